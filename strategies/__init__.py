@@ -1,0 +1,79 @@
+"""Federated methods for clients that come and go, each a Flower `Strategy`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from flwr.common import Parameters
+
+from strategies.base import AvailabilityManager, EvaluateFn, FlexibleStrategy, Task
+from strategies.fedavg import FedAvg
+from strategies.fedsgd import FedSGD
+from strategies.options import Options
+from strategies.parameters import FlatParameters, Layout
+from strategies.replies import Replies
+from strategies.roster import Roster
+from strategies.schedules import SCHEDULES
+from strategies.schemes import SchemeA, SchemeB, SchemeC
+
+STRATEGIES: dict[str, type[FlexibleStrategy]] = {
+    "fedavg": FedAvg,
+    "fedsgd": FedSGD,
+    "scheme-a": SchemeA,
+    "scheme-b": SchemeB,
+    "scheme-c": SchemeC,
+}
+
+__all__ = [
+    "SCHEDULES",
+    "STRATEGIES",
+    "AvailabilityManager",
+    "EvaluateFn",
+    "FedAvg",
+    "FedSGD",
+    "FlatParameters",
+    "FlexibleStrategy",
+    "Layout",
+    "Options",
+    "Replies",
+    "Roster",
+    "SchemeA",
+    "SchemeB",
+    "SchemeC",
+    "Task",
+    "make",
+]
+
+
+def make(
+    name: str,
+    initial_parameters: Parameters,
+    roster: Roster | None = None,
+    evaluate_fn: EvaluateFn | None = None,
+    **options: Any,
+) -> FlexibleStrategy:
+    """Make a strategy by its name.
+
+    Parameters
+    ----------
+    name
+        One of `STRATEGIES`.
+    initial_parameters, roster, evaluate_fn
+        See `FlexibleStrategy`.
+    options
+        Fields of the strategy's options.
+
+    Raises
+    ------
+    ValueError
+        The name or an option is unknown (the message lists the known ones), or a value is out of range.
+    """
+    if name not in STRATEGIES:
+        raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")
+    strategy = STRATEGIES[name]
+    known = [field.name for field in fields(strategy.options_type)]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"{name} has no option {option!r}; known: {', '.join(known)}")
+    return strategy(initial_parameters, roster, evaluate_fn, strategy.options_type(**options))

@@ -1,0 +1,316 @@
+"""The base of every strategy: a Flower `Strategy` for clients that come and go.
+
+A method overrides `update`, and where it needs them `setup`, `select`, `shared_task`, `task`, `on_arrival`
+and `on_departure`; everything about Flower, about whose reply counts and about who is a member happens here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, parameters_to_ndarrays
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
+from numpy.typing import NDArray
+
+from strategies.departures import LossTracker, exclusion_pays
+from strategies.options import Options
+from strategies.parameters import FlatParameters, Layout, read_parameters
+from strategies.replies import Candidate, Replies, collect, read_reply
+from strategies.roster import Roster
+
+EvaluateFn = Callable[[int, list[NDArray[Any]], dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
+
+
+@runtime_checkable
+class AvailabilityManager(Protocol):
+    """A client manager that knows who is there without holding an object for each client."""
+
+    def available(self, server_round: int) -> NDArray[np.intp]:
+        """Clients that are online, in ascending order."""
+
+    def membership_changes(self, server_round: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Clients that arrived and that departed since the previous round."""
+
+    def proxy(self, client: int) -> ClientProxy:
+        """The proxy of one client."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a client gets besides the weights: arrays, and scalars of the configuration."""
+
+    arrays: tuple[NDArray[Any], ...] = ()
+    config: tuple[tuple[str, Scalar], ...] = ()
+
+
+class FlexibleStrategy(Strategy):
+    """A federated method that handles incomplete, inactive, arriving and departing clients.
+
+    Parameters
+    ----------
+    initial_parameters
+        Weights to start from.
+    roster
+        The clients known at the start; default: none, clients join when they are first seen.
+    evaluate_fn
+        Evaluation of the global weights at the server, as in Flower's `FedAvg`.
+    options
+        See `Options` and the method's own subclass of it.
+
+    Attributes
+    ----------
+    weights
+        Global weights in float64, shape (M,); clients get them in the type of `initial_parameters`.
+    rejected
+        Replies of the last round that did not count: name of the client and reason.
+    active
+        Clients whose replies counted in the last round.
+    events
+        Arrivals, departures and decisions of the last round, each with the numbers it rests on.
+    learning_rate
+        Rate of the last round.
+    """
+
+    options_type: ClassVar[type[Options]] = Options
+
+    def __init__(
+        self,
+        initial_parameters: Parameters,
+        roster: Roster | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        options: Options | None = None,
+    ) -> None:
+        arrays = parameters_to_ndarrays(initial_parameters)
+        self.layout = Layout.of(arrays)
+        self.weights: NDArray[np.float64] = self.layout.flatten(arrays).astype(np.float64)
+        self.roster = roster if roster is not None else Roster()
+        self.evaluate_fn = evaluate_fn
+        self.options = options if options is not None else self.options_type()
+        self.losses = LossTracker()
+        self.round = 0
+        self.learning_rate = self.options.learning_rate
+        self.selected: NDArray[np.intp] = np.empty(0, np.intp)
+        self.active: NDArray[np.intp] = np.empty(0, np.intp)
+        self.rejected: list[tuple[str, str]] = []
+        self.events: list[dict[str, Any]] = []
+        self._departing: list[int] = []
+        self._sent = self._pack()
+        self.setup()
+
+    # What a method overrides
+
+    def setup(self) -> None:
+        """Make the method's own state."""
+
+    @abstractmethod
+    def update(self, replies: Replies) -> None:
+        """Change `self.weights` and the method's state by the active replies of a round (at least one)."""
+
+    def select(self, available: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Choose the clients of a round: by the seed, `clients_per_round` of those available, uniformly."""
+        count = self.options.clients_per_round or len(available)
+        if count >= len(available):
+            return available
+        rng = np.random.default_rng([self.options.seed, *b"select", self.round])
+        return np.sort(rng.choice(available, count, replace=False))
+
+    def shared_task(self) -> Task:
+        """Return what all clients of a round get besides the weights."""
+        return Task()
+
+    def task(self, client: int) -> Task | None:
+        """Return what one client gets besides the weights and the shared task; None: nothing."""
+        return None
+
+    def on_arrival(self, client: int) -> None:
+        """Adapt the method's state to a new member (it is in the roster already)."""
+
+    def on_departure(self, client: int, keep: bool) -> None:
+        """Adapt the method's state to a departure; `keep` tells that the client stays in the objective."""
+
+    # Members
+
+    def arrive(self, client: int) -> None:
+        """Admit a client before the current round: the objective shifts to include its data."""
+        self.roster.arrive(client, self.round)
+        self.on_arrival(client)
+        if self.round > 1:
+            self.events.append({"event": "arrival", "client": client})
+
+    def depart(self, client: int) -> None:
+        """Let a client go before the current round, with or without its part of the objective."""
+        event: dict[str, Any] = {"event": "departure", "client": client, "objective": self.options.departure}
+        if self.options.departure == "auto":
+            event |= self._judge_departure(client)
+        keep = event["objective"] == "include"
+        self.roster.depart(client, self.round, keep)
+        self.on_departure(client, keep)
+        self.events.append(event)
+
+    def _judge_departure(self, client: int) -> dict[str, Any]:
+        """Corollary 4.0.3 with its numbers; an unknown Gamma_l or T counts in favour of excluding."""
+        done = self.round - 1
+        remaining = max(0, self.options.num_rounds - done)
+        gamma = self.losses.gamma(client)
+        exclude = (
+            gamma is None
+            or not self.options.num_rounds
+            or exclusion_pays(remaining, gamma, done, self.options.departure_constant)
+        )
+        return {
+            "objective": "exclude" if exclude else "include",
+            "remaining": remaining,
+            "gamma": gamma,
+            "tau_0": done,
+            "constant": self.options.departure_constant,
+        }
+
+    # Flower's side
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+        """Return the initial weights."""
+        return self._sent
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        """Bring the roster up to date, select clients and tell them what to do."""
+        self._begin(server_round, parameters)
+        if isinstance(client_manager, AvailabilityManager):
+            arrived, departed = client_manager.membership_changes(server_round)
+            for client in departed.tolist():
+                self.depart(client)
+            for client in arrived.tolist():
+                self.arrive(client)
+            available = client_manager.available(server_round)
+            proxy: Callable[[int], ClientProxy] = client_manager.proxy
+        else:
+            proxies = self._meet(client_manager)
+            available, proxy = np.array(sorted(proxies), np.intp), proxies.__getitem__
+        self.selected = self.select(available)
+        self.learning_rate = self.options.lr_schedule(
+            self.options.learning_rate, server_round, self.roster.shift, self.options.local_steps
+        )
+        shared = self.shared_task()
+        common = self._instruction(shared, Task())
+        instructions = []
+        for client in self.selected.tolist():
+            own = self.task(client)
+            instructions.append((proxy(client), self._instruction(shared, own) if own else common))
+        return instructions
+
+    def aggregate_fit(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """Update the global weights from the active replies; a round without any changes nothing."""
+        candidates = self._check(server_round, results)
+        replies = collect(candidates, self._sent.vector)
+        self.active = replies.clients
+        if len(replies):
+            self.roster.learn_sizes(replies.clients, replies.num_examples)
+            self.losses.update(replies)
+            self.update(replies)
+            self._sent = self._pack()
+        metrics: dict[str, Scalar] = {"active": len(replies), "rejected": len(self.rejected)}
+        if len(replies):
+            metrics["train-loss"] = float(np.average(replies.train_loss, weights=replies.num_examples))
+        return self._sent, metrics
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
+        """Evaluate the global weights at the server, if there is an `evaluate_fn`."""
+        if self.evaluate_fn is None:
+            return None
+        vector, extra = read_parameters(parameters, self.layout)
+        return self.evaluate_fn(server_round, [*self.layout.split(vector), *extra], {})
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Ask no client: the global model is evaluated at the server."""
+        return []
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """Return nothing, as no client was asked."""
+        return None, {}
+
+    # Details
+
+    def _begin(self, server_round: int, parameters: Parameters) -> None:
+        self.round = server_round
+        self.events, self.rejected = [], []
+        self.active = np.empty(0, np.intp)
+        if (
+            parameters is not self._sent
+        ):  # the server, or a wrapper such as differential privacy, changed them
+            self.weights = read_parameters(parameters, self.layout)[0].astype(np.float64)
+            self._sent = self._pack()
+        for client in self._departing:
+            self.depart(client)
+        self._departing = []
+
+    def _meet(self, client_manager: ClientManager) -> dict[int, ClientProxy]:
+        """Return the proxies of a stock client manager by index; clients never seen before arrive."""
+        proxies: dict[int, ClientProxy] = {}
+        for name, proxy in sorted(client_manager.all().items()):
+            client = self.roster.register(name)
+            if not self.roster.gone[client]:
+                proxies[client] = proxy
+                if not self.roster.member[client]:
+                    self.arrive(client)
+        return proxies
+
+    def _check(self, server_round: int, results: list[tuple[ClientProxy, FitRes]]) -> dict[int, Candidate]:
+        """Keep the active replies; name the others in `rejected`."""
+        asked = set(self.selected.tolist())
+        candidates: dict[int, Candidate] = {}
+        for proxy, result in results:
+            client = self.roster.find(proxy.cid)
+            try:
+                if client is None or client not in asked or server_round != self.round:
+                    raise ValueError("was not asked in this round")
+                if client in candidates:
+                    raise ValueError("second reply in one round")
+                if result.metrics.get("departing") and client not in self._departing:
+                    self._departing.append(client)
+                candidates[client] = read_reply(
+                    client, result, server_round, self.layout, lambda _, n: self.options.planned_steps(n)
+                )
+            except ValueError as reason:
+                self.rejected.append((proxy.cid, str(reason)))
+        return candidates
+
+    def _pack(self) -> FlatParameters:
+        return FlatParameters(self.weights.astype(self.layout.dtype), self.layout)
+
+    def _instruction(self, shared: Task, own: Task) -> FitIns:
+        work: dict[str, Scalar] = (
+            {"local-epochs": self.options.local_epochs}
+            if self.options.local_epochs
+            else {"local-steps": self.options.local_steps}
+        )
+        config: dict[str, Scalar] = {
+            "round": self.round,
+            "learning-rate": self.learning_rate,
+            "batch-size": self.options.batch_size,
+            "model-arrays": len(self.layout.shapes),
+            **work,
+            **dict(shared.config),
+            **dict(own.config),
+        }
+        arrays: Sequence[NDArray[Any]] = (*shared.arrays, *own.arrays)
+        parameters = FlatParameters(self._sent.vector, self.layout, arrays) if arrays else self._sent
+        return FitIns(parameters, config)

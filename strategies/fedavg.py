@@ -1,0 +1,55 @@
+"""FedAvg: the weighted mean of the local models.
+
+McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.base import FlexibleStrategy
+from strategies.options import Options, choose
+from strategies.replies import Replies
+
+
+def mean_coefficients(num_examples: NDArray[np.int64], weights: str) -> NDArray[np.float64]:
+    """n_k / sum_S n_k, or 1 / |S| (MimiC eq. 4), over the clients S that replied. Shape (K,)."""
+    n: NDArray[np.float64] = num_examples.astype(np.float64) if weights == "n" else np.ones(len(num_examples))
+    return n / float(n.sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgOptions(Options):
+    """Options of FedAvg.
+
+    Attributes
+    ----------
+    weights
+        `n` weights clients by their examples, `uniform` all alike.
+    server_rate
+        eta_g, by which the mean update is multiplied.
+    """
+
+    weights: str = "n"
+    server_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose("weights", self.weights, ("n", "uniform"))
+        if not self.server_rate > 0:
+            raise ValueError(f"server-rate is {self.server_rate}; it must be positive")
+
+
+class FedAvg(FlexibleStrategy):
+    """w += eta_g sum_S n_k delta_k / sum_S n_k, incomplete work taken as it is."""
+
+    options_type = FedAvgOptions
+    options: FedAvgOptions
+
+    def update(self, replies: Replies) -> None:
+        """Move the global weights by the mean update of those who replied."""
+        mean = replies.weighted_sum(mean_coefficients(replies.num_examples, self.options.weights))
+        self.weights += self.options.server_rate * mean

@@ -1,0 +1,130 @@
+"""Model weights as one flat vector, and as Flower's `Parameters`."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.common import Parameters, ndarray_to_bytes, parameters_to_ndarrays
+from numpy.typing import NDArray
+
+FloatVector = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the tensors of a model lie in its flat vector, one after the other.
+
+    Attributes
+    ----------
+    shapes
+        Shape of each tensor, in the order in which they are sent.
+    dtype
+        Data type of the weights on the wire.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, arrays: Sequence[NDArray[Any]]) -> Layout:
+        """Layout of a list of arrays, all of which must be floating point."""
+        if not arrays:
+            raise ValueError("a model needs at least one array of weights")
+        for position, array in enumerate(arrays):
+            if not np.issubdtype(array.dtype, np.floating):
+                raise ValueError(
+                    f"array {position} of the weights is {array.dtype}; send floating-point arrays only"
+                )
+        return cls(tuple(a.shape for a in arrays), np.result_type(*arrays))
+
+    @property
+    def size(self) -> int:
+        """Number of scalars M."""
+        return sum(int(np.prod(shape)) for shape in self.shapes)
+
+    def flatten(self, arrays: Sequence[NDArray[Any]]) -> FloatVector:
+        """Concatenate arrays of this layout to one vector of shape (M,)."""
+        shapes = tuple(a.shape for a in arrays)
+        if shapes != self.shapes:
+            raise ValueError(f"arrays of shapes {list(shapes)} where {list(self.shapes)} are expected")
+        return np.concatenate([np.ravel(a) for a in arrays])
+
+    def split(self, vector: FloatVector) -> list[NDArray[Any]]:
+        """Cut a vector of shape (M,) into views, one a tensor."""
+        arrays, start = [], 0
+        for shape in self.shapes:
+            stop = start + int(np.prod(shape))
+            arrays.append(vector[start:stop].reshape(shape))
+            start = stop
+        return arrays
+
+
+class FlatParameters(Parameters):
+    """`Parameters` that hold a flat vector and become bytes only when somebody reads `tensors`.
+
+    Clients that live in this machine's memory exchange the vector itself; Flower's own code sees ordinary
+    `Parameters`.
+
+    Parameters
+    ----------
+    vector
+        The weights, shape (M,).
+    layout
+        How `vector` is cut into tensors.
+    extra
+        Arrays that the method sends after the weights.
+    """
+
+    def __init__(self, vector: FloatVector, layout: Layout, extra: Sequence[NDArray[Any]] = ()) -> None:
+        self.vector = vector
+        self.layout = layout
+        self.extra = tuple(extra)
+        self.tensor_type = "numpy.ndarray"
+        self._tensors: list[bytes] | None = None
+
+    @property
+    def tensors(self) -> list[bytes]:  # type: ignore[override]
+        """The serialised arrays, one a tensor."""
+        if self._tensors is None:
+            self._tensors = [ndarray_to_bytes(a) for a in self.arrays()]
+        return self._tensors
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """The weights cut into tensors, then the extra arrays."""
+        return [*self.layout.split(self.vector), *self.extra]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the arrays without any framing."""
+        return self.vector.nbytes + sum(a.nbytes for a in self.extra)
+
+
+def read_parameters(parameters: Parameters, layout: Layout) -> tuple[FloatVector, list[NDArray[Any]]]:
+    """Split received parameters into the flat weights and the method's extra arrays.
+
+    Raises
+    ------
+    ValueError
+        The leading arrays do not have the shapes of `layout`, or are no NumPy arrays.
+    """
+    if isinstance(parameters, FlatParameters) and parameters.layout.shapes == layout.shapes:
+        return parameters.vector, list(parameters.extra)
+    try:
+        arrays = parameters_to_ndarrays(parameters)
+    except (ValueError, EOFError, OSError, MemoryError, zipfile.BadZipFile) as error:
+        raise ValueError(f"weights are not NumPy arrays: {error}") from error
+    if not all(isinstance(array, np.ndarray) for array in arrays):
+        raise ValueError("weights are not NumPy arrays")
+    count = len(layout.shapes)
+    return layout.flatten(arrays[:count]), arrays[count:]
+
+
+def count_bytes(parameters: Parameters) -> int:
+    """Bytes of the tensors in `parameters`, without serialising what has not been serialised yet."""
+    if isinstance(parameters, FlatParameters):
+        return parameters.num_bytes
+    return sum(len(tensor) for tensor in parameters.tensors)

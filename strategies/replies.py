@@ -1,0 +1,164 @@
+"""What came back from the clients of a round, and which of it counts.
+
+An *active* reply belongs to the current round, comes from a client that was asked, reports at least one step
+and one example, and carries finite weights of the right shapes. Any other is treated exactly as if nothing
+had come, and is named with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.common import Code, FitRes
+from numpy.typing import NDArray
+
+from strategies.parameters import FloatVector, Layout, read_parameters
+
+MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
+
+_BLOCK = 1 << 22  # numbers converted to float64 at a time (32 MB)
+
+
+@dataclass(frozen=True)
+class Replies:
+    """The active replies of a round, in ascending client index.
+
+    Attributes
+    ----------
+    clients
+        Index of each client, shape (K,).
+    vectors
+        Local weights after training, as received, shape (K, M).
+    origin
+        Global weights that the clients started from, shape (M,).
+    steps
+        s_k, local steps done, shape (K,).
+    planned
+        E_k, local steps asked for, shape (K,).
+    num_examples
+        n_k, shape (K,).
+    train_loss
+        Mean loss over the local steps, NaN where not reported, shape (K,).
+    final_loss
+        Loss at the last local step, NaN where not reported, shape (K,).
+    extra
+        The method's own arrays of each client.
+    """
+
+    clients: NDArray[np.intp]
+    vectors: FloatVector
+    origin: FloatVector
+    steps: NDArray[np.int64]
+    planned: NDArray[np.int64]
+    num_examples: NDArray[np.int64]
+    train_loss: NDArray[np.float64]
+    final_loss: NDArray[np.float64]
+    extra: Sequence[Sequence[NDArray[Any]]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def deltas(self) -> NDArray[np.float64]:
+        """delta_k = local weights - global weights, pointing downhill, shape (K, M)."""
+        return np.subtract(self.vectors, self.origin, dtype=np.float64)
+
+    def weighted_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+        """sum_k coefficients_k delta_k in float64, shape (M,).
+
+        Clients are added in ascending order, whatever the order in which they answered.
+        """
+        total = np.zeros(self.vectors.shape[1])
+        rows = max(1, _BLOCK // max(1, self.vectors.shape[1]))
+        for start in range(0, len(self), rows):
+            part = slice(start, start + rows)
+            total += coefficients[part] @ np.subtract(self.vectors[part], self.origin, dtype=np.float64)
+        return total
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One reply that passed the checks that need no other reply."""
+
+    client: int
+    vector: FloatVector
+    steps: int
+    planned: int
+    num_examples: int
+    train_loss: float
+    final_loss: float
+    extra: Sequence[NDArray[Any]]
+
+
+def read_reply(
+    client: int, result: FitRes, server_round: int, layout: Layout, planned_steps: Callable[[int, int], int]
+) -> Candidate:
+    """Decode one reply.
+
+    Parameters
+    ----------
+    client
+        Index of the client that sent it.
+    result
+        What it sent.
+    server_round
+        The current round.
+    layout
+        Shapes of the weights.
+    planned_steps
+        E_k as a function of (client, n_k).
+
+    Raises
+    ------
+    ValueError
+        The reply is not active; the message is the reason.
+    """
+    if result.status.code != Code.OK:
+        raise ValueError(result.status.message or f"status {result.status.code.name}")
+    metrics = result.metrics
+    if metrics.get("round", server_round) != server_round:
+        raise ValueError(f"late reply of round {metrics['round']!r}")
+    n = result.num_examples
+    if not 0 <= n <= MAX_EXAMPLES:
+        raise ValueError(f"impossible number of examples {n}")
+    if n == 0:
+        raise ValueError("no examples")
+    planned = planned_steps(client, n)
+    steps = metrics.get("steps", planned)
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 0 <= steps <= planned:
+        raise ValueError(f"impossible number of steps {steps!r} of {planned}")
+    if steps == 0:
+        raise ValueError("no local steps")
+    vector, extra = read_parameters(result.parameters, layout)
+    if not np.issubdtype(vector.dtype, np.floating):
+        raise ValueError(f"weights of type {vector.dtype}")
+    if not all(np.isfinite(array).all() for array in (vector, *extra)):
+        raise ValueError("weights are not finite")
+    return Candidate(
+        client, vector, steps, planned, n, _loss(metrics, "train-loss"), _loss(metrics, "final-loss"), extra
+    )
+
+
+def collect(candidates: Mapping[int, Candidate], origin: FloatVector) -> Replies:
+    """Stack the replies of a round in ascending client index."""
+    rows = [candidates[client] for client in sorted(candidates)]
+    return Replies(
+        clients=np.array([r.client for r in rows], np.intp),
+        vectors=np.stack([r.vector for r in rows]) if rows else np.empty((0, len(origin)), origin.dtype),
+        origin=origin,
+        steps=np.array([r.steps for r in rows], np.int64),
+        planned=np.array([r.planned for r in rows], np.int64),
+        num_examples=np.array([r.num_examples for r in rows], np.int64),
+        train_loss=np.array([r.train_loss for r in rows], np.float64),
+        final_loss=np.array([r.final_loss for r in rows], np.float64),
+        extra=[r.extra for r in rows],
+    )
+
+
+def _loss(metrics: Mapping[str, Any], key: str) -> float:
+    """Return a loss that a client may or may not report."""
+    value = metrics.get(key)
+    return float(value) if isinstance(value, int | float) else float("nan")

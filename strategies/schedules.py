@@ -1,0 +1,86 @@
+"""Learning-rate schedules: the rate that every client uses in a round.
+
+A schedule is a callable `(learning_rate, server_round, shift, local_steps) -> rate`. Rounds count from 1;
+`shift` is the last round of the previous objective (tau_0 of Ruan et al., 0 before any arrival or departure),
+so that `server_round - shift` is 1 in the first round of the current objective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Schedule = Callable[[float, int, int, int], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """The learning rate, unchanged in all rounds."""
+
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
+        """Rate of a round."""
+        return learning_rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staircase:
+    """eta_0 / (tau - tau_0): decays by round, restarts with each new objective (Ruan et al., 5.1)."""
+
+    restart: bool = True
+
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
+        """Rate of a round."""
+        return learning_rate / (server_round - shift if self.restart else server_round)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometric:
+    """eta_0 * factor^(t-1) (MimiC, Table II)."""
+
+    factor: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor <= 1:
+            raise ValueError(f"geometric: factor={self.factor} is not in (0, 1]")
+
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
+        """Rate of a round."""
+        return learning_rate * self.factor ** (server_round - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theorem:
+    """16 E / (mu E[sum p s]) / ((tau - tau_0) E + gamma) (Ruan et al., Theorem 3.1; ignores the base rate).
+
+    Attributes
+    ----------
+    mu
+        Strong convexity of the objective.
+    gamma
+        The offset of the theorem, max(32 E (1 + theta) L / mu, 4 E^2 theta) / E[sum p s].
+    work
+        E[sum_k p_k s_k], the expected weighted number of steps of a round; 0 takes E (nobody is incomplete).
+    """
+
+    mu: float = 0.1
+    gamma: float = 1000.0
+    work: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mu <= 0 or self.gamma < 0 or self.work < 0:
+            raise ValueError(
+                f"theorem: needs mu > 0, gamma >= 0, work >= 0; got {self.mu}, {self.gamma}, {self.work}"
+            )
+
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
+        """Rate of a round."""
+        E = local_steps
+        return 16 * E / (self.mu * (self.work or E)) / ((server_round - shift) * E + self.gamma)
+
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "constant": Constant,
+    "staircase": Staircase,
+    "geometric": Geometric,
+    "theorem": Theorem,
+}

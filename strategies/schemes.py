@@ -1,0 +1,107 @@
+"""Schemes A, B and C: aggregation with fixed or debiased coefficients.
+
+Ruan et al. 2021, "Towards Flexible Device Participation in Federated Learning", AISTATS, section 4.1.
+All three are eq. (2), w += sum_k p_tau^k delta_k without renormalisation, and differ in p_tau^k. The shares
+p^k = n_k / n are over all members, so that the coefficients of a round need not sum to 1.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.base import FlexibleStrategy
+from strategies.options import Options, choose
+from strategies.reboot import FastReboot
+from strategies.replies import Replies
+
+Steps = NDArray[np.int64]
+Coefficients = NDArray[np.float64]
+
+
+def scheme_a(shares: Coefficients, steps: Steps, planned: Steps, num_members: int) -> Coefficients:
+    """N p^k / K_tau for the K_tau complete devices (s_k = E), 0 for the others; all 0 if none is complete."""
+    complete = steps >= planned
+    return np.where(complete, num_members * shares / max(1, complete.sum()), 0.0)
+
+
+def scheme_b(shares: Coefficients, steps: Steps, planned: Steps, num_members: int) -> Coefficients:
+    """p^k, whatever the device finished."""
+    return shares
+
+
+def scheme_c(shares: Coefficients, steps: Steps, planned: Steps, num_members: int) -> Coefficients:
+    """(E / s_k) p^k, so that every device counts as if it had run all E steps."""
+    return planned / steps * shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemeOptions(Options):
+    """Options of the schemes.
+
+    Attributes
+    ----------
+    reboot
+        Boost of arriving devices: `on`, `off`, or `auto` where Corollary 4.0.2 says that it helps.
+    reboot_peak
+        Factor of an arriving device's coefficient in its first round.
+    reboot_factor
+        Allowance in the criterion of `auto`, see `strategies.reboot.near_old_optimum`.
+    """
+
+    reboot: str = "on"
+    reboot_peak: float = 3.0
+    reboot_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose("reboot", self.reboot, ("on", "off", "auto"))
+        if self.reboot_peak < 1:
+            raise ValueError(f"reboot-peak is {self.reboot_peak}; it must be at least 1")
+        if not self.reboot_factor > 0:
+            raise ValueError(f"reboot-factor is {self.reboot_factor}; it must be positive")
+
+
+class Scheme(FlexibleStrategy):
+    """What the three schemes share: eq. (2), fast reboot on arrivals."""
+
+    options_type = SchemeOptions
+    options: SchemeOptions
+
+    def setup(self) -> None:
+        """Start without any arrival."""
+        self.reboot = FastReboot(self.options.reboot, self.options.reboot_peak, self.options.reboot_factor)
+
+    @staticmethod
+    @abstractmethod
+    def coefficients(shares: Coefficients, steps: Steps, planned: Steps, num_members: int) -> Coefficients:
+        """p_tau^k of the devices that replied, shape (K,)."""
+
+    def update(self, replies: Replies) -> None:
+        """w += sum_k p_tau^k delta_k (eq. 2); the boost multiplies an arriving device's coefficient."""
+        shares = self.roster.shares[replies.clients]
+        p = self.coefficients(shares, replies.steps, replies.planned, self.roster.num_members)
+        factors, events = self.reboot.multipliers(replies, self.roster, self.round, self.learning_rate)
+        self.events += events
+        self.weights += replies.weighted_sum(p * factors)
+
+
+class SchemeA(Scheme):
+    """N p_k / K for the K devices that finished all E steps; incomplete work is dropped."""
+
+    coefficients = staticmethod(scheme_a)
+
+
+class SchemeB(Scheme):
+    """Fixed p_k; incomplete work is taken as it is, and so favours devices that do more."""
+
+    coefficients = staticmethod(scheme_b)
+
+
+class SchemeC(Scheme):
+    """(E / s_k) p_k: unbiased where devices finish different shares of their work."""
+
+    coefficients = staticmethod(scheme_c)

@@ -1,0 +1,136 @@
+"""Exact trajectories of an independent reference, through the real strategies.
+
+`pytest --golden FILE` checks another file of the same format.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import TableManager, reply
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+
+import strategies
+from strategies import Roster
+from strategies.reboot import boost
+from strategies.schedules import Constant, Staircase, Theorem
+
+METHODS = {
+    "fedavg": "fedavg",
+    "fedsgd": "fedsgd",
+    "ruan_A": "scheme-a",
+    "ruan_B": "scheme-b",
+    "ruan_C": "scheme-c",
+}
+OPTIONS = {"weights": "weights", "peak": "reboot_peak", "objective": "departure"}
+SCHEDULES = {"staircase", "shares", "theorem31_rate", "boost"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "trajectory" not in metafunc.fixturenames and "schedule" not in metafunc.fixturenames:
+        return
+    with open(metafunc.config.getoption("--golden")) as file:
+        golden = json.load(file)
+    if "trajectory" in metafunc.fixturenames:
+        cases = [
+            pytest.param((golden["problems"][case["problem"]], case, name), id=f"{case['id']}-{name}")
+            for case in golden["cases"]
+            if case["method"] in METHODS
+            for name in case["variants"]
+        ]
+        metafunc.parametrize("trajectory", cases)
+    else:
+        cases = [
+            pytest.param(case, id=case["id"])
+            for case in golden["cases"]
+            if case["method"] == "schedule" and case["kind"] in SCHEDULES
+        ]
+        metafunc.parametrize("schedule", cases)
+
+
+def gradient(problem: dict[str, Any], client: int, w: np.ndarray) -> np.ndarray:
+    data = problem["clients"][client]
+    if problem["type"] == "quadratic":
+        curvature = np.array(data["H"]) if "H" in data else np.transpose(data["A"]) @ np.array(data["A"])
+        return curvature @ (w - np.array(data["e"]))
+    X, y = np.array(data["X"]), np.array(data["y"])
+    return X.T @ (1 / (1 + np.exp(-X @ w)) - y) / len(y) + problem["l2"] * w
+
+
+def local_update(problem: dict[str, Any], client: int, w: np.ndarray, steps: int, rate: float) -> np.ndarray:
+    y = w.copy()
+    for _ in range(steps):
+        y -= rate * gradient(problem, client, y)
+    return y - w
+
+
+def make_strategy(problem: dict[str, Any], case: dict[str, Any], options: dict[str, Any]) -> Any:
+    sizes = np.array([client["n"] for client in problem["clients"]])
+    members = np.zeros(len(sizes), bool)
+    members[case.get("initial_members", range(len(sizes)))] = True
+    staircase, rates = case["lr"] is None, case["lr"]
+    schedule: Any = Staircase() if staircase else Constant()
+    if isinstance(rates, list):
+        schedule = lambda _, t, shift, E: rates[t - 1]  # noqa: E731
+    return strategies.make(
+        METHODS[case["method"]],
+        ndarrays_to_parameters([np.array(case["w0"])]),
+        Roster(sizes, members),
+        local_steps=case["hyper"]["E"],
+        learning_rate=case["hyper"]["eta0"] if staircase else 1.0 if isinstance(rates, list) else rates,
+        lr_schedule=schedule,
+        **{OPTIONS[key]: value for key, value in options.items()},
+    )
+
+
+def test_trajectory(trajectory: Any) -> None:
+    problem, case, name = trajectory
+    variant = case["variants"][name]
+    strategy = make_strategy(problem, case, variant["opts"])
+    manager = TableManager()
+    parameters = strategy.initialize_parameters(manager)
+    for t in range(1, case["rounds"] + 1):
+        events = [event for event in case.get("events", []) if event["round"] == t]
+        manager.arrived = [event["cid"] for event in events if event["type"] == "arrive"]
+        manager.departed = [event["cid"] for event in events if event["type"] == "depart"]
+        steps = case["steps"][t - 1]
+        manager.online = [client for client, s in enumerate(steps) if s > 0]
+        results = []
+        for proxy, instruction in strategy.configure_fit(t, parameters, manager):
+            client, rate = int(proxy.cid), instruction.config["learning-rate"]
+            assert rate == pytest.approx(variant["lr_used"][t - 1], rel=1e-12)
+            (w,) = parameters_to_ndarrays(instruction.parameters)
+            delta = local_update(problem, client, w, steps[client], rate)
+            if name == case["primary"]:
+                sent = next(r for r in case["replies"][t - 1] if r["cid"] == client)
+                np.testing.assert_allclose(delta, sent["delta"], rtol=1e-9, atol=1e-11)
+            if [t, client] in case.get("lost", []):
+                continue
+            n = 0 if [t, client] in case.get("data_less", []) else problem["clients"][client]["n"]
+            results.append((proxy, reply(instruction, delta, n, steps=steps[client], round=t)))
+        parameters, _ = strategy.aggregate_fit(t, results[::-1], [])
+        np.testing.assert_allclose(strategy.weights, variant["w"][t - 1], rtol=1e-9, atol=1e-11)
+
+
+def test_schedule(schedule: Any) -> None:
+    kind, args = schedule["kind"], schedule["args"]
+    if kind == "shares":
+        got = Roster(np.array(list(args["n"].values()))).shares
+    elif kind == "theorem31_rate":
+        theorem = Theorem(mu=args["mu"], gamma=args["gamma"], work=args["Eps"])
+        shift = args["tau0"]
+        got = [theorem(1.0, shift + i, shift, args["E"]) for i in range(1, args["rounds"] + 1)]
+    elif kind == "boost":
+        rounds = np.arange(1, len(schedule["expect"]) + 1)
+        got = boost(rounds, args.get("peak", 3.0))
+    else:
+        shifts = [0, *args["shifts"]]
+        rounds = range(1, args["rounds"] + 1)
+        got = [Staircase()(args["eta0"], t, max(s for s in shifts if s < t), 1) for t in rounds]
+    np.testing.assert_allclose(got, schedule["expect"], rtol=1e-9, atol=1e-11)
+
+
+def test_boost_of_the_paper() -> None:
+    """3 p at first (Ruan et al. 5.3), then 1.5 p and 1.222 p."""
+    np.testing.assert_allclose(boost(np.array([1, 2, 3])), [3, 1.5, 1 + 2 / 9])

@@ -1,0 +1,139 @@
+import inspect
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces import TRACES, Trace, finished_steps
+
+EVERY_TRACE = sorted(TRACES)
+
+
+def same(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("name", EVERY_TRACE)
+def test_shapes_types_and_meaning(name):
+    trace = TRACES[name](50, 3)
+    assert isinstance(trace, Trace)
+    assert trace.num_clients == 50
+    member, online, completion = trace.round(1)
+    assert member.shape == online.shape == completion.shape == (50,)
+    assert member.dtype == online.dtype == np.bool_
+    assert completion.dtype == np.float32
+    assert member.all()
+    assert np.all((completion >= 0) & (completion <= 1))
+    assert not completion[~online].any()
+
+
+@pytest.mark.parametrize("name", EVERY_TRACE)
+def test_pure_function_of_the_round(name):
+    forwards = TRACES[name](200, 7)
+    first = {t: forwards.round(t) for t in range(1, 6)}
+    backwards = TRACES[name](200, 7)
+    np.random.default_rng(0).random(10)
+    for t in range(5, 0, -1):
+        assert same(backwards.round(t), first[t])
+        assert same(forwards.round(t), first[t])
+
+
+@pytest.mark.parametrize("name", EVERY_TRACE)
+def test_answers_belong_to_the_caller(name):
+    trace = TRACES[name](20, 7)
+    before = trace.round(1)
+    kept = [array.copy() for array in before]
+    before.member[0] = not before.member[0]
+    assert before.online[0] == kept[1][0]
+    before.online[:] = False
+    before.completion[:] = 0
+    assert same(trace.round(1), kept)
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "pools"])
+def test_rounds_and_seeds_differ(name):
+    trace, other = TRACES[name](200, 7), TRACES[name](200, 8)
+    assert not same(trace.round(1), trace.round(2))
+    assert not same(trace.round(1), other.round(1))
+
+
+@pytest.mark.parametrize("name", EVERY_TRACE)
+def test_more_clients_leave_the_first_ones_as_they_were(name):
+    few, many = TRACES[name](33, 7).round(4), TRACES[name](1000, 7).round(4)
+    assert same(few, [array[:33] for array in many])
+
+
+@pytest.mark.parametrize("name", EVERY_TRACE)
+def test_registered_factories_follow_the_convention(name):
+    num_clients, seed, *options = inspect.signature(TRACES[name]).parameters.values()
+    assert (num_clients.name, seed.name) == ("num_clients", "seed")
+    for option in options:
+        assert option.kind is option.KEYWORD_ONLY
+        assert option.annotation in (int, float, str, bool)
+        assert isinstance(option.default, option.annotation)
+    assert TRACES[name].__doc__.splitlines()[0].endswith(".")
+
+
+@pytest.mark.parametrize("name", EVERY_TRACE)
+def test_refusals(name):
+    with pytest.raises(ValueError, match="num_clients is 0"):
+        TRACES[name](0, 1)
+    with pytest.raises(ValueError, match="seed is -1"):
+        TRACES[name](1, -1)
+    for t in (0, -3):
+        with pytest.raises(ValueError, match=f"round {t} does not exist"):
+            TRACES[name](5, 1).round(t)
+
+
+@pytest.mark.parametrize(
+    ("completion", "planned", "steps"),
+    [
+        (0, 10, 0),
+        (1, 10, 10),
+        (0.3, 10, 3),
+        (0.7, 10, 7),  # below 7 in float32
+        (0.29, 100, 29),  # below 29 even in float64
+        (0.39, 10, 3),
+        (0.01, 10, 1),  # finished something
+        (1e-30, 10, 1),
+        (0.99, 1, 1),
+        (1, 0, 0),  # nothing was planned
+    ],
+)
+def test_finished_steps_by_hand(completion, planned, steps):
+    assert finished_steps(np.float32(completion), planned) == steps
+
+
+def test_finished_steps_vectorised():
+    completion = np.array([0, 0.5, 0.5, 1], np.float32)
+    steps = finished_steps(completion, np.array([4, 4, 7, 9]))
+    assert steps.dtype == np.intp
+    assert steps.tolist() == [0, 2, 3, 9]
+    assert finished_steps(completion, 4).tolist() == [0, 2, 2, 4]
+
+
+@given(planned=st.integers(1, 3000), data=st.data())
+def test_finished_steps_invert_the_share(planned, data):
+    steps = data.draw(st.integers(0, planned))
+    assert finished_steps(np.float32(steps / planned), planned) == steps
+
+
+@given(st.floats(0, 1, width=32), st.integers(1, 10**6))
+def test_finished_steps_bounds(completion, planned):
+    steps = int(finished_steps(completion, planned))
+    assert (steps == 0) == (completion == 0)
+    assert steps <= planned
+    assert steps <= max(1, completion * planned + 1e-4)
+    assert steps > completion * planned - 1
+
+
+@pytest.mark.parametrize("completion", [-0.1, 1.1, float("nan")])
+def test_finished_steps_refuses_other_shares(completion):
+    with pytest.raises(ValueError, match=r"outside 0\.\.1"):
+        finished_steps(np.array([0.5, completion]), 10)
+
+
+def test_finished_steps_refuses_negative_plans():
+    with pytest.raises(ValueError, match="negative"):
+        finished_steps(0.5, -1)

@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traces import Always, Bernoulli, Membership, Pools, parse_rounds
+
+
+def test_by_hand():
+    # 0 stays; 1 arrives in round 2; 2 departs in round 3; 3 is there in round 2 only.
+    trace = Membership(Always(4, 0), {1: 2, 3: 2}, {2: 3, 3: 3})
+    expected = {
+        1: [True, False, True, False],
+        2: [True, True, True, True],
+        3: [True, True, False, False],
+        4: [True, True, False, False],
+    }
+    for t in (3, 1, 4, 2, 2):
+        member, online, completion = trace.round(t)
+        assert member.tolist() == expected[t]
+        assert online.tolist() == expected[t]
+        assert completion.tolist() == expected[t]
+        assert completion.dtype == np.float32
+
+
+def test_members_keep_the_availability_of_the_trace_below():
+    below = Bernoulli(300, 3, p=0.5)
+    trace = Membership(below, dict.fromkeys(range(100), 5), {})
+    there, plain = trace.round(4), below.round(4)
+    assert np.array_equal(there.member, np.arange(300) >= 100)
+    assert not there.online[:100].any()
+    assert not there.completion[:100].any()
+    assert np.array_equal(there.online[100:], plain.online[100:])
+    assert np.array_equal(there.completion[100:], plain.completion[100:])
+
+
+def test_nobody_named_changes_nothing():
+    below = Pools(50, 3)
+    for a, b in zip(Membership(below, {}, {}).round(2), below.round(2), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_on_top_of_membership():
+    trace = Membership(Membership(Always(3, 0), {0: 3}, {}), {}, {1: 3})
+    assert trace.round(2).member.tolist() == [False, True, True]
+    assert trace.round(3).member.tolist() == [True, False, True]
+
+
+def test_arrival_in_round_one_and_far_away():
+    trace = Membership(Always(2, 0), {0: 1, 1: 10**30}, {0: 10**30})
+    assert trace.round(1).member.tolist() == [True, False]
+    assert trace.round(10**9).member.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "departures", "message"),
+    [
+        ({4: 2}, {}, "arrivals: client 4 does not exist, give clients from 0 to 3"),
+        ({}, {-1: 2}, "departures: client -1 does not exist"),
+        ({1: 0}, {}, "arrivals: client 1 has round 0"),
+        ({}, {1: -2}, "departures: client 1 has round -2"),
+        ({2: 5}, {2: 5}, "client 2 departs in round 5 but arrives in round 5"),
+        ({2: 5}, {2: 3}, "client 2 departs in round 3 but arrives in round 5"),
+        ({}, {0: 1}, "client 0 departs in round 1 but arrives in round 1"),
+    ],
+)
+def test_refusals(arrivals, departures, message):
+    with pytest.raises(ValueError, match=message):
+        Membership(Always(4, 0), arrivals, departures)
+
+
+def test_refuses_round_zero():
+    with pytest.raises(ValueError, match="round 0 does not exist"):
+        Membership(Always(4, 0), {}, {}).round(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "rounds"),
+    [
+        ("", {}),
+        ("  ", {}),
+        ("10=5,11=20", {10: 5, 11: 20}),
+        (" 10=5 , 11=20 ", {10: 5, 11: 20}),
+        ("10-14=5", dict.fromkeys(range(10, 15), 5)),
+        ("3-3=1,0=2", {3: 1, 0: 2}),
+    ],
+)
+def test_parse(text, rounds):
+    assert parse_rounds(text) == rounds
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("10=5,11:20", r"part 2 \('11:20'\) of the client=round list cannot be read, write it like 10=5"),
+        ("10=5,", r"part 2 \(''\).*cannot be read"),
+        (",", r"part 1 \(''\).*cannot be read"),
+        ("-1=5", r"part 1 .*cannot be read"),
+        ("1=-5", r"part 1 .*cannot be read"),
+        ("1=5.0", r"part 1 .*cannot be read"),
+        ("1=٣", r"part 1 .*cannot be read"),
+        ("1=" + "9" * 5000, r"part 1 \('1=9{35}\.\.\.'\)"),
+        ("14-10=5", r"part 1 \('14-10=5'\).*runs backwards"),
+        ("10=5,10=6", "part 2 .*names client 10 a second time"),
+        ("0-5=2,9=1,3-4=7", "part 3 .*names client 3 a second time"),
+        ("0-999999999=5", "part 1 .*more than 1000000 clients"),
+    ],
+)
+def test_parse_refusals(text, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        parse_rounds(text)
+    assert "\n" not in str(refusal.value)
+
+
+@settings(deadline=None)  # a range may name a million clients
+@given(st.one_of(st.text(), st.text(alphabet="0123456789=-, \n", max_size=30)))
+def test_parse_raises_nothing_but_value_error(text):
+    message, rounds = "one line", {}
+    try:
+        rounds = parse_rounds(text)
+    except ValueError as error:
+        message = str(error)
+    assert len(message.splitlines()) == 1
+    assert all(type(client) is int and type(t) is int for client, t in rounds.items())
+
+
+@given(st.dictionaries(st.integers(0, 10**6), st.integers(1, 10**6), max_size=20))
+def test_parse_reads_back_what_was_written(rounds):
+    assert parse_rounds(",".join(f"{client}={t}" for client, t in rounds.items())) == rounds

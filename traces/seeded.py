@@ -1,0 +1,37 @@
+"""Where the randomness of generated traces comes from."""
+
+import numpy as np
+
+from traces.base import Trace
+
+
+class SeededTrace(Trace):
+    """A trace whose draws depend on nothing but the seed, the purpose of the draw and the round.
+
+    A client's draws do not depend on how many clients come after it, so a larger N leaves the first clients
+    as they were.
+
+    Parameters
+    ----------
+    num_clients : int
+        N, at least 1.
+    seed : int
+        Seed of all draws, at least 0.
+
+    Raises
+    ------
+    ValueError
+        If `num_clients` < 1 or `seed` < 0.
+    """
+
+    def __init__(self, num_clients: int, seed: int) -> None:
+        if num_clients < 1:
+            raise ValueError(f"trace: num_clients is {num_clients}, a trace needs at least 1 client")
+        if seed < 0:
+            raise ValueError(f"trace: seed is {seed}, give 0 or more")
+        self.num_clients = num_clients
+        self.seed = seed
+
+    def rng(self, purpose: str, t: int) -> np.random.Generator:
+        """Return a fresh generator for one purpose in one round (round 0: drawn once, before all rounds)."""
+        return np.random.default_rng([self.seed, *f"trace-{purpose}".encode(), t])
