@@ -1,0 +1,182 @@
+"""What a run sees of a data set: the examples of every client, and the common test set."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Examples = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""Inputs of shape (n, *input_shape) and their class labels of shape (n,)."""
+
+
+class FederatedData(Protocol):
+    """Examples divided among N clients.
+
+    Instances are pickled into every worker process, and the arrays may come back read-only.
+
+    Attributes
+    ----------
+    input_shape : tuple of int
+        Shape of one input.
+    num_classes : int
+        Labels are 0 .. num_classes - 1.
+    sizes : ndarray of int64, shape (N,)
+        Training examples of each client, held-out examples not counted.
+    test : Examples
+        The data set's own test split, which belongs to no client.
+    """
+
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def num_classes(self) -> int: ...  # noqa: D102
+    @property
+    def sizes(self) -> NDArray[np.int64]: ...  # noqa: D102
+    @property
+    def test(self) -> Examples: ...  # noqa: D102
+
+    def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
+        """Return fresh, writable copies of a client's training examples.
+
+        Parameters
+        ----------
+        client : int
+            The client, 0 .. N - 1.
+        rows : ndarray of intp
+            Positions among the client's own training examples, 0 .. sizes[client] - 1.
+
+        Raises
+        ------
+        IndexError
+            If a row lies beyond the client's training examples.
+        """
+        ...
+
+    def train_set(self, clients: NDArray[np.intp]) -> Examples:
+        """Return all training examples of these clients, concatenated."""
+        ...
+
+    def holdout(self, clients: NDArray[np.intp]) -> Examples:
+        """Return the held-out examples of these clients, concatenated.
+
+        Raises
+        ------
+        ValueError
+            If nothing is held out.
+        """
+        ...
+
+
+def holdout_counts(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    """Return how many of its examples each client holds out.
+
+    Parameters
+    ----------
+    totals : ndarray of int64, shape (N,)
+        All examples of each client.
+    share : float
+        Held-out share h of [0, 1): floor(h n) examples, but at least one where h > 0 and n >= 2.
+
+    Raises
+    ------
+    ValueError
+        If `share` is not in [0, 1).
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"holdout: the share must be in [0, 1), not {share:g}")
+    if share == 0:
+        return np.zeros_like(totals)
+    # 0.29 * 100 is 28.999... in floating point and must still hold out 29.
+    counts: NDArray[np.int64] = np.floor(share * totals + 1e-9).astype(np.int64)
+    return np.clip(counts, np.minimum(totals - 1, 1), totals - 1)
+
+
+def require_holdout(share: float) -> None:
+    """Refuse to return held-out examples where there are none."""
+    if share == 0:
+        raise ValueError("holdout: the clients hold no examples out; set a holdout share above 0")
+
+
+@dataclass(frozen=True)
+class PartitionedData:
+    """A pool of examples, and which of them belong to which client.
+
+    The division is kept as one index array with offsets, so a client costs a few numbers.
+    Client k's examples are ``order[offsets[k]:offsets[k + 1]]``, the training ones first.
+    """
+
+    pool: Examples
+    test: Examples
+    num_classes: int
+    order: NDArray[np.intp]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    holdout_share: float
+
+    @classmethod
+    def divide(
+        cls,
+        pool: Examples,
+        test: Examples,
+        num_classes: int,
+        parts: list[NDArray[np.intp]],
+        holdout_share: float,
+        seed: int,
+    ) -> "PartitionedData":
+        """Give every client its part of the pool, and hold a share of each part out.
+
+        Parameters
+        ----------
+        pool, test : Examples
+            The examples to divide, and those that belong to no client.
+        num_classes : int
+            Number of classes.
+        parts : list of ndarray of intp
+            Rows of the pool for each client, disjoint.
+        holdout_share : float
+            Share of its examples that each client holds out, in [0, 1).
+        seed : int
+            Seed of the draw that picks the held-out examples.
+
+        Raises
+        ------
+        ValueError
+            If `holdout_share` is not in [0, 1).
+        """
+        totals = np.array([len(part) for part in parts], dtype=np.int64)
+        sizes = totals - holdout_counts(totals, holdout_share)
+        order = np.concatenate(parts)
+        if holdout_share > 0:
+            # Sorting random keys within each client shuffles every part at once.
+            keys = np.random.default_rng([seed, *b"holdout"]).random(len(order))
+            order = order[np.lexsort((keys, np.repeat(np.arange(len(parts)), totals)))]
+        offsets = np.concatenate([[0], np.cumsum(totals)])
+        return cls(pool, test, num_classes, order, offsets, sizes, holdout_share)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return self.pool[0].shape[1:]
+
+    def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
+        """Return fresh, writable copies of a client's training examples."""
+        return self._take(self._train_rows(client)[rows])
+
+    def train_set(self, clients: NDArray[np.intp]) -> Examples:
+        """Return all training examples of these clients, concatenated."""
+        return self._take(np.concatenate([self.order[:0], *(self._train_rows(int(k)) for k in clients)]))
+
+    def holdout(self, clients: NDArray[np.intp]) -> Examples:
+        """Return the held-out examples of these clients, concatenated."""
+        require_holdout(self.holdout_share)
+        parts = (self.order[self.offsets[k] + self.sizes[k] : self.offsets[k + 1]] for k in clients)
+        return self._take(np.concatenate([self.order[:0], *parts]))
+
+    def _train_rows(self, client: int) -> NDArray[np.intp]:
+        start = self.offsets[client]
+        return self.order[start : start + self.sizes[client]]
+
+    def _take(self, rows: NDArray[np.intp]) -> Examples:
+        x, y = self.pool
+        return x[rows], y[rows]

@@ -1,0 +1,186 @@
+"""The models that the clients train; every one returns logits."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+
+def initialise(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Build a model whose first parameters depend on the seed alone.
+
+    Parameters
+    ----------
+    build : callable
+        Returns a new model, initialised from PyTorch's default generator.
+    seed : int
+        Seed >= 0 of the run.
+
+    Returns
+    -------
+    torch.nn.Module
+        The model; the state of PyTorch's generators is as before.
+    """
+    # torch.manual_seed would reseed the accelerators too, which the fork does not restore.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(np.random.default_rng([seed, *b"model"]).integers(2**63)))
+        return build()
+
+
+def logistic(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Multinomial logistic regression: one linear layer.
+
+    Parameters
+    ----------
+    input_shape : tuple of int
+        Shape of one input.
+    num_classes : int
+        Number of logits.
+
+    Returns
+    -------
+    torch.nn.Module
+        Maps inputs of shape (n, *input_shape) to logits of shape (n, num_classes).
+    """
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), num_classes))
+
+
+def mlp(input_shape: tuple[int, ...], num_classes: int, *, hidden: int = 200) -> nn.Module:
+    """Two hidden layers of ReLU units: the 2NN of McMahan et al.
+
+    Parameters
+    ----------
+    input_shape : tuple of int
+        Shape of one input.
+    num_classes : int
+        Number of logits.
+    hidden : int
+        Units of each hidden layer.
+
+    Returns
+    -------
+    torch.nn.Module
+        Maps inputs of shape (n, *input_shape) to logits of shape (n, num_classes).
+
+    Raises
+    ------
+    ValueError
+        If `hidden` is below 1.
+
+    References
+    ----------
+    McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
+    AISTATS 2017, section 3: 199,210 parameters on 28x28 images.
+    """
+    if hidden < 1:
+        raise ValueError(f"model mlp: hidden must be at least 1, not {hidden}")
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(int(np.prod(input_shape)), hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, num_classes),
+    )
+
+
+def cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Two 5x5 convolutions (32, 64) with max pooling, then 512 units: the CNN of McMahan et al.
+
+    Parameters
+    ----------
+    input_shape : tuple of int
+        Channels, height and width of an image, at least 4x4 pixels.
+    num_classes : int
+        Number of logits.
+
+    Returns
+    -------
+    torch.nn.Module
+        Maps inputs of shape (n, *input_shape) to logits of shape (n, num_classes).
+
+    Raises
+    ------
+    ValueError
+        If the inputs are no images or too small.
+
+    References
+    ----------
+    McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
+    AISTATS 2017, section 3: 1,663,370 parameters on 28x28 images, which tells that the
+    convolutions keep the size of the image ("same" padding).
+    """
+    channels, height, width = _image("cnn", input_shape)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding="same"),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding="same"),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 512),
+        nn.ReLU(),
+        nn.Linear(512, num_classes),
+    )
+
+
+def lenet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Two 5x5 convolutions (6, 16) with max pooling, then 120 and 84 units: LeNet-5 with ReLU.
+
+    The first convolution pads by 2, which makes 28x28 images the 32x32 ones of the paper (61,706
+    parameters). The second pads only where the image is below 12 pixels, as with 8x8 digits: there
+    a 5x5 window would leave nothing to pool.
+
+    Parameters
+    ----------
+    input_shape : tuple of int
+        Channels, height and width of an image, at least 4x4 pixels.
+    num_classes : int
+        Number of logits.
+
+    Returns
+    -------
+    torch.nn.Module
+        Maps inputs of shape (n, *input_shape) to logits of shape (n, num_classes).
+
+    Raises
+    ------
+    ValueError
+        If the inputs are no images or too small.
+
+    References
+    ----------
+    LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998.
+    """
+    channels, height, width = _image("lenet", input_shape)
+    padding = 0 if min(height, width) >= 12 else 2
+    pooled = [(side // 2 - 4 + 2 * padding) // 2 for side in (height, width)]
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5, padding=padding),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * pooled[0] * pooled[1], 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, num_classes),
+    )
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"logistic": logistic, "mlp": mlp, "cnn": cnn, "lenet": lenet}
+"""Models by name: ``(input_shape, num_classes, *, options)``."""
+
+
+def _image(model: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(input_shape) != 3 or min(input_shape[1:]) < 4:
+        raise ValueError(
+            f"model {model}: inputs must be images of at least 4x4 pixels, not of shape {input_shape}; "
+            f"use logistic or mlp"
+        )
+    return input_shape

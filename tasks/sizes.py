@@ -1,0 +1,164 @@
+"""How many examples each client has."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+SizesFn = Callable[[int, int, np.random.Generator], NDArray[np.int64]]
+"""(num_clients, num_examples, rng) -> sizes of shape (num_clients,), each at least 1."""
+
+
+def apportion(total: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Divide whole examples in proportion to weights, at least one each.
+
+    Parameters
+    ----------
+    total : int
+        Examples to divide, at least as many as there are weights.
+    weights : ndarray of float64, shape (n,)
+        Weights >= 0, one of them > 0.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+        Counts whose sum is `total`, rounded by largest remainder.
+    """
+    n = len(weights)
+    free = np.arange(n)
+    while True:
+        # Whoever is due less than one example gets one; the others share what is left.
+        quotas = weights[free] * ((total - n + len(free)) / weights[free].sum())
+        enough = quotas >= 1 - 1e-9
+        if enough.all():
+            break
+        free = free[enough]
+    whole = np.floor(quotas + 1e-9)
+    left = total - n + len(free) - int(whole.sum())
+    whole[np.argsort(whole - quotas, kind="stable")[:left]] += 1
+    counts = np.ones(n, dtype=np.int64)
+    counts[free] = whole.astype(np.int64)
+    return counts
+
+
+def equal(num_clients: int, num_examples: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Every client has the same number of examples, up to one.
+
+    Parameters
+    ----------
+    num_clients, num_examples : int
+        Clients, and examples to divide among them.
+    rng : numpy.random.Generator
+        Unused: nothing is drawn.
+
+    Returns
+    -------
+    ndarray of int64, shape (num_clients,)
+        Sizes that sum to `num_examples`.
+
+    Raises
+    ------
+    ValueError
+        If there are more clients than examples.
+    """
+    _require_enough(num_clients, num_examples)
+    return apportion(num_examples, np.ones(num_clients))
+
+
+def pareto(
+    num_clients: int, num_examples: int, rng: np.random.Generator, *, index: float = 0.5
+) -> NDArray[np.int64]:
+    """Sizes in proportion to Pareto (type I) draws: few clients have most of the examples.
+
+    Parameters
+    ----------
+    num_clients, num_examples : int
+        Clients, and examples to divide among them.
+    rng : numpy.random.Generator
+        Source of the draws.
+    index : float
+        Tail index of the Pareto law; the smaller, the more unequal.
+
+    Returns
+    -------
+    ndarray of int64, shape (num_clients,)
+        Sizes that sum to `num_examples`, at least 1 each.
+
+    Raises
+    ------
+    ValueError
+        If `index` is not a positive number, or there are more clients than examples.
+
+    References
+    ----------
+    Ruan et al., Towards Flexible Device Participation in Federated Learning, AISTATS 2021, 5.1.
+    """
+    _require_enough(num_clients, num_examples)
+    if not (index > 0 and math.isfinite(index)):
+        raise ValueError(f"sizes pareto: index must be a positive number, not {index:g}")
+    # The logarithm of a Pareto draw is exponential; relative to the largest it cannot overflow.
+    logs = rng.standard_exponential(num_clients)
+    return apportion(num_examples, np.exp((logs - logs.max()) / index))
+
+
+def normal(
+    num_clients: int, num_examples: int, rng: np.random.Generator, *, mean: float = 60.0, sd: float = 10.0
+) -> NDArray[np.int64]:
+    """Absolute sizes drawn from a normal law, rounded, at least 1 each.
+
+    Where the expected sum fits the data and only the draw comes out above it, all sizes are scaled
+    down to fit: FedLaAvg's Normal(6e4 / N, (1e4 / N)^2) has just the 60,000 images of MNIST as its
+    mean sum, and half of all seeds would be refused otherwise.
+
+    Parameters
+    ----------
+    num_clients, num_examples : int
+        Clients, and the most examples that they may have together.
+    rng : numpy.random.Generator
+        Source of the draws.
+    mean, sd : float
+        Mean and standard deviation of a client's size, in examples.
+
+    Returns
+    -------
+    ndarray of int64, shape (num_clients,)
+        Sizes whose sum is at most `num_examples`.
+
+    Raises
+    ------
+    ValueError
+        If `mean` or `sd` is out of range, or the sizes need more examples than there are.
+
+    References
+    ----------
+    Yan et al., Distributed Non-Convex Optimization with Sublinear Speedup under Intermittent
+    Client Availability (FedLaAvg), 2020, 6.1.
+    """
+    _require_enough(num_clients, num_examples)
+    if not (mean > 0 and sd >= 0 and math.isfinite(mean) and math.isfinite(sd)):
+        raise ValueError(f"sizes normal: mean must be > 0 and sd >= 0, not mean={mean:g}, sd={sd:g}")
+    sizes = np.maximum(np.rint(rng.normal(mean, sd, num_clients)), 1)
+    if num_clients * mean <= num_examples < sizes.sum():
+        sizes = np.maximum(np.floor(sizes * (num_examples / sizes.sum())), 1)
+    if sizes.sum() > num_examples:
+        raise ValueError(
+            f"sizes normal: {num_clients} clients with mean={mean:g}, sd={sd:g} need {sizes.sum():.0f} "
+            f"examples but there are {num_examples}; "
+            f"use fewer clients or a mean below {num_examples / num_clients:g}"
+        )
+    return sizes.astype(np.int64)
+
+
+SIZES: dict[str, Callable[..., NDArray[np.int64]]] = {"equal": equal, "pareto": pareto, "normal": normal}
+"""Size laws by name: ``(num_clients, num_examples, rng, *, options)``."""
+
+
+def _require_enough(num_clients: int, num_examples: int) -> None:
+    if num_clients < 1:
+        raise ValueError(f"sizes: there must be at least 1 client, not {num_clients}")
+    if num_clients > num_examples:
+        raise ValueError(
+            f"sizes: {num_clients} clients for {num_examples} examples, but every client needs at least one; "
+            f"use at most {num_examples} clients"
+        )

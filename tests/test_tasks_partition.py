@@ -1,0 +1,190 @@
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks import PARTITIONS, SIZES
+
+MNIST_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng([seed, *b"partition"])
+
+
+def pool(*counts: int) -> np.ndarray:
+    return np.random.default_rng(5).permutation(np.repeat(np.arange(len(counts)), counts))
+
+
+def histogram(labels: np.ndarray, part: np.ndarray) -> np.ndarray:
+    return np.bincount(labels[part], minlength=labels.max() + 1)
+
+
+def assert_disjoint(labels, partition):
+    rows = np.concatenate(partition)
+    assert len(np.unique(rows)) == len(rows)
+    assert rows.min() >= 0
+    assert rows.max() < len(labels)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(list(PARTITIONS)),
+    st.sampled_from(["equal", "pareto"]),
+    st.lists(st.integers(30, 60), min_size=2, max_size=6),
+    st.integers(6, 30),
+    st.integers(0, 9),
+)
+def test_partitions_are_disjoint_cover_the_pool_and_repeat(name, law, counts, num_clients, seed):
+    labels = pool(*counts)
+    sizes = SIZES[law](num_clients, len(labels), rng(seed))
+    partition = PARTITIONS[name](labels, sizes, rng(seed))
+    assert len(partition) == num_clients
+    assert_disjoint(labels, partition)
+    assert sum(map(len, partition)) == len(labels)
+    assert min(map(len, partition)) >= 1
+    if name in ("iid", "dirichlet"):
+        assert [len(part) for part in partition] == sizes.tolist()
+    else:
+        held = {"classes": 2, "label": 1}[name]
+        assert all(np.count_nonzero(histogram(labels, part)) == held for part in partition)
+    for part, again in zip(partition, PARTITIONS[name](labels, sizes, rng(seed)), strict=True):
+        np.testing.assert_array_equal(part, again)
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_other_seed_other_partition(name):
+    labels, sizes = pool(50, 50, 50), np.full(15, 10)
+    one, two = (PARTITIONS[name](labels, sizes, rng(seed)) for seed in (0, 1))
+    assert any(set(a) != set(b) for a, b in zip(one, two, strict=True))
+
+
+def test_iid_clients_have_the_proportions_of_the_pool():
+    labels = pool(2000, 6000)
+    shares = [np.mean(labels[part]) for part in PARTITIONS["iid"](labels, np.full(4, 2000), rng())]
+    assert shares == pytest.approx([0.75] * 4, abs=0.04)
+
+
+def test_sixty_shards_of_one_class_two_a_client():
+    # MimiC 7.1: 30 clients, two of 60 shards each, all of one class and of equal size.
+    labels = pool(*[600] * 10)
+    partition = PARTITIONS["classes"](labels, SIZES["equal"](30, 6000, rng()), rng(), m=2)
+    table = np.array([histogram(labels, part) for part in partition])
+    assert set(table.ravel()) == {0, 100}
+    assert (np.count_nonzero(table, axis=1) == 2).all()
+    assert (np.count_nonzero(table, axis=0) == 6).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 8), st.integers(1, 8), st.integers(1, 30), st.integers(0, 9))
+def test_classes_has_exactly_m_and_spreads_the_shards(num_classes, m, num_clients, seed):
+    m = min(m, num_classes)
+    num_clients = max(num_clients, -(-num_classes // m))
+    labels = pool(*[40] * num_classes)
+    sizes = SIZES["equal"](num_clients, len(labels), rng(seed))
+    table = np.array([histogram(labels, p) for p in PARTITIONS["classes"](labels, sizes, rng(seed), m=m)])
+    assert (np.count_nonzero(table, axis=1) == m).all()
+    assert np.ptp(np.count_nonzero(table, axis=0)) <= 1
+    assert (table.sum(axis=0) == 40).all()
+
+
+def test_holders_share_a_class_in_proportion_to_their_sizes():
+    labels = pool(40)
+    partition = PARTITIONS["label"](labels, np.array([1, 9, 30]), rng())
+    assert [len(part) for part in partition] == [1, 9, 30]
+    # Two classes of 10 examples: whoever shares a class with weights a : b gets 10 a / (a + b) of it.
+    labels, sizes = pool(10, 10), np.array([2, 2, 8, 8])
+    partition = PARTITIONS["label"](labels, sizes, rng(3))
+    for c in range(2):
+        holders = [k for k in range(4) if labels[partition[k][0]] == c]
+        expected = 10 * sizes[holders] / sizes[holders].sum()
+        assert [len(partition[k]) for k in holders] == expected.tolist()
+
+
+def test_absolute_sizes_are_halved_between_two_classes():
+    labels = pool(100, 100, 100)
+    partition = PARTITIONS["classes"](labels, np.array([11, 20, 7, 1, 8, 2]), rng(), m=2)
+    shards = [sorted(n for n in histogram(labels, part) if n) for part in partition]
+    assert shards == [[5, 6], [10, 10], [3, 4], [1, 1], [4, 4], [1, 1]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_short_class_of_fedlaavg_is_scaled_down(seed):
+    # FedLaAvg 6.1: N / 10 clients a digit, Normal(6e4 / N, (1e4 / N)^2) sizes; digit 5 has 5,421 images.
+    labels = np.repeat(np.arange(10), MNIST_COUNTS)
+    sizes = SIZES["normal"](1000, 60_000, rng(seed), mean=60.0, sd=10.0)
+    partition = PARTITIONS["label"](labels, sizes, rng(seed))
+    digit = np.array([labels[part[0]] for part in partition])
+    got = np.array([len(part) for part in partition])
+    assert np.bincount(digit).tolist() == [100] * 10
+    assert (got[digit == 1] == sizes[digit == 1]).all()
+    assert got[digit == 5].sum() == 5421
+    scale = 5421 / sizes[digit == 5].sum()
+    assert np.abs(got[digit == 5] - scale * sizes[digit == 5]).max() <= 1
+
+
+def test_small_alpha_gives_few_classes_and_large_alpha_the_pool():
+    labels = pool(*[1000] * 10)
+    sizes = np.full(40, 200)
+    few = [histogram(labels, p).max() for p in PARTITIONS["dirichlet"](labels, sizes, rng(), alpha=0.01)]
+    even = [histogram(labels, p).max() for p in PARTITIONS["dirichlet"](labels, sizes, rng(), alpha=1e4)]
+    assert np.median(few) > 190
+    assert np.median(even) < 40
+
+
+def test_dirichlet_proportions_have_the_variance_of_the_law():
+    # q_c ~ Beta(alpha p, alpha (1 - p)) has variance p (1 - p) / (alpha + 1).
+    labels = pool(200_000, 200_000)
+    parts = PARTITIONS["dirichlet"](labels, np.full(1000, 100), rng(), alpha=3.0)
+    shares = np.array([np.mean(labels[part]) for part in parts])
+    sampling = 0.25 * 0.75 / 100
+    assert shares.var() == pytest.approx(0.25 / 4 + sampling, rel=0.15)
+
+
+@pytest.mark.parametrize("alpha", [1e-9, 1e-3, 1e9])
+def test_dirichlet_is_exact_at_extreme_alphas(alpha):
+    labels = pool(3, 100, 7, 60)
+    partition = PARTITIONS["dirichlet"](labels, np.full(17, 10), rng(), alpha=alpha)
+    assert_disjoint(labels, partition)
+    assert {len(part) for part in partition} == {10}
+
+
+def test_dirichlet_is_fast_enough():
+    labels = np.repeat(np.arange(10), MNIST_COUNTS)
+    start = time.perf_counter()
+    PARTITIONS["dirichlet"](labels, np.full(1000, 60), rng(), alpha=0.1)
+    assert time.perf_counter() - start < 2
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_what_does_not_fit_is_refused(name):
+    with pytest.raises(ValueError, match=f"partition {name}: 11 clients for 10 examples"):
+        PARTITIONS[name](pool(5, 5), np.ones(11, dtype=np.int64), rng())
+    with pytest.raises(ValueError, match="sizes sum to 12 but there are 10 examples"):
+        PARTITIONS[name](pool(5, 5), np.array([6, 6]), rng())
+    with pytest.raises(ValueError, match="every size must be at least 1"):
+        PARTITIONS[name](pool(5, 5), np.array([0, 6]), rng())
+
+
+@pytest.mark.parametrize("m", [0, 3])
+def test_m_out_of_range_is_refused(m):
+    with pytest.raises(ValueError, match=f"m must be between 1 and the data's 2 classes, not {m}"):
+        PARTITIONS["classes"](pool(5, 5), np.array([5, 5]), rng(), m=m)
+
+
+def test_a_class_with_fewer_examples_than_holders_is_refused():
+    with pytest.raises(ValueError, match="3 clients must hold class 1, which has only 2 examples"):
+        PARTITIONS["label"](pool(52, 2), np.full(6, 9), rng())
+
+
+def test_classes_that_nobody_would_hold_are_refused():
+    with pytest.raises(ValueError, match="use at least 3 clients"):
+        PARTITIONS["classes"](pool(9, 9, 9, 9, 9), np.array([5, 5]), rng(), m=2)
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
+def test_alpha_out_of_range_is_refused(alpha):
+    with pytest.raises(ValueError, match="partition dirichlet: alpha"):
+        PARTITIONS["dirichlet"](pool(5, 5), np.array([5, 5]), rng(), alpha=alpha)

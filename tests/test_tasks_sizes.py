@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks import SIZES
+from tasks.sizes import apportion
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng([seed, *b"sizes"])
+
+
+def test_apportion_rounds_by_largest_remainder():
+    # Quotas 1.5, 3.75, 4.75: the two largest remainders get the two examples that are left.
+    assert apportion(10, np.array([6.0, 15.0, 19.0])).tolist() == [1, 4, 5]
+
+
+def test_apportion_gives_everyone_one_and_shares_the_rest():
+    assert apportion(10, np.array([1e-12, 0.0, 1.0, 3.0])).tolist() == [1, 1, 2, 6]
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=30), st.integers(0, 500))
+def test_apportion_is_exact(weights, extra):
+    weights[0] = 1.0
+    counts = apportion(len(weights) + extra, np.array(weights))
+    assert counts.sum() == len(weights) + extra
+    assert counts.min() >= 1
+    assert np.all(np.diff(counts[np.argsort(weights, kind="stable")]) >= -1)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(["equal", "pareto"]), st.integers(1, 200), st.integers(0, 1000), st.integers(0, 9))
+def test_equal_and_pareto_cover_all_examples(name, num_clients, extra, seed):
+    sizes = SIZES[name](num_clients, num_clients + extra, rng(seed))
+    assert sizes.shape == (num_clients,)
+    assert sizes.dtype == np.int64
+    assert sizes.sum() == num_clients + extra
+    assert sizes.min() >= 1
+    np.testing.assert_array_equal(sizes, SIZES[name](num_clients, num_clients + extra, rng(seed)))
+
+
+def test_equal_differs_by_at_most_one():
+    assert np.ptp(SIZES["equal"](7, 60, rng())) == 1
+
+
+def test_pareto_has_the_tail_of_its_index():
+    # P(w > t) = t^-index: 2^-2 of the clients lie above twice the smallest size, 4^-2 above four times.
+    sizes = SIZES["pareto"](20_000, 200_000_000, rng(), index=2.0)
+    assert np.mean(sizes > 2 * sizes.min()) == pytest.approx(1 / 4, abs=0.01)
+    assert np.mean(sizes > 4 * sizes.min()) == pytest.approx(1 / 16, abs=0.01)
+
+
+@pytest.mark.parametrize("index", [1e-6, 1e-3, 1e6])
+def test_pareto_survives_extreme_indices(index):
+    assert SIZES["pareto"](100, 10_000, rng(), index=index).sum() == 10_000
+
+
+def test_other_seed_other_sizes():
+    for name in ("pareto", "normal"):
+        assert not np.array_equal(SIZES[name](50, 6000, rng(0)), SIZES[name](50, 6000, rng(1)))
+
+
+def test_normal_has_its_mean_and_deviation():
+    sizes = SIZES["normal"](10_000, 10**6, rng(), mean=60.0, sd=10.0)
+    assert sizes.mean() == pytest.approx(60, abs=0.5)
+    assert sizes.std() == pytest.approx(10, abs=0.3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000))
+def test_normal_fits_the_data_whose_mean_it_has(seed):
+    # FedLaAvg on MNIST: 1000 clients with a mean of 60 of the 60,000 images.
+    sizes = SIZES["normal"](1000, 60_000, rng(seed), mean=60.0, sd=10.0)
+    assert 58_000 < sizes.sum() <= 60_000
+    assert sizes.min() >= 1
+
+
+def test_normal_refuses_more_than_there_is():
+    with pytest.raises(
+        ValueError, match=r"100 clients with mean=60, sd=0 need 6000 examples but there are 5000;"
+    ):
+        SIZES["normal"](100, 5000, rng(), mean=60.0, sd=0.0)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_more_clients_than_examples_are_refused(name):
+    with pytest.raises(ValueError, match="11 clients for 10 examples"):
+        SIZES[name](11, 10, rng())
+    with pytest.raises(ValueError, match="at least 1 client"):
+        SIZES[name](0, 10, rng())
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("pareto", {"index": 0.0}),
+        ("pareto", {"index": float("nan")}),
+        ("pareto", {"index": float("inf")}),
+        ("normal", {"mean": 0.0}),
+        ("normal", {"sd": -1.0}),
+        ("normal", {"mean": float("nan")}),
+    ],
+)
+def test_options_out_of_range_are_refused(name, options):
+    with pytest.raises(ValueError, match=f"sizes {name}: {next(iter(options))}|must be"):
+        SIZES[name](2, 100, rng(), **options)
+
+
+def test_a_million_pareto_clients():
+    assert SIZES["pareto"](10**6, 10**8, rng()).sum() == 10**8
