@@ -1,0 +1,1 @@
+"""What runs on a client: local training, the Flower ClientApp, and the actors that play virtual clients."""

@@ -1,0 +1,75 @@
+"""The world of a virtual client: its data, its model and its availability, made from the settings.
+
+Server and clients make the same world from the same settings, each for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from config import Settings, bind, build, options_of
+from tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, initialise
+from traces import TRACES, Membership, Trace, parse_rounds
+
+
+def task_source(settings: Settings) -> TaskSource:
+    """Return the data set that the settings name; nothing is loaded yet."""
+    factory, options = bind("task", TASKS, settings.task)
+    if "data-dir" in options_of(factory):
+        options.setdefault("data_dir", settings.data_dir)
+    source: TaskSource = factory(**options)
+    return source
+
+
+def federated_data(settings: Settings) -> FederatedData:
+    """Load the data and divide them among the clients."""
+    source = task_source(settings)
+    name = settings.partition or source.default_partition
+    if settings.partition and source.default_partition is None:
+        raise ValueError(f"task {settings.task}: its data come divided by client; leave the partition out")
+    partition = None
+    if name:
+        partition = _bound("partition", PARTITIONS, name)
+    sizes = _bound("sizes", SIZES, settings.sizes)
+    holdout = settings.holdout if settings.evaluate_on == "members" else 0.0
+    return source.federate(settings.num_clients, partition, sizes, holdout, settings.seed)
+
+
+def model_builder(settings: Settings, data: FederatedData) -> Callable[[], nn.Module]:
+    """Return what makes the model, with the initial weights that the seed determines."""
+    name = settings.model or task_source(settings).default_model
+    factory, options = bind("model", MODELS, name)
+    return partial(initialise, partial(factory, data.input_shape, data.num_classes, **options), settings.seed)
+
+
+def make_trace(settings: Settings) -> Trace:
+    """Return the availability of all clients in all rounds, arrivals and departures included."""
+    trace: Trace = build("trace", TRACES, settings.trace, settings.num_clients, settings.seed)
+    if settings.arrivals or settings.departures:
+        rounds = {}
+        for name in ("arrivals", "departures"):
+            try:
+                rounds[name] = parse_rounds(getattr(settings, name))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        trace = Membership(trace, rounds["arrivals"], rounds["departures"])
+    return trace
+
+
+def client_settings(settings: Settings) -> Settings:
+    """Return the settings that a client's world depends on; the others are set to their defaults."""
+    kept = (
+        "task model partition sizes trace arrivals departures num_clients batch_size learning_rate "
+        "local_steps local_epochs seed client_gpus data_dir evaluate_on holdout"
+    )
+    return replace(Settings(), **{name: getattr(settings, name) for name in kept.split()})
+
+
+def _bound(kind: str, registry: dict[str, Any], text: str) -> Callable[..., Any]:
+    factory, options = bind(kind, registry, text)
+    return partial(factory, **options)

@@ -1,0 +1,36 @@
+"""Loss and accuracy of a model on a set of examples."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from clients.flat import FlatModel
+from tasks import Examples
+
+BATCH = 1000
+
+
+def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
+    """Mean cross-entropy and share of correct predictions of the model's present weights.
+
+    Raises
+    ------
+    ValueError
+        There are no examples.
+    """
+    x, labels = examples
+    if not len(labels):
+        raise ValueError("there are no examples to evaluate on")
+    loss = correct = 0.0
+    model.module.eval()
+    try:
+        with torch.no_grad():
+            for start in range(0, len(labels), BATCH):
+                targets = torch.tensor(labels[start : start + BATCH], device=model.device)
+                outputs = model.module(torch.tensor(x[start : start + BATCH], device=model.device))
+                loss += float(functional.cross_entropy(outputs, targets, reduction="sum"))
+                correct += float((outputs.argmax(1) == targets).sum())
+    finally:
+        model.module.train()
+    return loss / len(labels), correct / len(labels)

@@ -1,0 +1,171 @@
+"""Local training: s_k steps of SGD, and the hook by which a method changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.flat import FlatModel
+from tasks import FederatedData
+from traces import finished_steps
+
+Oracle = Callable[[Tensor], Tensor]  # weights (M,) -> gradient (M,) on the current batch
+Config = Mapping[str, Any]
+
+
+class DroppedError(Exception):
+    """The client went offline in mid-round, before it finished a step."""
+
+
+class LocalRule(Protocol):
+    """A method's client-side part, written for flat vectors with any number of leading axes (..., M)."""
+
+    def step(self, y: Tensor, gradient: Oracle, rate: float) -> None:
+        """Do one local step: change `y` in place."""
+
+    def upload(self, y: Tensor, steps: int, rate: float) -> list[Tensor]:
+        """Return the method's own arrays that follow the weights."""
+
+
+class SGD:
+    """Plain stochastic gradient descent: y -= eta g(y) (Ruan et al., eq. 1)."""
+
+    def __init__(self, weights: Tensor, arrays: Sequence[Tensor], config: Config) -> None:
+        """Start from the global weights, the method's arrays and its scalars; this rule needs none."""
+
+    def step(self, y: Tensor, gradient: Oracle, rate: float) -> None:
+        """Do one local step: change `y` in place."""
+        y.sub_(gradient(y), alpha=rate)
+
+    def upload(self, y: Tensor, steps: int, rate: float) -> list[Tensor]:
+        """Return nothing: the weights say it all."""
+        return []
+
+
+RULES: dict[str, Callable[[Tensor, Sequence[Tensor], Config], LocalRule]] = {"sgd": SGD}
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client hands in.
+
+    Attributes
+    ----------
+    vector
+        Local weights after training, shape (M,).
+    extra
+        The method's own arrays.
+    metrics
+        Scalars: `client-id`, `round`, `steps`, `train-loss` (mean over the steps), `final-loss` (last step).
+    num_examples
+        n_k.
+    """
+
+    vector: NDArray[np.float32]
+    extra: list[NDArray[Any]]
+    metrics: dict[str, int | float]
+    num_examples: int
+
+
+def batches(
+    num_examples: int, batch_size: int, steps: int, rng: np.random.Generator
+) -> list[NDArray[np.intp]]:
+    """Positions of each step's examples: reshuffled passes over the data, the last batch of a pass as it is.
+
+    The first s of E batches are the same whatever E is, so that an incomplete client did the beginning of the
+    work. `batch_size` 0 takes all examples in every step.
+    """
+    size = min(batch_size, num_examples) or num_examples
+    chosen: list[NDArray[np.intp]] = []
+    while len(chosen) < steps:
+        order = rng.permutation(num_examples)
+        chosen += [order[start : start + size] for start in range(0, num_examples, size)]
+    return chosen[:steps]
+
+
+def planned_steps(config: Config, num_examples: int) -> int:
+    """E_k, the steps that the server asks of a client with this many examples."""
+    epochs = int(config.get("local-epochs", 0))
+    if not epochs:
+        return int(config["local-steps"])
+    batch_size = int(config["batch-size"]) or num_examples
+    return epochs * -(-num_examples // batch_size)
+
+
+def train(
+    model: FlatModel,
+    data: FederatedData,
+    client: int,
+    weights: NDArray[Any],
+    arrays: Sequence[NDArray[Any]],
+    config: Config,
+    completion: float,
+    seed: int,
+) -> Update:
+    """Train one client as far as its availability lets it.
+
+    Parameters
+    ----------
+    model
+        Working memory; its weights are overwritten.
+    data, client
+        Whose data to train on.
+    weights
+        Global weights, shape (M,).
+    arrays
+        The method's own arrays.
+    config
+        Scalars of the task: `round`, `local-steps` or `local-epochs`, `batch-size`, `learning-rate`, `rule`.
+    completion
+        Share of the planned steps that gets done.
+    seed
+        With client and round it determines the batches.
+
+    Raises
+    ------
+    DroppedError
+        No step was finished.
+    """
+    num_examples = int(data.sizes[client])
+    steps = int(finished_steps(completion, planned_steps(config, num_examples)))
+    if not steps:
+        raise DroppedError("dropped in mid-round")
+    rng = np.random.default_rng([seed, *b"batches", client, int(config["round"])])
+    chosen = batches(num_examples, int(config["batch-size"]), steps, rng)
+    x, labels = data.examples(client, np.concatenate(chosen))
+    lengths = [len(rows) for rows in chosen]
+    inputs = torch.from_numpy(x).to(model.device)
+    targets = torch.from_numpy(labels).to(model.device)
+
+    model.load(weights)
+    y, rate = model.vector, float(config["learning-rate"])
+    own = [torch.from_numpy(np.array(a)).to(model.device) for a in arrays]
+    rule = RULES[config.get("rule", "sgd")](y.clone(), own, config)
+    losses: list[Tensor] = []
+    for batch in zip(torch.split(inputs, lengths), torch.split(targets, lengths), strict=True):
+
+        def gradient(at: Tensor, batch: tuple[Tensor, Tensor] = batch) -> Tensor:
+            value, loss = model.gradient(at, batch)
+            losses.append(loss)
+            return value
+
+        rule.step(y, gradient, rate)
+    reported = torch.stack(losses).double().cpu()
+    return Update(
+        vector=y.cpu().numpy().copy(),
+        extra=[a.cpu().numpy() for a in rule.upload(y, steps, rate)],
+        metrics={
+            "client-id": client,
+            "round": int(config["round"]),
+            "steps": steps,
+            "train-loss": float(reported.mean()),
+            "final-loss": float(reported[-1]),
+        },
+        num_examples=num_examples,
+    )

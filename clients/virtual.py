@@ -1,0 +1,109 @@
+"""Many clients played by one process: in this one, or in a Ray actor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from clients.evaluation import evaluate
+from clients.flat import FlatModel
+from clients.training import DroppedError, Update, train
+from tasks import FederatedData
+
+
+class Job(NamedTuple):
+    """What one client is asked to do.
+
+    Attributes
+    ----------
+    client
+        Its index.
+    arrays, config
+        What it got besides the weights.
+    completion
+        Share of the planned steps that its availability lets it finish.
+    """
+
+    client: int
+    arrays: Sequence[NDArray[Any]]
+    config: dict[str, Any]
+    completion: float
+
+
+class Answers(NamedTuple):
+    """What came of a list of jobs.
+
+    Attributes
+    ----------
+    vectors
+        Local weights of those who succeeded, shape (K, M).
+    updates
+        (client, extra arrays, metrics, n_k) of each of them.
+    failures
+        (client, reason) of the others.
+    """
+
+    vectors: NDArray[np.float32]
+    updates: list[tuple[int, list[NDArray[Any]], dict[str, int | float], int]]
+    failures: list[tuple[int, str]]
+
+
+class VirtualClients:
+    """Clients that share one model in memory and train one after the other.
+
+    Parameters
+    ----------
+    data
+        The data of all clients.
+    build
+        Makes the model.
+    seed
+        Seed of the batches.
+    device
+        Where to train.
+    """
+
+    def __init__(
+        self, data: FederatedData, build: Callable[[], nn.Module], seed: int, device: str = "cpu"
+    ) -> None:
+        self.data, self.seed = data, seed
+        self.model = FlatModel(build(), device)
+
+    def fit(self, weights: NDArray[Any], jobs: Sequence[Job]) -> Answers:
+        """Train each client from the same weights, shape (M,); what one of them raises is its own failure."""
+        vectors = np.empty((len(jobs), len(weights)), np.float32)
+        updates: list[tuple[int, list[NDArray[Any]], dict[str, int | float], int]] = []
+        failures: list[tuple[int, str]] = []
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # small models gain nothing from more, and results stay the same everywhere
+        try:
+            for job in jobs:
+                try:
+                    update = self._train(weights, job)
+                except DroppedError as reason:
+                    failures.append((job.client, str(reason)))
+                except Exception as error:  # one client's fault must not end the round
+                    failures.append((job.client, f"{type(error).__name__}: {error}"))
+                else:
+                    vectors[len(updates)] = update.vector
+                    updates.append((job.client, update.extra, update.metrics, update.num_examples))
+        finally:
+            torch.set_num_threads(threads)
+        return Answers(vectors[: len(updates)], updates, failures)
+
+    def evaluate(self, weights: NDArray[Any], client: int) -> tuple[float, int, float]:
+        """Loss, number of examples and accuracy on one client's hold-out."""
+        examples = self.data.holdout(np.array([client]))
+        self.model.load(weights)
+        loss, accuracy = evaluate(self.model, examples)
+        return loss, len(examples[1]), accuracy
+
+    def _train(self, weights: NDArray[Any], job: Job) -> Update:
+        return train(
+            self.model, self.data, job.client, weights, job.arrays, job.config, job.completion, self.seed
+        )

@@ -1,0 +1,121 @@
+"""Specs: `name:key=value,key=value`, how a user names a strategy, a task, a partition or a trace.
+
+What a name stands for is found in a registry, a dictionary of factories. The keyword-only parameters of a
+factory are its options; their annotations (int, float, str or bool) say how a value is read.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_TRUTH = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A parsed spec: the name, and the options as they were written."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse(kind: str, text: str) -> Spec:
+    """Take a spec apart.
+
+    Parameters
+    ----------
+    kind
+        What is being named, for messages ("trace").
+    text
+        For example `dirichlet:alpha=0.5`.
+
+    Raises
+    ------
+    ValueError
+        The text is no spec; the message says at which character.
+    """
+    name, colon, options = text.partition(":")
+    if not name.strip():
+        raise ValueError(f"{kind} {text!r}: a name is missing at character 1")
+    if colon and not options.strip():
+        raise ValueError(f"{kind} {text!r}: an option is missing at character {len(text) + 1}")
+    return Spec(name.strip(), parse_options(f"{kind} {text!r}", options, len(name) + 1))
+
+
+def parse_options(where: str, text: str, offset: int = 0) -> dict[str, str]:
+    """Take `key=value,key=value` apart; `offset` is where `text` begins in what the user wrote."""
+    options: dict[str, str] = {}
+    position = offset + 1
+    for part in text.split(",") if text.strip() else []:
+        key, equals, value = part.partition("=")
+        if not key.strip() or not equals or not value.strip():
+            raise ValueError(f"{where}: {part!r} at character {position} is not key=value")
+        if key.strip() in options:
+            raise ValueError(f"{where}: {key.strip()!r} at character {position} is given twice")
+        options[key.strip()] = value.strip()
+        position += len(part) + 1
+    return options
+
+
+def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the options of a factory, its keyword-only parameters, under the names that users write."""
+    parameters = inspect.signature(factory, eval_str=True).parameters.values()
+    return {p.name.replace("_", "-"): p for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def find(kind: str, registry: Mapping[str, Any], name: str) -> Any:
+    """Look a name up; an unknown one is refused with the known ones."""
+    if name not in registry:
+        raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(registry)}")
+    return registry[name]
+
+
+def convert(owner: str, factory: Callable[..., Any], options: Mapping[str, str]) -> dict[str, Any]:
+    """Read the written options of a factory as its annotations say."""
+    known = options_of(factory)
+    values = {}
+    for key, text in options.items():
+        if key not in known:
+            listed = f"known: {', '.join(known)}" if known else "it has none"
+            raise ValueError(f"{owner} has no option {key!r}; {listed}")
+        values[known[key].name] = _read(f"{owner}: {key}", known[key].annotation, text)
+    return values
+
+
+def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> tuple[Any, dict[str, Any]]:
+    """Return the factory that a spec names, and its options by parameter name."""
+    spec = parse(kind, text)
+    factory = find(kind, registry, spec.name)
+    return factory, convert(f"{kind} {spec.name}", factory, spec.options)
+
+
+def build(kind: str, registry: Mapping[str, Callable[..., Any]], text: str, *context: Any) -> Any:
+    """Make what a spec names; `context` are the positional arguments of its factory."""
+    factory, options = bind(kind, registry, text)
+    return factory(*context, **options)
+
+
+def _read(where: str, annotation: Any, text: str) -> Any:
+    try:
+        if annotation is bool:
+            return _TRUTH[text.lower()]
+        value = annotation(text)
+    except (KeyError, ValueError):
+        kinds = {bool: "true or false", int: "a whole number", float: "a number"}
+        raise ValueError(f"{where}={text} is not {kinds.get(annotation, 'understood')}") from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where}={text} is not a finite number")
+    return value
