@@ -54,11 +54,14 @@ class FlatModel:
         """Where the model computes."""
         return self.vector.device
 
+    def split(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
+        """Cut a vector of shape (M,) into one array a tensor."""
+        cuts = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+        return [p.reshape(s) for p, s in zip(np.split(vector, cuts), self.shapes, strict=True)]
+
     def arrays(self) -> list[NDArray[Any]]:
         """Copies of the tensors, in the order of the vector."""
-        sizes = [int(np.prod(shape)) for shape in self.shapes]
-        parts = torch.split(self.vector.cpu(), sizes)
-        return [p.numpy().reshape(s).copy() for p, s in zip(parts, self.shapes, strict=True)]
+        return self.split(self.vector.cpu().numpy().copy())
 
     def load(self, vector: NDArray[Any]) -> None:
         """Set all weights, shape (M,)."""

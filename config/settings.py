@@ -34,7 +34,7 @@ class Settings:
     departures: str = _setting("", "early departures, CLIENT=ROUND,...")
     num_clients: int = _setting(20, "N, clients in the federation")
     clients_per_round: int = _setting(0, "K, clients selected a round; 0: all that are online")
-    num_rounds: int = _setting(60, "T, rounds of the run")
+    num_rounds: int = _setting(100, "T, rounds of the run")
     local_steps: int = _setting(10, "E, local steps of a complete client")
     local_epochs: int = _setting(0, "local passes over the client's data, instead of local steps")
     batch_size: int = _setting(10, "examples a step; 0: the client's whole set")
@@ -51,6 +51,8 @@ class Settings:
     evaluate_every: int = _setting(1, "rounds between evaluations")
     evaluate_on: str = _setting("test", "test: the data set's test split; members: hold-outs of the members")
     holdout: float = _setting(0.2, "share of each client's data that is held out for --evaluate-on members")
+
+    train_loss: bool = _setting(False, "give the training loss at every evaluation, not at the end only")
 
     def __post_init__(self) -> None:
         for name, least in (("num_clients", 1), ("num_rounds", 1), ("evaluate_every", 1), ("num_workers", 0)):

@@ -23,6 +23,8 @@ _TRUTH = {
     "0": False,
 }
 
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bool)}
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -70,10 +72,26 @@ def parse_options(where: str, text: str, offset: int = 0) -> dict[str, str]:
     return options
 
 
-def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the options of a factory, its keyword-only parameters, under the names that users write."""
-    parameters = inspect.signature(factory, eval_str=True).parameters.values()
-    return {p.name.replace("_", "-"): p for p in parameters if p.kind is p.KEYWORD_ONLY}
+@dataclass(frozen=True)
+class Option:
+    """An option of a factory: the parameter, its type and its default."""
+
+    parameter: str
+    kind: type
+    default: Any
+
+
+def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
+    """Return the options of a factory, under the names that users write.
+
+    They are its keyword-only parameters of a type that can be written; others are for code only.
+    """
+    options = {}
+    for p in inspect.signature(factory).parameters.values():
+        kind = _KINDS.get(p.annotation if isinstance(p.annotation, str) else p.annotation.__name__)
+        if p.kind is p.KEYWORD_ONLY and kind:
+            options[p.name.replace("_", "-")] = Option(p.name, kind, p.default)
+    return options
 
 
 def find(kind: str, registry: Mapping[str, Any], name: str) -> Any:
@@ -91,7 +109,7 @@ def convert(owner: str, factory: Callable[..., Any], options: Mapping[str, str])
         if key not in known:
             listed = f"known: {', '.join(known)}" if known else "it has none"
             raise ValueError(f"{owner} has no option {key!r}; {listed}")
-        values[known[key].name] = _read(f"{owner}: {key}", known[key].annotation, text)
+        values[known[key].parameter] = _read(f"{owner}: {key}", known[key].kind, text)
     return values
 
 
@@ -108,14 +126,12 @@ def build(kind: str, registry: Mapping[str, Callable[..., Any]], text: str, *con
     return factory(*context, **options)
 
 
-def _read(where: str, annotation: Any, text: str) -> Any:
+def _read(where: str, kind: type, text: str) -> Any:
     try:
-        if annotation is bool:
-            return _TRUTH[text.lower()]
-        value = annotation(text)
+        value = _TRUTH[text.lower()] if kind is bool else kind(text)
     except (KeyError, ValueError):
-        kinds = {bool: "true or false", int: "a whole number", float: "a number"}
-        raise ValueError(f"{where}={text} is not {kinds.get(annotation, 'understood')}") from None
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+        raise ValueError(f"{where}={text} is not {wanted}") from None
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{where}={text} is not a finite number")
     return value

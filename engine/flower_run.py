@@ -1,0 +1,29 @@
+"""A run under `flwr run`: the same rounds, with the clients behind Flower's Grid."""
+
+from __future__ import annotations
+
+from flwr.serverapp import Grid
+from rich.console import Console
+
+from config import Settings
+from engine.availability import remember
+from engine.grid_transport import GridTransport
+from engine.run import drive, prepare
+from engine.run_folder import RunFolder
+
+CONNECT_SECONDS = 120.0
+
+
+def run_on_grid(grid: Grid, settings: Settings) -> None:
+    """Run the settings' experiment on the clients of a Grid.
+
+    Raises
+    ------
+    ValueError
+        The settings cannot be met, or fewer than `num-clients` clients connect.
+    """
+    experiment = prepare(settings)
+    transport = GridTransport(grid, settings.num_clients)
+    transport.connect(CONNECT_SECONDS)
+    console = Console()
+    drive(experiment, transport, remember(experiment.trace), RunFolder(settings), console)

@@ -1,0 +1,94 @@
+"""What a person sees of a run: a progress bar or plain lines, and a table at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+PLAIN_LINES = 40  # about as many lines a run where the output is no terminal
+
+
+class ProgressReport:
+    """Shows each round: accuracy, loss, and who took part.
+
+    Parameters
+    ----------
+    num_rounds
+        Length of the run.
+    console
+        Where to write.
+    """
+
+    def __init__(self, num_rounds: int, console: Console) -> None:
+        self.num_rounds, self.console = num_rounds, console
+        self.client_fits = 0
+        self.failures: Counter[str] = Counter()
+        self._score = ""
+        self._bar = Progress(
+            TextColumn("round {task.completed}/{task.total}"),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=num_rounds)
+
+    def __enter__(self) -> ProgressReport:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, record: dict[str, Any]) -> None:
+        """Show one round."""
+        server_round, active = record["round"], record.get("active", [])
+        self.client_fits += len(active)
+        self.failures.update(record.get("failed", {}).values())
+        if "loss" in record:
+            accuracy = record.get("accuracy")
+            scored = "" if accuracy is None else f"accuracy {accuracy:.4f}  "
+            self._score = f"{scored}loss {record['loss']:.4f}"
+        who = f"{len(active)} of {len(record.get('selected', []))} clients"
+        self._bar.update(self._task, completed=server_round, description=f"{self._score}  {who}")
+        for event in record.get("events", []):
+            self._say(f"round {server_round}: " + ", ".join(f"{k} {_short(v)}" for k, v in event.items()))
+        every = max(1, self.num_rounds // PLAIN_LINES)
+        shown = server_round % every == 0 or server_round == self.num_rounds
+        if not self.console.is_terminal and shown:
+            self._say(f"round {server_round}/{self.num_rounds}  {self._score}  {who}")
+
+    def _say(self, line: str) -> None:
+        self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def final_table(summary: dict[str, Any], failures: Counter[str]) -> Table:
+    """The result of a run."""
+    table = Table(title=f"{summary['strategy']} on {summary['task']}", show_header=False)
+    rows = {
+        "accuracy": summary["final"]["accuracy"],
+        "loss": summary["final"]["loss"],
+        "training loss": summary["final"]["train_loss"],
+        "rounds": summary["rounds"],
+        "client updates": summary["client_fits"],
+        "seconds": summary["seconds"],
+    }
+    for name, value in rows.items():
+        table.add_row(name, _short(value))
+    for reason, count in failures.most_common(5):
+        table.add_row("no update", f"{count} x {reason}")
+    table.add_row("run folder", str(summary["run_dir"]))
+    return table
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,183 @@
+"""A run from its settings: makes the parts, runs the rounds, leaves the run folder."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flwr.common import parameters_to_ndarrays
+from rich.console import Console
+from torch import nn
+
+import strategies
+from clients.environment import federated_data, make_trace, model_builder
+from clients.flat import FlatModel
+from clients.virtual import VirtualClients
+from config import Settings, build, parse
+from config.specs import convert, find
+from engine.availability import TraceClientManager
+from engine.evaluation import GlobalEvaluator
+from engine.progress import ProgressReport, final_table
+from engine.run_folder import RunFolder, finite, weights_sha256
+from engine.server import RoundServer
+from engine.transport import Transport
+from engine.virtual_transport import InlineTransport
+from strategies import FlatParameters, FlexibleStrategy, Layout, Roster
+from tasks import FederatedData
+from traces import RoundAvailability, Trace
+
+GENERAL = (
+    "clients_per_round",
+    "local_steps",
+    "local_epochs",
+    "batch_size",
+    "learning_rate",
+    "num_rounds",
+    "seed",
+)  # settings that are options of every strategy, under the same names
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The parts of a run that do not depend on the engine."""
+
+    settings: Settings
+    data: FederatedData
+    build_model: Callable[[], nn.Module]
+    initial: FlatParameters
+    trace: Trace
+    strategy: FlexibleStrategy
+    evaluator: GlobalEvaluator
+
+
+def prepare(settings: Settings) -> Experiment:
+    """Make the data, the model, the trace, the strategy and the evaluator.
+
+    Raises
+    ------
+    ValueError
+        The settings cannot be met; the message says why.
+    """
+    options = strategy_options(settings)  # what can be wrong is found before data are loaded
+    trace = make_trace(settings)
+    data = federated_data(settings)
+    build_model = model_builder(settings, data)
+    arrays = FlatModel(build_model()).arrays()
+    layout = Layout.of(arrays)
+    initial = FlatParameters(layout.flatten(arrays), layout)
+    roster = Roster(data.sizes, trace.round(1).member)
+    evaluator = GlobalEvaluator(data, build_model, roster, settings.evaluate_on, settings.train_loss)
+    name = parse("strategy", settings.strategy).name
+    strategy = strategies.make(name, initial, roster, evaluator, **options)
+    return Experiment(settings, data, build_model, initial, trace, strategy, evaluator)
+
+
+def strategy_options(settings: Settings) -> dict[str, Any]:
+    """Return the strategy's options: the general ones, those of its spec, and those given with `option`."""
+    spec = parse("strategy", settings.strategy)
+    options_type = find("strategy", strategies.STRATEGIES, spec.name).options_type
+    own = convert(f"strategy {spec.name}", options_type, {**spec.options, **settings.strategy_options})
+    general = {
+        "lr_schedule": build("lr-schedule", strategies.SCHEDULES, settings.lr_schedule),
+        **{name: getattr(settings, name) for name in GENERAL},
+    }
+    if repeated := own.keys() & general.keys():
+        flag = min(repeated).replace("_", "-")
+        raise ValueError(f"strategy {spec.name}: set {flag} by --{flag}, not as an option")
+    options_type(**general, **own)  # checks the values
+    return general | own
+
+
+def virtual_transport(experiment: Experiment, availability: Callable[[int], RoundAvailability]) -> Transport:
+    """Make the transport that the settings ask for."""
+    settings = experiment.settings
+    defaults = {
+        "local-steps": settings.local_steps,
+        "batch-size": settings.batch_size,
+        "learning-rate": settings.learning_rate,
+    }
+    general = (experiment.initial, availability, defaults)
+    player = (experiment.data, experiment.build_model, settings.seed)
+    if settings.engine == "inline":
+        device = "cuda" if settings.client_gpus and torch.cuda.is_available() else "cpu"
+        return InlineTransport(VirtualClients(*player, device), *general)
+    from engine.ray_transport import RayTransport  # Ray is not there on every machine
+
+    return RayTransport(*player, settings.num_workers, settings.client_gpus, *general)
+
+
+def drive(
+    experiment: Experiment,
+    transport: Transport,
+    availability: Callable[[int], RoundAvailability],
+    folder: RunFolder,
+    console: Console,
+    timeout: float | None = None,
+) -> dict[str, Any]:
+    """Run the rounds of an experiment over a transport, and close it.
+
+    Returns
+    -------
+    dict
+        The summary that `summary.json` keeps.
+    """
+    settings, strategy = experiment.settings, experiment.strategy
+    try:
+        manager = TraceClientManager(availability, transport, settings.seed)
+        with ProgressReport(settings.num_rounds, console) as progress:
+            last: dict[str, Any] = {}
+            observers = (folder.write_round, progress.show, last.update)
+            server = RoundServer(strategy, manager, transport, settings.evaluate_every, observers)
+            start = time.perf_counter()
+            with _stopping_on_interrupt(server, console), suppress(KeyboardInterrupt):
+                server.fit(settings.num_rounds, timeout)
+            seconds = time.perf_counter() - start
+    finally:
+        transport.close()
+    arrays = parameters_to_ndarrays(server.parameters)
+    folder.write_weights(arrays)
+    summary: dict[str, Any] = finite(
+        {
+            "strategy": settings.strategy,
+            "task": settings.task,
+            "rounds": last["round"],
+            "client_fits": progress.client_fits,
+            "seconds": round(seconds, 3),
+            "final": {
+                "accuracy": last.get("accuracy"),
+                "loss": last.get("loss"),
+                "train_loss": experiment.evaluator.train_loss(arrays),
+            },
+            "run_dir": str(folder.path),
+            "weights_sha256": weights_sha256(arrays),
+        }
+    )
+    folder.write_summary(summary)
+    console.print(final_table(summary, progress.failures))
+    return summary
+
+
+@contextmanager
+def _stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[None]:
+    """Let the first Ctrl-C end the training after the running round; the second one interrupts at once."""
+
+    def stop(signum: int, frame: object) -> None:
+        if server.stopping:
+            raise KeyboardInterrupt
+        server.stopping = True
+        console.print("stopping after this round (Ctrl-C again: at once)")
+
+    try:
+        before = signal.signal(signal.SIGINT, stop)
+    except ValueError:  # not in the main thread, where Flower runs a ServerApp
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,201 @@
+"""Transports to virtual clients, which share this machine and replay a trace."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.common import (
+    Code,
+    DisconnectRes,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    GetParametersIns,
+    GetParametersRes,
+    GetPropertiesIns,
+    GetPropertiesRes,
+    ReconnectIns,
+    Status,
+)
+from flwr.server.client_proxy import ClientProxy
+from numpy.typing import NDArray
+
+from clients.virtual import Answers, Job, VirtualClients
+from engine.transport import (
+    ClientFailure,
+    EvaluateInstructions,
+    EvaluateResults,
+    FitInstructions,
+    FitResults,
+)
+from strategies import FlatParameters, Layout
+from strategies.parameters import read_parameters
+from traces import RoundAvailability
+
+OK = Status(Code.OK, "")
+
+
+class VirtualTransport(ABC):
+    """What the transports to virtual clients share: from Flower's messages to jobs, and back.
+
+    Parameters
+    ----------
+    initial
+        The initial weights; their layout is that of all messages.
+    availability
+        The trace; it says how much of its work a client finishes.
+    defaults
+        Configuration for strategies that send none of their own.
+    """
+
+    def __init__(
+        self,
+        initial: FlatParameters,
+        availability: Callable[[int], RoundAvailability],
+        defaults: Mapping[str, Any],
+    ) -> None:
+        self.initial, self.availability, self.defaults = initial, availability, dict(defaults)
+
+    @abstractmethod
+    def run(self, weights: NDArray[Any], jobs: list[Job]) -> list[Answers]:
+        """Have the jobs done, all from the same weights, shape (M,)."""
+
+    @abstractmethod
+    def run_evaluation(self, weights: NDArray[Any], client: int) -> tuple[float, int, float]:
+        """Loss, number of examples and accuracy of these weights on one client's hold-out."""
+
+    @property
+    def layout(self) -> Layout:
+        """How the weights are cut into tensors."""
+        return self.initial.layout
+
+    def reachable(self) -> NDArray[np.intp] | None:
+        """All virtual clients can be reached, always."""
+        return None
+
+    def proxy(self, client: int) -> ClientProxy:
+        """The proxy of one client."""
+        return VirtualProxy(client, self)
+
+    def fit(
+        self, server_round: int, instructions: FitInstructions, timeout: float | None
+    ) -> tuple[FitResults, list[ClientFailure]]:
+        """Let clients train; clients that got the same weights are served together."""
+        completion = self.availability(server_round).completion
+        proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
+        read: dict[int, tuple[NDArray[Any], list[NDArray[Any]], dict[str, Any]]] = {}
+        groups: dict[int, tuple[NDArray[Any], list[Job]]] = {}
+        for proxy, instruction in instructions:
+            if id(instruction) not in read:  # one object for all clients, as a rule
+                config = {**self.defaults, "round": server_round, **instruction.config}
+                read[id(instruction)] = (*read_parameters(instruction.parameters, self.layout), config)
+            weights, arrays, config = read[id(instruction)]
+            client = int(proxy.cid)
+            _, jobs = groups.setdefault(id(weights), (weights, []))
+            jobs.append(Job(client, arrays, config, float(completion[client])))
+        results: FitResults = []
+        failures: list[ClientFailure] = []
+        for weights, jobs in groups.values():
+            for answers in self.run(weights, jobs):
+                failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
+                for vector, (client, extra, metrics, n) in zip(answers.vectors, answers.updates, strict=True):
+                    parameters = FlatParameters(vector, self.layout, extra)
+                    results.append((proxies[client], FitRes(OK, parameters, n, dict(metrics))))
+        return results, failures
+
+    def evaluate(
+        self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
+    ) -> tuple[EvaluateResults, list[ClientFailure]]:
+        """Let clients evaluate on their hold-outs."""
+        results: EvaluateResults = []
+        failures: list[ClientFailure] = []
+        for proxy, instruction in instructions:
+            weights, _ = read_parameters(instruction.parameters, self.layout)
+            try:
+                loss, n, accuracy = self.run_evaluation(weights, int(proxy.cid))
+            except ValueError as reason:
+                failures.append(ClientFailure(proxy.cid, str(reason)))
+            else:
+                results.append((proxy, EvaluateRes(OK, loss, n, {"accuracy": accuracy})))
+        return results, failures
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what the transport holds."""
+
+
+class InlineTransport(VirtualTransport):
+    """Plays all clients in this process, one after the other: for tests, debugging and machines without Ray.
+
+    Parameters
+    ----------
+    clients
+        Who plays them.
+    initial, availability, defaults
+        See `VirtualTransport`.
+    """
+
+    def __init__(self, clients: VirtualClients, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.clients = clients
+
+    def run(self, weights: NDArray[Any], jobs: list[Job]) -> list[Answers]:
+        """Have the jobs done one after the other."""
+        return [self.clients.fit(weights, jobs)]
+
+    def run_evaluation(self, weights: NDArray[Any], client: int) -> tuple[float, int, float]:
+        """Loss, number of examples and accuracy of these weights on one client's hold-out."""
+        return self.clients.evaluate(weights, client)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class VirtualProxy(ClientProxy):
+    """A virtual client, as Flower's server-side code sees it.
+
+    Parameters
+    ----------
+    client
+        Its index, which is its name, too.
+    transport
+        Reaches it.
+    """
+
+    def __init__(self, client: int, transport: VirtualTransport) -> None:
+        super().__init__(str(client))
+        self.transport = transport
+
+    def get_properties(
+        self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
+    ) -> GetPropertiesRes:
+        """Its index, as `client-id`."""
+        return GetPropertiesRes(OK, {"client-id": int(self.cid)})
+
+    def get_parameters(
+        self, ins: GetParametersIns, timeout: float | None, group_id: int | None
+    ) -> GetParametersRes:
+        """The initial weights, the same at every client."""
+        return GetParametersRes(OK, self.transport.initial)
+
+    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
+        """Train alone; raises `ClientFailure`."""
+        results, failures = self.transport.fit(group_id or 1, [(self, ins)], timeout)
+        if failures:
+            raise failures[0]
+        return results[0][1]
+
+    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
+        """Evaluate alone; raises `ClientFailure`."""
+        results, failures = self.transport.evaluate(group_id or 1, [(self, ins)], timeout)
+        if failures:
+            raise failures[0]
+        return results[0][1]
+
+    def reconnect(self, ins: ReconnectIns, timeout: float | None, group_id: int | None) -> DisconnectRes:
+        """There is no connection to close."""
+        return DisconnectRes("")

@@ -1,0 +1,115 @@
+"""flexfl's command line, and the ServerApp of `flwr run`.
+
+python sim.py                                  # handwritten digits, clients that come and go
+python sim.py --strategy fedavg --num-rounds 20
+python sim.py --list
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, NoReturn
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from rich.console import Console
+
+from config import Settings
+from config.settings import read_toml
+from engine.availability import remember
+from engine.flower_run import run_on_grid
+from engine.listing import print_list
+from engine.run import drive, prepare, virtual_transport
+from engine.run_folder import RunFolder
+
+server_app = ServerApp()
+
+
+@server_app.main()
+def run_server(grid: Grid, context: Context) -> None:
+    """Run under `flwr run`: the settings are the run configuration."""
+    run_on_grid(grid, Settings.from_mapping(context.run_config, "run-config"))
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and exit with 2."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def make_parser() -> Parser:
+    """Make the parser; its flags are the settings."""
+    parser = Parser(
+        prog="sim.py",
+        description="Federated learning where clients come and go.",
+        epilog="SPEC is name:key=value,key=value; --list shows all names with their options.",
+        allow_abbrev=False,
+    )
+    for field in fields(Settings):
+        flag, kind = "--" + field.name.replace("_", "-"), type(field.default)
+        text = field.metadata["help"].replace("%", "%%")
+        if field.name == "option":
+            parser.add_argument(flag, action="append", metavar="KEY=VALUE", help=text)
+        elif kind is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text, default=None)
+        else:
+            shown = f" (default: {field.default})" if field.default != "" else ""
+            parser.add_argument(flag, type=kind, metavar=_metavar(field.name, kind), help=text + shown)
+    parser.add_argument("--config", metavar="FILE.toml", help="settings from a file; flags override them")
+    parser.add_argument("--json", action="store_true", help="end standard output with one line of JSON")
+    parser.add_argument("--list", action="store_true", help="show all names that settings know, and exit")
+    return parser
+
+
+def read_settings(arguments: argparse.Namespace) -> Settings:
+    """Merge the configuration file and the flags.
+
+    Raises
+    ------
+    ValueError
+        A setting is unknown or wrong.
+    """
+    values: dict[str, Any] = read_toml(arguments.config) if arguments.config else {}
+    for field in fields(Settings):
+        given = getattr(arguments, field.name)
+        if given is not None:
+            values[field.name.replace("_", "-")] = ",".join(given) if field.name == "option" else given
+    return Settings.from_mapping(values, arguments.config or "command line")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.list:
+        print_list(Console())
+        return 0
+    console = Console(stderr=arguments.json)
+    try:
+        settings = read_settings(arguments)
+        experiment = prepare(settings)
+        availability = remember(experiment.trace)
+        folder = RunFolder(settings)
+    except ValueError as error:
+        parser.error(" ".join(str(error).split()))
+    summary = drive(experiment, virtual_transport(experiment, availability), availability, folder, console)
+    if arguments.json:
+        print(json.dumps(summary))
+    return 0
+
+
+def _metavar(name: str, kind: type) -> str:
+    specs = {"strategy", "task", "model", "partition", "sizes", "trace", "lr_schedule"}
+    if name in specs:
+        return "SPEC"
+    return {int: "INT", float: "FLOAT"}.get(kind, name.partition("_")[2].upper() or name.upper())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
