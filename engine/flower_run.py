@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from flwr.serverapp import Grid
 from rich.console import Console
 
@@ -22,6 +25,8 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     ValueError
         The settings cannot be met, or fewer than `num-clients` clients connect.
     """
+    # Flower starts this process in a folder of its choice: say where the results lie.
+    settings = replace(settings, run_dir=str(Path(settings.run_dir).resolve()))
     experiment = prepare(settings)
     transport = GridTransport(grid, settings.num_clients)
     transport.connect(CONNECT_SECONDS)

@@ -179,7 +179,8 @@ class GridTransport:
                 replies[node] = reply.error.reason or "failed" if reply.has_error() else reply
             if waiting:
                 time.sleep(POLL_SECONDS)
-        replies |= dict.fromkeys(waiting.values(), f"no reply within {timeout:.0f} s")
+        for node in waiting.values():
+            replies[node] = f"no reply within {timeout} s"
         return replies
 
 

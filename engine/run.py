@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -172,11 +173,10 @@ def _stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[No
         server.stopping = True
         console.print("stopping after this round (Ctrl-C again: at once)")
 
-    try:
-        before = signal.signal(signal.SIGINT, stop)
-    except ValueError:  # not in the main thread, where Flower runs a ServerApp
+    if threading.current_thread() is not threading.main_thread():  # under `flwr run`, which handles signals
         yield
         return
+    before = signal.signal(signal.SIGINT, stop)
     try:
         yield
     finally:
