@@ -7,9 +7,10 @@ from typing import Any
 
 from flwr.common import Parameters
 
-from strategies.base import AvailabilityManager, EvaluateFn, FlexibleStrategy, Task
+from strategies.base import FlexibleStrategy
 from strategies.fedavg import FedAvg
 from strategies.fedsgd import FedSGD
+from strategies.interfaces import AvailabilityManager, EvaluateFn, Task
 from strategies.options import Options
 from strategies.parameters import FlatParameters, Layout
 from strategies.replies import Replies

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, parameters_to_ndarrays
@@ -18,35 +17,12 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from numpy.typing import NDArray
 
-from strategies.departures import LossTracker, exclusion_pays
+from strategies.departures import LossTracker, judge
+from strategies.interfaces import AvailabilityManager, EvaluateFn, Task
 from strategies.options import Options
 from strategies.parameters import FlatParameters, Layout, read_parameters
 from strategies.replies import Candidate, Replies, collect, read_reply
 from strategies.roster import Roster
-
-EvaluateFn = Callable[[int, list[NDArray[Any]], dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
-
-
-@runtime_checkable
-class AvailabilityManager(Protocol):
-    """A client manager that knows who is there without holding an object for each client."""
-
-    def available(self, server_round: int) -> NDArray[np.intp]:
-        """Clients that are online, in ascending order."""
-
-    def membership_changes(self, server_round: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Clients that arrived and that departed since the previous round."""
-
-    def proxy(self, client: int) -> ClientProxy:
-        """The proxy of one client."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a client gets besides the weights: arrays, and scalars of the configuration."""
-
-    arrays: tuple[NDArray[Any], ...] = ()
-    config: tuple[tuple[str, Scalar], ...] = ()
 
 
 class FlexibleStrategy(Strategy):
@@ -71,6 +47,8 @@ class FlexibleStrategy(Strategy):
         Replies of the last round that did not count: name of the client and reason.
     active
         Clients whose replies counted in the last round.
+    incomplete
+        How many of them did fewer steps than planned.
     events
         Arrivals, departures and decisions of the last round, each with the numbers it rests on.
     learning_rate
@@ -78,6 +56,7 @@ class FlexibleStrategy(Strategy):
     """
 
     options_type: ClassVar[type[Options]] = Options
+    reply_arrays: ClassVar[int] = 0  # arrays of the method's own that a client sends after the weights
 
     def __init__(
         self,
@@ -97,6 +76,7 @@ class FlexibleStrategy(Strategy):
         self.learning_rate = self.options.learning_rate
         self.selected: NDArray[np.intp] = np.empty(0, np.intp)
         self.active: NDArray[np.intp] = np.empty(0, np.intp)
+        self.incomplete = 0
         self.rejected: list[tuple[str, str]] = []
         self.events: list[dict[str, Any]] = []
         self._departing: list[int] = []
@@ -138,38 +118,25 @@ class FlexibleStrategy(Strategy):
 
     def arrive(self, client: int) -> None:
         """Admit a client before the current round: the objective shifts to include its data."""
+        kept = self.roster.member[client]
         self.roster.arrive(client, self.round)
-        self.on_arrival(client)
+        if not kept:
+            self.on_arrival(client)
         if self.round > 1:
             self.events.append({"event": "arrival", "client": client})
 
     def depart(self, client: int) -> None:
         """Let a client go before the current round, with or without its part of the objective."""
+        if self.roster.gone[client]:
+            return
         event: dict[str, Any] = {"event": "departure", "client": client, "objective": self.options.departure}
         if self.options.departure == "auto":
-            event |= self._judge_departure(client)
+            gamma = self.losses.gamma(client)
+            event |= judge(gamma, self.round - 1, self.options.num_rounds, self.options.departure_constant)
         keep = event["objective"] == "include"
         self.roster.depart(client, self.round, keep)
         self.on_departure(client, keep)
         self.events.append(event)
-
-    def _judge_departure(self, client: int) -> dict[str, Any]:
-        """Corollary 4.0.3 with its numbers; an unknown Gamma_l or T counts in favour of excluding."""
-        done = self.round - 1
-        remaining = max(0, self.options.num_rounds - done)
-        gamma = self.losses.gamma(client)
-        exclude = (
-            gamma is None
-            or not self.options.num_rounds
-            or exclusion_pays(remaining, gamma, done, self.options.departure_constant)
-        )
-        return {
-            "objective": "exclude" if exclude else "include",
-            "remaining": remaining,
-            "gamma": gamma,
-            "tau_0": done,
-            "constant": self.options.departure_constant,
-        }
 
     # Flower's side
 
@@ -182,6 +149,7 @@ class FlexibleStrategy(Strategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Bring the roster up to date, select clients and tell them what to do."""
         self._begin(server_round, parameters)
+        founding = self.roster.num_members == 0
         if isinstance(client_manager, AvailabilityManager):
             arrived, departed = client_manager.membership_changes(server_round)
             for client in departed.tolist():
@@ -189,14 +157,18 @@ class FlexibleStrategy(Strategy):
             for client in arrived.tolist():
                 self.arrive(client)
             available = client_manager.available(server_round)
+            available = available[~self.roster.gone[available]]
             proxy: Callable[[int], ClientProxy] = client_manager.proxy
         else:
             proxies = self._meet(client_manager)
             available, proxy = np.array(sorted(proxies), np.intp), proxies.__getitem__
+        if founding:  # there is no old objective that the first members could be late for
+            self.roster.joined[:] = 0
         self.selected = self.select(available)
-        self.learning_rate = self.options.lr_schedule(
+        rate = self.options.lr_schedule(
             self.options.learning_rate, server_round, self.roster.shift, self.options.local_steps
         )
+        self.learning_rate = float(rate)
         shared = self.shared_task()
         common = self._instruction(shared, Task())
         instructions = []
@@ -215,14 +187,17 @@ class FlexibleStrategy(Strategy):
         candidates = self._check(server_round, results)
         replies = collect(candidates, self._sent.vector)
         self.active = replies.clients
+        self.incomplete = int((replies.steps < replies.planned).sum())
         if len(replies):
             self.roster.learn_sizes(replies.clients, replies.num_examples)
             self.losses.update(replies)
             self.update(replies)
             self._sent = self._pack()
         metrics: dict[str, Scalar] = {"active": len(replies), "rejected": len(self.rejected)}
-        if len(replies):
-            metrics["train-loss"] = float(np.average(replies.train_loss, weights=replies.num_examples))
+        told = np.isfinite(replies.train_loss)
+        if told.any():
+            mean = np.average(replies.train_loss[told], weights=replies.num_examples[told])
+            metrics["train-loss"] = float(mean)
         return self._sent, metrics
 
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
@@ -258,7 +233,7 @@ class FlexibleStrategy(Strategy):
         ):  # the server, or a wrapper such as differential privacy, changed them
             self.weights = read_parameters(parameters, self.layout)[0].astype(np.float64)
             self._sent = self._pack()
-        for client in self._departing:
+        for client in sorted(self._departing):
             self.depart(client)
         self._departing = []
 
@@ -274,7 +249,10 @@ class FlexibleStrategy(Strategy):
         return proxies
 
     def _check(self, server_round: int, results: list[tuple[ClientProxy, FitRes]]) -> dict[int, Candidate]:
-        """Keep the active replies; name the others in `rejected`."""
+        """Keep the active replies; name the others in `rejected`.
+
+        That a client departs is believed whatever its work is worth, unless the reply is late.
+        """
         asked = set(self.selected.tolist())
         candidates: dict[int, Candidate] = {}
         for proxy, result in results:
@@ -284,10 +262,11 @@ class FlexibleStrategy(Strategy):
                     raise ValueError("was not asked in this round")
                 if client in candidates:
                     raise ValueError("second reply in one round")
-                if result.metrics.get("departing") and client not in self._departing:
+                on_time = result.metrics.get("round", server_round) == server_round
+                if result.metrics.get("departing") and on_time and client not in self._departing:
                     self._departing.append(client)
                 candidates[client] = read_reply(
-                    client, result, server_round, self.layout, lambda _, n: self.options.planned_steps(n)
+                    client, result, server_round, self.layout, self.reply_arrays, self.options.planned_steps
                 )
             except ValueError as reason:
                 self.rejected.append((proxy.cid, str(reason)))

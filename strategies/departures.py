@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,22 @@ def exclusion_pays(remaining: int, gamma: float, shift: int, constant: float = 1
         The O(.) of the paper.
     """
     return remaining >= constant * math.sqrt(gamma * shift)
+
+
+def judge(gamma: float | None, shift: int, num_rounds: int, constant: float) -> dict[str, Any]:
+    """Decide on a departure after round `shift`, with the numbers that the decision rests on.
+
+    An unknown Gamma_l (`gamma` None) or an unknown T (`num_rounds` 0) counts in favour of excluding.
+    """
+    remaining = max(0, num_rounds - shift)
+    exclude = gamma is None or not num_rounds or exclusion_pays(remaining, gamma, shift, constant)
+    return {
+        "objective": "exclude" if exclude else "include",
+        "remaining": remaining,
+        "gamma": gamma,
+        "tau_0": shift,
+        "constant": constant,
+    }
 
 
 @dataclass

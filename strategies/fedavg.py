@@ -5,6 +5,7 @@ McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Dec
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,8 +40,8 @@ class FedAvgOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         choose("weights", self.weights, ("n", "uniform"))
-        if not self.server_rate > 0:
-            raise ValueError(f"server-rate is {self.server_rate}; it must be positive")
+        if not 0 < self.server_rate < math.inf:
+            raise ValueError(f"server-rate is {self.server_rate}; it must be positive and finite")
 
 
 class FedAvg(FlexibleStrategy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -54,8 +55,8 @@ class Options:
                 raise ValueError(f"{name.replace('_', '-')} is {getattr(self, name)}; it cannot be negative")
         if self.local_steps < 1:
             raise ValueError(f"local-steps is {self.local_steps}; a client must do at least 1 step")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning-rate is {self.learning_rate}; it must be positive")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning-rate is {self.learning_rate}; it must be positive and finite")
         if not self.departure_constant > 0:
             raise ValueError(f"departure-constant is {self.departure_constant}; it must be positive")
         choose("departure", self.departure, ("include", "exclude", "auto"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,16 +108,19 @@ def read_parameters(parameters: Parameters, layout: Layout) -> tuple[FloatVector
     Raises
     ------
     ValueError
-        The leading arrays do not have the shapes of `layout`, or are no NumPy arrays.
+        The leading arrays do not have the shapes of `layout`, or are no NumPy arrays of numbers.
     """
     if isinstance(parameters, FlatParameters) and parameters.layout.shapes == layout.shapes:
         return parameters.vector, list(parameters.extra)
     try:
         arrays = parameters_to_ndarrays(parameters)
-    except (ValueError, EOFError, OSError, MemoryError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a broken header makes NumPy raise anything, tokenize.TokenError too
         raise ValueError(f"weights are not NumPy arrays: {error}") from error
     if not all(isinstance(array, np.ndarray) for array in arrays):
         raise ValueError("weights are not NumPy arrays")
+    for array in arrays:
+        if array.dtype.kind not in "fiub":
+            raise ValueError(f"array of type {array.dtype}")
     count = len(layout.shapes)
     return layout.flatten(arrays[:count]), arrays[count:]
 

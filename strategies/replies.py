@@ -7,6 +7,7 @@ had come, and is named with its reason.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from strategies.parameters import FloatVector, Layout, read_parameters
 
 MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
+MAX_WEIGHT = 1e18  # more is a diverged client; sums of such weights stay finite in float32
 
 _BLOCK = 1 << 22  # numbers converted to float64 at a time (32 MB)
 
@@ -94,7 +96,12 @@ class Candidate:
 
 
 def read_reply(
-    client: int, result: FitRes, server_round: int, layout: Layout, planned_steps: Callable[[int, int], int]
+    client: int,
+    result: FitRes,
+    server_round: int,
+    layout: Layout,
+    num_extra: int,
+    planned_steps: Callable[[int], int],
 ) -> Candidate:
     """Decode one reply.
 
@@ -108,8 +115,10 @@ def read_reply(
         The current round.
     layout
         Shapes of the weights.
+    num_extra
+        How many arrays of the method's own follow the weights.
     planned_steps
-        E_k as a function of (client, n_k).
+        E_k as a function of n_k.
 
     Raises
     ------
@@ -122,21 +131,24 @@ def read_reply(
     if metrics.get("round", server_round) != server_round:
         raise ValueError(f"late reply of round {metrics['round']!r}")
     n = result.num_examples
-    if not 0 <= n <= MAX_EXAMPLES:
-        raise ValueError(f"impossible number of examples {n}")
+    if not isinstance(n, int) or not 0 <= n <= MAX_EXAMPLES:
+        raise ValueError(f"impossible number of examples {n!r}")
     if n == 0:
         raise ValueError("no examples")
-    planned = planned_steps(client, n)
+    planned = planned_steps(n)
     steps = metrics.get("steps", planned)
     if not isinstance(steps, int) or isinstance(steps, bool) or not 0 <= steps <= planned:
         raise ValueError(f"impossible number of steps {steps!r} of {planned}")
     if steps == 0:
         raise ValueError("no local steps")
     vector, extra = read_parameters(result.parameters, layout)
+    if len(extra) != num_extra:
+        count = len(layout.shapes)
+        raise ValueError(f"{count + len(extra)} arrays where {count + num_extra} are expected")
     if not np.issubdtype(vector.dtype, np.floating):
         raise ValueError(f"weights of type {vector.dtype}")
-    if not all(np.isfinite(array).all() for array in (vector, *extra)):
-        raise ValueError("weights are not finite")
+    for array in (vector, *extra):
+        _check_range(array)
     return Candidate(
         client, vector, steps, planned, n, _loss(metrics, "train-loss"), _loss(metrics, "final-loss"), extra
     )
@@ -158,7 +170,21 @@ def collect(candidates: Mapping[int, Candidate], origin: FloatVector) -> Replies
     )
 
 
+def _check_range(array: NDArray[Any]) -> None:
+    """Refuse NaN, infinities, and numbers with which a sum could overflow."""
+    if not array.size:
+        return
+    low, high = float(array.min()), float(array.max())  # NaN if any is
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError("weights are not finite")
+    if max(-low, high) > MAX_WEIGHT:
+        raise ValueError(f"weights as large as {max(-low, high):.1e}")
+
+
 def _loss(metrics: Mapping[str, Any], key: str) -> float:
     """Return a loss that a client may or may not report."""
     value = metrics.get(key)
-    return float(value) if isinstance(value, int | float) else float("nan")
+    try:
+        return float(value) if isinstance(value, int | float) else float("nan")
+    except OverflowError:  # an integer beyond the floats
+        return float("nan")

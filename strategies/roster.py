@@ -68,9 +68,10 @@ class Roster:
 
     def find(self, name: str) -> int | None:
         """Index of the client that Flower calls `name`; None if it is unknown."""
-        if name.isdecimal() and int(name) < self._registered:
-            return int(name)
-        return self._index.get(name)
+        if name in self._index:
+            return self._index[name]
+        known = name.isdecimal() and len(name) <= 18 and int(name) < self._registered
+        return int(name) if known and str(int(name)) == name else None
 
     def register(self, name: str) -> int:
         """Index of the client that Flower calls `name`; a new one is no member, of unknown size."""
@@ -88,9 +89,13 @@ class Roster:
         self.num_examples[clients] = num_examples
 
     def arrive(self, client: int, server_round: int) -> None:
-        """Make a client a member from `server_round` on (an objective shift, Ruan et al. 3.3)."""
+        """Make a client a member from `server_round` on (an objective shift, Ruan et al. 3.3).
+
+        A client that comes back and whose objective was kept meanwhile shifts nothing.
+        """
+        if not self.member[client]:
+            self.joined[client] = self.shift = server_round - 1
         self.member[client], self.gone[client] = True, False
-        self.joined[client] = self.shift = server_round - 1
 
     def depart(self, client: int, server_round: int, keep: bool) -> None:
         """Let a client go before `server_round`; unless its objective is kept, the objective shifts."""

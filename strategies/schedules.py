@@ -67,7 +67,7 @@ class Theorem:
     work: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.mu <= 0 or self.gamma < 0 or self.work < 0:
+        if not (self.mu > 0 and self.gamma >= 0 and self.work >= 0):
             raise ValueError(
                 f"theorem: needs mu > 0, gamma >= 0, work >= 0; got {self.mu}, {self.gamma}, {self.work}"
             )

@@ -7,6 +7,7 @@ p^k = n_k / n are over all members, so that the coefficients of a round need not
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -59,7 +60,7 @@ class SchemeOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         choose("reboot", self.reboot, ("on", "off", "auto"))
-        if self.reboot_peak < 1:
+        if not 1 <= self.reboot_peak < math.inf:
             raise ValueError(f"reboot-peak is {self.reboot_peak}; it must be at least 1")
         if not self.reboot_factor > 0:
             raise ValueError(f"reboot-factor is {self.reboot_factor}; it must be positive")
@@ -74,6 +75,10 @@ class Scheme(FlexibleStrategy):
     def setup(self) -> None:
         """Start without any arrival."""
         self.reboot = FastReboot(self.options.reboot, self.options.reboot_peak, self.options.reboot_factor)
+
+    def on_arrival(self, client: int) -> None:
+        """Judge a device anew that was there before."""
+        self.reboot.boosted.pop(client, None)
 
     @staticmethod
     @abstractmethod

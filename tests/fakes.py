@@ -1,12 +1,15 @@
 """The smallest client manager and proxies that drive a strategy without an engine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
+
+import strategies
+from strategies import FlexibleStrategy, Roster
 
 
 class NamedProxy(ClientProxy):
@@ -53,3 +56,80 @@ def reply(
         arrays = [p.reshape(a.shape) for p, a in zip(np.split(vector, cuts), start, strict=True)]
     metrics = {key.replace("_", "-"): value for key, value in metrics.items()}
     return FitRes(Status(Code.OK, ""), ndarrays_to_parameters(list(arrays)), num_examples, metrics)
+
+
+class Rounds:
+    """Plays rounds with a strategy: the test says who is there and what each client sends.
+
+    Round 1 is the first that is asked for; a client is named by its index.
+    """
+
+    def __init__(self, strategy: FlexibleStrategy) -> None:
+        self.strategy = strategy
+        self.manager = TableManager()
+        self.parameters = strategy.initialize_parameters(self.manager)
+        self.number = 0
+
+    def ask(
+        self, online: Iterable[int], arrived: Sequence[int] = (), departed: Sequence[int] = ()
+    ) -> dict[int, FitIns]:
+        """Begin a round; what each client is told to do."""
+        self.number += 1
+        self.manager.online, self.manager.arrived, self.manager.departed = sorted(online), arrived, departed
+        asked = self.strategy.configure_fit(self.number, self.parameters, self.manager)
+        return {int(proxy.cid): instruction for proxy, instruction in asked}
+
+    def hear(self, *replies: tuple[int | str, FitRes]) -> np.ndarray:
+        """End the round with these replies; the new weights."""
+        results = [(NamedProxy(str(name)), result) for name, result in replies]
+        self.parameters, self.metrics = self.strategy.aggregate_fit(self.number, results, [])
+        return self.strategy.weights.copy()
+
+    def play(
+        self,
+        deltas: Mapping[int, Any],
+        arrived: Sequence[int] = (),
+        departed: Sequence[int] = (),
+        **metrics: Mapping[int, Any],
+    ) -> np.ndarray:
+        """A round in which those of `deltas` are there and move by that much; the new weights.
+
+        A client reports the size that the roster knows, and of each metric what is given for it.
+        """
+        asked = self.ask(deltas, arrived, departed)
+        sizes = self.strategy.roster.num_examples
+        replies = []
+        for client, instruction in asked.items():
+            told = {key: values[client] for key, values in metrics.items() if client in values}
+            replies.append((client, reply(instruction, deltas[client], int(sizes[client]), **told)))
+        return self.hear(*replies)
+
+
+# A small federation whose clients do all of their work
+
+START = [np.linspace(-1, 1, 6).reshape(2, 3), np.array(0.5), np.zeros(0), np.array([2.0, -3.0])]
+M = 9
+SIZES = np.array([10, 20, 30, 40, 50])
+N = len(SIZES)
+
+
+def make(name: str, members: Iterable[int] = range(N), **options: Any) -> FlexibleStrategy:
+    mask = np.isin(np.arange(N), list(members))
+    return strategies.make(name, ndarrays_to_parameters(START), Roster(SIZES, mask), **options)
+
+
+def delta(client: int, number: int) -> np.ndarray:
+    """How a client moves the weights in a round."""
+    return np.random.default_rng([client, number]).normal(size=M)
+
+
+def work(client: int, instruction: FitIns, **metrics: Any) -> FitRes:
+    """What a client sends that did all of its work."""
+    number = int(instruction.config["round"])
+    metrics = {"round": number, "train_loss": 1.0 / number, **metrics}
+    return reply(instruction, delta(client, number), int(SIZES[client]), **metrics)
+
+
+def play(rounds: Rounds, online: Iterable[int] = range(N), **events: Any) -> np.ndarray:
+    """A round in which all who are asked do all of their work."""
+    return rounds.hear(*((c, work(c, i)) for c, i in rounds.ask(online, **events).items()))

@@ -1,0 +1,36 @@
+"""What strategies exchange with the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from flwr.common import Scalar
+from flwr.server.client_proxy import ClientProxy
+from numpy.typing import NDArray
+
+EvaluateFn = Callable[[int, list[NDArray[Any]], dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
+
+
+@runtime_checkable
+class AvailabilityManager(Protocol):
+    """A client manager that knows who is there without holding an object for each client."""
+
+    def available(self, server_round: int) -> NDArray[np.intp]:
+        """Clients that are online, in ascending order."""
+
+    def membership_changes(self, server_round: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Clients that arrived and that departed since the previous round."""
+
+    def proxy(self, client: int) -> ClientProxy:
+        """The proxy of one client."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a client gets besides the weights: arrays, and scalars of the configuration."""
+
+    arrays: tuple[NDArray[Any], ...] = ()
+    config: tuple[tuple[str, Scalar], ...] = ()
