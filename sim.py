@@ -96,9 +96,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         experiment = prepare(settings)
         availability = remember(experiment.trace)
         folder = RunFolder(settings)
+        transport = virtual_transport(experiment, availability)
     except ValueError as error:
         parser.error(" ".join(str(error).split()))
-    summary = drive(experiment, virtual_transport(experiment, availability), availability, folder, console)
+    except KeyboardInterrupt:
+        parser.exit(130, f"{parser.prog}: interrupted before the first round\n")
+    summary = drive(experiment, transport, availability, folder, console)
     if arguments.json:
         print(json.dumps(summary))
     return 0

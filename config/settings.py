@@ -6,6 +6,7 @@ The same names, in kebab-case, are the flags of `sim.py`, the keys of a `--confi
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from config.specs import parse_options
+
+# What a run folder's config.toml holds besides the settings: packages in use, and how the run was called.
+RECORDED = ("versions", "command")
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -53,8 +57,13 @@ class Settings:
     holdout: float = _setting(0.2, "share of each client's data that is held out for --evaluate-on members")
 
     train_loss: bool = _setting(False, "give the training loss at every evaluation, not at the end only")
+    connect_timeout: float = _setting(120.0, "seconds that `flwr run` waits for all clients to connect")
 
     def __post_init__(self) -> None:
+        for name in ("learning_rate", "client_gpus", "holdout", "connect_timeout"):
+            if not math.isfinite(getattr(self, name)):
+                flag = name.replace("_", "-")
+                raise ValueError(f"{flag} is {getattr(self, name)}; it must be a finite number")
         for name, least in (("num_clients", 1), ("num_rounds", 1), ("evaluate_every", 1), ("num_workers", 0)):
             if getattr(self, name) < least:
                 flag = name.replace("_", "-")
@@ -114,14 +123,17 @@ class Settings:
 def read_toml(path: str) -> dict[str, Any]:
     """Read a `--config` file: the settings as top-level keys.
 
+    The `config.toml` of a run folder is such a file; what it says about the run besides is left out.
+
     Raises
     ------
     ValueError
         There is no such file, or it is no TOML.
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"config {path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"config {path}: not TOML: {error}") from None
+    return {key: value for key, value in values.items() if key not in RECORDED}

@@ -37,18 +37,22 @@ class TraceClientManager(ClientManager):
         self, availability: Callable[[int], RoundAvailability], transport: Transport, seed: int
     ) -> None:
         self.availability, self.transport, self.seed = availability, transport, seed
-        self.round = 1
+        self.begin(1)
 
     def begin(self, server_round: int) -> None:
         """Let a round begin; the methods without a round argument answer for it."""
         self.round = server_round
+        self._visible: NDArray[np.intp] | None = None
 
     def available(self, server_round: int) -> NDArray[np.intp]:
         """Clients that are members, online and reachable, in ascending order."""
-        now = self.availability(server_round)
-        visible = np.flatnonzero(now.member & now.online)
-        reachable = self.transport.reachable()
-        return visible if reachable is None else np.intersect1d(visible, reachable)
+        if server_round != self.round:
+            self.begin(server_round)
+        if self._visible is None:
+            now = self.availability(server_round)
+            online, reachable = np.flatnonzero(now.member & now.online), self.transport.reachable()
+            self._visible = online if reachable is None else np.intersect1d(online, reachable)
+        return self._visible
 
     def membership_changes(self, server_round: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Clients that arrived and that departed since the previous round; nobody does before the first."""
@@ -57,6 +61,10 @@ class TraceClientManager(ClientManager):
             return nobody, nobody
         before, now = self.availability(server_round - 1).member, self.availability(server_round).member
         return np.flatnonzero(now & ~before), np.flatnonzero(before & ~now)
+
+    def num_offline(self) -> int:
+        """Count the members that are not visible in the present round."""
+        return int(self.availability(self.round).member.sum()) - self.num_available()
 
     def proxy(self, client: int) -> ClientProxy:
         """The proxy of one client."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -53,7 +54,7 @@ class GlobalEvaluator:
     ) -> tuple[float, dict[str, Scalar]]:
         """Evaluate weights, given as one array a tensor."""
         self._load(arrays)
-        loss, accuracy = evaluate(self.model, self._test_examples())
+        loss, accuracy = self._score(self._test_examples())
         metrics: dict[str, Scalar] = {"accuracy": accuracy}
         if self.with_train_loss:
             metrics["train-loss"] = self.train_loss(arrays)
@@ -62,10 +63,14 @@ class GlobalEvaluator:
     def train_loss(self, arrays: list[NDArray[Any]]) -> float:
         """F(w) = sum_k p_k F_k(w): the mean loss over the training data of all members."""
         self._load(arrays)
-        return evaluate(self.model, self.data.train_set(np.flatnonzero(self.roster.member)))[0]
+        return self._score(self.data.train_set(np.flatnonzero(self.roster.member)))[0]
 
     def _load(self, arrays: list[NDArray[Any]]) -> None:
         self.model.load(np.concatenate([np.ravel(a) for a in arrays]))
+
+    def _score(self, examples: Examples) -> tuple[float, float]:
+        """Loss and accuracy, NaN while the federation has no members and so nothing to evaluate on."""
+        return evaluate(self.model, examples) if len(examples[1]) else (math.nan, math.nan)
 
     def _test_examples(self) -> Examples:
         if self.on == "members" and self._members != (now := self.roster.member.tobytes()):

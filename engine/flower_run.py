@@ -14,8 +14,6 @@ from engine.grid_transport import GridTransport
 from engine.run import drive, prepare
 from engine.run_folder import RunFolder
 
-CONNECT_SECONDS = 120.0
-
 
 def run_on_grid(grid: Grid, settings: Settings) -> None:
     """Run the settings' experiment on the clients of a Grid.
@@ -29,6 +27,6 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     settings = replace(settings, run_dir=str(Path(settings.run_dir).resolve()))
     experiment = prepare(settings)
     transport = GridTransport(grid, settings.num_clients)
-    transport.connect(CONNECT_SECONDS)
+    transport.connect(settings.connect_timeout)
     console = Console()
     drive(experiment, transport, remember(experiment.trace), RunFolder(settings), console)

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 PLAIN_LINES = 40  # about as many lines a run where the output is no terminal
@@ -31,9 +31,8 @@ class ProgressReport:
         self._score = ""
         self._bar = Progress(
             TextColumn("round {task.completed}/{task.total}"),
-            BarColumn(),
+            BarColumn(bar_width=20),
             TextColumn("{task.description}"),
-            TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
@@ -58,7 +57,7 @@ class ProgressReport:
             accuracy = record.get("accuracy")
             scored = "" if accuracy is None else f"accuracy {accuracy:.4f}  "
             self._score = f"{scored}loss {record['loss']:.4f}"
-        who = f"{len(active)} of {len(record.get('selected', []))} clients"
+        who = _participants(record)
         self._bar.update(self._task, completed=server_round, description=f"{self._score}  {who}")
         for event in record.get("events", []):
             self._say(f"round {server_round}: " + ", ".join(f"{k} {_short(v)}" for k, v in event.items()))
@@ -88,6 +87,19 @@ def final_table(summary: dict[str, Any], failures: Counter[str]) -> Table:
         table.add_row("no update", f"{count} x {reason}")
     table.add_row("run folder", str(summary["run_dir"]))
     return table
+
+
+def _participants(record: dict[str, Any]) -> str:
+    """Who took part, in a few words."""
+    if not record["round"]:
+        return ""
+    counts = {
+        "incomplete": record.get("incomplete", 0),
+        "failed": len(record["failed"]),
+        "offline": record["offline"],
+    }
+    others = "".join(f", {count} {what}" for what, count in counts.items() if count)
+    return f"{len(record['active'])} clients{others}"
 
 
 def _short(value: Any) -> str:

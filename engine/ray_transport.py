@@ -6,13 +6,14 @@ import heapq
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from torch import nn
 
 from clients.training import planned_steps
@@ -50,7 +51,7 @@ def deal(work: list[float], num_workers: int) -> list[list[int]]:
 class RayTransport(VirtualTransport):
     """Plays the clients in Ray actors, which keep the data and one model each.
 
-    An actor that dies is a named failure of its clients in that round; Ray starts it anew for the next.
+    An actor that dies is a named failure of its clients in that round; a new one takes its place.
 
     Parameters
     ----------
@@ -83,10 +84,9 @@ class RayTransport(VirtualTransport):
         gpus = client_gpus if resources.get("GPU", 0) else 0
         if not num_workers:
             num_workers = int(resources["GPU"] / gpus) if gpus else max(1, int(resources.get("CPU", 1)))
-        actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1)(VirtualClients)
-        device = "cuda" if gpus else "cpu"
-        shared = ray.put(data)
-        self.actors = [actor.remote(shared, build, seed, device) for _ in range(num_workers)]
+        actor = ray.remote(num_cpus=1, num_gpus=gpus)(VirtualClients)
+        self._start = partial(actor.remote, ray.put(data), build, seed, "cuda" if gpus else "cpu")
+        self.actors = [self._start() for _ in range(num_workers)]
 
     def run(self, weights: NDArray[Any], jobs: list[Job]) -> list[Answers]:
         """Have the jobs done by all actors at once."""
@@ -94,16 +94,29 @@ class RayTransport(VirtualTransport):
         work = [planned_steps(job.config, int(self.sizes[job.client])) * job.completion for job in jobs]
         hands = [[jobs[i] for i in hand] for hand in deal(work, len(self.actors))]
         calls = [
-            (actor.fit.remote(broadcast, hand), hand)
-            for actor, hand in zip(self.actors, hands, strict=True)
+            (worker, self.actors[worker].fit.remote(broadcast, hand), hand)
+            for worker, hand in enumerate(hands)
             if hand
         ]
-        return [self._fetch(call, hand, len(weights)) for call, hand in calls]
+        answers: list[Answers] = []
+        for worker, call, hand in calls:
+            try:
+                answers.append(ray.get(call))
+            except RayError as error:
+                reason = self._replace(worker, error)
+                nothing = np.empty((0, len(weights)), np.float32)
+                answers.append(Answers(nothing, [], [(job.client, reason) for job in hand]))
+        return answers
 
     def run_evaluation(self, weights: NDArray[Any], client: int) -> tuple[float, int, float]:
         """Loss, number of examples and accuracy of these weights on one client's hold-out."""
-        actor = self.actors[client % len(self.actors)]
-        result: tuple[float, int, float] = ray.get(actor.evaluate.remote(weights, client))
+        worker = client % len(self.actors)
+        try:
+            result: tuple[float, int, float] = ray.get(self.actors[worker].evaluate.remote(weights, client))
+        except RayTaskError as error:
+            raise error.cause from None
+        except RayError as error:
+            raise ValueError(self._replace(worker, error)) from None
         return result
 
     def close(self) -> None:
@@ -114,19 +127,17 @@ class RayTransport(VirtualTransport):
         if self._owns_ray:
             ray.shutdown()
 
-    @staticmethod
-    def _fetch(call: Any, hand: list[Job], num_weights: int) -> Answers:
-        try:
-            answers: Answers = ray.get(call)
-        except RayError as error:
-            reason = f"worker failed: {type(error).__name__}"
-            return Answers(np.empty((0, num_weights), np.float32), [], [(j.client, reason) for j in hand])
-        return answers
+    def _replace(self, worker: int, error: RayError) -> str:
+        """Start a new actor in the place of one that failed; returns what happened, in words."""
+        ray.kill(self.actors[worker])
+        self.actors[worker] = self._start()
+        return f"worker failed: {type(error).__name__}"
 
 
 def start_ray(num_workers: int) -> None:
     """Start Ray on this machine, quietly, with room for `num_workers` actors (0: one a CPU core)."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's next default; else it warns
     paths = [ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     ray.init(
         num_cpus=max(num_workers, os.cpu_count() or 1) if num_workers else None,

@@ -107,9 +107,14 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
     if settings.engine == "inline":
         device = "cuda" if settings.client_gpus and torch.cuda.is_available() else "cpu"
         return InlineTransport(VirtualClients(*player, device), *general)
-    from engine.ray_transport import RayTransport  # Ray is not there on every machine
+    with _putting_interrupt_off() as interrupted:
+        from engine.ray_transport import RayTransport  # Ray is not there on every machine
 
-    return RayTransport(*player, settings.num_workers, settings.client_gpus, *general)
+        transport = RayTransport(*player, settings.num_workers, settings.client_gpus, *general)
+    if interrupted:
+        transport.close()
+        raise KeyboardInterrupt
+    return transport
 
 
 def drive(
@@ -161,6 +166,20 @@ def drive(
     folder.write_summary(summary)
     console.print(final_table(summary, progress.failures))
     return summary
+
+
+@contextmanager
+def _putting_interrupt_off() -> Iterator[list[int]]:
+    """Only note a Ctrl-C: if interrupted as it starts, Ray loses it or leaves processes behind."""
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

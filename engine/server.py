@@ -103,6 +103,7 @@ class RoundServer(Server):
         if aggregated is not None:
             self.parameters = aggregated
         history.add_metrics_distributed_fit(server_round, metrics)
+        record["offline"] = self.trace_manager.num_offline()
         record |= _participation(self.strategy, instructions, results, failures)
         if "train-loss" in metrics:
             record["batch_loss"] = metrics["train-loss"]
@@ -145,8 +146,10 @@ def _participation(
     record: Record = {"selected": _names(proxy.cid for proxy, _ in instructions)}
     if isinstance(strategy, FlexibleStrategy):
         failed += strategy.rejected
-        active -= {name for name, _ in strategy.rejected}
+        counted = set(strategy.active.tolist())
+        active = {name for name in active if strategy.roster.find(name) in counted}
         record |= {"learning_rate": strategy.learning_rate, "events": strategy.events}
+        record["incomplete"] = strategy.incomplete
     steps = {proxy.cid: result.metrics.get("steps") for proxy, result in results if proxy.cid in active}
     record["active"] = _names(active)
     record["steps"] = [steps[str(name)] for name in record["active"]]

@@ -117,8 +117,8 @@ class VirtualTransport(ABC):
             weights, _ = read_parameters(instruction.parameters, self.layout)
             try:
                 loss, n, accuracy = self.run_evaluation(weights, int(proxy.cid))
-            except ValueError as reason:
-                failures.append(ClientFailure(proxy.cid, str(reason)))
+            except Exception as error:  # one client's fault must not end the round
+                failures.append(ClientFailure(proxy.cid, f"{type(error).__name__}: {error}"))
             else:
                 results.append((proxy, EvaluateRes(OK, loss, n, {"accuracy": accuracy})))
         return results, failures

@@ -1,14 +1,124 @@
+import logging
 import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 # Flower neither reports home nor installs packages while tests run.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
-GOLDEN = Path(__file__).parent / "golden" / "golden.json"
+TESTS = Path(__file__).parent
+GOLDEN = TESTS / "golden" / "golden.json"
+
+# A run that takes a fraction of a second.
+SMALL: dict[str, Any] = {
+    "model": "logistic",
+    "num_clients": 6,
+    "num_rounds": 3,
+    "local_steps": 4,
+    "batch_size": 5,
+    "engine": "inline",
+    "client_gpus": 0.0,
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", default=str(GOLDEN), help="file of golden trajectories to check")
+
+
+@dataclass
+class Played:
+    """A run without a run folder: its experiment, its server, and the record of each round."""
+
+    experiment: Any
+    server: Any
+    history: Any
+    records: list[dict[str, Any]]
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The records of the rounds in which clients were asked."""
+        return self.records[1:]
+
+    @property
+    def weights(self) -> NDArray[Any]:
+        """The final global weights, shape (M,)."""
+        from flwr.common import parameters_to_ndarrays
+
+        return np.concatenate([a.ravel() for a in parameters_to_ndarrays(self.server.parameters)])
+
+
+@pytest.fixture(scope="session")
+def play() -> Callable[..., Played]:
+    """Run settings (those of SMALL, changed by keywords) on the engine that they name.
+
+    `wrap` changes the clients' data, `stock` makes a strategy of Flower's own, `trace` may be an object.
+    """
+    from config import Settings
+    from engine.availability import TraceClientManager, remember
+    from engine.run import prepare, virtual_transport
+    from engine.server import RoundServer
+
+    def run(
+        wrap: Callable[[Any], Any] = lambda data: data,
+        stock: Callable[[Any], Any] | None = None,
+        trace: Any = "pools:first=8",
+        **changes: Any,
+    ) -> Played:
+        spec = trace if isinstance(trace, str) else "always"
+        settings = Settings(**{**SMALL, "trace": spec, **changes})
+        experiment = prepare(settings)
+        experiment = replace(experiment, data=wrap(experiment.data))
+        availability = remember(experiment.trace if isinstance(trace, str) else trace)
+        transport = virtual_transport(experiment, availability)
+        records: list[dict[str, Any]] = []
+        try:
+            manager = TraceClientManager(availability, transport, settings.seed)
+            strategy = stock(experiment) if stock else experiment.strategy
+            server = RoundServer(strategy, manager, transport, settings.evaluate_every, [records.append])
+            history, _ = server.fit(settings.num_rounds)
+        finally:
+            transport.close()
+        return Played(experiment, server, history, records)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """One Ray instance for all tests; its actors can import what tests define."""
+    import ray
+
+    paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+    ray.init(
+        num_cpus=3,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        runtime_env={"env_vars": {"PYTHONPATH": paths}},
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def free_ports() -> Callable[[int], list[int]]:
+    """Find ports on 127.0.0.1 that nobody listens at."""
+
+    def find(count: int) -> list[int]:
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+        ports = [s.getsockname()[1] for s in sockets]
+        for s in sockets:
+            s.close()
+        return ports
+
+    return find

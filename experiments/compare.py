@@ -1,0 +1,87 @@
+"""Runs every combination of the settings that an experiment varies, and prints a table.
+
+    python experiments/compare.py experiments/ruan-table3-mnist.toml [--set num-rounds=10]
+
+An experiment is a TOML file of settings (see `sim.py --help`) with a table `[vary]`: lists of values for some
+of them. Runs that differ in the seed only are one row: mean and standard deviation over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from rich.console import Console
+
+from config import Settings
+from engine.availability import remember
+from engine.run import drive, prepare, virtual_transport
+from engine.run_folder import RunFolder
+
+
+def combinations(experiment: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Settings of each run."""
+    fixed = {key: value for key, value in experiment.items() if key != "vary"}
+    keys, values = zip(*experiment.get("vary", {"seed": [0]}).items(), strict=True)
+    for chosen in itertools.product(*values):
+        yield fixed | dict(zip(keys, chosen, strict=True))
+
+
+def run(values: dict[str, Any], source: str) -> dict[str, Any]:
+    """Run one combination; returns its summary."""
+    settings = Settings.from_mapping(values, source)
+    experiment = prepare(settings)
+    availability = remember(experiment.trace)
+    transport = virtual_transport(experiment, availability)
+    with open("/dev/null", "w") as silence:
+        return drive(experiment, transport, availability, RunFolder(settings), Console(file=silence))
+
+
+def accuracies(summary: dict[str, Any]) -> list[tuple[int, float]]:
+    """(round, accuracy) of each evaluation of a run."""
+    lines = (Path(summary["run_dir"]) / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [(r["round"], r["accuracy"]) for r in records if "accuracy" in r]
+
+
+def main() -> None:
+    """Run the experiment named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("experiment", type=Path)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
+    arguments = parser.parse_args()
+    experiment = tomllib.loads(arguments.experiment.read_text())
+    for change in arguments.set:
+        experiment |= tomllib.loads(change)
+    varied = [key for key in experiment["vary"] if key != "seed"]
+    rows: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
+    for values in combinations(experiment):
+        summary = run(values, str(arguments.experiment))
+        last = [accuracy for _, accuracy in accuracies(summary)][-10:]
+        row = tuple(values[key] for key in varied)
+        rows[row].append((summary["final"]["accuracy"], statistics.mean(last)))
+        print(f"# {row} seed {values.get('seed', 0)}: {summary['final']['accuracy']:.4f}", file=sys.stderr)
+    print("| " + " | ".join([*varied, "final accuracy %", "mean of the last 10 evaluations %"]) + " |")
+    print("|" + "---|" * (len(varied) + 2))
+    for row, results in rows.items():
+        cells = [_mean_and_sd([100 * value for value in column]) for column in zip(*results, strict=True)]
+        print("| " + " | ".join([*map(str, row), *cells]) + " |")
+
+
+def _mean_and_sd(values: list[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{spread}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Which part may use which: read from the imports of every file."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+OURS = {"clients", "config", "engine", "sim", "strategies", "tasks", "traces"}
+ALLOWED = {
+    "config": set(),
+    "traces": set(),
+    "tasks": set(),
+    "strategies": set(),
+    "clients": {"config", "tasks", "traces"},
+    "engine": {"clients", "config", "strategies", "tasks", "traces"},
+    "sim": {"config", "engine"},
+}
+FLOWER = {
+    "flwr.app",
+    "flwr.client",
+    "flwr.clientapp",
+    "flwr.common",
+    "flwr.server",
+    "flwr.server.client_manager",
+    "flwr.server.client_proxy",
+    "flwr.server.criterion",
+    "flwr.server.history",
+    "flwr.server.server",
+    "flwr.server.strategy",
+    "flwr.serverapp",
+}
+
+
+def sources(part: str) -> list[Path]:
+    return [ROOT / "sim.py"] if part == "sim" else sorted((ROOT / part).rglob("*.py"))
+
+
+FILES = [pytest.param(part, path, id=str(path.relative_to(ROOT))) for part in OURS for path in sources(part)]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute names of the modules that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+
+
+def attributes(path: Path) -> Iterator[str]:
+    """Dotted names that a file uses, such as np.random.default_rng."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+
+
+def top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def test_every_part_is_here() -> None:
+    assert all(sources(part) for part in OURS)
+    assert len(FILES) > 30
+
+
+@pytest.mark.parametrize(("part", "path"), FILES)
+def test_parts_use_only_the_parts_below_them(part: str, path: Path) -> None:
+    used = {top(module) for module in imports(path)} & OURS
+    assert used <= ALLOWED[part] | {part}
+
+
+@pytest.mark.parametrize("path", sources("strategies"), ids=lambda path: path.name)
+def test_strategies_need_only_numpy_and_flower(path: Path) -> None:
+    used = {top(module) for module in imports(path)} - sys.stdlib_module_names
+    assert used <= {"numpy", "flwr", "strategies"}
+
+
+@pytest.mark.parametrize(("part", "path"), FILES)
+def test_flowers_unstable_modules_stand_in_one_file(part: str, path: Path) -> None:
+    used = {module for module in imports(path) if top(module) == "flwr"}
+    if path != ROOT / "engine" / "flower_compat.py":
+        assert used <= FLOWER
+
+
+@pytest.mark.parametrize(("part", "path"), FILES)
+def test_nothing_is_pickled_and_no_global_random_state_is_used(part: str, path: Path) -> None:
+    modules = set(imports(path))
+    assert not {top(module) for module in modules} & {
+        "pickle",
+        "cloudpickle",
+        "dill",
+        "joblib",
+        "marshal",
+        "random",
+        "shelve",
+    }
+    assert "allow_pickle" not in path.read_text(encoding="utf-8")
+    used = set(attributes(path))
+    assert not used & {"torch.save", "torch.load", "torch.manual_seed", "torch.seed"}
+    drawn = {match[1] for match in map(re.compile(r"(?:np|numpy)\.random\.(\w+)").match, used) if match}
+    assert drawn <= {"default_rng", "Generator", "SeedSequence", "Philox", "PCG64"}
+    assert "default_rng()" not in path.read_text(encoding="utf-8")  # without a seed
+    assert not {module for module in modules if module.startswith("numpy.random")}
+
+
+def test_a_strategy_loads_neither_torch_nor_ray() -> None:
+    code = "import sys, strategies, traces; print(*{'torch', 'ray', 'sklearn'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,264 @@
+"""The command line: what it prints, what it leaves behind, how it refuses and how it is interrupted."""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sim
+from config import Settings
+from strategies import SCHEDULES, STRATEGIES
+from tasks import MODELS, PARTITIONS, SIZES, TASKS
+from traces import TRACES
+
+ROOT = Path(__file__).parents[1]
+SMALL = ["--engine=inline", "--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3"]
+SMALL += ["--local-steps=4", "--batch-size=5"]
+KEYS = ["strategy", "task", "rounds", "client_fits", "seconds", "final", "run_dir", "weights_sha256"]
+
+
+def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Call the program as a user does."""
+    call = [sys.executable, "sim.py", *map(str, arguments)]
+    return subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def strict_json(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run in this process; returns the summary that `--json` prints."""
+
+    def call(*arguments: str | Path, base: list[str] = SMALL) -> dict[str, Any]:
+        capsys.readouterr()
+        assert sim.main([*base, f"--run-dir={tmp_path / 'runs'}", "--json", *map(str, arguments)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 1  # people read standard error
+        return strict_json(lines[0])
+
+    return call
+
+
+# A run and its folder
+
+
+def test_a_run_from_the_shell(tmp_path: Path) -> None:
+    done = command(*SMALL, "--trace=always", "--run-dir", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    summary = strict_json(done.stdout.splitlines()[-1])
+    assert list(summary) == KEYS
+    assert list(summary["final"]) == ["accuracy", "loss", "train_loss"]
+    assert (summary["strategy"], summary["task"]) == ("scheme-c", "digits")
+    assert (summary["rounds"], summary["client_fits"]) == (3, 12)
+    assert all(isinstance(value, float) for value in summary["final"].values())
+
+    folder = Path(summary["run_dir"])
+    assert [folder] == list(tmp_path.iterdir())
+    assert re.fullmatch(r"\d{8}-\d{6}-scheme-c-digits", folder.name)
+    assert {p.name for p in folder.iterdir()} >= {
+        "config.toml",
+        "metrics.jsonl",
+        "weights.npz",
+        "summary.json",
+    }
+    assert strict_json((folder / "summary.json").read_text()) == summary
+    records = [strict_json(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in records] == [0, 1, 2, 3]
+    assert records[-1]["loss"] == summary["final"]["loss"]
+    with np.load(folder / "weights.npz") as arrays:
+        content = b"".join(arrays[name].astype("<f4").tobytes() for name in arrays.files)
+    assert hashlib.sha256(content).hexdigest() == summary["weights_sha256"]
+    config = tomllib.loads((folder / "config.toml").read_text())
+    assert set(Settings().as_mapping()) < set(config)
+    assert (config["num-rounds"], config["engine"], config["seed"]) == (3, "inline", 0)
+    assert {"python", "flwr", "torch"} <= set(config["versions"])
+    assert config["command"][0] == "sim.py"
+    # What people read, without the noise of libraries.
+    assert "round 3/3  accuracy" in done.stderr
+    assert not re.search("warning|traceback|core_worker", done.stderr, re.IGNORECASE)
+
+
+def test_a_folders_config_repeats_the_run(run: Any, tmp_path: Path) -> None:
+    settings = ["--strategy=fedavg:weights=uniform", "--option=departure=include", "--seed=7"]
+    first = run(*settings, "--arrivals=1=2", "--departures=0=3")
+    again = run("--config", Path(first["run_dir"]) / "config.toml", base=[])
+    assert again["run_dir"] != first["run_dir"]
+    for key in ("strategy", "rounds", "client_fits", "final", "weights_sha256"):
+        assert again[key] == first[key], key
+
+
+def test_the_seed_decides_the_weights(run: Any) -> None:
+    first, same, other = run("--seed=1"), run("--seed=1"), run("--seed=2")
+    assert same["weights_sha256"] == first["weights_sha256"] != other["weights_sha256"]
+    assert len({summary["run_dir"] for summary in (first, same, other)}) == 3
+
+
+def test_flags_override_the_file(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('strategy = "fedavg"\nnum-rounds = 5\noption = "weights=uniform"\ntrain-loss = true\n')
+    summary = run("--config", file, "--num-rounds=2", "--no-train-loss", base=SMALL[:4])
+    config = tomllib.loads((Path(summary["run_dir"]) / "config.toml").read_text())
+    assert (summary["strategy"], summary["rounds"]) == ("fedavg", 2)
+    assert (config["option"], config["train-loss"]) == ("weights=uniform", False)
+
+
+def test_options_can_be_repeated(run: Any) -> None:
+    summary = run("--option=departure=include", "--option", "reboot=off")
+    config = tomllib.loads((Path(summary["run_dir"]) / "config.toml").read_text())
+    assert config["option"] == "departure=include,reboot=off"
+
+
+@pytest.mark.parametrize("extra", [[], ["--evaluate-on=members"]])
+def test_a_federation_that_everybody_leaves(run: Any, extra: list[str]) -> None:
+    summary = run("--departures=0-3=2", *extra)
+    assert summary["rounds"] == 3
+    assert summary["final"]["train_loss"] is None
+    assert (summary["final"]["loss"] is None) == bool(extra)
+    for line in (Path(summary["run_dir"]) / "metrics.jsonl").read_text().splitlines():
+        strict_json(line)
+
+
+def test_list_shows_every_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sim.main(["--list"]) == 0
+    shown = capsys.readouterr().out
+    for registry in (STRATEGIES, TASKS, MODELS, PARTITIONS, SIZES, TRACES, SCHEDULES):
+        for name in registry:
+            assert re.search(rf"^  {re.escape(name)}(:|$)", shown, re.MULTILINE), name
+    for option in ("first=8", "p=0.5", "alpha=0.5", "weights=n", "departure=exclude", "reboot="):
+        assert option in shown
+
+
+# Refusals
+
+KNOWN = {
+    "--strategy": STRATEGIES,
+    "--task": TASKS,
+    "--model": MODELS,
+    "--partition": PARTITIONS,
+    "--sizes": SIZES,
+    "--trace": TRACES,
+    "--lr-schedule": SCHEDULES,
+    "--engine": ["ray", "inline"],
+    "--evaluate-on": ["test", "members"],
+}
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The one line that a wrong call ends with."""
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing can be downloaded
+
+    def call(*arguments: str | Path) -> str:
+        with pytest.raises(SystemExit) as caught:
+            sim.main([*SMALL, f"--run-dir={tmp_path / 'runs'}", *map(str, arguments)])
+        assert caught.value.code == 2
+        out, err = capsys.readouterr()
+        lines = [line for line in err.splitlines() if line]
+        assert out == ""
+        assert len(lines) == 1, err
+        assert lines[0].startswith("sim.py: error: ")
+        assert not (tmp_path / "runs").exists()  # nothing is left behind
+        return lines[0]
+
+    return call
+
+
+@pytest.mark.parametrize("flag", KNOWN)
+def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
+    line = refused(flag, "nonesuch")
+    assert "'nonesuch'" in line
+    assert ", ".join(KNOWN[flag]) in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--option=nonesuch=1", "strategy scheme-c has no option 'nonesuch'; known: .*departure.*reboot"),
+        ("--strategy=fedavg:nonesuch=1", "strategy fedavg has no option 'nonesuch'; known: .*weights"),
+        ("--strategy=fedavg:weights=all", "weights is 'all'; choose one of n, uniform"),
+        ("--strategy=fedavg:weights", "'weights' at character 8 is not key=value"),
+        ("--strategy=fedavg:", "an option is missing at character 8"),
+        ("--strategy=", "a name is missing at character 1"),
+        ("--strategy=fedavg:seed=3", "set seed by --seed"),
+        ("--option=weights", "'weights' at character 1 is not key=value"),
+        ("--option=departure=maybe", "departure is 'maybe'; choose one of include, exclude, auto"),
+        ("--trace=pools:first=two", "trace pools: first=two is not a whole number"),
+        ("--trace=pools:first=9", "first is 9"),
+        ("--trace=bernoulli:p=2", "p is 2"),
+        ("--partition=classes:m=11", "m must be between 1 and the data's 10 classes"),
+        ("--partition=dirichlet:alpha=x", "alpha=x is not a number"),
+        ("--lr-schedule=geometric:factor=0", "factor=0"),
+        ("--task=synthetic --partition=iid", "leave the partition out"),
+        ("--task=synthetic --model=cnn", "inputs must be images"),
+        ("--num-clients=5000", "5000 clients for 1438 examples.*at most 1438"),
+        ("--num-clients=0", "num-clients is 0; it must be at least 1"),
+        ("--clients-per-round=5", "clients-per-round is 5 of only 4 clients"),
+        ("--clients-per-round=-1", "clients-per-round is -1"),
+        ("--local-steps=0", "local-steps is 0; a client must do at least 1 step"),
+        ("--local-epochs=-1", "local-epochs is -1"),
+        ("--batch-size=-1", "batch-size is -1"),
+        ("--learning-rate=-0.1", "learning-rate is -0.1; it must be positive"),
+        ("--learning-rate=0", "learning-rate is 0.0; it must be positive"),
+        ("--learning-rate=nan", "learning-rate is nan"),
+        ("--learning-rate=inf", "learning-rate is inf"),
+        ("--seed=-1", "seed is -1; it cannot be negative"),
+        ("--num-rounds=0", "num-rounds is 0; it must be at least 1"),
+        ("--num-rounds=many", "--num-rounds: invalid int value: 'many'"),
+        ("--evaluate-every=0", "evaluate-every is 0"),
+        ("--holdout=1 --evaluate-on=members", "holdout is 1.0"),
+        ("--arrivals=9=2", "arrivals: client 9 does not exist, give clients from 0 to 3"),
+        ("--arrivals=2", r"arrivals: part 1 \('2'\)"),
+        ("--departures=1=0", "departures: client 1 has round 0"),
+        ("--arrivals=1=5 --departures=1=3", "client 1 departs in round 3 but arrives in round 5"),
+        ("--nonesuch=1", "unrecognized arguments: --nonesuch=1"),
+        ("--num-round=1", "unrecognized arguments"),
+        ("--run-dir=/dev/null", "run-dir /dev/null: Not a directory"),
+        ("--config=nonesuch.toml", "config nonesuch.toml: No such file or directory"),
+    ],
+)
+def test_wrong_values(refused: Any, arguments: str, says: str) -> None:
+    assert re.search(says, refused(*arguments.split()))
+
+
+@pytest.mark.parametrize("task", ["mnist", "fashion-mnist"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_data_directory_without_the_data(refused: Any, tmp_path: Path, task: str, exists: bool) -> None:
+    data = tmp_path / "images"
+    if exists:
+        data.mkdir()
+    assert str(data) in refused(f"--task={task}", "--data-dir", data)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("num-rounds =", "not TOML"),
+        ("num-round = 3", "unknown setting 'num-round'; known: strategy"),
+        ('seed = "3"', "own.toml: seed is '3'; it must be of type int"),
+        ('strategy = "nonesuch"', "unknown strategy 'nonesuch'; known: fedavg"),
+    ],
+)
+def test_wrong_configuration_files(refused: Any, tmp_path: Path, content: str, says: str) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(content)
+    assert says in refused("--config", file)
+
+
+def test_a_refusal_in_the_shell() -> None:
+    done = command("--strategy", "nonesuch")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,209 @@
+"""What a client computes: batches, gradients on flat vectors, complete and incomplete training."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from clients.evaluation import evaluate
+from clients.flat import FlatModel
+from clients.training import DroppedError, batches, planned_steps, train
+from tasks import PartitionedData
+
+SIZES = [23, 7, 12]
+
+
+def make_data(sizes: list[int] = SIZES) -> PartitionedData:
+    """Random examples of 4 numbers in 3 classes."""
+    rng = np.random.default_rng(5)
+    count = sum(sizes)
+    pool = (rng.normal(size=(count, 4)).astype(np.float32), rng.integers(3, size=count))
+    parts = np.split(np.arange(count), np.cumsum(sizes)[:-1])
+    return PartitionedData.divide(pool, pool, 3, parts, 0.0, 0)
+
+
+def make_module(normalise: bool = False) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        middle = [nn.BatchNorm1d(5)] if normalise else []
+        return nn.Sequential(nn.Linear(4, 5), *middle, nn.Tanh(), nn.Linear(5, 3))
+
+
+CONFIG = {"round": 2, "local-steps": 6, "batch-size": 5, "learning-rate": 0.2}
+
+
+def do(
+    completion: float = 1.0, client: int = 0, module: Any = make_module, seed: int = 4, **changes: Any
+) -> Any:
+    model = FlatModel(module())
+    start = model.vector.numpy().copy()
+    config = {**CONFIG, **{key.replace("_", "-"): value for key, value in changes.items()}}
+    return train(model, make_data(), client, start, [], config, completion, seed)
+
+
+def ordinary(module: nn.Module, client: int, chosen: list[np.ndarray], rate: float) -> list[float]:
+    """The same training as anyone would write it in PyTorch."""
+    optimiser, losses = torch.optim.SGD(module.parameters(), lr=rate), []
+    for rows in chosen:
+        x, labels = make_data().examples(client, rows)
+        optimiser.zero_grad()
+        loss = functional.cross_entropy(module(torch.tensor(x)), torch.tensor(labels))
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+# Batches
+
+
+@given(n=st.integers(1, 60), size=st.integers(0, 70), steps=st.integers(1, 40), seed=st.integers(0, 9))
+def test_batches_pass_over_the_data_again_and_again(n: int, size: int, steps: int, seed: int) -> None:
+    chosen = batches(n, size, steps, np.random.default_rng(seed))
+    assert len(chosen) == steps
+    a_pass = -(-n // min(size or n, n))
+    for start in range(0, steps - a_pass + 1, a_pass):
+        rows = np.concatenate(chosen[start : start + a_pass])
+        assert sorted(rows.tolist()) == list(range(n))
+    for i, rows in enumerate(chosen):
+        last_of_pass = i % a_pass == a_pass - 1
+        full = min(size or n, n)
+        assert len(rows) == (n - full * (a_pass - 1) if last_of_pass else full)
+
+
+@given(n=st.integers(1, 40), size=st.integers(0, 15), steps=st.integers(1, 30), cut=st.integers(1, 30))
+def test_fewer_steps_are_the_beginning_of_more(n: int, size: int, steps: int, cut: int) -> None:
+    whole = batches(n, size, max(steps, cut), np.random.default_rng(3))
+    part = batches(n, size, min(steps, cut), np.random.default_rng(3))
+    assert all(np.array_equal(a, b) for a, b in zip(part, whole, strict=False))
+
+
+def test_batch_size_0_is_everything() -> None:
+    assert [len(rows) for rows in batches(9, 0, 3, np.random.default_rng(0))] == [9, 9, 9]
+
+
+@pytest.mark.parametrize(
+    ("config", "n", "steps"),
+    [
+        ({"local-steps": 7, "batch-size": 5}, 23, 7),
+        ({"local-epochs": 2, "batch-size": 5}, 23, 10),
+        ({"local-epochs": 3, "batch-size": 0}, 23, 3),
+        ({"local-epochs": 1, "batch-size": 50}, 23, 1),
+    ],
+)
+def test_planned_steps(config: dict, n: int, steps: int) -> None:
+    assert planned_steps(config, n) == steps
+
+
+# The flat model
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_gradient_is_that_of_autograd(normalise: bool) -> None:
+    plain, model = make_module(normalise), FlatModel(make_module(normalise))
+    x, labels = (torch.tensor(part) for part in make_data().examples(0, np.arange(11)))
+    loss = functional.cross_entropy(plain(x), labels)
+    loss.backward()
+    expected = torch.cat([p.grad.ravel() for p in plain.parameters()])
+    for y in (model.vector, model.vector.clone()):
+        gradient, value = model.gradient(y, (x, labels))
+        torch.testing.assert_close(gradient[: len(expected)], expected)
+        assert not gradient[len(expected) :].any()  # buffers have none
+        torch.testing.assert_close(value, loss.detach())
+
+
+def test_gradient_at_other_weights() -> None:
+    model, other = FlatModel(make_module()), FlatModel(make_module())
+    x, labels = (torch.tensor(part) for part in make_data().examples(0, np.arange(11)))
+    y = torch.randn(len(model.vector), generator=torch.Generator().manual_seed(0))
+    other.load(y.numpy())
+    expected = other.gradient(other.vector, (x, labels))[0].clone()
+    torch.testing.assert_close(model.gradient(y, (x, labels))[0], expected)
+
+
+def test_arrays_are_the_modules_tensors_and_load_sets_them() -> None:
+    plain, model = make_module(normalise=True), FlatModel(make_module(normalise=True))
+    tensors = [*plain.parameters(), *(b for b in plain.buffers() if b.is_floating_point())]
+    arrays = model.arrays()
+    assert len(arrays) == len(tensors) == 8  # two of them are running means and variances
+    for array, tensor in zip(arrays, tensors, strict=True):
+        np.testing.assert_array_equal(array, tensor.detach().numpy())
+    vector = np.arange(len(model.vector), dtype=np.float32)
+    model.load(vector)
+    np.testing.assert_array_equal(np.concatenate([a.ravel() for a in model.arrays()]), vector)
+    np.testing.assert_array_equal(model.module[1].running_var.numpy(), vector[-5:])
+
+
+def test_evaluation_counts_every_example_once() -> None:
+    module = make_module()
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(2500, 4)).astype(np.float32), rng.integers(3, size=2500)  # three batches
+    with torch.no_grad():
+        outputs = module(torch.tensor(x))
+    loss, accuracy = evaluate(FlatModel(make_module()), (x, labels))
+    assert loss == pytest.approx(float(functional.cross_entropy(outputs, torch.tensor(labels))), rel=1e-5)
+    assert accuracy == pytest.approx(float((outputs.argmax(1).numpy() == labels).mean()))
+    with pytest.raises(ValueError, match="no examples"):
+        evaluate(FlatModel(make_module()), (x[:0], labels[:0]))
+
+
+# Training
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize(("completion", "steps"), [(1.0, 6), (0.5, 3), (0.01, 1)])
+def test_a_client_trains_as_far_as_its_availability_lets_it(
+    completion: float, steps: int, normalise: bool
+) -> None:
+    update = do(completion, module=lambda: make_module(normalise))
+    plain = make_module(normalise)
+    chosen = batches(SIZES[0], 5, 6, np.random.default_rng([4, *b"batches", 0, 2]))[:steps]
+    if normalise:
+        assert all(len(rows) > 1 for rows in chosen)
+    losses = ordinary(plain, 0, chosen, rate=0.2)
+    tensors = [*plain.parameters(), *(b for b in plain.buffers() if b.is_floating_point())]
+    expected = np.concatenate([t.detach().numpy().ravel() for t in tensors])
+    np.testing.assert_allclose(update.vector, expected, rtol=1e-5, atol=1e-6)
+    assert update.metrics["steps"] == steps
+    assert update.metrics["train-loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert update.metrics["final-loss"] == pytest.approx(losses[-1], rel=1e-5)
+    assert (update.metrics["client-id"], update.metrics["round"]) == (0, 2)
+    assert (update.num_examples, update.extra) == (SIZES[0], [])
+
+
+def test_incomplete_work_is_the_beginning_of_complete_work() -> None:
+    np.testing.assert_array_equal(do(0.5).vector, do(local_steps=3).vector)
+    assert not np.array_equal(do(0.5).vector, do(1.0).vector)
+
+
+def test_a_client_that_finishes_nothing_has_dropped() -> None:
+    with pytest.raises(DroppedError, match="dropped in mid-round"):
+        do(0.0)
+
+
+def test_batches_follow_from_seed_client_and_round() -> None:
+    vectors = [do().vector, do(seed=5).vector, do(round=3).vector, do(client=2).vector]
+    np.testing.assert_array_equal(do().vector, vectors[0])
+    assert all(not np.array_equal(vectors[0], other) for other in vectors[1:])
+
+
+@pytest.mark.parametrize(("completion", "steps"), [(1.0, 10), (0.3, 3)])
+def test_epochs_become_steps_by_the_clients_own_size(completion: float, steps: int) -> None:
+    update = do(completion, local_epochs=2)  # 23 examples in batches of 5, twice
+    assert update.metrics["steps"] == steps
+    np.testing.assert_array_equal(update.vector, do(local_steps=steps).vector)
+    assert do(client=1, local_epochs=2).metrics["steps"] == 4
+
+
+def test_the_model_in_memory_does_not_matter() -> None:
+    model = FlatModel(make_module(normalise=True))
+    start = model.vector.numpy().copy()
+    first = train(model, make_data(), 0, start, [], CONFIG, 1.0, 4)
+    train(model, make_data(), 2, start * 3, [], CONFIG, 1.0, 4)
+    again = train(model, make_data(), 0, start, [], CONFIG, 1.0, 4)
+    np.testing.assert_array_equal(first.vector, again.vector)

@@ -1,0 +1,150 @@
+"""Clients and workers that break: named failures of the round, never the end of the run."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.server.strategy import FedAvg
+
+from engine.evaluation import GlobalEvaluator
+from strategies import Roster
+from traces import Always
+
+ALL = list(range(6))
+
+
+class BrokenData:
+    """Data of which some clients can make no use; actors import this class from here."""
+
+    def __init__(self, data: Any, faults: dict[int, str], flag: str = "") -> None:
+        self.data, self.faults, self.flag = data, faults, flag
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "data":  # while it is being unpickled
+            raise AttributeError(name)
+        return getattr(self.data, name)
+
+    def examples(self, client: int, rows: np.ndarray) -> Any:
+        x, labels = self.data.examples(client, rows)
+        match self.faults.get(client):
+            case "raises":
+                raise OSError("the card is full")
+            case "labels":
+                return x, labels + 100
+            case "nan":
+                return x * np.float32("nan"), labels
+            case "dies" if os.path.exists(self.flag):  # once
+                os.remove(self.flag)
+                os._exit(1)
+        return x, labels
+
+    def holdout(self, clients: np.ndarray) -> Any:
+        if len(clients) == 1 and self.faults.get(int(clients[0])) == "raises":
+            raise OSError("the card is full")
+        return self.data.holdout(clients)
+
+
+def broken(faults: dict[int, str], flag: str = "") -> Callable[[Any], Any]:
+    return partial(BrokenData, faults=faults, flag=flag)
+
+
+ENGINES = [
+    pytest.param({}, id="inline"),
+    pytest.param({"engine": "ray", "num_workers": 2}, id="ray", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture
+def cluster_if_needed(request: pytest.FixtureRequest) -> None:
+    if request.node.callspec.params["engine"]:
+        request.getfixturevalue("ray_cluster")
+
+
+@pytest.mark.usefixtures("cluster_if_needed")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_broken_clients_are_named_failures_of_the_round(play: Callable[..., Any], engine: dict) -> None:
+    played = play(broken({1: "labels", 2: "raises", 4: "nan"}), trace="always", **engine)
+    assert len(played.rounds) == 3
+    for record in played.rounds:
+        assert record["selected"] == ALL
+        assert record["active"] == [0, 3, 5]
+        assert list(record["failed"]) == ["1", "2", "4"]
+        assert record["failed"]["1"].startswith("IndexError: Target 1")
+        assert record["failed"]["2"] == "OSError: the card is full"
+        assert record["failed"]["4"] == "weights are not finite"
+    assert np.isfinite(played.weights).all()
+
+
+class Without:
+    """A trace in which one client is offline always."""
+
+    def __init__(self, trace: Any, client: int) -> None:
+        self.trace, self.client = trace, client
+
+    def round(self, t: int) -> Any:
+        now = self.trace.round(t)
+        now.online[self.client], now.completion[self.client] = False, 0
+        return now
+
+
+def test_the_others_train_as_if_the_broken_one_were_offline(play: Callable[..., Any]) -> None:
+    offline = play(trace=Without(Always(6, 0), 2))
+    assert all(record["selected"] == [0, 1, 3, 4, 5] for record in offline.rounds)
+    for fault in ("raises", "nan"):
+        played = play(broken({2: fault}), trace="always")
+        np.testing.assert_array_equal(played.weights, offline.weights)
+
+
+@pytest.mark.slow
+def test_a_dead_worker_fails_its_clients_once(
+    play: Callable[..., Any], ray_cluster: None, tmp_path: Path
+) -> None:
+    flag = tmp_path / "die"
+    flag.touch()
+    played = play(broken({1: "dies"}, str(flag)), trace="always", engine="ray", num_workers=2, num_rounds=4)
+    first, *later = played.rounds
+    assert not flag.exists()
+    assert "1" in first["failed"]
+    assert set(first["failed"].values()) == {"worker failed: ActorDiedError"}
+    assert sorted([*first["active"], *map(int, first["failed"])]) == ALL
+    assert first["active"]  # the other worker's clients
+    for record in later:
+        assert (record["active"], record["failed"]) == (ALL, {})
+
+
+@pytest.mark.usefixtures("cluster_if_needed")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_that_cannot_evaluate_is_left_out(play: Callable[..., Any], engine: dict) -> None:
+    """Flower's own FedAvg, which lets clients evaluate."""
+    asked: list[list[str]] = []
+
+    class Stock(FedAvg):
+        def aggregate_evaluate(self, server_round: int, results: Any, failures: Any) -> Any:
+            asked.append([*sorted(proxy.cid for proxy, _ in results), *map(str, failures)])
+            return super().aggregate_evaluate(server_round, results, failures)
+
+    played = play(
+        broken({2: "raises"}),
+        stock=lambda experiment: Stock(initial_parameters=experiment.initial),
+        trace="always",
+        evaluate_on="members",
+        num_rounds=2,
+        **engine,
+    )
+    assert asked == [["0", "1", "3", "4", "5", "client 2: OSError: the card is full"]] * 2
+    assert all(np.isfinite(record["client_loss"]) for record in played.rounds)
+
+
+def test_with_nobody_in_the_objective_there_is_nothing_to_evaluate_on(play: Callable[..., Any]) -> None:
+    experiment = play(evaluate_on="members").experiment
+    nobody = Roster(experiment.data.sizes, np.zeros(6, bool))
+    arrays = experiment.initial.arrays()
+    for on, finite in (("members", False), ("test", True)):
+        evaluator = GlobalEvaluator(experiment.data, experiment.build_model, nobody, on, train_loss=True)
+        loss, metrics = evaluator(1, arrays, {})
+        assert np.isfinite([loss, metrics["accuracy"]]).all() == finite
+        assert np.isnan(metrics["train-loss"])

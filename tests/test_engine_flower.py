@@ -1,0 +1,184 @@
+"""Flower's own strategies and interfaces on our engine."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.common import (
+    EvaluateIns,
+    FitIns,
+    GetParametersIns,
+    GetPropertiesIns,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
+from flwr.server.criterion import Criterion
+from flwr.server.strategy import FedAdagrad, FedAvg, FedMedian
+
+from config import Settings
+from engine.availability import TraceClientManager, remember
+from engine.run import prepare, virtual_transport
+from engine.transport import ClientFailure
+
+INLINE: dict[str, Any] = {"model": "logistic", "engine": "inline", "client_gpus": 0.0}
+
+
+def plain(experiment: Any) -> Any:
+    """Initial parameters as Flower's users make them."""
+    return ndarrays_to_parameters(experiment.initial.arrays())
+
+
+def stock_fedavg(experiment: Any, **options: Any) -> FedAvg:
+    return FedAvg(
+        **{"fraction_evaluate": 0.0, **options},
+        initial_parameters=plain(experiment),
+        evaluate_fn=experiment.evaluator,
+    )
+
+
+# Stock strategies
+
+
+def test_flowers_fedavg_gives_what_ours_gives(play: Callable[..., Any]) -> None:
+    ours = play(trace="always", strategy="fedavg")
+    theirs = play(trace="always", stock=stock_fedavg)
+    np.testing.assert_allclose(theirs.weights, ours.weights, rtol=1e-4, atol=1e-6)
+    for there, here in zip(theirs.rounds, ours.rounds, strict=True):
+        assert [there[key] for key in ("selected", "active", "steps", "failed")] == [
+            here[key] for key in ("selected", "active", "steps", "failed")
+        ]
+        assert there["loss"] == pytest.approx(here["loss"], rel=1e-4)
+    assert theirs.rounds[-1]["accuracy"] > theirs.records[0]["accuracy"]
+
+
+def test_flowers_fedavg_takes_who_is_online(play: Callable[..., Any]) -> None:
+    played = play(trace="bernoulli:p=0.4", stock=stock_fedavg, num_rounds=6, seed=3)
+    counts = set()
+    for record in played.rounds:
+        online = np.flatnonzero(played.experiment.trace.round(record["round"]).online)
+        expected = online.tolist() if len(online) >= 2 else []  # its min_available_clients
+        assert record["selected"] == record["active"] == expected
+        counts.add(len(expected))
+    assert len(counts) > 1
+
+
+def test_flowers_fedavg_samples_a_fraction(play: Callable[..., Any]) -> None:
+    def half(experiment: Any) -> FedAvg:
+        return stock_fedavg(experiment, fraction_fit=0.5)
+
+    played = play(trace="always", stock=half, num_rounds=5)
+    chosen = [tuple(record["selected"]) for record in played.rounds]
+    assert {len(clients) for clients in chosen} == {3}
+    assert len(set(chosen)) > 1
+    assert [tuple(r["selected"]) for r in play(trace="always", stock=half, num_rounds=5).rounds] == chosen
+
+
+def test_flowers_fedavg_evaluates_at_the_clients(play: Callable[..., Any]) -> None:
+    def average(metrics: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+        total = sum(n for n, _ in metrics)
+        return {"accuracy": sum(n * m["accuracy"] for n, m in metrics) / total}
+
+    def evaluating(experiment: Any) -> FedAvg:
+        return stock_fedavg(experiment, fraction_evaluate=1.0, evaluate_metrics_aggregation_fn=average)
+
+    played = play(trace="always", stock=evaluating, evaluate_on="members")
+    for record in played.rounds:
+        # All clients' hold-outs together are what the server evaluates on here.
+        assert record["client_loss"] == pytest.approx(record["loss"], rel=1e-5)
+        assert record["client_accuracy"] == pytest.approx(record["accuracy"])
+    assert [t for t, _ in played.history.losses_distributed] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("strategy", [FedMedian, FedAdagrad])
+def test_other_strategies_of_flower_learn(play: Callable[..., Any], strategy: Any) -> None:
+    def make(experiment: Any) -> Any:
+        return strategy(
+            fraction_evaluate=0.0,
+            initial_parameters=plain(experiment),
+            evaluate_fn=experiment.evaluator,
+        )
+
+    played = play(stock=make, trace="always", partition="iid", num_rounds=5)
+    assert played.rounds[-1]["loss"] < played.records[0]["loss"]
+
+
+def test_a_strategy_without_initial_parameters_is_refused(play: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="no initial parameters"):
+        play(stock=lambda _: FedAvg())
+
+
+# The client manager
+
+
+@pytest.fixture(scope="module")
+def manager() -> TraceClientManager:
+    experiment = prepare(Settings(**INLINE, trace="bernoulli:p=0.5", num_clients=20, arrivals="3=4"))
+    availability = remember(experiment.trace)
+    return TraceClientManager(availability, virtual_transport(experiment, availability), seed=1)
+
+
+class Even(Criterion):
+    def select(self, client: Any) -> bool:
+        return int(client.cid) % 2 == 0
+
+
+def online(manager: TraceClientManager, server_round: int) -> list[int]:
+    now = manager.availability(server_round)
+    return np.flatnonzero(now.member & now.online).tolist()
+
+
+@pytest.mark.parametrize("server_round", [1, 2, 5, 4])
+def test_the_manager_shows_who_is_online(manager: TraceClientManager, server_round: int) -> None:
+    manager.begin(server_round)
+    there = online(manager, server_round)
+    assert 0 < len(there) < 20
+    assert manager.available(server_round).tolist() == there
+    assert manager.num_available() == len(there)
+    assert manager.all().keys() == {str(client) for client in there}
+    assert all(proxy.cid == name for name, proxy in manager.all().items())
+    assert manager.wait_for(len(there))
+    assert not manager.wait_for(len(there) + 1, timeout=1)
+    assert 3 not in there or server_round >= 4
+
+
+def test_the_managers_samples(manager: TraceClientManager) -> None:
+    drawn = {}
+    for server_round in (1, 2, 3):
+        manager.begin(server_round)
+        there = online(manager, server_round)
+        sample = [int(proxy.cid) for proxy in manager.sample(4)]
+        assert len(set(sample)) == 4
+        assert set(sample) <= set(there)
+        assert [int(proxy.cid) for proxy in manager.sample(4)] == sample  # by seed and round
+        assert {int(proxy.cid) for proxy in manager.sample(99)} == set(there)
+        assert manager.sample(4, min_num_clients=len(there) + 1) == []
+        even = [int(proxy.cid) for proxy in manager.sample(99, criterion=Even())]
+        assert even == [client for client in there if client % 2 == 0]
+        drawn[server_round] = sample
+    assert len({tuple(sample) for sample in drawn.values()}) > 1
+
+
+def test_the_manager_tells_who_came_and_went(manager: TraceClientManager) -> None:
+    changes = {t: [part.tolist() for part in manager.membership_changes(t)] for t in (1, 2, 3, 4, 5)}
+    assert changes == {1: [[], []], 2: [[], []], 3: [[], []], 4: [[3], []], 5: [[], []]}
+
+
+# One client at a time, as a Flower server of somebody else's would ask
+
+
+def test_a_proxy_answers_alone() -> None:
+    experiment = prepare(Settings(**INLINE, trace="always", num_clients=6, evaluate_on="members"))
+    transport = virtual_transport(experiment, experiment.trace.round)
+    proxy = transport.proxy(4)
+    assert proxy.get_properties(GetPropertiesIns({}), None, 1).properties == {"client-id": 4}
+    parameters = proxy.get_parameters(GetParametersIns({}), None, 1).parameters
+    for got, sent in zip(parameters_to_ndarrays(parameters), experiment.initial.arrays(), strict=True):
+        np.testing.assert_array_equal(got, sent)
+    result = proxy.fit(FitIns(plain(experiment), {"local-steps": 2}), None, 1)
+    assert (result.num_examples, result.metrics["steps"]) == (int(experiment.data.sizes[4]), 2)
+    assert [a.shape for a in parameters_to_ndarrays(result.parameters)] == [(10, 64), (10,)]
+    tested = proxy.evaluate(EvaluateIns(plain(experiment), {}), None, 1)
+    assert tested.num_examples == len(experiment.data.holdout(np.array([4]))[1])
+    with pytest.raises(ClientFailure, match="client 4: KeyError: 'nothing'"):
+        proxy.fit(FitIns(plain(experiment), {"rule": "nothing"}), None, 1)

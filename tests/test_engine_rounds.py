@@ -1,0 +1,133 @@
+"""What a round does, and what its record says."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clients.evaluation import evaluate
+from clients.flat import FlatModel
+
+NUM_WEIGHTS = 64 * 10 + 10  # of the logistic model on digits
+
+
+def initial(played: Any) -> np.ndarray:
+    return played.experiment.initial.vector
+
+
+def test_rounds_without_anybody_leave_the_weights_bit_identical(play: Callable[..., Any]) -> None:
+    played = play(trace="bernoulli:p=0")
+    np.testing.assert_array_equal(played.weights, initial(played))
+    assert [record["round"] for record in played.records] == [0, 1, 2, 3]
+    for record in played.rounds:
+        assert (record["selected"], record["active"], record["failed"]) == ([], [], {})
+        assert (record["bytes_down"], record["bytes_up"]) == (0, 0)
+        assert record["loss"] == played.records[0]["loss"]
+
+
+def test_the_run_goes_on_when_clients_come(play: Callable[..., Any]) -> None:
+    played = play(trace="always", arrivals="0-5=3", strategy="fedavg")
+    assert [record["active"] for record in played.rounds] == [[], [], [0, 1, 2, 3, 4, 5]]
+    losses = [record["loss"] for record in played.records]
+    assert losses[0] == losses[1] == losses[2] != losses[3]
+
+
+def test_who_takes_part_is_as_the_trace_says(play: Callable[..., Any]) -> None:
+    played = play(trace="pools:first=8", num_clients=30, num_rounds=4, seed=2)
+    dropped = 0
+    for record in played.rounds:
+        now = played.experiment.trace.round(record["round"])
+        assert record["selected"] == np.flatnonzero(now.online).tolist()
+        assert record["active"] == np.flatnonzero(now.completion > 0).tolist()
+        assert list(map(int, record["failed"])) == sorted(
+            np.flatnonzero(now.completion == 0).tolist(), key=str
+        )
+        assert set(record["failed"].values()) <= {"dropped in mid-round"}
+        share = now.completion[now.completion > 0].astype(float)
+        assert record["steps"] == np.maximum(1, np.floor(share * 4 + 1e-4)).astype(int).tolist()
+        dropped += len(record["failed"])
+    assert dropped
+
+
+def test_clients_per_round(play: Callable[..., Any]) -> None:
+    played = play(trace="bernoulli:p=0.6", clients_per_round=2, num_clients=8, num_rounds=6)
+    chosen = set()
+    for record in played.rounds:
+        online = set(np.flatnonzero(played.experiment.trace.round(record["round"]).online).tolist())
+        assert len(record["selected"]) == min(2, len(online))
+        assert set(record["selected"]) <= online
+        chosen |= set(record["selected"])
+    assert len(chosen) > 2  # not the same ones again and again
+
+
+@pytest.mark.parametrize("objective", ["include", "exclude"])
+def test_arrivals_and_departures_reach_the_strategy(play: Callable[..., Any], objective: str) -> None:
+    played = play(
+        trace="always",
+        arrivals="5=2",
+        departures="0=3",
+        strategy="scheme-c",
+        option=f"departure={objective}",
+        evaluate_on="members",
+        train_loss=True,
+    )
+    first, second, third = played.rounds
+    assert (first["events"], first["selected"]) == ([], [0, 1, 2, 3, 4])
+    assert second["events"] == [{"event": "arrival", "client": 5}]
+    assert second["selected"] == [0, 1, 2, 3, 4, 5]
+    assert third["events"] == [{"event": "departure", "client": 0, "objective": objective}]
+    assert third["selected"] == [1, 2, 3, 4, 5]
+    # The objective, and with it the test data, follow the members.
+    members = {1: [0, 1, 2, 3, 4], 2: [0, 1, 2, 3, 4, 5], 3: [1, 2, 3, 4, 5]}
+    if objective == "include":
+        members[3] = [0, *members[3]]
+    assert np.flatnonzero(played.server.strategy.roster.member).tolist() == members[3]
+    data, model = played.experiment.data, FlatModel(played.experiment.build_model())
+    model.load(played.weights)
+    loss, accuracy = evaluate(model, data.holdout(np.array(members[3])))
+    assert (third["loss"], third["accuracy"]) == pytest.approx((loss, accuracy))
+    train_loss, _ = evaluate(model, data.train_set(np.array(members[3])))
+    assert third["train_loss"] == pytest.approx(train_loss)
+
+
+def test_departure_auto_records_the_decision_and_its_numbers(play: Callable[..., Any]) -> None:
+    played = play(trace="always", departures="0=3", strategy="scheme-c:departure=auto", num_rounds=8)
+    (event,) = played.rounds[2]["events"]
+    assert {"event", "client", "objective", "remaining", "gamma", "tau_0", "constant"} == set(event)
+    assert (event["client"], event["remaining"], event["tau_0"]) == (0, 6, 2)
+    exclude = event["remaining"] >= event["constant"] * np.sqrt(event["gamma"] * event["tau_0"])
+    assert event["objective"] == ("exclude" if exclude else "include")
+
+
+@pytest.mark.parametrize(
+    ("every", "evaluated"), [(1, [0, 1, 2, 3, 4, 5]), (2, [0, 2, 4, 5]), (5, [0, 5]), (9, [0, 5])]
+)
+def test_evaluate_every(play: Callable[..., Any], every: int, evaluated: list[int]) -> None:
+    played = play(trace="always", evaluate_every=every, num_rounds=5)
+    assert [record["round"] for record in played.records if "loss" in record] == evaluated
+    assert [server_round for server_round, _ in played.history.losses_centralized] == evaluated
+
+
+def test_evaluating_less_often_changes_nothing_else(play: Callable[..., Any]) -> None:
+    often, seldom = play(), play(evaluate_every=3)
+    np.testing.assert_array_equal(often.weights, seldom.weights)
+
+
+def test_bytes_up_and_down(play: Callable[..., Any]) -> None:
+    for record in play(trace="pools:first=8", num_clients=20, seed=1, num_rounds=4).rounds:
+        assert record["bytes_down"] == 4 * NUM_WEIGHTS * len(record["selected"])
+        assert record["bytes_up"] == 4 * NUM_WEIGHTS * len(record["active"])
+
+
+def test_local_epochs_are_steps_by_each_clients_size(play: Callable[..., Any]) -> None:
+    played = play(trace="always", local_epochs=1, batch_size=50, sizes="normal:mean=120,sd=60")
+    sizes = played.experiment.data.sizes
+    assert len(set(sizes.tolist())) > 1
+    assert played.rounds[0]["steps"] == (-(-sizes // 50)).tolist()
+
+
+def test_seconds_of_each_phase(play: Callable[..., Any]) -> None:
+    for record in play().rounds:
+        assert list(record["seconds"]) == ["select", "train", "aggregate", "evaluate"]
+        assert all(seconds >= 0 for seconds in record["seconds"].values())

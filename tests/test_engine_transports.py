@@ -1,0 +1,86 @@
+"""The same run inline and on Ray, whatever the number of actors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.ray_transport import deal
+
+RUN: dict[str, Any] = {
+    "strategy": "scheme-c",
+    "trace": "pools:first=8",
+    "num_clients": 12,
+    "clients_per_round": 9,
+    "seed": 13,  # in which selected clients drop in mid-round
+    "evaluate_on": "members",
+    "arrivals": "11=2",
+    "departures": "0=3",
+}
+
+
+def without_times(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+
+
+@pytest.fixture(scope="module")
+def inline(play: Callable[..., Any]) -> Any:
+    return play(**RUN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_ray_gives_what_inline_gives(
+    workers: int, play: Callable[..., Any], inline: Any, ray_cluster: None
+) -> None:
+    there = play(**RUN, engine="ray", num_workers=workers)
+    np.testing.assert_array_equal(there.weights, inline.weights)  # rtol 1e-6 is asked for
+    assert without_times(there.records) == without_times(inline.records)
+
+
+def test_the_compared_run_has_all_kinds_of_clients(inline: Any) -> None:
+    assert any(record["failed"] for record in inline.rounds)
+    assert any(0 < steps < 4 for record in inline.rounds for steps in record["steps"])
+    assert [e["event"] for record in inline.rounds for e in record["events"]] == ["arrival", "departure"]
+
+
+def test_the_same_seed_gives_the_same_run(play: Callable[..., Any], inline: Any) -> None:
+    again = play(**RUN)
+    np.testing.assert_array_equal(again.weights, inline.weights)
+    assert without_times(again.records) == without_times(inline.records)
+    assert not np.array_equal(play(**{**RUN, "seed": 0}).weights, inline.weights)
+
+
+WORK = st.lists(st.floats(0, 1000, allow_nan=False), max_size=40)
+
+
+@given(WORK, st.integers(1, 9))
+def test_every_job_is_dealt_once(work: list[float], num_workers: int) -> None:
+    hands = deal(work, num_workers)
+    assert len(hands) == num_workers
+    assert sorted(position for hand in hands for position in hand) == list(range(len(work)))
+
+
+@given(WORK, st.integers(1, 9))
+def test_no_worker_gets_much_more_than_it_must(work: list[float], num_workers: int) -> None:
+    loads = [sum(work[position] for position in hand) for hand in deal(work, num_workers)]
+    # Longest first: at most 4/3 - 1/(3m) of the optimum (Graham 1969), here against lower bounds of it.
+    at_least = max([sum(work) / num_workers, *work[:1], *sorted(work)[-1:]])
+    longest = sorted(work, reverse=True)
+    if len(longest) > num_workers:
+        at_least = max(at_least, longest[num_workers - 1] + longest[num_workers])
+    assert max(loads) <= at_least * 4 / 3 + 1e-9 or max(loads) <= sum(work) / num_workers + max(work)
+    for hand, load in zip(deal(work, num_workers), loads, strict=True):
+        if hand:  # its last job went to the worker that had the least then
+            assert load - work[hand[-1]] <= min(loads) + 1e-9
+
+
+@given(st.lists(st.integers(0, 5).map(float), max_size=30), st.integers(1, 5))
+def test_dealing_follows_from_the_work_alone(work: list[float], num_workers: int) -> None:
+    hands = deal(work, num_workers)
+    assert hands == deal(list(work), num_workers)
+    for hand in hands:
+        assert [work[position] for position in hand] == sorted((work[p] for p in hand), reverse=True)
