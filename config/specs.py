@@ -101,9 +101,8 @@ def find(kind: str, registry: Mapping[str, Any], name: str) -> Any:
     return registry[name]
 
 
-def convert(owner: str, factory: Callable[..., Any], options: Mapping[str, str]) -> dict[str, Any]:
-    """Read the written options of a factory as its annotations say."""
-    known = options_of(factory)
+def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str]) -> dict[str, Any]:
+    """Read written options as their types say; returns them by parameter name."""
     values = {}
     for key, text in options.items():
         if key not in known:
@@ -117,7 +116,7 @@ def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> tu
     """Return the factory that a spec names, and its options by parameter name."""
     spec = parse(kind, text)
     factory = find(kind, registry, spec.name)
-    return factory, convert(f"{kind} {spec.name}", factory, spec.options)
+    return factory, convert(f"{kind} {spec.name}", options_of(factory), spec.options)
 
 
 def build(kind: str, registry: Mapping[str, Callable[..., Any]], text: str, *context: Any) -> Any:

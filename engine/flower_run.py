@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from flwr.serverapp import Grid
 from rich.console import Console
 
@@ -27,6 +28,6 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     settings = replace(settings, run_dir=str(Path(settings.run_dir).resolve()))
     experiment = prepare(settings)
     transport = GridTransport(grid, settings.num_clients)
-    transport.connect(settings.connect_timeout)
+    transport.connect(np.flatnonzero(experiment.trace.round(1).member), settings.connect_timeout)
     console = Console()
     drive(experiment, transport, remember(experiment.trace), RunFolder(settings), console)

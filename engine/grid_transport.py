@@ -60,8 +60,8 @@ class GridTransport:
         self._asked: set[int] = set()
         self._online: set[int] = set()
 
-    def connect(self, timeout: float) -> None:
-        """Wait until every client is connected.
+    def connect(self, members: NDArray[np.intp], timeout: float) -> None:
+        """Wait until these clients are connected; those that arrive later may connect later.
 
         Raises
         ------
@@ -69,7 +69,7 @@ class GridTransport:
             Some are missing after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
-        while len(self.reachable()) < self.num_clients:
+        while len(np.setdiff1d(members, self.reachable())):
             if time.monotonic() > deadline:
                 raise ValueError(
                     f"only {len(self.node_of)} of num-clients={self.num_clients} clients are connected after "

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +17,11 @@ import strategies
 from clients.environment import federated_data, make_trace, model_builder
 from clients.flat import FlatModel
 from clients.virtual import VirtualClients
-from config import Settings, build, parse
+from config import Settings, build, options_of, parse
 from config.specs import convert, find
 from engine.availability import TraceClientManager
 from engine.evaluation import GlobalEvaluator
+from engine.interrupts import putting_interrupt_off, stopping_on_interrupt
 from engine.progress import ProgressReport, final_table
 from engine.run_folder import RunFolder, finite, weights_sha256
 from engine.server import RoundServer
@@ -82,14 +81,14 @@ def strategy_options(settings: Settings) -> dict[str, Any]:
     """Return the strategy's options: the general ones, those of its spec, and those given with `option`."""
     spec = parse("strategy", settings.strategy)
     options_type = find("strategy", strategies.STRATEGIES, spec.name).options_type
-    own = convert(f"strategy {spec.name}", options_type, {**spec.options, **settings.strategy_options})
-    general = {
-        "lr_schedule": build("lr-schedule", strategies.SCHEDULES, settings.lr_schedule),
-        **{name: getattr(settings, name) for name in GENERAL},
-    }
-    if repeated := own.keys() & general.keys():
-        flag = min(repeated).replace("_", "-")
-        raise ValueError(f"strategy {spec.name}: set {flag} by --{flag}, not as an option")
+    given = {**spec.options, **settings.strategy_options}
+    flags = {name.replace("_", "-") for name in GENERAL}
+    if flagged := sorted(given.keys() & flags):
+        raise ValueError(f"strategy {spec.name}: set {flagged[0]} by --{flagged[0]}, not as an option")
+    known = {key: option for key, option in options_of(options_type).items() if key not in flags}
+    own = convert(f"strategy {spec.name}", known, given)
+    general = {name: getattr(settings, name) for name in GENERAL}
+    general["lr_schedule"] = build("lr-schedule", strategies.SCHEDULES, settings.lr_schedule)
     options_type(**general, **own)  # checks the values
     return general | own
 
@@ -107,7 +106,7 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
     if settings.engine == "inline":
         device = "cuda" if settings.client_gpus and torch.cuda.is_available() else "cpu"
         return InlineTransport(VirtualClients(*player, device), *general)
-    with _putting_interrupt_off() as interrupted:
+    with putting_interrupt_off() as interrupted:
         from engine.ray_transport import RayTransport  # Ray is not there on every machine
 
         transport = RayTransport(*player, settings.num_workers, settings.client_gpus, *general)
@@ -140,7 +139,7 @@ def drive(
             observers = (folder.write_round, progress.show, last.update)
             server = RoundServer(strategy, manager, transport, settings.evaluate_every, observers)
             start = time.perf_counter()
-            with _stopping_on_interrupt(server, console), suppress(KeyboardInterrupt):
+            with stopping_on_interrupt(server, console), suppress(KeyboardInterrupt):
                 server.fit(settings.num_rounds, timeout)
             seconds = time.perf_counter() - start
     finally:
@@ -166,37 +165,3 @@ def drive(
     folder.write_summary(summary)
     console.print(final_table(summary, progress.failures))
     return summary
-
-
-@contextmanager
-def _putting_interrupt_off() -> Iterator[list[int]]:
-    """Only note a Ctrl-C: if interrupted as it starts, Ray loses it or leaves processes behind."""
-    noted: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield noted
-        return
-    before = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
-    try:
-        yield noted
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[None]:
-    """Let the first Ctrl-C end the training after the running round; the second one interrupts at once."""
-
-    def stop(signum: int, frame: object) -> None:
-        if server.stopping:
-            raise KeyboardInterrupt
-        server.stopping = True
-        console.print("stopping after this round (Ctrl-C again: at once)")
-
-    if threading.current_thread() is not threading.main_thread():  # under `flwr run`, which handles signals
-        yield
-        return
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

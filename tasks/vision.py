@@ -79,5 +79,5 @@ def _load(name: str, data_dir: str, mean: float, std: float) -> Pool:
         reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
         raise ValueError(
             f"{name}: cannot read the images from directory '{data_dir}' nor download them into it "
-            f"({reason}); unpack its four files into '{data_dir}/{name}/raw' or set data_dir to their place"
+            f"({reason}); unpack its four files into '{data_dir}/{name}/raw' or set --data-dir to their place"
         ) from error

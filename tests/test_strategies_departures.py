@@ -88,7 +88,7 @@ def test_criterion(remaining: int, gamma: float, shift: int, constant: float, ex
 @pytest.mark.parametrize(("last", "objective", "remaining"), [(5, "exclude", 5), (8, "include", 2)])
 def test_auto_weighs_the_remaining_rounds(last: int, objective: str, remaining: int) -> None:
     """Gamma = 1.2 - 0.2 = 1, T = 10. After 5 rounds 5 >= sqrt(5) are left, after 8 only 2 < sqrt(8)."""
-    rounds = federation(departure="auto", num_rounds=10)
+    rounds = federation(departure="auto", departure_constant=1, num_rounds=10)
     for _ in range(last):
         rounds.play({0: 0.0, 2: 0.0}, train_loss={2: 1.2}, final_loss={2: 0.2})
     rounds.play({0: 0.0}, departed=[2])
