@@ -2,6 +2,7 @@
 
     python experiments/ruan_shifts.py arrival      # Table 4, SYNTHETIC(1,1)
     python experiments/ruan_shifts.py departure    # Table 5, SYNTHETIC(1,1)
+    python experiments/ruan_shifts.py constant     # how often departure=auto is right
 
 The last of 30 devices arrives or departs after round tau_0. The test data are the hold-outs of the members.
 """
@@ -9,6 +10,7 @@ The last of 30 devices arrives or departs after round tau_0. The test data are t
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 from pathlib import Path
@@ -100,6 +102,32 @@ def departure(run_dir: str) -> None:
         print(f"| {shift} | {numbers} | {excluded} of {len(SEEDS)} | {right} of {len(SEEDS)} |", flush=True)
 
 
+def constant(run_dir: str) -> None:
+    """Print how often excluding by Corollary 4.0.3 gives the lower loss, for several values of its O(.)."""
+    cases: list[
+        tuple[int, float, bool]
+    ] = []  # remaining rounds, sqrt(Gamma tau_0), whether excluding is better
+    for alpha, shift, seed in itertools.product(("0.1", "0.5", "1"), (10, 30, 50), range(3)):
+        common = {
+            "departures": f"29={shift + 1}",
+            "seed": seed,
+            "task": f"synthetic:alpha={alpha},beta={alpha}",
+        }
+        include, exclude, auto = (
+            records(run_dir, num_rounds=shift + LAST, option=f"departure={mode}", **common)
+            for mode in ("include", "exclude", "auto")
+        )
+        (event,) = auto[shift + 1]["events"]
+        for remaining in (5, 10, 20, 40, 60, 100):
+            better = exclude[shift + remaining]["loss"] <= include[shift + remaining]["loss"]
+            cases.append((remaining, (event["gamma"] * shift) ** 0.5, better))
+    print("| departure-constant | right decisions |\n|---|---|")
+    for factor in (1, 2, 5, 10, 15, 20, 30, 50):
+        right = sum((remaining >= factor * bound) == better for remaining, bound, better in cases)
+        print(f"| {factor} | {right} of {len(cases)} |")
+    print(f"| 0, always exclude | {sum(better for *_, better in cases)} of {len(cases)} |")
+
+
 def _spread(values: list[int]) -> str:
     """Median, and all values."""
     shown = ", ".join(f">{LAST}" if value > LAST else str(value) for value in sorted(values))
@@ -108,7 +136,7 @@ def _spread(values: list[int]) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", choices=["arrival", "departure"])
+    parser.add_argument("table", choices=["arrival", "departure", "constant"])
     parser.add_argument("--run-dir", default="runs")
     arguments = parser.parse_args()
-    {"arrival": arrival, "departure": departure}[arguments.table](arguments.run_dir)
+    {"arrival": arrival, "departure": departure, "constant": constant}[arguments.table](arguments.run_dir)
