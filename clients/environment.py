@@ -5,6 +5,7 @@ Server and clients make the same world from the same settings, each for itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,9 +13,9 @@ from typing import Any
 
 from torch import nn
 
-from config import Settings, bind, build, options_of
+from config import Settings, bind, options_of
 from tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, initialise
-from traces import TRACES, Membership, Trace, parse_rounds
+from traces import TRACES, Combined, Membership, Trace, parse_rounds
 
 
 def task_source(settings: Settings) -> TaskSource:
@@ -49,7 +50,10 @@ def model_builder(settings: Settings, data: FederatedData) -> Callable[[], nn.Mo
 
 def make_trace(settings: Settings) -> Trace:
     """Return the availability of all clients in all rounds, arrivals and departures included."""
-    trace: Trace = build("trace", TRACES, settings.trace, settings.num_clients, settings.seed)
+    # "a+b": both hold. A plus before a digit is part of a number, 1e+5.
+    specs = re.split(r"\+(?![0-9])", settings.trace)
+    parts = [_one_trace(spec, settings) for spec in specs]
+    trace: Trace = parts[0] if len(parts) == 1 else Combined(*parts)
     if settings.arrivals or settings.departures:
         rounds = {}
         for name in ("arrivals", "departures"):
@@ -58,6 +62,14 @@ def make_trace(settings: Settings) -> Trace:
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         trace = Membership(trace, rounds["arrivals"], rounds["departures"])
+    return trace
+
+
+def _one_trace(spec: str, settings: Settings) -> Trace:
+    factory, options = bind("trace", TRACES, spec)
+    if "local-steps" in options_of(factory):  # a trace with a clock has to know how much work there is
+        options.setdefault("local_steps", settings.local_steps)
+    trace: Trace = factory(settings.num_clients, settings.seed, **options)
     return trace
 
 

@@ -1,10 +1,10 @@
-"""Local training: s_k steps of SGD, and the hook by which a method changes them."""
+"""Local training: s_k steps on one client's data, by the rule of the method."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,43 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.flat import FlatModel
+from clients.rules import RULES, SGD, Config
 from tasks import FederatedData
 from traces import finished_steps
-
-Oracle = Callable[[Tensor], Tensor]  # weights (M,) -> gradient (M,) on the current batch
-Config = Mapping[str, Any]
 
 
 class DroppedError(Exception):
     """The client went offline in mid-round, before it finished a step."""
-
-
-class LocalRule(Protocol):
-    """A method's client-side part, written for flat vectors with any number of leading axes (..., M)."""
-
-    def step(self, y: Tensor, gradient: Oracle, rate: float) -> None:
-        """Do one local step: change `y` in place."""
-
-    def upload(self, y: Tensor, steps: int, rate: float) -> list[Tensor]:
-        """Return the method's own arrays that follow the weights."""
-
-
-class SGD:
-    """Plain stochastic gradient descent: y -= eta g(y) (Ruan et al., eq. 1)."""
-
-    def __init__(self, weights: Tensor, arrays: Sequence[Tensor], config: Config) -> None:
-        """Start from the global weights, the method's arrays and its scalars; this rule needs none."""
-
-    def step(self, y: Tensor, gradient: Oracle, rate: float) -> None:
-        """Do one local step: change `y` in place."""
-        y.sub_(gradient(y), alpha=rate)
-
-    def upload(self, y: Tensor, steps: int, rate: float) -> list[Tensor]:
-        """Return nothing: the weights say it all."""
-        return []
-
-
-RULES: dict[str, Callable[[Tensor, Sequence[Tensor], Config], LocalRule]] = {"sgd": SGD}
 
 
 @dataclass(frozen=True)
@@ -96,6 +66,20 @@ def planned_steps(config: Config, num_examples: int) -> int:
         return int(config["local-steps"])
     batch_size = int(config["batch-size"]) or num_examples
     return epochs * -(-num_examples // batch_size)
+
+
+def rule_of(config: Config) -> Callable[[Tensor, Sequence[Tensor], Config], SGD]:
+    """Return the rule that the server asks for.
+
+    Raises
+    ------
+    ValueError
+        This client does not know it.
+    """
+    name = config.get("rule", "sgd")
+    if name not in RULES:
+        raise ValueError(f"unknown rule {name!r}; known: {', '.join(RULES)}; is this client up to date?")
+    return RULES[name]
 
 
 def train(
@@ -146,7 +130,7 @@ def train(
     model.load(weights)
     y, rate = model.vector, float(config["learning-rate"])
     own = [torch.from_numpy(np.array(a)).to(model.device) for a in arrays]
-    rule = RULES[config.get("rule", "sgd")](y.clone(), own, config)
+    rule = rule_of(config)(y.clone(), own, config)
     losses: list[Tensor] = []
     for batch in zip(torch.split(inputs, lengths), torch.split(targets, lengths), strict=True):
 

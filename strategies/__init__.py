@@ -9,14 +9,22 @@ from flwr.common import Parameters
 
 from strategies.base import FlexibleStrategy
 from strategies.fedavg import FedAvg
+from strategies.fedgate import FedGATE
+from strategies.fedlaavg import FedLaAvg
+from strategies.fedprox import FedProx
 from strategies.fedsgd import FedSGD
 from strategies.interfaces import AvailabilityManager, EvaluateFn, Task
+from strategies.mifa import MIFA
+from strategies.mimic import MimiC
 from strategies.options import Options
 from strategies.parameters import FlatParameters, Layout
 from strategies.replies import Replies
 from strategies.roster import Roster
+from strategies.scaffold import Scaffold
 from strategies.schedules import SCHEDULES
 from strategies.schemes import SchemeA, SchemeB, SchemeC
+from strategies.state import State
+from strategies.vrl_sgd import VRLSGD
 
 STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "fedavg": FedAvg,
@@ -24,24 +32,39 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "scheme-a": SchemeA,
     "scheme-b": SchemeB,
     "scheme-c": SchemeC,
+    "mifa": MIFA,
+    "fedlaavg": FedLaAvg,
+    "mimic": MimiC,
+    "fedprox": FedProx,
+    "scaffold": Scaffold,
+    "fedgate": FedGATE,
+    "vrl-sgd": VRLSGD,
 }
 
 __all__ = [
+    "MIFA",
     "SCHEDULES",
     "STRATEGIES",
+    "VRLSGD",
     "AvailabilityManager",
     "EvaluateFn",
     "FedAvg",
+    "FedGATE",
+    "FedLaAvg",
+    "FedProx",
     "FedSGD",
     "FlatParameters",
     "FlexibleStrategy",
     "Layout",
+    "MimiC",
     "Options",
     "Replies",
     "Roster",
+    "Scaffold",
     "SchemeA",
     "SchemeB",
     "SchemeC",
+    "State",
     "Task",
     "make",
 ]

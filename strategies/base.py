@@ -1,7 +1,8 @@
 """The base of every strategy: a Flower `Strategy` for clients that come and go.
 
-A method overrides `update`, and where it needs them `setup`, `select`, `shared_task`, `task`, `on_arrival`
-and `on_departure`; everything about Flower, about whose reply counts and about who is a member happens here.
+A method overrides `update`, and where it needs them `setup`, `select`, `shared_task`, `task`, `empty_round`,
+`on_arrival` and `on_departure`, and names its state in `saved`; everything about Flower, about whose reply
+counts and about who is a member happens here.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from strategies.options import Options
 from strategies.parameters import FlatParameters, Layout, read_parameters
 from strategies.replies import Candidate, Replies, collect, read_reply
 from strategies.roster import Roster
+from strategies.state import State, Stateful, take
 
 
-class FlexibleStrategy(Strategy):
+class FlexibleStrategy(Stateful, Strategy):
     """A federated method that handles incomplete, inactive, arriving and departing clients.
 
     Parameters
@@ -56,7 +58,9 @@ class FlexibleStrategy(Strategy):
     """
 
     options_type: ClassVar[type[Options]] = Options
+    saved: ClassVar[tuple[str, ...]] = ("weights", "round", "learning_rate", "roster", "losses", "_departing")
     reply_arrays: ClassVar[int] = 0  # arrays of the method's own that a client sends after the weights
+    rule: ClassVar[str] = "sgd"  # how a client does a local step, see clients/rules.py
 
     def __init__(
         self,
@@ -92,6 +96,10 @@ class FlexibleStrategy(Strategy):
     def update(self, replies: Replies) -> None:
         """Change `self.weights` and the method's state by the active replies of a round (at least one)."""
 
+    def empty_round(self) -> bool:
+        """Act on a round without active replies; whether `self.weights` changed. Default: nothing happens."""
+        return False
+
     def select(self, available: NDArray[np.intp]) -> NDArray[np.intp]:
         """Choose the clients of a round: by the seed, `clients_per_round` of those available, uniformly."""
         count = self.options.clients_per_round or len(available)
@@ -99,6 +107,11 @@ class FlexibleStrategy(Strategy):
             return available
         rng = np.random.default_rng([self.options.seed, *b"select", self.round])
         return np.sort(rng.choice(available, count, replace=False))
+
+    @property
+    def work(self) -> Options:
+        """What clients are asked to do in the present round: the options, unless a method varies them."""
+        return self.options
 
     def shared_task(self) -> Task:
         """Return what all clients of a round get besides the weights."""
@@ -133,9 +146,10 @@ class FlexibleStrategy(Strategy):
         if self.options.departure == "auto":
             gamma = self.losses.gamma(client)
             event |= judge(gamma, self.round - 1, self.options.num_rounds, self.options.departure_constant)
-        keep = event["objective"] == "include"
+        keep, member = event["objective"] == "include", self.roster.member[client]
         self.roster.depart(client, self.round, keep)
-        self.on_departure(client, keep)
+        if member:
+            self.on_departure(client, keep)
         self.events.append(event)
 
     # Flower's side
@@ -183,7 +197,7 @@ class FlexibleStrategy(Strategy):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Update the global weights from the active replies; a round without any changes nothing."""
+        """Update the global weights from the active replies; without any they stay, as a rule."""
         candidates = self._check(server_round, results)
         replies = collect(candidates, self._sent.vector)
         self.active = replies.clients
@@ -192,6 +206,7 @@ class FlexibleStrategy(Strategy):
             self.roster.learn_sizes(replies.clients, replies.num_examples)
             self.losses.update(replies)
             self.update(replies)
+        if len(replies) or (server_round == self.round and self.empty_round()):
             self._sent = self._pack()
         metrics: dict[str, Scalar] = {"active": len(replies), "rejected": len(self.rejected)}
         told = np.isfinite(replies.train_loss)
@@ -221,6 +236,16 @@ class FlexibleStrategy(Strategy):
     ) -> tuple[float | None, dict[str, Scalar]]:
         """Return nothing, as no client was asked."""
         return None, {}
+
+    # Resuming
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state: a strategy with the same options then does bit by bit what this one would."""
+        if take(state, "weights").shape != self.weights.shape:
+            shapes = f"{take(state, 'weights').shape} where {self.weights.shape} are expected"
+            raise ValueError(f"the state has weights of shape {shapes}")
+        super().load_state_dict(state)
+        self._sent = self._pack()
 
     # Details
 
@@ -266,7 +291,7 @@ class FlexibleStrategy(Strategy):
                 if result.metrics.get("departing") and on_time and client not in self._departing:
                     self._departing.append(client)
                 candidates[client] = read_reply(
-                    client, result, server_round, self.layout, self.reply_arrays, self.options.planned_steps
+                    client, result, server_round, self.layout, self.reply_arrays, self.work.planned_steps
                 )
             except ValueError as reason:
                 self.rejected.append((proxy.cid, str(reason)))
@@ -276,10 +301,11 @@ class FlexibleStrategy(Strategy):
         return FlatParameters(self.weights.astype(self.layout.dtype), self.layout)
 
     def _instruction(self, shared: Task, own: Task) -> FitIns:
+        options = self.work
         work: dict[str, Scalar] = (
-            {"local-epochs": self.options.local_epochs}
-            if self.options.local_epochs
-            else {"local-steps": self.options.local_steps}
+            {"local-epochs": options.local_epochs}
+            if options.local_epochs
+            else {"local-steps": options.local_steps}
         )
         config: dict[str, Scalar] = {
             "round": self.round,
@@ -287,6 +313,7 @@ class FlexibleStrategy(Strategy):
             "batch-size": self.options.batch_size,
             "model-arrays": len(self.layout.shapes),
             **work,
+            **({} if self.rule == "sgd" else {"rule": self.rule}),  # plain SGD needs no client of ours
             **dict(shared.config),
             **dict(own.config),
         }

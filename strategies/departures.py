@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from strategies.replies import Replies
+from strategies.state import Stateful
 
 SMOOTHING = 0.3  # weight of the newest loss in the running mean
 
@@ -47,13 +48,15 @@ def judge(gamma: float | None, shift: int, num_rounds: int, constant: float) -> 
 
 
 @dataclass
-class LossTracker:
+class LossTracker(Stateful):
     """Estimates Gamma_l from the losses that a client reports beside its weights.
 
     F_l(w*) is estimated by the running mean of its training loss near the global model, F_l^* by the lowest
     loss that its own local training ever reached. A client that reports no final loss counts with F_l^* = 0,
     the lower bound of every loss here, so that its Gamma_l is over- rather than underestimated.
     """
+
+    saved = ("mean", "lowest")
 
     mean: dict[int, float] = field(default_factory=dict)
     lowest: dict[int, float] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from strategies.replies import Replies
 from strategies.roster import Roster
+from strategies.state import Stateful
 
 
 def boost(since_shift: int, peak: float = 3.0) -> float:
@@ -47,7 +48,7 @@ def near_old_optimum(old_gradient: float, new_gradient: float, share: float, fac
     return old_gradient < factor * share * new_gradient
 
 
-class FastReboot:
+class FastReboot(Stateful):
     """Decides once for each arriving device whether it is boosted, and remembers it.
 
     Parameters
@@ -65,6 +66,8 @@ class FastReboot:
         ||grad F(w)|| as estimated in the last round without an undecided device: the rate is small then, so
         that local steps stay near w, which they no longer do once the arrival has restarted the rate.
     """
+
+    saved = ("boosted", "old_gradient")
 
     def __init__(self, mode: str, peak: float, factor: float) -> None:
         self.mode, self.peak, self.factor = mode, peak, factor

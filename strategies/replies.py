@@ -8,7 +8,7 @@ had come, and is named with its reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,16 +68,21 @@ class Replies:
         """delta_k = local weights - global weights, pointing downhill, shape (K, M)."""
         return np.subtract(self.vectors, self.origin, dtype=np.float64)
 
+    def blocks(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+        """Yield `deltas` a few clients at a time, as all of them may not fit into memory once more."""
+        rows = max(1, _BLOCK // max(1, self.vectors.shape[1]))
+        for start in range(0, len(self), rows):
+            part = slice(start, start + rows)
+            yield part, np.subtract(self.vectors[part], self.origin, dtype=np.float64)
+
     def weighted_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """sum_k coefficients_k delta_k in float64, shape (M,).
 
         Clients are added in ascending order, whatever the order in which they answered.
         """
         total = np.zeros(self.vectors.shape[1])
-        rows = max(1, _BLOCK // max(1, self.vectors.shape[1]))
-        for start in range(0, len(self), rows):
-            part = slice(start, start + rows)
-            total += coefficients[part] @ np.subtract(self.vectors[part], self.origin, dtype=np.float64)
+        for part, deltas in self.blocks():
+            total += coefficients[part] @ deltas
         return total
 
 

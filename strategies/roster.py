@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.state import Stateful
 
-class Roster:
+
+class Roster(Stateful):
     """The members and their shares of the objective F = sum_k p_k F_k.
 
     Clients are dense indices: a million of them are a few arrays. The names that Flower knows them by are
@@ -34,6 +36,8 @@ class Roster:
     shift
         tau_0 of the objective: the last round of the previous one, 0 if it never changed.
     """
+
+    saved = ("num_examples", "member", "gone", "joined", "shift", "_registered", "_index")
 
     def __init__(
         self, num_examples: NDArray[np.integer[Any]] | None = None, members: NDArray[np.bool_] | None = None
@@ -65,6 +69,18 @@ class Roster:
         sizes = np.where(self.member, self.num_examples, 0).astype(np.float64)
         total = sizes.sum()
         return sizes / total if total else sizes
+
+    @property
+    def data_less(self) -> NDArray[np.bool_]:
+        """Which clients are known to have no data: registered at the start, with none. Shape (N,)."""
+        empty: NDArray[np.bool_] = self.num_examples == 0
+        empty[self._registered :] = False
+        return empty
+
+    @property
+    def num_contributors(self) -> int:
+        """N of the methods that divide by it: members that have data, or of whom it is not known yet."""
+        return int((self.member & ~self.data_less).sum())
 
     def find(self, name: str) -> int | None:
         """Index of the client that Flower calls `name`; None if it is unknown."""

@@ -71,6 +71,7 @@ class Scheme(FlexibleStrategy):
 
     options_type = SchemeOptions
     options: SchemeOptions
+    saved = (*FlexibleStrategy.saved, "reboot")
 
     def setup(self) -> None:
         """Start without any arrival."""

@@ -1,5 +1,7 @@
 """The smallest client manager and proxies that drive a strategy without an engine."""
 
+import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -133,3 +135,13 @@ def work(client: int, instruction: FitIns, **metrics: Any) -> FitRes:
 def play(rounds: Rounds, online: Iterable[int] = range(N), **events: Any) -> np.ndarray:
     """A round in which all who are asked do all of their work."""
     return rounds.hear(*((c, work(c, i)) for c, i in rounds.ask(online, **events).items()))
+
+
+def stored(state: dict[str, Any]) -> dict[str, Any]:
+    """A state as it comes back from a file of arrays and one of JSON."""
+    file = io.BytesIO()
+    np.savez(file, **{key: part for key, part in state.items() if isinstance(part, np.ndarray)})
+    rest = {key: part for key, part in state.items() if not isinstance(part, np.ndarray)}
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as arrays:
+        return {**arrays, **json.loads(json.dumps(rest, allow_nan=False))}

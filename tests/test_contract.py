@@ -1,6 +1,7 @@
 """What every strategy has to keep to; a new one joins by being in `strategies.STRATEGIES`.
 
-Replies that do not count are in test_strategies_rejections.py, options in test_strategies_options.py.
+Replies that do not count are in test_strategies_rejections.py, options in test_strategies_options.py,
+resuming in test_strategies_state.py.
 What a method deliberately does otherwise is named here, beside the promise that it does not make.
 """
 
@@ -18,7 +19,14 @@ from flwr.server.strategy import DifferentialPrivacyServerSideFixedClipping
 import strategies
 
 NOT_FEDAVG: set[str] = set()  # differ from FedAvg even where all clients finish all of their steps
-OWN_SELECTION: set[str] = set()  # choose clients by something else than the seed
+UNIFORM = {
+    "fedgate",
+    "mifa",
+    "mimic",
+    "scaffold",
+    "vrl-sgd",
+}  # count all clients alike, not by their shares p_k
+OWN_SELECTION = {"fedlaavg"}  # choose clients by something else than the seed
 ONE_STEP = {"fedsgd"}  # ignore the settings of local steps and epochs
 
 every_strategy = pytest.mark.parametrize("name", strategies.STRATEGIES)
@@ -28,11 +36,12 @@ every_strategy = pytest.mark.parametrize("name", strategies.STRATEGIES)
 
 @pytest.mark.parametrize("name", sorted(set(strategies.STRATEGIES) - NOT_FEDAVG))
 def test_full_participation_is_fedavg(name: str) -> None:
-    """w + sum_k p_k delta_k with p_k = n_k / n."""
+    """w + sum_k p_k delta_k with p_k = n_k / n, or 1 / N."""
     rounds = Rounds(make(name, local_steps=1))
     expected = rounds.strategy.weights.copy()
+    shares = np.full(N, 1 / N) if name in UNIFORM else SIZES / SIZES.sum()
     for number in (1, 2):
-        expected += sum(n / SIZES.sum() * delta(k, number) for k, n in enumerate(SIZES))
+        expected += sum(p * delta(k, number) for k, p in enumerate(shares))
         np.testing.assert_allclose(play(rounds), expected, rtol=1e-12)
 
 

@@ -1,0 +1,125 @@
+"""FedLaAvg: clients that were absent longest train, and the latest update of every client counts.
+
+Yan et al. 2020, "Distributed Non-Convex Optimization with Sublinear Speedup under Intermittent Client
+Availability", Algorithm 2. In round t, with C^t the available clients and T_i the last round of client i,
+
+    B^t := the K clients of C^t with the lowest T_i,     T_i := t for i in B^t,
+    u := u + (1/N) sum_{i in B^t} (u_i^new - u_i^old),   x := x + u.
+
+The server keeps each u_i and their sum, which it divides by the current N.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.base import FlexibleStrategy
+from strategies.interfaces import Task
+from strategies.options import choose
+from strategies.replies import Replies
+from strategies.roster import Roster
+from strategies.table import SummedTable, TableOptions, extend
+
+
+def longest_absent(available: NDArray[np.intp], last: NDArray[np.int64], count: int) -> NDArray[np.intp]:
+    """Choose the `count` clients with the lowest T_i, of equal ones those with the lower index."""
+    oldest_first = np.argsort(last[available], kind="stable")
+    return np.sort(available[oldest_first[:count]])
+
+
+def relative_sizes(roster: Roster, clients: NDArray[np.intp]) -> NDArray[np.float64]:
+    """N p_i = n_i / (mean n of the members); 1 for a client of unknown size. Shape (K,)."""
+    known = roster.num_examples[roster.member & (roster.num_examples > 0)]
+    sizes = roster.num_examples[clients]
+    return np.where(sizes > 0, sizes / (known.mean() if len(known) else 1.0), 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedLaAvgOptions(TableOptions):
+    """Options of FedLaAvg; K is `clients_per_round`.
+
+    Attributes
+    ----------
+    units
+        `gradient` keeps sums of gradients and applies them with the current rate (the authors' code),
+        `update` keeps changes of the weights (Algorithm 2); the same where the rate is constant.
+    weights
+        How a client counts with its share p_i: `agg` multiplies its update by N p_i, `loss` its local
+        objective and so its learning rate (the paper), `none` counts all clients alike.
+    normalize
+        Scale incomplete work by E / s_i; the paper knows no incomplete clients, `false` takes it as it is.
+    empty
+        In a round without replies: `skip` rests, `move` applies the old updates once more (the paper).
+    """
+
+    units: str = "gradient"
+    weights: str = "agg"
+    normalize: bool = True
+    empty: str = "skip"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose("units", self.units, ("gradient", "update"))
+        choose("weights", self.weights, ("agg", "loss", "none"))
+        choose("empty", self.empty, ("skip", "move"))
+
+
+class FedLaAvg(FlexibleStrategy):
+    """Mean of all clients' latest updates; those train who were absent longest: x += (1/N) sum_i u_i."""
+
+    options_type = FedLaAvgOptions
+    options: FedLaAvgOptions
+    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "latest", "last")
+
+    def setup(self) -> None:
+        """Start as if every client had sent 0 before the first round."""
+        self.latest = SummedTable(self.layout, self.options)  # u_i
+        self.last = np.zeros(len(self.roster), np.int64)  # T_i, last round whose reply was accepted
+
+    def select(self, available: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Choose the K available clients that were absent longest; one without data would always be it."""
+        self.last = extend(self.last, len(self.roster), 0)
+        willing = available[~self.roster.data_less[available]]
+        return longest_absent(willing, self.last, self.options.clients_per_round or len(willing))
+
+    def task(self, client: int) -> Task | None:
+        """With `loss`, the gradient of N p_i F_i is N p_i times as long: that is a matter of the rate."""
+        if self.options.weights != "loss":
+            return None
+        factor = float(relative_sizes(self.roster, np.array([client]))[0])
+        return Task(config=(("learning-rate", self.learning_rate * factor),))
+
+    def update(self, replies: Replies) -> None:
+        """Replace the updates of those who replied, and move by the mean of all."""
+        self.latest.replace(replies, self._factors(replies))
+        self.last[replies.clients] = self.round
+        self._move()
+
+    def empty_round(self) -> bool:
+        """Move by the mean of the old updates, with `move`."""
+        return self.options.empty == "move" and self._move()
+
+    def on_departure(self, client: int, keep: bool) -> None:
+        """Take the update of a client that leaves the objective out of the sum; if it returns, it is new."""
+        if not keep:
+            self.latest.drop(client)
+            self.last[client : client + 1] = 0
+
+    def _factors(self, replies: Replies) -> NDArray[np.float64]:
+        """u_i / delta_i, shape (K,)."""
+        factors = np.ones(len(replies))
+        if self.options.normalize:
+            factors = replies.planned / replies.steps
+        if self.options.weights == "agg":
+            factors = factors * relative_sizes(self.roster, replies.clients)
+        return factors / -self.learning_rate if self.options.units == "gradient" else factors
+
+    def _move(self) -> bool:
+        """Apply x += (1/N) sum_i u_i, or x -= eta_t (1/N) sum_i u_i in units of gradients."""
+        rate = -self.learning_rate if self.options.units == "gradient" else 1.0
+        self.weights += rate / max(1, self.roster.num_contributors) * self.latest.total
+        return len(self.latest) > 0

@@ -1,0 +1,57 @@
+"""VRL-SGD: variance-reduced local SGD.
+
+Liang et al. 2019, "Variance Reduced Local SGD with Lower Communication Complexity", Algorithm 1. A worker
+does k steps x_i -= gamma (g(x_i) - D_i); at the synchronisation with mean xbar
+
+    D_i := D_i + (xbar - x_i) / (k gamma),   x_i := xbar.
+
+With complete workers it is FedGATE with gamma = 1. An incomplete worker divides by its own steps, and then
+the D_i no longer sum to 0: FedGATE's per-step mode is the better choice there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from strategies.fedgate import GradientTracking
+from strategies.options import Options
+from strategies.replies import Replies
+from strategies.table import TableOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class VRLSGDOptions(TableOptions):
+    """Options of VRL-SGD.
+
+    Attributes
+    ----------
+    warm_up
+        VRL-SGD-W: a single step in the first round, so that the D_i start as differences of gradients.
+    """
+
+    warm_up: bool = False
+
+
+class VRLSGD(GradientTracking):
+    """Uniform mean of the local models, with local steps corrected by the differences at the last one."""
+
+    options_type = VRLSGDOptions
+    options: VRLSGDOptions
+    rule: ClassVar[str] = "corrected"
+
+    @property
+    def work(self) -> Options:
+        """What clients are asked to do in the present round."""
+        if self.options.warm_up and self.round <= 1:
+            return replace(self.options, local_steps=1, local_epochs=0)
+        return self.options
+
+    def update(self, replies: Replies) -> None:
+        """Move to the mean model and update the D_i of those who replied."""
+        mean = replies.weighted_sum(np.full(len(replies), 1 / len(replies)))
+        per_delta = 1 / (self.learning_rate * replies.steps)
+        self.track(replies, lambda part, deltas: per_delta[part, None] * (mean - deltas))
+        self.weights += mean

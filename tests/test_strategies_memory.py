@@ -1,0 +1,401 @@
+"""MIFA, FedLaAvg and MimiC: what the server remembers of each client, and the limits that the papers prove.
+
+The golden trajectories are in test_golden.py, what all strategies have in common in test_contract.py.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import SIZES, START, M, N, Rounds, delta, make, play, reply, stored, work
+from flwr.common import ndarrays_to_parameters
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import strategies
+from strategies import Roster
+from strategies.schedules import Geometric
+
+E = 4
+
+# Random participation, arrivals and departures against the definitions, client by client
+
+ROUNDS = st.lists(
+    st.tuples(
+        st.dictionaries(st.integers(0, N - 1), st.integers(1, E), max_size=N),  # s_k of those who reply
+        st.none() | st.integers(0, N - 1),  # who arrives, or departs if it is there
+    ),
+    min_size=1,
+    max_size=8,
+)
+RUNS = {
+    "rounds": ROUNDS,
+    "departure": st.sampled_from(["include", "exclude"]),
+    "in_memory": st.sampled_from([0.0, 1.0]),
+}
+
+
+class Run:
+    """Plays a table of rounds; `members` and `rate` are what a definition needs besides the replies."""
+
+    def __init__(self, name: str, rounds: Any, departure: str, in_memory: float, **options: Any) -> None:
+        self.table, self.departure = rounds, departure
+        schedule = Geometric(factor=0.9)
+        general = {"local_steps": E, "departure": departure, "table_memory": in_memory}
+        self.strategy: Any = make(name, range(N - 1), lr_schedule=schedule, **general, **options)
+        self.members, self.gone = set(range(N - 1)), set[int]()
+        self.joined, self.left = list[int](), list[int]()
+
+    def __iter__(self) -> Any:
+        """Yield the replies of each round, {client: (delta, s)}; the lists of who joined and left are new."""
+        rounds = Rounds(self.strategy)
+        for number, (steps, moved) in enumerate(self.table, start=1):
+            self.joined, self.left = [], []
+            arrived, departed = [], []
+            if moved is not None and moved in self.members - self.gone:
+                departed = [moved]
+                self.gone.add(moved)
+                if self.departure == "exclude":
+                    self.members.remove(moved)
+                    self.left = departed
+            elif moved is not None:
+                arrived = [moved]
+                self.gone.discard(moved)
+                if moved not in self.members:
+                    self.members.add(moved)
+                    self.joined = arrived
+            there = {client: s for client, s in steps.items() if client in self.members - self.gone}
+            self.before = self.strategy.weights.copy()
+            asked = rounds.ask(there, arrived, departed)
+            rounds.hear(*((c, work(c, i, steps=there[c])) for c, i in asked.items()))
+            self.rate = self.strategy.learning_rate
+            yield {client: (delta(client, number), s) for client, s in sorted(there.items())}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    **RUNS, first_round=st.sampled_from(["zeros", "wait", "seen"]), empty=st.sampled_from(["skip", "move"])
+)
+def test_mifa_is_its_table(first_round: str, empty: str, **table: Any) -> None:
+    """Overwrite, keep, drop: w -= eta (1/N) sum G by the table of this moment."""
+    run = Run("mifa", **table, first_round=first_round, empty=empty)
+    G: dict[int, np.ndarray] = {}
+    waiting = first_round == "wait"
+    for replies in run:
+        for client in run.left:
+            G.pop(client, None)
+        G |= {client: -d / run.rate * E / s for client, (d, s) in replies.items()}
+        waiting = waiting and len(G) < len(run.members)
+        expected = run.before.copy()
+        if (replies or empty == "move") and not waiting and G:
+            expected -= run.rate * sum(G.values()) / (len(G) if first_round == "seen" else len(run.members))
+        np.testing.assert_allclose(run.strategy.weights, expected, rtol=1e-9, atol=1e-12)
+        assert sorted(run.strategy.latest.clients.tolist()) == sorted(G)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(**RUNS, units=st.sampled_from(["gradient", "update"]), empty=st.sampled_from(["skip", "move"]))
+def test_fedlaavg_moves_by_the_mean_of_the_latest(units: str, empty: str, **table: Any) -> None:
+    """sum / N is the mean of all members' latest updates, 0 for those never seen (Algorithm 2)."""
+    run = Run("fedlaavg", **table, units=units, empty=empty)
+    u: dict[int, np.ndarray] = {}
+    for replies in run:
+        for client in run.left:
+            u.pop(client, None)
+        n = {client: SIZES[client] for client in run.members}
+        unit = -1 / run.rate if units == "gradient" else 1.0
+        for client, (d, s) in replies.items():
+            u[client] = unit * len(n) * n[client] / sum(n.values()) * E / s * d
+        mean = sum((u.get(client, np.zeros(M)) for client in run.members), np.zeros(M)) / max(1, len(n))
+        moves = bool(replies) or empty == "move"
+        expected = run.before + moves * mean / unit
+        np.testing.assert_allclose(run.strategy.latest.total / max(1, len(n)), mean, atol=1e-11)
+        np.testing.assert_allclose(run.strategy.weights, expected, rtol=1e-9, atol=1e-11)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(**RUNS, units=st.sampled_from(["gradient", "update"]), float32=st.booleans())
+def test_mimic_corrections_sum_to_zero(units: str, float32: bool, **table: Any) -> None:
+    """sum_i c_i = 0 over the members after every round; each c_i is what Algorithm 1 and the handover say."""
+    precision: dict[str, Any] = {"table_dtype": "float32"} if float32 else {}
+    run = Run("mimic", **table, units=units, **precision)
+    close = {"rtol": 1e-5, "atol": 1e-5} if float32 else {"rtol": 1e-9, "atol": 1e-11}
+    c = {client: np.zeros(M) for client in range(N - 1)}
+    for replies in run:
+        for client in run.left:
+            handed = c.pop(client)
+            c = {other: vector + handed / len(c) for other, vector in c.items()}
+        c |= {client: np.zeros(M) for client in run.joined}
+        expected = run.before
+        if replies:
+            ghat = {k: -d if units == "update" else -d / (run.rate * s) for k, (d, s) in replies.items()}
+            v = sum(g + c[client] for client, g in ghat.items()) / len(ghat)
+            c |= {client: v - g for client, g in ghat.items()}
+            expected = run.before - (1 if units == "update" else E * run.rate) * v
+        members = np.array(sorted(run.members), np.intp)
+        ours = run.strategy.corrections(members)
+        np.testing.assert_allclose(ours, np.array([c[k] for k in members]).reshape(-1, M), **close)
+        np.testing.assert_allclose(ours.sum(axis=0), 0, atol=close["atol"])
+        np.testing.assert_allclose(run.strategy.weights, expected, **close)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(**RUNS, name=st.sampled_from(["mifa", "fedlaavg", "mimic"]), cut=st.integers(0, 8))
+def test_resuming_changes_nothing(name: str, cut: int, **table: Any) -> None:
+    """State stored after any round and loaded into a new object, whose table may be elsewhere: same bits."""
+    whole, stopped = Run(name, **table), Run(name, **table)
+    for number, (_, _) in enumerate(zip(whole, stopped, strict=True)):
+        if number == cut:
+            fresh = Run(name, **{**table, "in_memory": 1 - table["in_memory"]}).strategy
+            fresh.load_state_dict(stored(stopped.strategy.state_dict()))
+            stopped.strategy.__dict__.update(fresh.__dict__)  # goes on in the same Run
+        np.testing.assert_array_equal(stopped.strategy.weights, whole.strategy.weights)
+
+
+# Limits on quadratics: F_k(x) = (x - e_k)^2
+
+
+class Quadratics:
+    """Clients with one local step and the optimum e_k; who takes part is said round by round."""
+
+    def __init__(self, name: str, optima: Any, rate: float, start: float = 3.0, **options: Any) -> None:
+        self.e, self.rate = np.array(optima, float), rate
+        roster = Roster(np.ones(len(self.e), int))
+        self.strategy: Any = strategies.make(
+            name,
+            ndarrays_to_parameters([np.array([start])]),
+            roster,
+            local_steps=1,
+            learning_rate=rate,
+            **options,
+        )
+        self.rounds = Rounds(self.strategy)
+
+    def play(self, *clients: int, departed: Any = ()) -> float:
+        x = self.strategy.weights[0]
+        asked = self.rounds.ask(clients, departed=departed)
+        return float(
+            self.rounds.hear(
+                *((k, reply(i, [-self.rate * 2 * (x - self.e[k])], 1, steps=1)) for k, i in asked.items())
+            )[0]
+        )
+
+
+@pytest.mark.parametrize(("t1", "t2"), [(3, 5), (1, 1), (7, 2)])
+def test_example_1_of_fedlaavg(t1: int, t2: int) -> None:
+    """Client 1 is there for t1 rounds, client 2 for the next t2, and so on (Yan et al., Theorem 1).
+
+    FedAvg is at q^(k(t1+t2)) x0 + (1 - q^(k(t1+t2))) X after k periods, and so ends at X; FedLaAvg ends at
+    the optimum (e1 + e2) / 2.
+    """
+    gamma, e1, e2, x0 = 0.05, 0.0, 10.0, 3.0
+    q = 1 - 2 * gamma
+    X = (q**t2 * (e1 - e2) + e2 - e1 * q ** (t1 + t2)) / (1 - q ** (t1 + t2))
+    fedavg = Quadratics("fedavg", [e1, e2], gamma, x0)
+    fedlaavg = Quadratics("fedlaavg", [e1, e2], gamma, x0, clients_per_round=1)
+    for k in range(1, 1 + 700 // (t1 + t2)):
+        for client in [0] * t1 + [1] * t2:
+            end = fedavg.play(client)
+            latest = fedlaavg.play(client)
+        left = q ** (k * (t1 + t2))
+        assert end == pytest.approx(left * x0 + (1 - left) * X, rel=1e-12)
+    assert end == pytest.approx(X, rel=1e-12)
+    assert latest == pytest.approx((e1 + e2) / 2, rel=1e-9)
+    assert abs(X - (e1 + e2) / 2) > 0.01
+
+
+@pytest.mark.parametrize("name", ["mifa", "fedlaavg", "mimic"])
+def test_optimum_in_spite_of_dropouts(name: str) -> None:
+    """One local step, constant rate, the first round not full: exactly the mean of the e_k."""
+    run = Quadratics(name, [0.0, 1.0, 5.0, -3.0], 0.05)
+    rng = np.random.default_rng(0)
+    run.play(2)
+    for _ in range(1200):
+        x = run.play(*np.flatnonzero(rng.random(4) < [0.9, 0.5, 0.4, 0.3]).tolist())
+    assert x == pytest.approx(0.75, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["mifa", "fedlaavg", "mimic"])
+@pytest.mark.parametrize("departure", ["include", "exclude"])
+def test_optimum_after_a_departure(name: str, departure: str) -> None:
+    """Excluded: exactly that of the others; included: drawn towards the client that left."""
+    run = Quadratics(name, [0.0, 2.0, 40.0], 0.05, departure=departure)
+    for number in range(30):
+        run.play(number % 3, (number + 1) % 3)
+    run.play(0, 1, departed=[2])
+    for number in range(600):
+        x = run.play(number % 2)
+    if departure == "exclude":
+        assert x == pytest.approx(1.0, abs=1e-9)
+    else:
+        assert x > 2
+
+
+# MIFA
+
+
+def test_mifa_does_not_wait_again_for_an_arrival() -> None:
+    rounds = Rounds(make("mifa", range(N - 1), first_round="wait"))
+    start = rounds.strategy.weights.copy()
+    np.testing.assert_array_equal(play(rounds, [0, 1, 2]), start)
+    before = play(rounds, [3])
+    assert not np.array_equal(before, start)
+    assert not np.array_equal(play(rounds, [0], arrived=[N - 1]), before)
+
+
+def test_mifa_waits_for_nobody_who_has_left() -> None:
+    rounds = Rounds(make("mifa", first_round="wait"))
+    start = play(rounds, [0, 1, 2])
+    assert not np.array_equal(play(rounds, [0], departed=[3, 4]), start)
+
+
+def test_mifa_takes_incomplete_work_as_it_is_if_told_so() -> None:
+    whole, half = (Rounds(make("mifa", local_steps=4, normalize=False)) for _ in range(2))
+    for rounds, steps in ((whole, 4), (half, 2)):
+        asked = rounds.ask([0])
+        rounds.hear((0, work(0, asked[0], steps=steps)))
+    np.testing.assert_array_equal(whole.strategy.weights, half.strategy.weights)
+
+
+# FedLaAvg
+
+
+def test_fedlaavg_selects_who_was_absent_longest() -> None:
+    """Never seen first, then by last accepted round, ties by index; a lost reply is no participation."""
+    rounds = Rounds(make("fedlaavg", range(N - 1), clients_per_round=2))
+    assert sorted(play_some(rounds, [0, 1, 2, 3])) == [0, 1]
+    assert sorted(play_some(rounds, [0, 1, 2, 3], lost=[3])) == [2, 3]
+    assert sorted(play_some(rounds, [0, 1, 2, 3])) == [0, 3]
+    assert sorted(play_some(rounds, range(N), arrived=[N - 1])) == [1, N - 1]
+    assert sorted(play_some(rounds, [0, 3])) == [0, 3]
+    assert sorted(play_some(rounds, range(N), departed=[2])) == [1, N - 1]
+    assert sorted(play_some(rounds, range(N), arrived=[2])) == [0, 2]  # came back, as a new one
+
+
+def play_some(rounds: Rounds, online: Any, lost: Any = (), **events: Any) -> dict[int, Any]:
+    asked = rounds.ask(online, **events)
+    rounds.hear(*((c, work(c, i)) for c, i in asked.items() if c not in lost))
+    return asked
+
+
+def test_fedlaavg_does_not_ask_who_has_no_data() -> None:
+    """It would be the longest absent for ever; nor is it part of N."""
+    sizes = np.array([10, 0, 30])
+    strategy = strategies.make(
+        "fedlaavg", ndarrays_to_parameters(START), Roster(sizes), clients_per_round=1, weights="none"
+    )
+    rounds = Rounds(strategy)
+    chosen = []
+    for _ in range(4):
+        asked = rounds.ask(range(3))
+        chosen += [*asked]
+        rounds.hear(*((c, reply(i, np.ones(M), 10)) for c, i in asked.items()))
+    assert chosen == [0, 2, 0, 2]
+    start = np.concatenate([array.ravel() for array in START])
+    np.testing.assert_allclose(strategy.weights, start + 0.5 + 1 + 1 + 1)  # one update of two, then both
+
+
+def test_fedlaavg_scales_the_loss_by_the_rate() -> None:
+    """With one local step, N p_k times the rate (`loss`) is N p_k times the update (`agg`)."""
+    loss, agg = (Rounds(make("fedlaavg", weights=kind, local_steps=1)) for kind in ("loss", "agg"))
+    for number in (1, 2):
+        rates = {}
+        for rounds in (loss, agg):
+            asked = rounds.ask(range(number, N))
+            rates = {c: float(i.config["learning-rate"]) / 0.1 for c, i in asked.items()}
+            rounds.hear(
+                *((c, reply(i, rates[c] * delta(c, number), int(SIZES[c]))) for c, i in asked.items())
+            )
+            if rounds is loss:
+                assert rates == pytest.approx({c: SIZES[c] / SIZES.mean() for c in asked})
+        assert rates == dict.fromkeys(range(number, N), 1.0)
+        np.testing.assert_allclose(loss.strategy.weights, agg.strategy.weights, rtol=1e-12)
+
+
+def test_fedlaavg_loss_with_unknown_sizes() -> None:
+    """Before a client tells its size it counts as one of average size."""
+    rounds = Rounds(strategies.make("fedlaavg", ndarrays_to_parameters(START), Roster(), weights="loss"))
+    for name in "abc":
+        rounds.strategy.roster.register(name)
+    asked = rounds.ask(range(3), arrived=range(3))
+    assert [i.config["learning-rate"] for i in asked.values()] == [0.1] * 3
+
+
+# MimiC
+
+
+def test_mimic_warms_up_with_everybody() -> None:
+    """Until the first have replied, all who are available are asked."""
+    rounds = Rounds(make("mimic", clients_per_round=2, warm_up=True))
+    assert len(rounds.ask(range(N))) == N
+    rounds.hear()
+    assert len(play_some(rounds, range(1, N))) == N - 1
+    assert len(play_some(rounds, range(N))) == 2
+
+
+def test_mimic_rates() -> None:
+    """`code`: E times the clients' rate; `paper`: its own, decaying; in units of updates neither matters."""
+    ends = {}
+    for options in (("code", 0.01), ("paper", 0.4), ("paper", 0.2)):
+        rate, own = options
+        decay = 0.5 if rate == "paper" else 1.0
+        rounds = Rounds(make("mimic", local_steps=4, rate=rate, global_rate=own, global_decay=decay))
+        ends[options] = [rounds.strategy.weights.copy(), play(rounds), play(rounds)]
+    code, same, half = (np.diff(end, axis=0) for end in ends.values())
+    np.testing.assert_allclose(code[0], same[0])  # 4 * 0.1
+    np.testing.assert_allclose(same[0], 2 * half[0])
+    np.testing.assert_allclose(code[1], 2 * same[1])
+    updates = [
+        play(Rounds(make("mimic", units="update", rate=rate, global_rate=7.0))) for rate in ("code", "paper")
+    ]
+    np.testing.assert_array_equal(*updates)
+
+
+def test_mimic_forgets_all_when_everybody_has_left() -> None:
+    rounds = Rounds(make("mimic", [0, 1]))
+    play(rounds, [0, 1])
+    play(rounds, [0])
+    play(rounds, [], departed=[0, 1])
+    assert not rounds.strategy.handed_over.any()
+    play(rounds, [2], arrived=[2])
+    np.testing.assert_allclose(rounds.strategy.corrections(np.array([2])), 0, atol=1e-15)
+
+
+# Empty rounds
+
+
+@pytest.mark.parametrize("name", ["mifa", "fedlaavg"])
+def test_empty_round_moves_along_the_memory(name: str) -> None:
+    """`move` does the step of the round before once more, with the rate of now, and sends the result."""
+    rounds = Rounds(make(name, empty="move", lr_schedule=Geometric(factor=0.5)))
+    nobody = rounds.strategy.weights.copy()
+    rounds.ask([])
+    np.testing.assert_array_equal(rounds.hear(), nobody)
+    before = rounds.strategy.weights.copy()
+    after = play(rounds)
+    rounds.ask([])
+    moved = rounds.hear()
+    np.testing.assert_allclose(moved - after, 0.5 * (after - before))
+    np.testing.assert_array_equal(rounds.parameters.vector, moved)
+    assert rounds.metrics == {"active": 0, "rejected": 0}
+    rounds.number -= 1  # a round that is closed does not move again
+    np.testing.assert_array_equal(rounds.hear(), moved)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("mifa", "first_round", "all"),
+        ("mifa", "empty", "stay"),
+        ("fedlaavg", "units", "mean"),
+        ("fedlaavg", "weights", "n"),
+        ("fedlaavg", "empty", ""),
+        ("mimic", "units", "mean"),
+        ("mimic", "rate", "slow"),
+        ("mimic", "global_rate", 0.0),
+        ("mimic", "global_decay", 1.5),
+    ],
+)
+def test_options_are_checked(name: str, option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{option.replace('_', '-')} is {value!r}; (choose|it must)"):
+        make(name, **{option: value})

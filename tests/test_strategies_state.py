@@ -1,0 +1,117 @@
+"""A training that was interrupted goes on as if nothing had happened.
+
+Part of the contract of every strategy, see test_contract.py.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import START, N, NamedProxy, Rounds, make, play, stored, work
+from flwr.common import ndarrays_to_parameters
+from flwr.server.client_manager import SimpleClientManager
+
+import strategies
+from strategies.schedules import Staircase
+
+every_strategy = pytest.mark.parametrize("name", strategies.STRATEGIES)
+
+VARIANTS: dict[str, list[dict[str, Any]]] = {  # options of a method that add to its state
+    "scheme-c": [{"reboot": "auto"}],
+    "mifa": [{"first_round": "wait", "empty": "move"}, {"table_memory": 0.0}],
+    "fedlaavg": [{"table_memory": 0.0, "table_dtype": "float32"}],
+    "mimic": [{"table_memory": 0.0}, {"warm_up": True}],
+}
+CASES = [(name, own) for name in strategies.STRATEGIES for own in [{}, *VARIANTS.get(name, [])]]
+
+
+def begin(name: str, dtype: Any, own: dict[str, Any]) -> Rounds:
+    strategy = strategies.make(
+        name,
+        ndarrays_to_parameters([array.astype(dtype) for array in START]),
+        make(name, range(3)).roster,
+        clients_per_round=4,
+        lr_schedule=Staircase(),
+        departure="auto",
+        num_rounds=9,
+        **own,
+    )
+    return Rounds(strategy)
+
+
+def go(rounds: Rounds, last: int) -> list[np.ndarray]:
+    """Rounds with arrivals, departures and lost replies, round 7 an empty one; the weights after each.
+
+    In round 4 client 1 says that it departs; it returns in round 8.
+    """
+    ends = []
+    while rounds.number < last:
+        number = rounds.number + 1
+        arrived, departed = {3: [3], 6: [4], 8: [1]}.get(number, []), {5: [2]}.get(number, [])
+        online = np.flatnonzero(np.random.default_rng(number).random(N) < 0.8)
+        asked = rounds.ask({1, *online} if number >= 6 else {1, *online} - {4}, arrived, departed)
+        replies = [(c, work(c, i, final_loss=0.1 / number)) for c, i in asked.items() if c != number % 3]
+        if number == 4:
+            assert 1 not in dict(replies)
+            replies.append((1, work(1, asked[1], departing=True)))
+        ends.append(rounds.hear(*replies if number != 7 else []))
+    return ends
+
+
+@pytest.mark.parametrize(("name", "own"), CASES, ids=str)
+@pytest.mark.parametrize("after", [0, 4, 7])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_resumed_run_is_the_same(name: str, own: dict[str, Any], after: int, dtype: Any) -> None:
+    """state_dict, to files and back, into a new object: bit by bit what would have come without the stop."""
+    whole, stopped, resumed = (begin(name, dtype, own) for _ in range(3))
+    expected = go(whole, 10)
+    go(stopped, after)
+    assert stopped.strategy._departing == ([1] if after == 4 else [])
+    resumed.strategy.load_state_dict(stored(stopped.strategy.state_dict()))
+    resumed.number = after
+    resumed.parameters = resumed.strategy.initialize_parameters(resumed.manager)
+    np.testing.assert_array_equal(resumed.parameters.vector, stopped.parameters.vector)
+    np.testing.assert_array_equal(go(resumed, 10), expected[after:])
+    assert resumed.strategy.events == whole.strategy.events
+    ends = [stored(rounds.strategy.state_dict()) for rounds in (whole, resumed)]
+    assert ends[0].keys() == ends[1].keys()
+    for key, value in ends[0].items():
+        np.testing.assert_array_equal(ends[1][key], value, err_msg=key)
+
+
+@every_strategy
+def test_state_is_a_copy(name: str) -> None:
+    """Further rounds of a strategy change neither what it returned nor what it was given."""
+    rounds, other = Rounds(make(name)), Rounds(make(name))
+    play(rounds)
+    state = stored(rounds.strategy.state_dict())
+    other.strategy.load_state_dict(state)
+    before = stored(state)
+    play(other)
+    for key, value in before.items():
+        np.testing.assert_array_equal(state[key], value, err_msg=key)
+
+
+@every_strategy
+def test_wrong_state_is_refused(name: str) -> None:
+    state = make(name).state_dict()
+    for key in state:
+        with pytest.raises(ValueError, match=f"the state has no '.*{key.split('.')[-1]}'"):
+            make(name).load_state_dict({k: v for k, v in state.items() if k != key})
+    other = strategies.make(name, ndarrays_to_parameters([np.zeros(4)]))
+    with pytest.raises(ValueError, match=r"weights of shape \(9,\) where \(4,\) are expected"):
+        other.load_state_dict(state)
+
+
+def test_state_keeps_the_names_of_clients() -> None:
+    """Flower's names of clients, in the order in which they were first seen."""
+    manager = SimpleClientManager()
+    strategy = strategies.make("mimic", ndarrays_to_parameters(START))
+    for number, client in enumerate(["ß", "10", "phone"], start=1):
+        manager.register(NamedProxy(client))
+        strategy.configure_fit(number, strategy.initialize_parameters(manager), manager)
+    again = strategies.make("mimic", ndarrays_to_parameters(START))
+    again.load_state_dict(stored(strategy.state_dict()))
+    assert [again.roster.find(name) for name in ("ß", "10", "phone", "0")] == [0, 1, 2, None]
+    assert again.roster.num_members == 3
+    assert again.roster.register("new") == 3
