@@ -56,16 +56,18 @@ class FlexibleClient(Client):
         return GetPropertiesRes(OK, {"client-id": self.client})
 
     def fit(self, ins: FitIns) -> FitRes:
-        """Train; a client that drops in mid-round or fails answers with a status that is not OK."""
+        """Train; a client that drops, fails or loses its reply answers with a status that is not OK."""
         arrays = parameters_to_ndarrays(ins.parameters)
         count = int(ins.config["model-arrays"])
-        completion = float(self.trace.round(int(ins.config["round"])).completion[self.client])
+        server_round = int(ins.config["round"])
+        completion = float(self.trace.round(server_round).completion[self.client])
         weights = np.concatenate([array.ravel() for array in arrays[:count]])
         job = Job(self.client, arrays[count:], dict(ins.config), completion)
         answers = self.player.fit(weights, [job])
         if answers.failures:
-            reason = Status(Code.FIT_NOT_IMPLEMENTED, answers.failures[0][1])
-            return FitRes(reason, Parameters([], "numpy.ndarray"), 0, {})
+            return _no_reply(answers.failures[0][1])
+        if self.trace.lost(server_round)[self.client]:
+            return _no_reply("reply lost")
         _, extra, metrics, num_examples = answers.updates[0]
         local = self.player.model.split(answers.vectors[0])
         return FitRes(OK, ndarrays_to_parameters([*local, *extra]), num_examples, dict(metrics))
@@ -75,6 +77,10 @@ class FlexibleClient(Client):
         weights = np.concatenate([array.ravel() for array in parameters_to_ndarrays(ins.parameters)])
         loss, num_examples, accuracy = self.player.evaluate(weights, self.client)
         return EvaluateRes(OK, loss, num_examples, {"accuracy": accuracy})
+
+
+def _no_reply(reason: str) -> FitRes:
+    return FitRes(Status(Code.FIT_NOT_IMPLEMENTED, reason), Parameters([], "numpy.ndarray"), 0, {})
 
 
 def client_fn(context: Context) -> Client:

@@ -26,10 +26,14 @@ class SGD:
         What the method sent after the weights.
     config
         The scalars of the task.
+    state
+        What the client remembers of its last accepted round, by name; empty at first.
     """
 
-    def __init__(self, weights: Tensor, arrays: Sequence[Tensor], config: Config) -> None:
-        self.weights, self.arrays, self.config = weights, arrays, config
+    def __init__(
+        self, weights: Tensor, arrays: Sequence[Tensor], config: Config, state: Mapping[str, Tensor]
+    ) -> None:
+        self.weights, self.arrays, self.config, self.state = weights, arrays, config, dict(state)
 
     def step(self, y: Tensor, gradient: Oracle, rate: float) -> None:
         """Do one local step: change `y` in place."""
@@ -38,6 +42,10 @@ class SGD:
     def upload(self, y: Tensor, steps: int, rate: float) -> list[Tensor]:
         """Return the method's own arrays that follow the local weights `y` after `steps` steps."""
         return []
+
+    def remember(self, y: Tensor, steps: int, rate: float) -> dict[str, Tensor]:
+        """Return the state after this round, should the reply be accepted."""
+        return self.state
 
 
 class Proximal(SGD):
@@ -63,7 +71,7 @@ class Corrected(SGD):
         y.sub_(step, alpha=rate)
 
 
-RULES: dict[str, Callable[[Tensor, Sequence[Tensor], Config], SGD]] = {
+RULES: dict[str, type[SGD]] = {
     "sgd": SGD,
     "proximal": Proximal,
     "corrected": Corrected,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.flat import FlatModel
+from clients.memory import Memory
 from clients.rules import RULES, SGD, Config
 from tasks import FederatedData
 from traces import finished_steps
@@ -35,12 +36,15 @@ class Update:
         Scalars: `client-id`, `round`, `steps`, `train-loss` (mean over the steps), `final-loss` (last step).
     num_examples
         n_k.
+    memory
+        What the client remembers from now on; None where the method needs no memory at the client.
     """
 
     vector: NDArray[np.float32]
     extra: list[NDArray[Any]]
     metrics: dict[str, int | float]
     num_examples: int
+    memory: Memory | None = None
 
 
 def batches(
@@ -68,7 +72,7 @@ def planned_steps(config: Config, num_examples: int) -> int:
     return epochs * -(-num_examples // batch_size)
 
 
-def rule_of(config: Config) -> Callable[[Tensor, Sequence[Tensor], Config], SGD]:
+def rule_of(config: Config) -> type[SGD]:
     """Return the rule that the server asks for.
 
     Raises
@@ -91,6 +95,7 @@ def train(
     config: Config,
     completion: float,
     seed: int,
+    memory: Memory | None = None,
 ) -> Update:
     """Train one client as far as its availability lets it.
 
@@ -105,11 +110,14 @@ def train(
     arrays
         The method's own arrays.
     config
-        Scalars of the task: `round`, `local-steps` or `local-epochs`, `batch-size`, `learning-rate`, `rule`.
+        Scalars of the task: `round`, `local-steps` or `local-epochs`, `batch-size`, `learning-rate`, `rule`,
+        and `last-accepted` where the method needs memory at the client.
     completion
         Share of the planned steps that gets done.
     seed
         With client and round it determines the batches.
+    memory
+        What the client remembers; None: nothing yet.
 
     Raises
     ------
@@ -130,26 +138,36 @@ def train(
     model.load(weights)
     y, rate = model.vector, float(config["learning-rate"])
     own = [torch.from_numpy(np.array(a)).to(model.device) for a in arrays]
-    rule = rule_of(config)(y.clone(), own, config)
-    losses: list[Tensor] = []
+    remembered, resync = (memory or Memory()).open(int(config.get("last-accepted", 0)))
+    state = {key: torch.from_numpy(np.array(v)).to(model.device) for key, v in remembered.committed.items()}
+    rule = rule_of(config)(y.clone(), own, config, state)
+    losses: list[Tensor] = []  # of each step's first gradient, where a method takes several
     for batch in zip(torch.split(inputs, lengths), torch.split(targets, lengths), strict=True):
+        done = len(losses)
 
-        def gradient(at: Tensor, batch: tuple[Tensor, Tensor] = batch) -> Tensor:
+        def gradient(at: Tensor, batch: tuple[Tensor, Tensor] = batch, done: int = done) -> Tensor:
             value, loss = model.gradient(at, batch)
-            losses.append(loss)
+            if len(losses) == done:
+                losses.append(loss)
             return value
 
         rule.step(y, gradient, rate)
     reported = torch.stack(losses).double().cpu()
+    metrics: dict[str, int | float] = {
+        "client-id": client,
+        "round": int(config["round"]),
+        "steps": steps,
+        "train-loss": float(reported.mean()),
+        "final-loss": float(reported[-1]),
+    }
+    if "last-accepted" in config:
+        new = {key: value.cpu().numpy() for key, value in rule.remember(y, steps, rate).items()}
+        remembered = remembered.stage(int(config["round"]), new)
+        metrics |= {"resync": True} if resync else {}
     return Update(
         vector=y.cpu().numpy().copy(),
         extra=[a.cpu().numpy() for a in rule.upload(y, steps, rate)],
-        metrics={
-            "client-id": client,
-            "round": int(config["round"]),
-            "steps": steps,
-            "train-loss": float(reported.mean()),
-            "final-loss": float(reported[-1]),
-        },
+        metrics=metrics,
         num_examples=num_examples,
+        memory=remembered if "last-accepted" in config else None,
     )

@@ -12,6 +12,7 @@ from torch import nn
 
 from clients.evaluation import evaluate
 from clients.flat import FlatModel
+from clients.memory import Memory
 from clients.training import DroppedError, Update, train
 from tasks import FederatedData
 
@@ -27,12 +28,15 @@ class Job(NamedTuple):
         What it got besides the weights.
     completion
         Share of the planned steps that its availability lets it finish.
+    memory
+        What it remembers; None: nothing yet.
     """
 
     client: int
     arrays: Sequence[NDArray[Any]]
     config: dict[str, Any]
     completion: float
+    memory: Memory | None = None
 
 
 class Answers(NamedTuple):
@@ -44,12 +48,15 @@ class Answers(NamedTuple):
         Local weights of those who succeeded, shape (K, M).
     updates
         (client, extra arrays, metrics, n_k) of each of them.
+    memories
+        What each of them remembers from now on; None where the method needs no memory at the client.
     failures
         (client, reason) of the others.
     """
 
     vectors: NDArray[np.float32]
     updates: list[tuple[int, list[NDArray[Any]], dict[str, int | float], int]]
+    memories: list[Memory | None]
     failures: list[tuple[int, str]]
 
 
@@ -78,6 +85,7 @@ class VirtualClients:
         """Train each client from the same weights, shape (M,); what one of them raises is its own failure."""
         vectors = np.empty((len(jobs), len(weights)), np.float32)
         updates: list[tuple[int, list[NDArray[Any]], dict[str, int | float], int]] = []
+        memories: list[Memory | None] = []
         failures: list[tuple[int, str]] = []
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # small models gain nothing from more, and results stay the same everywhere
@@ -92,9 +100,10 @@ class VirtualClients:
                 else:
                     vectors[len(updates)] = update.vector
                     updates.append((job.client, update.extra, update.metrics, update.num_examples))
+                    memories.append(update.memory)
         finally:
             torch.set_num_threads(threads)
-        return Answers(vectors[: len(updates)], updates, failures)
+        return Answers(vectors[: len(updates)], updates, memories, failures)
 
     def evaluate(self, weights: NDArray[Any], client: int) -> tuple[float, int, float]:
         """Loss, number of examples and accuracy on one client's hold-out."""
@@ -105,5 +114,13 @@ class VirtualClients:
 
     def _train(self, weights: NDArray[Any], job: Job) -> Update:
         return train(
-            self.model, self.data, job.client, weights, job.arrays, job.config, job.completion, self.seed
+            self.model,
+            self.data,
+            job.client,
+            weights,
+            job.arrays,
+            job.config,
+            job.completion,
+            self.seed,
+            job.memory,
         )

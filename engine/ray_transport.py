@@ -61,7 +61,7 @@ class RayTransport(VirtualTransport):
         Number of actors; 0: one for each share of a GPU, or for each CPU core where there is no GPU.
     client_gpus
         Share of a GPU for each actor; 0 trains on the CPU.
-    initial, availability, defaults
+    initial, availability, defaults, lost
         See `VirtualTransport`.
     """
 
@@ -105,7 +105,7 @@ class RayTransport(VirtualTransport):
             except RayError as error:
                 reason = self._replace(worker, error)
                 nothing = np.empty((0, len(weights)), np.float32)
-                answers.append(Answers(nothing, [], [(job.client, reason) for job in hand]))
+                answers.append(Answers(nothing, [], [], [(job.client, reason) for job in hand]))
         return answers
 
     def run_evaluation(self, weights: NDArray[Any], client: int) -> tuple[float, int, float]:

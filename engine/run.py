@@ -101,7 +101,7 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
         "batch-size": settings.batch_size,
         "learning-rate": settings.learning_rate,
     }
-    general = (experiment.initial, availability, defaults)
+    general = (experiment.initial, availability, defaults, experiment.trace.lost)
     player = (experiment.data, experiment.build_model, settings.seed)
     if settings.engine == "inline":
         device = "cuda" if settings.client_gpus and torch.cuda.is_available() else "cpu"

@@ -24,6 +24,7 @@ from flwr.common import (
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
+from clients.memory import Memory
 from clients.virtual import Answers, Job, VirtualClients
 from engine.transport import (
     ClientFailure,
@@ -50,6 +51,8 @@ class VirtualTransport(ABC):
         The trace; it says how much of its work a client finishes.
     defaults
         Configuration for strategies that send none of their own.
+    lost
+        The trace's answer to whose reply of a round gets lost after the work; None: nobody's.
     """
 
     def __init__(
@@ -57,8 +60,11 @@ class VirtualTransport(ABC):
         initial: FlatParameters,
         availability: Callable[[int], RoundAvailability],
         defaults: Mapping[str, Any],
+        lost: Callable[[int], NDArray[np.bool_]] | None = None,
     ) -> None:
         self.initial, self.availability, self.defaults = initial, availability, dict(defaults)
+        self.memories: dict[int, Memory] = {}  # what each client remembers
+        self.lost = lost
 
     @abstractmethod
     def run(self, weights: NDArray[Any], jobs: list[Job]) -> list[Answers]:
@@ -86,6 +92,7 @@ class VirtualTransport(ABC):
     ) -> tuple[FitResults, list[ClientFailure]]:
         """Let clients train; clients that got the same weights are served together."""
         completion = self.availability(server_round).completion
+        lost = self.lost(server_round) if self.lost else np.zeros(len(completion), np.bool_)
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
         read: dict[int, tuple[NDArray[Any], list[NDArray[Any]], dict[str, Any]]] = {}
         groups: dict[int, tuple[NDArray[Any], list[Job]]] = {}
@@ -96,13 +103,19 @@ class VirtualTransport(ABC):
             weights, arrays, config = read[id(instruction)]
             client = int(proxy.cid)
             _, jobs = groups.setdefault(id(weights), (weights, []))
-            jobs.append(Job(client, arrays, config, float(completion[client])))
+            jobs.append(Job(client, arrays, config, float(completion[client]), self.memories.get(client)))
         results: FitResults = []
         failures: list[ClientFailure] = []
         for weights, jobs in groups.values():
             for answers in self.run(weights, jobs):
                 failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
+                for (client, *_), memory in zip(answers.updates, answers.memories, strict=True):
+                    if memory is not None:
+                        self.memories[client] = memory
                 for vector, (client, extra, metrics, n) in zip(answers.vectors, answers.updates, strict=True):
+                    if lost[client]:  # the client has done its work and cannot know
+                        failures.append(ClientFailure(str(client), "reply lost"))
+                        continue
                     parameters = FlatParameters(vector, self.layout, extra)
                     results.append((proxies[client], FitRes(OK, parameters, n, dict(metrics))))
         return results, failures
@@ -135,7 +148,7 @@ class InlineTransport(VirtualTransport):
     ----------
     clients
         Who plays them.
-    initial, availability, defaults
+    initial, availability, defaults, lost
         See `VirtualTransport`.
     """
 

@@ -8,7 +8,7 @@ counts and about who is a member happens here.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -61,6 +61,7 @@ class FlexibleStrategy(Stateful, Strategy):
     saved: ClassVar[tuple[str, ...]] = ("weights", "round", "learning_rate", "roster", "losses", "_departing")
     reply_arrays: ClassVar[int] = 0  # arrays of the method's own that a client sends after the weights
     rule: ClassVar[str] = "sgd"  # how a client does a local step, see clients/rules.py
+    client_memory: ClassVar[bool] = False  # whether clients remember something, see clients/memory.py
 
     def __init__(
         self,
@@ -183,13 +184,8 @@ class FlexibleStrategy(Stateful, Strategy):
             self.options.learning_rate, server_round, self.roster.shift, self.options.local_steps
         )
         self.learning_rate = float(rate)
-        shared = self.shared_task()
-        common = self._instruction(shared, Task())
-        instructions = []
-        for client in self.selected.tolist():
-            own = self.task(client)
-            instructions.append((proxy(client), self._instruction(shared, own) if own else common))
-        return instructions
+        common = self.shared_task().added_to(FitIns(self._sent, self._config()))
+        return [(proxy(client), self._own_task(client).added_to(common)) for client in self.selected.tolist()]
 
     def aggregate_fit(
         self,
@@ -203,7 +199,7 @@ class FlexibleStrategy(Stateful, Strategy):
         self.active = replies.clients
         self.incomplete = int((replies.steps < replies.planned).sum())
         if len(replies):
-            self.roster.learn_sizes(replies.clients, replies.num_examples)
+            self.roster.learn(replies.clients, replies.num_examples, server_round)
             self.losses.update(replies)
             self.update(replies)
         if len(replies) or (server_round == self.round and self.empty_round()):
@@ -273,17 +269,24 @@ class FlexibleStrategy(Stateful, Strategy):
                     self.arrive(client)
         return proxies
 
+    def _own_task(self, client: int) -> Task:
+        task = self.task(client) or Task()
+        if not self.client_memory:
+            return task
+        accepted = int(self.roster.accepted[client])
+        return Task(task.arrays, (*task.config, ("last-accepted", accepted)))
+
     def _check(self, server_round: int, results: list[tuple[ClientProxy, FitRes]]) -> dict[int, Candidate]:
         """Keep the active replies; name the others in `rejected`.
 
         That a client departs is believed whatever its work is worth, unless the reply is late.
         """
-        asked = set(self.selected.tolist())
+        asked = set(self.selected.tolist()) if server_round == self.round else set()
         candidates: dict[int, Candidate] = {}
         for proxy, result in results:
             client = self.roster.find(proxy.cid)
             try:
-                if client is None or client not in asked or server_round != self.round:
+                if client is None or client not in asked:
                     raise ValueError("was not asked in this round")
                 if client in candidates:
                     raise ValueError("second reply in one round")
@@ -300,23 +303,20 @@ class FlexibleStrategy(Stateful, Strategy):
     def _pack(self) -> FlatParameters:
         return FlatParameters(self.weights.astype(self.layout.dtype), self.layout)
 
-    def _instruction(self, shared: Task, own: Task) -> FitIns:
-        options = self.work
-        work: dict[str, Scalar] = (
-            {"local-epochs": options.local_epochs}
-            if options.local_epochs
-            else {"local-steps": options.local_steps}
+    def _config(self) -> dict[str, Scalar]:
+        """Return the scalars that all clients of a round get."""
+        work = self.work
+        amount: dict[str, Scalar] = (
+            {"local-epochs": work.local_epochs} if work.local_epochs else {"local-steps": work.local_steps}
         )
-        config: dict[str, Scalar] = {
+        rule: dict[str, Scalar] = (
+            {} if self.rule == "sgd" else {"rule": self.rule}
+        )  # SGD needs no client of ours
+        return {
             "round": self.round,
             "learning-rate": self.learning_rate,
-            "batch-size": self.options.batch_size,
+            "batch-size": work.batch_size,
             "model-arrays": len(self.layout.shapes),
-            **work,
-            **({} if self.rule == "sgd" else {"rule": self.rule}),  # plain SGD needs no client of ours
-            **dict(shared.config),
-            **dict(own.config),
+            **amount,
+            **rule,
         }
-        arrays: Sequence[NDArray[Any]] = (*shared.arrays, *own.arrays)
-        parameters = FlatParameters(self._sent.vector, self.layout, arrays) if arrays else self._sent
-        return FitIns(parameters, config)

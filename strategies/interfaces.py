@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from flwr.common import Scalar
+from flwr.common import FitIns, Scalar
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
+
+from strategies.parameters import FlatParameters
 
 EvaluateFn = Callable[[int, list[NDArray[Any]], dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
 
@@ -34,3 +36,15 @@ class Task:
 
     arrays: tuple[NDArray[Any], ...] = ()
     config: tuple[tuple[str, Scalar], ...] = ()
+
+    def added_to(self, instruction: FitIns) -> FitIns:
+        """Return the instruction with these arrays and scalars; where there are none, the same object."""
+        if not self.arrays and not self.config:
+            return instruction
+        parameters = instruction.parameters
+        if self.arrays:
+            if not isinstance(parameters, FlatParameters):
+                raise TypeError("a task is added to flat parameters")
+            extra = (*parameters.extra, *self.arrays)
+            parameters = FlatParameters(parameters.vector, parameters.layout, extra)
+        return FitIns(parameters, {**instruction.config, **dict(self.config)})

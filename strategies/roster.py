@@ -33,11 +33,13 @@ class Roster(Stateful):
         Which clients have departed, shape (N,).
     joined
         tau_0 of a client's arrival: the last round without it; 0 for members from the start. Shape (N,).
+    accepted
+        Last round in which each client's reply counted, 0 for never, shape (N,).
     shift
         tau_0 of the objective: the last round of the previous one, 0 if it never changed.
     """
 
-    saved = ("num_examples", "member", "gone", "joined", "shift", "_registered", "_index")
+    saved = ("num_examples", "member", "gone", "joined", "accepted", "shift", "_registered", "_index")
 
     def __init__(
         self, num_examples: NDArray[np.integer[Any]] | None = None, members: NDArray[np.bool_] | None = None
@@ -51,6 +53,7 @@ class Roster(Stateful):
             raise ValueError(f"{len(self.member)} membership flags for {len(sizes)} clients")
         self.gone = np.zeros(len(sizes), bool)
         self.joined = np.zeros(len(sizes), np.int64)
+        self.accepted = np.zeros(len(sizes), np.int64)
         self.shift = 0
         self._registered = len(sizes)
         self._index: dict[str, int] = {}
@@ -95,14 +98,15 @@ class Roster(Stateful):
         if known is not None:
             return known
         self._index[name] = client = len(self)
-        for field in ("num_examples", "member", "gone", "joined"):
+        for field in ("num_examples", "member", "gone", "joined", "accepted"):
             array = getattr(self, field)
             setattr(self, field, np.append(array, np.zeros(1, array.dtype)))
         return client
 
-    def learn_sizes(self, clients: NDArray[np.intp], num_examples: NDArray[np.int64]) -> None:
-        """Take over the n_k that clients report."""
+    def learn(self, clients: NDArray[np.intp], num_examples: NDArray[np.int64], server_round: int) -> None:
+        """Take over what the accepted replies of a round say."""
         self.num_examples[clients] = num_examples
+        self.accepted[clients] = server_round
 
     def arrive(self, client: int, server_round: int) -> None:
         """Make a client a member from `server_round` on (an objective shift, Ruan et al. 3.3).

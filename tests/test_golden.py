@@ -97,7 +97,7 @@ def gradient(problem: dict[str, Any], client: int, w: np.ndarray) -> np.ndarray:
 def local_update(problem: dict[str, Any], client: int, instruction: FitIns, steps: int) -> np.ndarray:
     """What the real client code does, on the problem's gradients."""
     w, *arrays = [torch.from_numpy(array) for array in parameters_to_ndarrays(instruction.parameters)]
-    y, rule = w.clone(), rule_of(instruction.config)(w, arrays, instruction.config)
+    y, rule = w.clone(), rule_of(instruction.config)(w, arrays, instruction.config, {})
     for _ in range(steps):
         rule.step(
             y,
