@@ -130,8 +130,11 @@ def constant(run_dir: str) -> None:
 
 def _spread(values: list[int]) -> str:
     """Median, and all values."""
-    shown = ", ".join(f">{LAST}" if value > LAST else str(value) for value in sorted(values))
-    return f"{statistics.median(values):g} ({shown})"
+
+    def shown(value: float) -> str:
+        return f">{LAST}" if value > LAST else f"{value:g}"
+
+    return f"{shown(statistics.median(values))} ({', '.join(map(shown, sorted(values)))})"
 
 
 if __name__ == "__main__":
