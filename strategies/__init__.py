@@ -7,6 +7,7 @@ from typing import Any
 
 from flwr.common import Parameters
 
+from strategies.apfl import APFL
 from strategies.base import FlexibleStrategy
 from strategies.fedavg import FedAvg
 from strategies.fedgate import FedGATE
@@ -18,6 +19,7 @@ from strategies.mifa import MIFA
 from strategies.mimic import MimiC
 from strategies.options import Options
 from strategies.parameters import FlatParameters, Layout
+from strategies.pfedme import PFedMe
 from strategies.replies import Replies
 from strategies.roster import Roster
 from strategies.scaffold import Scaffold
@@ -39,9 +41,12 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "scaffold": Scaffold,
     "fedgate": FedGATE,
     "vrl-sgd": VRLSGD,
+    "apfl": APFL,
+    "pfedme": PFedMe,
 }
 
 __all__ = [
+    "APFL",
     "MIFA",
     "SCHEDULES",
     "STRATEGIES",
@@ -58,6 +63,7 @@ __all__ = [
     "Layout",
     "MimiC",
     "Options",
+    "PFedMe",
     "Replies",
     "Roster",
     "Scaffold",

@@ -5,14 +5,13 @@ McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Dec
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strategies.base import FlexibleStrategy
-from strategies.options import Options, choose
+from strategies.options import Options, choose, positive
 from strategies.replies import Replies
 
 
@@ -40,8 +39,7 @@ class FedAvgOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         choose("weights", self.weights, ("n", "uniform"))
-        if not 0 < self.server_rate < math.inf:
-            raise ValueError(f"server-rate is {self.server_rate}; it must be positive and finite")
+        positive("server-rate", self.server_rate)
 
 
 class FedAvg(FlexibleStrategy):

@@ -11,7 +11,6 @@ The delta_j of all members sum to 0. They are kept by the server, which sends -d
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from strategies.base import FlexibleStrategy
 from strategies.interfaces import Task
-from strategies.options import choose
+from strategies.options import choose, positive
 from strategies.replies import Replies
 from strategies.table import ClientTable, TableOptions
 
@@ -47,8 +46,7 @@ class FedGATEOptions(TableOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         choose("mode", self.mode, ("per-step", "literal"))
-        if not 0 < self.server_rate < math.inf:
-            raise ValueError(f"server-rate is {self.server_rate}; it must be positive and finite")
+        positive("server-rate", self.server_rate)
 
 
 class GradientTracking(FlexibleStrategy):

@@ -10,7 +10,6 @@ The corrections of all members sum to 0 after every round, whoever took part: th
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.base import FlexibleStrategy
-from strategies.options import choose
+from strategies.options import choose, positive
 from strategies.replies import Replies
 from strategies.table import ClientTable, TableOptions
 
@@ -66,8 +65,7 @@ class MimiCOptions(TableOptions):
         super().__post_init__()
         choose("units", self.units, ("gradient", "update"))
         choose("rate", self.rate, ("code", "paper"))
-        if not 0 < self.global_rate < math.inf:
-            raise ValueError(f"global-rate is {self.global_rate}; it must be positive and finite")
+        positive("global-rate", self.global_rate)
         if not 0 < self.global_decay <= 1:
             raise ValueError(f"global-decay is {self.global_decay}; it must be in (0, 1]")
 

@@ -56,10 +56,8 @@ class Options:
                 raise ValueError(f"{name.replace('_', '-')} is {getattr(self, name)}; it cannot be negative")
         if self.local_steps < 1:
             raise ValueError(f"local-steps is {self.local_steps}; a client must do at least 1 step")
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning-rate is {self.learning_rate}; it must be positive and finite")
-        if not self.departure_constant > 0:
-            raise ValueError(f"departure-constant is {self.departure_constant}; it must be positive")
+        positive("learning-rate", self.learning_rate)
+        positive("departure-constant", self.departure_constant)
         choose("departure", self.departure, ("include", "exclude", "auto"))
 
     def planned_steps(self, num_examples: int) -> int:
@@ -80,3 +78,15 @@ def choose(option: str, value: str, known: Collection[str]) -> None:
     """
     if value not in known:
         raise ValueError(f"{option} is {value!r}; choose one of {', '.join(known)}")
+
+
+def positive(option: str, value: float) -> None:
+    """Refuse a value that is not a positive finite number.
+
+    Raises
+    ------
+    ValueError
+        Names the option and the value.
+    """
+    if not 0 < value < math.inf:
+        raise ValueError(f"{option} is {value}; it must be positive and finite")

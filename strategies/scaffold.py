@@ -11,7 +11,6 @@ memory, and a reply that gets lost is no different from a client that was not th
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from strategies.base import FlexibleStrategy
 from strategies.interfaces import Task
+from strategies.options import positive
 from strategies.replies import Replies
 from strategies.table import ClientTable, TableOptions
 
@@ -38,8 +38,7 @@ class ScaffoldOptions(TableOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.server_rate < math.inf:
-            raise ValueError(f"server-rate is {self.server_rate}; it must be positive and finite")
+        positive("server-rate", self.server_rate)
 
 
 class Scaffold(FlexibleStrategy):

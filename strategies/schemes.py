@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.base import FlexibleStrategy
-from strategies.options import Options, choose
+from strategies.options import Options, choose, positive
 from strategies.reboot import FastReboot
 from strategies.replies import Replies
 
@@ -62,8 +62,7 @@ class SchemeOptions(Options):
         choose("reboot", self.reboot, ("on", "off", "auto"))
         if not 1 <= self.reboot_peak < math.inf:
             raise ValueError(f"reboot-peak is {self.reboot_peak}; it must be at least 1")
-        if not self.reboot_factor > 0:
-            raise ValueError(f"reboot-factor is {self.reboot_factor}; it must be positive")
+        positive("reboot-factor", self.reboot_factor)
 
 
 class Scheme(FlexibleStrategy):

@@ -1,0 +1,84 @@
+"""pFedMe: clients have a model of their own, tied to the global one by a Moreau envelope.
+
+T Dinh, Tran, Nguyen 2020, "Personalized Federated Learning with Moreau Envelopes", Algorithm 1. A client's
+part is the rule `pfedme` in clients/personal.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from strategies.fedavg import mean_coefficients
+from strategies.interfaces import Task
+from strategies.options import Options, choose
+from strategies.personal import Personalised
+from strategies.replies import Replies
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMeOptions(Options):
+    """Options of pFedMe. The learning rate is eta, of the step of w_i; local steps are its local rounds R.
+
+    Attributes
+    ----------
+    penalty
+        lambda, how strongly the own model is tied to the global one.
+    inner_steps
+        K, gradient steps on theta_i in each local step.
+    personal_rate
+        Rate of these steps; they are stable below 2 / (L + lambda), for gradients with Lipschitz constant L.
+    beta
+        Share of the mean local model in the new global one, above 1 to go beyond it.
+    start
+        Where the K steps begin: `warm` at the previous theta_i, as the authors' code does, or `w` at w_i.
+    weights
+        `uniform` counts clients alike, as the paper does; `n` by their examples, as the authors' code does.
+    """
+
+    penalty: float = 15.0
+    inner_steps: int = 5
+    personal_rate: float = 0.1
+    beta: float = 1.0
+    start: str = "warm"
+    weights: str = "uniform"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("penalty", "personal_rate", "beta"):
+            if not 0 < getattr(self, name) < math.inf:
+                flag = name.replace("_", "-")
+                raise ValueError(f"{flag} is {getattr(self, name)}; it must be positive and finite")
+        if self.inner_steps < 1:
+            raise ValueError(f"inner-steps is {self.inner_steps}; a client must do at least 1 step")
+        choose("start", self.start, ("warm", "w"))
+        choose("weights", self.weights, ("uniform", "n"))
+
+
+class PFedMe(Personalised):
+    """w = (1 - beta) w + beta mean_S w_i; a client uses theta_i = argmin f_i + lambda/2 ||theta_i - w||^2.
+
+    theta_i is the client's: an inactive one keeps it, an arriving one begins with theta_i = w.
+    """
+
+    options_type = PFedMeOptions
+    options: PFedMeOptions
+    rule: ClassVar[str] = "pfedme"
+
+    def shared_task(self) -> Task:
+        """Return what clients need to know to move theta_i and w_i."""
+        options = self.options
+        return Task(
+            config=(
+                ("penalty", options.penalty),
+                ("inner-steps", options.inner_steps),
+                ("personal-rate", options.personal_rate),
+                ("start", options.start),
+            )
+        )
+
+    def update(self, replies: Replies) -> None:
+        """Move w by beta times the mean update of those who replied."""
+        coefficients = mean_coefficients(replies.num_examples, self.options.weights)
+        self.weights += self.options.beta * replies.weighted_sum(coefficients)
