@@ -3,21 +3,43 @@
 from collections.abc import Callable
 
 from traces.base import RoundAvailability, Trace, finished_steps
+from traces.clock import Recorded
+from traces.compose import Combined, Lost
+from traces.daily import Diurnal, Sine
+from traces.fedscale import Phones
+from traces.flash import Flash
 from traces.generators import Always, Bernoulli
+from traces.markov import Markov
 from traces.membership import Membership, parse_rounds
+from traces.mimic import Levels, RoundRobin, TimeVarying
 from traces.pools import Pools
+from traces.sleep import Sleep
+from traces.table import Table
 
 # Name -> factory. A factory takes (num_clients, seed); its keyword-only parameters are the user's options.
 TRACES: dict[str, Callable[..., Trace]] = {
     "always": Always,
     "bernoulli": Bernoulli,
+    "levels": Levels,
+    "round-robin": RoundRobin,
+    "time-varying": TimeVarying,
+    "diurnal": Diurnal,
+    "sleep": Sleep,
+    "markov": Markov,
+    "sine": Sine,
     "pools": Pools,
+    "lost": Lost,
+    "phones": Phones,
+    "recorded": Recorded,
+    "flash": Flash,
+    "table": Table,
 }
 
 __all__ = [
     "TRACES",
     "Always",
     "Bernoulli",
+    "Combined",
     "Membership",
     "Pools",
     "RoundAvailability",

@@ -60,6 +60,51 @@ class Trace(ABC):
             If t < 1.
         """
 
+    def lost(self, t: int) -> NDArray[np.bool_]:
+        """Return whose reply of round t gets lost after the work is done; nobody's, as a rule.
+
+        The server cannot tell a client whose reply is lost from one that was away; the client knows no better
+        than that it has done its work.
+
+        Parameters
+        ----------
+        t : int
+            Round, counted from 1.
+
+        Returns
+        -------
+        (N,) bool
+            It says nothing about clients that have no reply to lose.
+
+        Raises
+        ------
+        ValueError
+            If t < 1.
+        """
+        check_round(t)
+        return np.zeros(self.num_clients, np.bool_)
+
+    def seconds(self, t: int) -> float | None:
+        """Return the virtual seconds that have passed when round t ends; None where rounds have no duration.
+
+        Parameters
+        ----------
+        t : int
+            Round, counted from 1.
+
+        Raises
+        ------
+        ValueError
+            If t < 1.
+        """
+        check_round(t)
+        return None
+
+
+def all_or_nothing(online: NDArray[np.bool_]) -> RoundAvailability:
+    """Return the availability where all are members and who is online, shape (N,), finishes all its work."""
+    return RoundAvailability(np.ones(len(online), np.bool_), online, online.astype(np.float32))
+
 
 def check_round(t: int) -> None:
     """Raise ValueError unless t is a round, that is, at least 1."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from traces.base import RoundAvailability, check_round
-from traces.seeded import SeededTrace
+from traces.base import RoundAvailability, all_or_nothing, check_round
+from traces.seeded import SeededTrace, check_probability
 
 
 class Always(SeededTrace):
@@ -20,8 +20,7 @@ class Always(SeededTrace):
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
-        n = self.num_clients
-        return RoundAvailability(np.ones(n, np.bool_), np.ones(n, np.bool_), np.ones(n, np.float32))
+        return all_or_nothing(np.ones(self.num_clients, np.bool_))
 
 
 class Bernoulli(SeededTrace):
@@ -46,12 +45,9 @@ class Bernoulli(SeededTrace):
 
     def __init__(self, num_clients: int, seed: int, *, p: float = 0.5) -> None:
         super().__init__(num_clients, seed)
-        if not 0 <= p <= 1:
-            raise ValueError(f"trace bernoulli: p is {p}, give a probability from 0 to 1")
-        self.p = p
+        self.p = check_probability("bernoulli", "p", p)
 
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
-        online = self.rng("bernoulli", t).random(self.num_clients) < self.p
-        return RoundAvailability(np.ones(self.num_clients, np.bool_), online, online.astype(np.float32))
+        return all_or_nothing(self.rng("bernoulli", t).random(self.num_clients) < self.p)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, Trace, check_round
 
@@ -60,6 +61,14 @@ class Membership(Trace):
         there = self._trace.round(t)
         member = there.member & (self._arrival <= t) & (t < self._departure)
         return RoundAvailability(member, there.online & member, there.completion * member)
+
+    def lost(self, t: int) -> NDArray[np.bool_]:
+        """Return whose reply gets lost (see `Trace.lost`)."""
+        return self._trace.lost(t)
+
+    def seconds(self, t: int) -> float | None:
+        """Return the virtual seconds at the end of round t (see `Trace.seconds`)."""
+        return self._trace.seconds(t)
 
 
 # Nine digits hold any id or round in use; the limit on the number of clients keeps a slip in a range from

@@ -35,3 +35,16 @@ class SeededTrace(Trace):
     def rng(self, purpose: str, t: int) -> np.random.Generator:
         """Return a fresh generator for one purpose in one round (round 0: drawn once, before all rounds)."""
         return np.random.default_rng([self.seed, *f"trace-{purpose}".encode(), t])
+
+
+def check_probability(trace: str, option: str, value: float) -> float:
+    """Return the value of a trace's option; ValueError unless it is a probability."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"trace {trace}: {option} is {value}, give a probability from 0 to 1")
+    return value
+
+
+def check_at_least(trace: str, option: str, value: float, least: float) -> None:
+    """Raise ValueError if a trace's option is below its least value."""
+    if not value >= least:
+        raise ValueError(f"trace {trace}: {option} is {value}, give {least} or more")

@@ -1,0 +1,269 @@
+"""The virtual clock: by hand, against a slow walk through time, and what it refuses."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from traces import TRACES
+from traces.clock import Recorded
+
+HEADER = "client,start,end,steps_per_second,up_bytes_per_second\n"
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Write a device log and return what makes its trace."""
+
+    def make(text: str, num_clients: int = 4, **options) -> Recorded:
+        file = tmp_path / "log.csv"
+        file.write_text(text)
+        return Recorded(num_clients, 0, file=str(file), **options)
+
+    return make
+
+
+# Four clients, three rounds of 100 s, E = 10:
+#   0  online throughout, 0.1 steps a second: all 10 steps in 100 s, in every round.
+#   1  leaves in the middle of round 1 and is back 20 s later; 0.2 steps a second.
+#        stop:  0..40 s are 8 steps. Round 2: 100..200 s would be 20 steps, 10 are wanted. Round 3 likewise.
+#        pause: 0..40 and 60..100 s are 16 steps, 10 are wanted.
+#   2  comes 50 s into round 1, too late for it; leaves 30 s into round 2 for good; 0.05 steps a second:
+#        1.5 steps, 1 of them finished.
+#   3  online from 200 s to 215 s; uploads 1000 bytes at 100 a second, 10 s; 5 s of work at 0.1 steps a
+#        second are half a step: it drops in round 3.
+BY_HAND = HEADER + ("0,0,300,0.1,\n1,0,40,0.2,\n1,60,300,0.2,\n2,50,130,0.05,\n3,200,215,0.1,100\n")
+
+
+@pytest.mark.parametrize(("on_interrupt", "second"), [("stop", 0.8), ("pause", 1.0)])
+def test_by_hand(log, on_interrupt, second):
+    trace = log(BY_HAND, round_seconds=100.0, on_interrupt=on_interrupt, upload_bytes=1000.0)
+    rounds = [trace.round(t) for t in (1, 2, 3)]
+    assert [r.online.tolist() for r in rounds] == [
+        [True, True, False, False],
+        [True, True, True, False],
+        [True, True, False, True],
+    ]
+    expected = np.array([[1, second, 0, 0], [1, 1, 0.1, 0], [1, 1, 0, 0]], np.float32)
+    assert np.array_equal([r.completion for r in rounds], expected)
+    assert [trace.seconds(t) for t in (1, 2, 3)] == [100, 200, 300]
+
+
+def test_deadline(log):
+    # 60 s: client 0 finishes 6 steps; client 1 has 40 s (stop and pause alike), 8 steps.
+    for on_interrupt in ("stop", "pause"):
+        trace = log(BY_HAND, round_seconds=100.0, deadline=60.0, on_interrupt=on_interrupt)
+        assert trace.round(1).completion[:2].tolist() == pytest.approx([0.6, 0.8])
+    # With 75 s client 1 gets 15 s after its pause: 11 steps.
+    trace = log(BY_HAND, round_seconds=100.0, deadline=75.0, on_interrupt="pause")
+    assert trace.round(1).completion[:2].tolist() == pytest.approx([0.7, 1.0])
+
+
+def test_partial_work_thrown_away(log):
+    trace = log(BY_HAND, round_seconds=100.0, partial=False)
+    assert trace.round(1).online.tolist() == [True, True, False, False]
+    assert trace.round(1).completion.tolist() == [1, 0, 0, 0]
+
+
+def test_upload_takes_the_last_of_the_time(log):
+    # 100 s at 0.1 steps a second, of which the upload takes 500 / 20 = 25 s: 7 steps.
+    trace = log(HEADER + "0,0,100,0.1,20\n", 1, round_seconds=100.0, upload_bytes=500.0)
+    assert trace.round(1).completion.tolist() == pytest.approx([0.7])
+    trace = log(HEADER + "0,0,100,0.1,20\n", 1, round_seconds=100.0, upload_bytes=5000.0)
+    assert trace.round(1).online.all()
+    assert trace.round(1).completion.tolist() == [0]
+
+
+def test_without_speeds_the_share_of_time_counts(log):
+    trace = log("client,start,end\n0,0,100\n1,0,35\n", 2, round_seconds=100.0, repeat=False)
+    assert trace.round(1).completion.tolist() == pytest.approx([1, 0.3])
+    trace = log("client,start,end\n0,0,100\n1,0,35\n", 2, round_seconds=100.0, speed=0.2)
+    assert trace.round(1).completion.tolist() == pytest.approx([1, 0.7])
+
+
+def test_cost_divides_every_speed(log):
+    text = HEADER + "0,0,100,0.2,\n1,0,100,,\n"
+    trace = log(text, 2, round_seconds=100.0, speed=0.3, cost=4.0)
+    assert trace.round(1).completion.tolist() == pytest.approx([0.5, 0.7])
+
+
+def test_log_normal_speeds(log):
+    n = 4000
+    text = "client,start,end\n" + "".join(f"{k},0,1000\n" for k in range(n))
+    options = {"round_seconds": 1000.0, "local_steps": 10**6, "speed": 10.0, "spread": 0.5}
+    speeds = log(text, n, **options).round(1).completion * 1000.0
+    assert np.median(speeds) == pytest.approx(10, rel=0.05)
+    assert np.log(speeds).std() == pytest.approx(0.5, rel=0.05)
+    assert np.array_equal(speeds, log(text, n, **options).round(1).completion * 1000.0)
+
+
+def test_touching_sessions_are_one(log):
+    trace = log("client,start,end\n0,0,30\n0,30,50\n0,60,100\n", 1, round_seconds=100.0)
+    assert trace.round(1).completion.tolist() == pytest.approx([0.5])
+
+
+def test_the_record_begins_with_its_first_start(log):
+    text = "client,start,end\n0,1700000000,1700000100\n1,1700000050,1700000200\n"
+    trace = log(text, 2, round_seconds=50.0)
+    online = [trace.round(t).online.tolist() for t in range(1, 6)]
+    assert online == [[True, False], [True, True], [False, True], [False, True], [True, False]]
+    later = log(text, 2, round_seconds=50.0, begin=100.0)
+    assert later.round(1).online.tolist() == [False, True]
+
+
+def test_what_comes_after_the_end(log):
+    text = "client,start,end\n0,0,40\n0,80,100\n"
+    again = log(text, 1, round_seconds=70.0, on_interrupt="pause")
+    assert [again.round(t).online[0] for t in (1, 2, 3, 4)] == [True, False, False, True]  # 0, 70, 40, 10 s
+    # Round 4: 30 s until 40 s of the third cycle, then nothing until 80 s: 30 of 70 s.
+    assert again.round(4).completion[0] == pytest.approx(0.4)  # 4 steps of 7 s
+    over = log(text, 1, round_seconds=70.0, repeat=False)
+    assert [over.round(t).online[0] for t in (1, 2, 3, 4)] == [True, False, False, False]
+
+
+def test_pausing_goes_on_in_the_next_cycle(log):
+    trace = log("client,start,end\n0,0,40\n0,80,100\n", 1, round_seconds=90.0, on_interrupt="pause")
+    # Round 10 begins at 810 s, 10 s into a cycle: 30 s, then 80..100 s of which all are in: 50 of 90 s.
+    assert trace.round(10).completion[0] == pytest.approx(0.5)
+    # Round 11: 0 s into the next: 40 s and 10 s more until 90 s.
+    assert trace.round(11).completion[0] == pytest.approx(0.5)
+    # Round 2: 90 s into the first: 10 s and 40 s; in 90 s the second cycle is at 80 s.
+    assert trace.round(2).completion[0] == pytest.approx(0.5)
+
+
+def test_who_is_not_in_the_log_is_never_online(log):
+    trace = log("client,start,end\n2,0,40\n", 4, round_seconds=10.0)
+    assert trace.round(3).online.tolist() == [False, False, True, False]
+
+
+def walk(sessions, begin, deadline, pause):
+    """Online at the beginning, and seconds of work by the deadline, second by second."""
+    there = {s for start, end in sessions for s in range(start, end)}
+    if begin not in there:
+        return False, 0
+    seconds = 0
+    for s in range(begin, begin + deadline):
+        if s in there:
+            seconds += 1
+        elif not pause:
+            break
+    return True, seconds
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(data=st.data(), pause=st.booleans(), deadline=st.integers(1, 30))
+def test_against_a_walk_through_time(log, data, pause, deadline):
+    times = st.lists(st.integers(0, 120), min_size=2, max_size=10, unique=True)
+    sessions = []
+    for _ in range(3):
+        drawn = sorted(data.draw(times))
+        sessions.append(list(zip(drawn[::2], drawn[1::2], strict=False)))
+    text = "client,start,end,steps_per_second\n"
+    text += "".join(f"{k},{a},{b},1\n" for k in range(3) for a, b in sessions[k])
+    trace = log(
+        text,
+        3,
+        round_seconds=30.0,
+        deadline=float(deadline),
+        on_interrupt="pause" if pause else "stop",
+        local_steps=100,
+        repeat=False,
+    )
+    first = min(a for own in sessions for a, _ in own)
+    for t in (4, 1, 3, 2):
+        there = trace.round(t)
+        for k in range(3):
+            online, seconds = walk(sessions[k], first + (t - 1) * 30, deadline, pause)
+            assert there.online[k] == online
+            assert there.completion[k] == np.float32(seconds / 100)
+
+
+def test_any_order_of_rounds_and_of_lines(log):
+    rows = ["0,0,70,0.1", "1,10,90,0.2", "0,80,400,0.3", "1,95,300,0.1", "2,50,60,"]
+    header = "client,start,end,steps_per_second\n"
+    trace = log(header + "\n".join(rows) + "\n", 3, round_seconds=30.0)
+    forwards = {t: trace.round(t) for t in range(1, 40)}
+    shuffled = log(header + "\n".join(rows[::-1]) + "\n", 3, round_seconds=30.0)
+    for t in (39, 7, 22, 1, 39):
+        for a, b in zip(shuffled.round(t), forwards[t], strict=True):
+            assert np.array_equal(a, b)
+
+
+def test_work_of_the_run_is_known_to_the_clock(log, tmp_path):
+    from clients.environment import make_trace
+    from config import Settings
+
+    log(BY_HAND)
+    spec = f"recorded:round-seconds=100,file={tmp_path / 'log.csv'}"
+    trace = make_trace(Settings(trace=spec, num_clients=4, local_steps=20))
+    assert trace.round(1).completion[0] == pytest.approx(0.5)
+    trace = make_trace(Settings(trace=spec + ",local-steps=5+lost:p=1", num_clients=4, local_steps=20))
+    assert trace.round(1).completion[0] == 1
+    assert trace.lost(1).all()
+    assert trace.seconds(7) == 700
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("0,0,10\n4,0,10\n", "line 3: client 4 does not exist, the clients are 0 to 3"),
+        ("-1,0,10\n", "line 2: client is -1, give a whole number from 0 on"),
+        ("1e300,0,10\n", "line 2: client is 1e"),
+        ("0,-5,10\n", "line 2: the session begins at -5 s"),
+        ("0,10,5\n", "line 2: the session begins at 10 s but ends at 5 s"),
+        ("0,10,10\n", "line 2: the session begins at 10 s but ends at 10 s"),
+        ("0,0,10\n1,0,10\n0,5,20\n", "line 4: the session from 5 s begins before .* from 0 to 10 s is over"),
+        ("0,5,20\n0,0,10\n", "line 2: the session from 5 s begins before"),
+        ("0,0,10\n\n# note\n0,0,10\n", "line 5: the session from 0 s begins before"),
+        ("0,nan,10\n", "line 2: 'nan' is not a finite number"),
+        ("0,0,inf\n", "line 2: 'inf' is not a finite number"),
+        ("0,0,1e999\n", "line 2: '1e999' is not a finite number"),
+        ("0,0,1_0\n", "line 2: '1_0' is not a finite number"),
+        ("0,0,\n", "line 2: end is missing"),
+        ("0;0;10\n", "line 2: 1 values where the header names 3, separate them by commas"),
+        ("0,0,10,5\n", "line 2: 4 values where the header names 3"),
+        ("0,0,x\n", "line 2: 'x' is not a finite number"),
+        ("", "there are no sessions"),
+    ],
+)
+def test_refuses_lines(log, rows, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        log("client,start,end\n" + rows)
+    assert "trace recorded" in str(refusal.value)
+    assert "log.csv" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_refuses_speeds(log, value):
+    with pytest.raises(ValueError, match=r"line 2: steps_per_second is .* give a positive number"):
+        log(HEADER + f"0,0,10,{value},5\n")
+    with pytest.raises(ValueError, match="line 2: up_bytes_per_second is"):
+        log(HEADER + f"0,0,10,5,{value}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"round_seconds": 0.0}, "round-seconds is 0"),
+        (
+            {"round_seconds": 10.0, "deadline": 11.0},
+            r"deadline is 11, give seconds up to round-seconds \(10\)",
+        ),
+        ({"deadline": -1.0}, "deadline is -1"),
+        ({"on_interrupt": "x"}, "on-interrupt is 'x', give stop or pause"),
+        ({"local_steps": 0}, "local-steps is 0"),
+        ({"begin": -1.0}, "begin is -1"),
+        ({"speed": -1.0}, "speed is -1"),
+        ({"spread": -1.0}, "spread is -1"),
+        ({"cost": 0.0}, "cost is 0"),
+        ({"upload_bytes": -1.0}, "upload-bytes is -1"),
+    ],
+)
+def test_refuses_options(log, options, message):
+    with pytest.raises(ValueError, match=message):
+        log(BY_HAND, **options)
+
+
+def test_is_registered():
+    assert TRACES["recorded"] is Recorded

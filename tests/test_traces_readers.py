@@ -1,0 +1,171 @@
+"""Tables of numbers: what is read, and what is refused with file and line."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from traces.rows import read_rows
+from traces.table import Table
+
+fuzzed = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a file and return its path."""
+
+    def make(content: str | bytes, name: str = "data") -> str:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return make
+
+
+def rows(path, required=("a", "b"), optional=("c",)):
+    return [tuple(row) for row in read_rows("test", path, required, optional)]
+
+
+# Rows
+
+
+def test_csv_and_json_lines_say_the_same(write):
+    csv = write("a,b,c\n1,2.5,\n\n# a note\n-3e2,.5,7\n")
+    lines = write('{"a": 1, "b": 2.5}\n{"a": -300, "b": 0.5, "c": 7}\n', "lines")
+    assert rows(csv) == [(2, (1.0, 2.5, None)), (5, (-300.0, 0.5, 7.0))]
+    assert [values for _, values in rows(lines)] == [values for _, values in rows(csv)]
+
+
+def test_byte_order_mark_windows_newlines_and_spaces(write):
+    assert rows(write(b"\xef\xbb\xbfa,b\r\n 1 , 2\r\n")) == [(2, (1.0, 2.0, None))]
+    assert rows(write(b'\xef\xbb\xbf{"a":1,"b":2}\r\n')) == [(1, (1.0, 2.0, None))]
+
+
+def test_optional_columns_may_be_left_off(write):
+    assert rows(write("a,b\n1,2\n")) == [(2, (1.0, 2.0, None))]
+
+
+@pytest.mark.parametrize("torn", ["3,4", "3", "3,40"])
+def test_a_torn_last_line_is_left_out_aloud(write, torn):
+    path = write(f"a,b\n1,2\n{torn}")
+    with pytest.warns(UserWarning, match="line 3: not ended by a newline, left out as torn"):
+        assert rows(path) == [(2, (1.0, 2.0, None))]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the file is empty"),
+        ("# nothing\n", "the file is empty"),
+        ("a;b\n1;2\n", r"line 1: the header is 'a;b', write a,b\[,c\]"),
+        ("b,a\n1,2\n", "line 1: the header is 'b,a'"),
+        ("a,b,d\n", "line 1: the header is 'a,b,d'"),
+        ("a\n", "line 1: the header is 'a'"),
+        ("1,2\n3,4\n", "line 1: the header is '1,2'"),
+        ("a,b\n1;2\n", "line 2: 1 values where the header names 2"),
+        ("a,b\n1,2,3\n", "line 2: 3 values where the header names 2"),
+        ("a,b\n1,\n", "line 2: b is missing"),
+        ("a,b\n1,0x1\n", "line 2: '0x1' is not a finite number"),
+        ("a,b\n1,\u0661\n", "line 2: .* is not a finite number"),
+        ("a,b\n1," + "9" * 400 + "\n", "line 2: '9*[.]{3}' is not a finite number"),
+        ("a,b\n1," + "9" * 70000 + "\n", "line 2: longer than 65536 bytes"),
+        (b"\x89PNG\r\n\x1a\n", "line 1: not UTF-8 text"),
+        (b"a,b\n1,\xff\n", "line 2: not UTF-8 text"),
+        ('{"a": 1}\n', "line 1: b is missing"),
+        ('{"a": 1, "b": NaN}\n', "line 1: NaN is not a finite number"),
+        ('{"a": 1, "b": -Infinity}\n', "line 1: -Infinity is not a finite number"),
+        ('{"a": 1, "b": 1e999}\n', "line 1: 'inf' is not a finite number"),
+        ('{"a": 1, "b": ' + "9" * 5000 + "}\n", "line 1: 'inf' is not a finite number"),
+        ('{"a": 1, "b": true}\n', "line 1: b is 'True', give a number"),
+        ('{"a": 1, "b": "2"}\n', "line 1: b is '2', give a number"),
+        ('{"a": 1, "b": [2]}\n', "line 1: b is .*, give a number"),
+        ('{"a": 1, "a": 1, "b": 2}\n', "line 1: a key occurs twice"),
+        ('{"a": 1, "d": 2}\n', "line 1: .* is no object with the keys a, b, c"),
+        ('{"a": 1, "b": 2\n', "line 1: not JSON at character"),
+        ('{"a": 1, "b": 2}\n[1, 2]\n', "line 2: .* is no object with the keys"),
+        ('{"a": 1, "b": 2}\n1,2\n', "line 2: not JSON"),
+        ('{"a": ' + "[" * 30000 + "\n", "line 1: "),
+    ],
+)
+def test_rows_refused(write, content, message):
+    path = write(content)
+    with pytest.raises(ValueError, match=message) as refusal:
+        rows(path)
+    assert str(refusal.value).startswith(f"test: {path}")
+    assert "\n" not in str(refusal.value)
+
+
+def test_files_that_are_not_there(tmp_path):
+    for name in ("nowhere", "\0", ""):
+        with pytest.raises(ValueError, match=r"cannot be read|no file is named"):
+            rows(name)
+    with pytest.raises(ValueError, match="cannot be read"):
+        rows(str(tmp_path))
+
+
+# Tables of rounds
+
+
+TABLE = "round,client,completion\n1,0,1\n1,2,0.5\n2,,\n3,1,0\n3,0,0.25\n"
+
+
+def test_table(write):
+    trace = Table(3, 0, file=write(TABLE))
+    assert trace.num_rounds == 3
+    assert [trace.round(t).online.tolist() for t in (1, 2, 3)] == [
+        [True, False, True],
+        [False, False, False],
+        [True, True, False],
+    ]
+    assert trace.round(1).completion.tolist() == [1, 0, 0.5]
+    assert trace.round(3).completion.tolist() == [0.25, 0, 0]
+    assert trace.round(3).member.all()
+    for a, b in zip(trace.round(7), trace.round(1), strict=True):
+        assert np.array_equal(a, b)
+    assert not Table(3, 0, file=write(TABLE), repeat=False).round(4).online.any()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("1,0,1\n3,0,1\n", "line 3: round 3 is there but round 2 is not, write a line '2,,'"),
+        ("2,0,1\n", "line 2: round 2 is there but round 1 is not"),
+        ("1,0,1\n1,1,1\n1,0,0.5\n", "line 4: round 1 has a line for client 0 already"),
+        ("1,,\n1,0,1\n", "line 3: round 1 has a line for nobody already"),
+        ("1,,\n1,,\n", "line 3: round 1 has a line for nobody already"),
+        ("1,3,1\n", "line 2: client 3 does not exist, the clients are 0 to 2"),
+        ("1,0,1.5\n", "line 2: completion is 1.5, give a share from 0 to 1"),
+        ("1,0,-0.1\n", "line 2: completion is -0.1"),
+        ("1,0,\n", "line 2: give both client and completion"),
+        ("0,0,1\n", "line 2: round is 0, give a whole number from 1 on"),
+        ("1.5,0,1\n", "line 2: round is 1.5"),
+        ("", "there are no rounds"),
+    ],
+)
+def test_table_refuses(write, body, message):
+    with pytest.raises(ValueError, match=message):
+        Table(3, 0, file=write("round,client,completion\n" + body))
+
+
+@fuzzed
+@given(data=st.data(), num_rounds=st.integers(1, 6))
+def test_table_reads_back_what_was_written(write, data, num_rounds):
+    shares = st.one_of(st.none(), st.integers(0, 8).map(lambda i: i / 8))
+    drawn = [[data.draw(shares) for _ in range(3)] for _ in range(num_rounds)]
+    lines = [
+        {"round": t, "client": k, "completion": share}
+        for t, row in enumerate(drawn, start=1)
+        for k, share in enumerate(row)
+        if share is not None
+    ]
+    lines += [{"round": t} for t, row in enumerate(drawn, start=1) if row == [None] * 3]
+    lines = data.draw(st.permutations(lines))
+    trace = Table(3, 0, file=write("".join(json.dumps(line) + "\n" for line in lines)))
+    for t, row in enumerate(drawn, start=1):
+        assert trace.round(t).online.tolist() == [share is not None for share in row]
+        assert trace.round(t).completion.tolist() == [share or 0 for share in row]

@@ -1,0 +1,104 @@
+"""Availability that follows the time of day."""
+
+import math
+
+import numpy as np
+
+from traces.base import RoundAvailability, all_or_nothing, check_round
+from traces.seeded import SeededTrace, check_at_least, check_probability
+
+
+class Diurnal(SeededTrace):
+    """Two shifts: the first groups of clients are online for E rounds, then all others for E, and so on.
+
+    Yan et al., "FedLaAvg", 6.1.3: the clients that hold digits 0..D-1 are online in the first shift. A trace
+    knows no labels: it cuts the clients into `of` equal groups by index, as the authors' program does, and
+    the first `groups` of them work in the first shift. With ten groups, `groups` is the paper's D if the
+    clients are ordered by label. Who is online finishes all its steps.
+
+    Parameters
+    ----------
+    num_clients : int
+        N.
+    seed : int
+        Not used: nothing is drawn.
+    period : int
+        E, rounds of a shift.
+    groups : int
+        D, groups of the first shift, 1..of.
+    of : int
+        Number of groups; client k belongs to group floor(k of / N).
+    rest_period : int
+        Rounds of the second shift; 0: as long as the first. Different lengths are t_1 and t_2 of the paper's
+        Example 1.
+
+    Raises
+    ------
+    ValueError
+        If a period is below 1 or `groups` lies outside 1..of.
+    """
+
+    def __init__(
+        self,
+        num_clients: int,
+        seed: int,
+        *,
+        period: int = 100,
+        groups: int = 1,
+        of: int = 10,
+        rest_period: int = 0,
+    ) -> None:
+        super().__init__(num_clients, seed)
+        check_at_least("diurnal", "period", period, 1)
+        check_at_least("diurnal", "of", of, 1)
+        check_at_least("diurnal", "rest-period", rest_period, 0)
+        if not 1 <= groups <= of:
+            raise ValueError(f"trace diurnal: groups is {groups}, give a number from 1 to {of} (of)")
+        self.first_shift = np.arange(num_clients) * of // num_clients < groups
+        self._shifts = period, rest_period or period
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return the availability in round t (see `Trace.round`)."""
+        check_round(t)
+        first, second = self._shifts
+        return all_or_nothing(self.first_shift == ((t - 1) % (first + second) < first))
+
+
+class Sine(SeededTrace):
+    """Every client is online with a probability that goes up and down: mean + amplitude sin(2 pi (t-1) / T).
+
+    All clients are in phase and draw independently; who is online finishes all its steps. FLGo's mode `SLN`
+    has T = 24, mean 0.5 and amplitude 0.4, times a probability for each client: add `+levels` for that.
+
+    Parameters
+    ----------
+    num_clients : int
+        N.
+    seed : int
+        Seed of all draws.
+    period : float
+        T in rounds, above 0.
+    mean, amplitude : float
+        Of the probability, which must stay within 0..1.
+
+    Raises
+    ------
+    ValueError
+        If the period is not positive or the probability leaves 0..1.
+    """
+
+    def __init__(
+        self, num_clients: int, seed: int, *, period: float = 24.0, mean: float = 0.5, amplitude: float = 0.4
+    ) -> None:
+        super().__init__(num_clients, seed)
+        if not period > 0:
+            raise ValueError(f"trace sine: period is {period}, give a positive number of rounds")
+        check_probability("sine", "mean - amplitude", mean - abs(amplitude))
+        check_probability("sine", "mean + amplitude", mean + abs(amplitude))
+        self.period, self.mean, self.amplitude = period, mean, amplitude
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return the availability in round t (see `Trace.round`)."""
+        check_round(t)
+        p = self.mean + self.amplitude * math.sin(2 * math.pi * (((t - 1) / self.period) % 1))
+        return all_or_nothing(self.rng("sine", t).random(self.num_clients) < p)

@@ -1,0 +1,170 @@
+"""Device logs: when each device was online, and how fast it was."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from traces.rows import client_index, read_rows
+
+
+class Sessions(NamedTuple):
+    """Stretches of time in which devices were online, one an entry, in any order.
+
+    Attributes
+    ----------
+    device : (S,) int
+        Whose session it is, 0..D-1.
+    start, end : (S,) float
+        Seconds; the device is online from `start` on, and no more at `end`.
+    speed : (S,) float
+        Local steps a second; NaN where it is not known.
+    up_rate : (S,) float
+        Upload in bytes a second; NaN where it is not known.
+    """
+
+    device: ArrayLike
+    start: ArrayLike
+    end: ArrayLike
+    speed: ArrayLike
+    up_rate: ArrayLike
+
+
+@dataclass(frozen=True)
+class DeviceLog:
+    """The sessions of D devices, those of device d at first[d]:first[d + 1], in the order of time.
+
+    Attributes
+    ----------
+    first : (D + 1,) int64
+        Where the sessions of a device begin.
+    start, end, speed, up_rate : (S,) float64
+        See `Sessions`.
+    leave : (S,) float64
+        End of the last of the sessions that follow each other without a gap: when the device really leaves.
+    before : (S,) float64
+        Seconds that the device was online before the session.
+    origin, cycle : (D,) float64
+        Time at which the device's record begins, and its length; all in seconds.
+    """
+
+    first: NDArray[np.int64]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    speed: NDArray[np.float64]
+    up_rate: NDArray[np.float64]
+    leave: NDArray[np.float64]
+    before: NDArray[np.float64]
+    origin: NDArray[np.float64]
+    cycle: NDArray[np.float64]
+
+    @property
+    def num_devices(self) -> int:
+        """D."""
+        return len(self.origin)
+
+    @classmethod
+    def build(
+        cls,
+        sessions: Sessions,
+        origin: NDArray[np.float64],
+        cycle: NDArray[np.float64],
+        place: Callable[[int], str],
+    ) -> DeviceLog:
+        """Put sessions in order.
+
+        Parameters
+        ----------
+        sessions : Sessions
+            Each with ``start < end``.
+        origin, cycle : (D,) float64
+            See `DeviceLog`.
+        place : callable
+            Where session i was found, for messages.
+
+        Raises
+        ------
+        ValueError
+            If two sessions of one device overlap.
+        """
+        device = np.asarray(sessions.device, np.int64)
+        order = np.lexsort((np.asarray(sessions.start, np.float64), device))
+        device = device[order]
+        start, end, speed, up_rate = (np.asarray(x, np.float64)[order] for x in sessions[1:])
+        same = device[1:] == device[:-1]
+        overlap = np.flatnonzero(same & (start[1:] < end[:-1]))
+        if len(overlap):
+            i = int(overlap[0])
+            raise ValueError(
+                f"{place(int(order[i + 1]))}: the session from {start[i + 1]:g} s begins before the device's "
+                f"session from {start[i]:g} to {end[i]:g} s is over, let sessions not overlap"
+            )
+        goes_on = np.append(same & (start[1:] == end[:-1]), False)
+        stops = np.flatnonzero(~goes_on)
+        leave = end[stops[np.searchsorted(stops, np.arange(len(end)))]]
+        first = np.searchsorted(device, np.arange(len(origin) + 1))
+        total = np.concatenate([[0.0], np.cumsum(end - start)])[:-1]
+        before = total - total[np.minimum(first[device], max(len(total) - 1, 0))]
+        return cls(first, start, end, speed, up_rate, leave, before, origin, cycle)
+
+
+def read_device_log(where: str, path: str, num_clients: int) -> DeviceLog:
+    """Read a device log: ``client,start,end[,steps_per_second[,up_bytes_per_second]]``, see `traces.rows`.
+
+    A client that is not in the file is never online. The record of all clients begins with the first start
+    and ends with the last end of the file.
+
+    Parameters
+    ----------
+    where : str
+        What reads the file, for messages.
+    path : str
+        The file.
+    num_clients : int
+        N; clients are numbered 0..N-1.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, a client does not exist, a time is negative, a session ends before it
+        begins or overlaps another one of the client, a speed is not positive, or there is no session. The
+        message names file and line.
+    """
+    lines, device = array("q"), array("q")
+    numbers = tuple(array("d") for _ in range(4))
+    for line, values in read_rows(
+        where, path, ("client", "start", "end"), ("steps_per_second", "up_bytes_per_second")
+    ):
+        place = f"{where}: {path}, line {line}"
+        client, start, end, speed, up_rate = values
+        k = client_index(place, client or 0.0, num_clients)
+        check_session(place, start or 0.0, end or 0.0)
+        for name, value in (("steps_per_second", speed), ("up_bytes_per_second", up_rate)):
+            if value is not None and value <= 0:
+                raise ValueError(f"{place}: {name} is {value:g}, give a positive number or leave it out")
+        lines.append(line)
+        device.append(k)
+        for column, value in zip(numbers, (start, end, speed, up_rate), strict=True):
+            column.append(float("nan") if value is None else value)
+    if not lines:
+        raise ValueError(f"{where}: {path}: there are no sessions, write one a line")
+    begin, finish = min(numbers[0]), max(numbers[1])
+    return DeviceLog.build(
+        Sessions(device, *numbers),
+        np.full(num_clients, begin),
+        np.full(num_clients, finish - begin),
+        lambda i: f"{where}: {path}, line {lines[i]}",
+    )
+
+
+def check_session(place: str, start: float, end: float) -> None:
+    """Raise ValueError, naming the place, unless 0 <= start < end."""
+    if start < 0:
+        raise ValueError(f"{place}: the session begins at {start:g} s, give times from 0 on")
+    if not start < end:
+        raise ValueError(f"{place}: the session begins at {start:g} s but ends at {end:g} s, end it later")

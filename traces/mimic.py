@@ -1,0 +1,152 @@
+"""The three dropout patterns of Sun et al., "MimiC", IEEE TMC 2024, section 7.1, and of its authors' code."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.base import RoundAvailability, all_or_nothing, check_round
+from traces.seeded import SeededTrace, check_at_least, check_probability
+
+_LEVELS = 5
+_SCALE = 3.0  # of the half-normal periods in the authors' code
+_LEAST = 2  # clients that are online in every round of the authors' code
+
+
+class RoundRobin(SeededTrace):
+    """Client i is online every tau_i rounds: absences are bounded (MimiC 7.1, scenario 1).
+
+    `paper`: tau_i is uniform on 0..tau_max (0, like 1, is always online), and so is the client's place in its
+    cycle, so that the clients take turns. `half-normal`, the authors' program: tau_i = min(round(3 abs(z)),
+    tau_max) with z standard normal, all cycles begin with everybody in round 1, and fewer than two online
+    clients are replaced by two drawn at random.
+
+    Parameters
+    ----------
+    num_clients : int
+        N.
+    seed : int
+        Seed of all draws.
+    tau_max : int
+        Longest cycle in rounds, at least 1; no client is away for tau_max rounds in a row. The paper has
+        20, 50 and 100.
+    variant : str
+        `paper` or `half-normal`.
+
+    Attributes
+    ----------
+    tau : (N,) int64
+        Each client's cycle in rounds, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If tau_max < 1 or the variant is unknown.
+    """
+
+    def __init__(self, num_clients: int, seed: int, *, tau_max: int = 20, variant: str = "paper") -> None:
+        super().__init__(num_clients, seed)
+        check_at_least("round-robin", "tau-max", tau_max, 1)
+        rng = self.rng("round-robin", 0)
+        if variant == "paper":
+            drawn = rng.integers(tau_max + 1, size=num_clients)
+        elif variant == "half-normal":
+            drawn = np.rint(np.abs(rng.standard_normal(num_clients)) * _SCALE).astype(np.int64)
+        else:
+            raise ValueError(f"trace round-robin: variant is {variant!r}, give paper or half-normal")
+        self.tau: NDArray[np.int64] = np.clip(drawn, 1, tau_max)
+        self._phase: NDArray[np.int64] | None = None
+        if variant == "paper":
+            self._phase = self.rng("round-robin-phase", 0).integers(self.tau)
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return the availability in round t (see `Trace.round`)."""
+        check_round(t)
+        if self._phase is not None:
+            return all_or_nothing((t - 1) % self.tau == self._phase)
+        return all_or_nothing(_at_least_two((t - 1) % self.tau == 0, self.rng("round-robin-two", t)))
+
+
+class Levels(SeededTrace):
+    """Five static probabilities of being online: client i has lowest + (i mod 5) (1 - lowest) / 4.
+
+    MimiC 7.1, scenario 2, gives all clients one probability (that is `bernoulli`); the five levels, up to 1,
+    are those of the authors' program (`static`). As there, fewer than two online clients are replaced by two
+    drawn at random.
+
+    Parameters
+    ----------
+    num_clients : int
+        N.
+    seed : int
+        Seed of all draws.
+    lowest : float
+        Probability of the clients 0, 5, 10, ...
+
+    Raises
+    ------
+    ValueError
+        If `lowest` lies outside 0..1.
+    """
+
+    def __init__(self, num_clients: int, seed: int, *, lowest: float = 0.1) -> None:
+        super().__init__(num_clients, seed)
+        check_probability("levels", "lowest", lowest)
+        level = np.arange(num_clients) % _LEVELS
+        self.p = np.asarray(lowest + level * (1 - lowest) / (_LEVELS - 1), np.float32)
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return the availability in round t (see `Trace.round`)."""
+        check_round(t)
+        online = self.rng("levels", t).random(self.num_clients, np.float32) < self.p
+        return all_or_nothing(_at_least_two(online, self.rng("levels-two", t)))
+
+
+class TimeVarying(SeededTrace):
+    """A fixed number of clients, drawn anew each round with random weights (MimiC 7.1, scenario 3).
+
+    In each round every client draws a weight a_i uniform on [1, 10]; P N clients are then drawn one after the
+    other, without replacement, with probabilities proportional to the weights.
+
+    Parameters
+    ----------
+    num_clients : int
+        N.
+    seed : int
+        Seed of all draws.
+    share : float
+        P. The number of online clients is P N rounded down, but at least 1.
+
+    Raises
+    ------
+    ValueError
+        If `share` lies outside 0..1.
+    """
+
+    def __init__(self, num_clients: int, seed: int, *, share: float = 0.5) -> None:
+        super().__init__(num_clients, seed)
+        check_probability("time-varying", "share", share)
+        self.count = max(1, int(share * num_clients + 1e-9))  # 0.29 * 100 is 28.999...
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return the availability in round t (see `Trace.round`)."""
+        check_round(t)
+        rng = self.rng("time-varying", t)
+        weights = rng.random(self.num_clients, np.float32)
+        weights *= 9
+        weights += 1
+        # The first clocks to ring, with rates a_i, are such a draw (Efraimidis and Spirakis, 2006).
+        clocks = rng.standard_exponential(self.num_clients, np.float32)
+        clocks /= weights
+        last = np.partition(clocks, self.count - 1)[self.count - 1]
+        online = clocks <= last
+        surplus = np.count_nonzero(online) - self.count  # clocks that ring at the same time as the last one
+        online[np.flatnonzero(clocks == last)[:surplus]] = False
+        return all_or_nothing(online)
+
+
+def _at_least_two(online: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return who is online; where that are fewer than two, two clients drawn at random instead."""
+    least = min(_LEAST, len(online))
+    if np.count_nonzero(online) < least:
+        online = np.zeros_like(online)
+        online[rng.choice(len(online), least, replace=False)] = True
+    return online

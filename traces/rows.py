@@ -1,0 +1,170 @@
+"""Tables of numbers in CSV or JSON lines, read line by line, so that files larger than the memory do."""
+
+import json
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, NoReturn
+
+_LONGEST = 65536  # bytes; no line of such a table comes near it
+_SHOWN = 40
+
+
+class Row(NamedTuple):
+    """One line: its number, counted from 1, and its values; None where a value is left out."""
+
+    line: int
+    values: tuple[float | None, ...]
+
+
+def open_data(where: str, path: str) -> BinaryIO:
+    """Open a file of a trace for reading; ValueError if no file is named or it cannot be opened."""
+    if not path:
+        raise ValueError(f"{where}: no file is named, give file=")
+    try:
+        return Path(path).open("rb")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{where}: {path} cannot be read: {reason}") from None
+
+
+def read_rows(where: str, path: str, required: tuple[str, ...], optional: tuple[str, ...]) -> Iterator[Row]:
+    """Read a table of numbers.
+
+    CSV has a header with the column names, in the order given here (optional ones may be left off from the
+    end), and commas between values; an empty field is a value left out. JSON lines have one object a line,
+    with the column names as keys. Blank lines and lines that begin with ``#`` are passed over. A last line
+    that is not ended by a newline is what a power cut leaves: it is left out, with a warning.
+
+    Parameters
+    ----------
+    where : str
+        What reads the file, for messages.
+    path : str
+        The file, UTF-8.
+    required, optional : tuple of str
+        Column names.
+
+    Yields
+    ------
+    Row
+        The values in the order of the columns, all of them finite.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read or is no such table; the message names file and line.
+    """
+    columns = required + optional
+    wanted = ",".join(required) + "".join(f"[,{name}" for name in optional) + "]" * len(optional)
+    kind, width, number = "", 0, 0
+    padding: tuple[None, ...] = (None,) * len(columns)
+    with open_data(where, path) as file:
+        while raw := file.readline(_LONGEST + 1):
+            number += 1
+            place = f"{where}: {path}, line {number}"
+            if len(raw) > _LONGEST:
+                raise ValueError(f"{place}: longer than {_LONGEST} bytes, this is no table of {wanted}")
+            if not raw.endswith(b"\n"):
+                warnings.warn(
+                    f"{place}: not ended by a newline, left out as torn; end the line if it is complete",
+                    stacklevel=2,
+                )
+                break
+            try:
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+            except UnicodeDecodeError:
+                raise ValueError(f"{place}: not UTF-8 text, this is no table of {wanted}") from None
+            if not text or text.startswith("#"):
+                continue
+            if not kind:
+                kind = "json" if text.startswith("{") else "csv"
+                if kind == "csv":
+                    width = _header(place, text, required, columns, wanted)
+                    continue
+            values = _json(place, text, columns) if kind == "json" else _csv(place, text, width)
+            if None in values[: len(required)]:
+                name = required[values.index(None)]
+                raise ValueError(f"{place}: {name} is missing, give it a number")
+            yield Row(number, values + padding[len(values) :])
+    if not kind:
+        raise ValueError(f"{where}: {path}: the file is empty, it should hold a table of {wanted}")
+
+
+def whole(place: str, name: str, value: float, least: int) -> int:
+    """Return a value that must be a whole number from `least` on; else ValueError, naming the place."""
+    if value != int(value) or value < least or value > 2**53:
+        raise ValueError(f"{place}: {name} is {value:g}, give a whole number from {least} on")
+    return int(value)
+
+
+def client_index(place: str, value: float, num_clients: int) -> int:
+    """Return a value that must be one of the clients 0..N-1; else ValueError, naming the place."""
+    client = whole(place, "client", value, 0)
+    if client >= num_clients:
+        last = num_clients - 1
+        raise ValueError(
+            f"{place}: client {client} does not exist, the clients are 0 to {last} (num-clients)"
+        )
+    return client
+
+
+def parse_int(text: str) -> int | float:
+    """Read a whole number of JSON; one of very many digits as a float, infinite if need be."""
+    return int(text) if len(text) < 20 else float(text)
+
+
+def _header(place: str, text: str, required: tuple[str, ...], columns: tuple[str, ...], wanted: str) -> int:
+    """Return how many columns a CSV header names."""
+    names = tuple(name.strip() for name in text.split(","))
+    if len(names) < len(required) or names != columns[: len(names)]:
+        raise ValueError(f"{place}: the header is {_shorten(text)}, write {wanted}")
+    return len(names)
+
+
+def _csv(place: str, text: str, width: int) -> tuple[float | None, ...]:
+    fields = text.split(",")
+    if len(fields) != width:
+        raise ValueError(
+            f"{place}: {len(fields)} values where the header names {width}, separate them by commas"
+        )
+    return tuple([None if not field or field.isspace() else _number(place, field) for field in fields])
+
+
+def _number(place: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or "_" in text or not text.isascii():  # float reads more than one would write
+        raise ValueError(f"{place}: {_shorten(text.strip())} is not a finite number")
+    return value
+
+
+def _json(place: str, text: str, columns: tuple[str, ...]) -> tuple[float | None, ...]:
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError(f"{place}: a key occurs twice in {_shorten(text)}")
+        return dict(pairs)
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{place}: {name} is not a finite number")
+
+    try:
+        row = json.loads(text, object_pairs_hook=once, parse_constant=refuse, parse_int=parse_int)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{place}: not JSON at character {error.pos + 1}: {_shorten(text)}") from None
+    except RecursionError:
+        raise ValueError(f"{place}: too deeply nested for a row of numbers") from None
+    if not isinstance(row, dict) or not row.keys() <= set(columns):
+        raise ValueError(f"{place}: {_shorten(text)} is no object with the keys {', '.join(columns)}")
+    values = tuple(row.get(name) for name in columns)
+    for name, value in zip(columns, values, strict=True):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ValueError(f"{place}: {name} is {_shorten(str(value))}, give a number")
+    return tuple(None if value is None else _number(place, repr(value)) for value in values)
+
+
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "...")
