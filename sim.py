@@ -3,6 +3,7 @@
 python sim.py                                  # handwritten digits, clients that come and go
 python sim.py --strategy fedavg --num-rounds 20
 python sim.py --list
+python sim.py --show-trace phones --num-clients 100 --num-rounds 300
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from engine.flower_run import run_on_grid
 from engine.listing import print_list
 from engine.run import drive, prepare, virtual_transport
 from engine.run_folder import RunFolder
+from engine.trace_view import show_trace
 
 server_app = ServerApp()
 
@@ -64,6 +66,8 @@ def make_parser() -> Parser:
     parser.add_argument("--config", metavar="FILE.toml", help="settings from a file; flags override them")
     parser.add_argument("--json", action="store_true", help="end standard output with one line of JSON")
     parser.add_argument("--list", action="store_true", help="show all names that settings know, and exit")
+    text = "show whom this trace lets take part, with a picture in the run-dir, and exit"
+    parser.add_argument("--show-trace", metavar="SPEC", help=text)
     return parser
 
 
@@ -76,6 +80,8 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
         A setting is unknown or wrong.
     """
     values: dict[str, Any] = read_toml(arguments.config) if arguments.config else {}
+    if arguments.show_trace is not None:
+        arguments.trace = arguments.show_trace
     for field in fields(Settings):
         given = getattr(arguments, field.name)
         if given is not None:
@@ -93,6 +99,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=arguments.json)
     try:
         settings = read_settings(arguments)
+        if arguments.show_trace is not None:
+            report = show_trace(settings, console)
+            if arguments.json:
+                print(json.dumps(report))
+            return 0
         experiment = prepare(settings)
         availability = remember(experiment.trace)
         folder = RunFolder(settings)

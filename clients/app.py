@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from flwr.app import Context
@@ -20,8 +21,10 @@ from flwr.common import (
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
+from numpy.typing import NDArray
 
 from clients.environment import client_settings, federated_data, make_trace, model_builder
+from clients.stores import ContextStore, FileStore, Store
 from clients.virtual import Job, VirtualClients
 from config import Settings
 from traces import Trace
@@ -45,10 +48,12 @@ class FlexibleClient(Client):
         The run's settings.
     client
         Which client this is, 0..N-1.
+    store
+        Where it keeps what it remembers.
     """
 
-    def __init__(self, settings: Settings, client: int) -> None:
-        self.client = client
+    def __init__(self, settings: Settings, client: int, store: Store) -> None:
+        self.client, self.store = client, store
         self.player, self.trace = environment(client_settings(settings))
 
     def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
@@ -57,34 +62,54 @@ class FlexibleClient(Client):
 
     def fit(self, ins: FitIns) -> FitRes:
         """Train; a client that drops, fails or loses its reply answers with a status that is not OK."""
-        arrays = parameters_to_ndarrays(ins.parameters)
-        count = int(ins.config["model-arrays"])
         server_round = int(ins.config["round"])
         completion = float(self.trace.round(server_round).completion[self.client])
-        weights = np.concatenate([array.ravel() for array in arrays[:count]])
-        job = Job(self.client, arrays[count:], dict(ins.config), completion)
-        answers = self.player.fit(weights, [job])
+        answers = self.player.fit(*self._job(ins, completion))
         if answers.failures:
             return _no_reply(answers.failures[0][1])
+        memory = answers.memories[0]
+        if memory is not None:  # kept before the reply goes out: the server may count on it
+            try:
+                self.store.save(memory)
+            except OSError as error:
+                return _no_reply(f"cannot keep the client's memory: {error}")
         if self.trace.lost(server_round)[self.client]:
             return _no_reply("reply lost")
         _, extra, metrics, num_examples = answers.updates[0]
-        local = self.player.model.split(answers.vectors[0])
+        vector = answers.vectors[0]
+        local = self.player.model.split(vector) if len(vector) else []
         return FitRes(OK, ndarrays_to_parameters([*local, *extra]), num_examples, dict(metrics))
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        """Evaluate the weights on this client's hold-out."""
-        weights = np.concatenate([array.ravel() for array in parameters_to_ndarrays(ins.parameters)])
-        loss, num_examples, accuracy = self.player.evaluate(weights, self.client)
+        """Test this client's model, the personal one where the method has such, on examples of its kind."""
+        answers = self.player.evaluate(*self._job(ins, completion=0.0))
+        if answers.failures:
+            return EvaluateRes(_status(answers.failures[0][1]), 0.0, 0, {})
+        _, loss, num_examples, accuracy = answers.scores[0]
         return EvaluateRes(OK, loss, num_examples, {"accuracy": accuracy})
+
+    def _job(self, ins: FitIns | EvaluateIns, completion: float) -> tuple[NDArray[Any], list[Job]]:
+        """Return the weights and what is to be done with them."""
+        arrays = parameters_to_ndarrays(ins.parameters)
+        count = int(ins.config.get("model-arrays", len(arrays)))
+        weights = np.concatenate([array.ravel() for array in arrays[:count]])
+        memory = self.store.load() if "last-accepted" in ins.config else None
+        return weights, [Job(self.client, arrays[count:], dict(ins.config), completion, memory)]
 
 
 def _no_reply(reason: str) -> FitRes:
-    return FitRes(Status(Code.FIT_NOT_IMPLEMENTED, reason), Parameters([], "numpy.ndarray"), 0, {})
+    return FitRes(_status(reason), Parameters([], "numpy.ndarray"), 0, {})
+
+
+def _status(reason: str) -> Status:
+    return Status(Code.FIT_NOT_IMPLEMENTED, reason)  # Flower knows no other for what went wrong
 
 
 def client_fn(context: Context) -> Client:
-    """Make the client of a node: its `client-id`, or in simulation its `partition-id`, says which."""
+    """Make the client of a node: its `client-id`, or in simulation its `partition-id`, says which.
+
+    With `state-dir` in the node config, what the client remembers outlives the node's process.
+    """
     settings = Settings.from_mapping(context.run_config, "run-config")
     node = context.node_config
     name = node.get("client-id", node.get("partition-id"))
@@ -93,7 +118,9 @@ def client_fn(context: Context) -> Client:
     client = int(name)
     if not 0 <= client < settings.num_clients:
         raise ValueError(f"client-id {client} is not in 0..{settings.num_clients - 1} (num-clients)")
-    return FlexibleClient(settings, client)
+    folder = node.get("state-dir")
+    store = FileStore(str(folder), context.run_id, client) if folder else ContextStore(context)
+    return FlexibleClient(settings, client, store)
 
 
 app = ClientApp(client_fn=client_fn)

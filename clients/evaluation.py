@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch.nn import functional
 
 from clients.flat import FlatModel
-from tasks import Examples
+from tasks import Examples, FederatedData
 
 BATCH = 1000
 
@@ -34,3 +35,19 @@ def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
     finally:
         model.module.train()
     return loss / len(labels), correct / len(labels)
+
+
+def own_test(data: FederatedData, client: int) -> Examples:
+    """Return the examples that a client's model is tested on: like its own, and never trained on.
+
+    They are its hold-out. Where clients hold nothing out, they are those of the common test set whose labels
+    occur among its training examples: what the client is likely to meet, though in the proportions of the
+    test set.
+    """
+    alone = np.array([client])
+    try:
+        return data.holdout(alone)
+    except ValueError:
+        x, labels = data.test
+        known = np.isin(labels, data.train_set(alone)[1])
+        return x[known], labels[known]

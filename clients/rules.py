@@ -6,46 +6,13 @@ device. Only the gradient oracle underneath differs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
 from torch import Tensor
 
-Oracle = Callable[[Tensor], Tensor]  # weights (..., M) -> gradient (..., M), overwritten by the next call
-Config = Mapping[str, Any]
+from clients.elastic import Elastic
+from clients.personal import APFL, PFedMe
+from clients.sgd import SGD, Config, Oracle
 
-
-class SGD:
-    """Plain stochastic gradient descent: y -= eta g(y) (Ruan et al., eq. 1), and the base of the other rules.
-
-    Parameters
-    ----------
-    weights
-        The global weights, shape (..., M); they stay as they are.
-    arrays
-        What the method sent after the weights.
-    config
-        The scalars of the task.
-    state
-        What the client remembers of its last accepted round, by name; empty at first.
-    """
-
-    def __init__(
-        self, weights: Tensor, arrays: Sequence[Tensor], config: Config, state: Mapping[str, Tensor]
-    ) -> None:
-        self.weights, self.arrays, self.config, self.state = weights, arrays, config, dict(state)
-
-    def step(self, y: Tensor, gradient: Oracle, rate: float) -> None:
-        """Do one local step: change `y` in place."""
-        y.sub_(gradient(y), alpha=rate)
-
-    def upload(self, y: Tensor, steps: int, rate: float) -> list[Tensor]:
-        """Return the method's own arrays that follow the local weights `y` after `steps` steps."""
-        return []
-
-    def remember(self, y: Tensor, steps: int, rate: float) -> dict[str, Tensor]:
-        """Return the state after this round, should the reply be accepted."""
-        return self.state
+__all__ = ["RULES", "SGD", "Config", "Oracle"]
 
 
 class Proximal(SGD):
@@ -75,4 +42,7 @@ RULES: dict[str, type[SGD]] = {
     "sgd": SGD,
     "proximal": Proximal,
     "corrected": Corrected,
+    "apfl": APFL,
+    "pfedme": PFedMe,
+    "elastic": Elastic,
 }

@@ -29,7 +29,7 @@ class Update:
     Attributes
     ----------
     vector
-        Local weights after training, shape (M,).
+        Local weights after training, shape (M,); shape (0,) where the method's own arrays say it all.
     extra
         The method's own arrays.
     metrics
@@ -86,6 +86,27 @@ def rule_of(config: Config) -> type[SGD]:
     return RULES[name]
 
 
+def begin(
+    model: FlatModel,
+    weights: NDArray[Any],
+    arrays: Sequence[NDArray[Any]],
+    config: Config,
+    memory: Memory | None,
+) -> tuple[SGD, Memory, bool]:
+    """Load the global weights and settle what the client remembers.
+
+    Returns
+    -------
+    rule, memory, resync
+        The method's rule with the client's state, and what `Memory.open` returns.
+    """
+    model.load(weights)
+    own = [torch.from_numpy(np.array(a)).to(model.device) for a in arrays]
+    remembered, resync = (memory or Memory()).open(int(config.get("last-accepted", 0)))
+    state = {key: torch.from_numpy(np.array(v)).to(model.device) for key, v in remembered.committed.items()}
+    return rule_of(config)(model.vector.clone(), own, config, state), remembered, resync
+
+
 def train(
     model: FlatModel,
     data: FederatedData,
@@ -135,12 +156,10 @@ def train(
     inputs = torch.from_numpy(x).to(model.device)
     targets = torch.from_numpy(labels).to(model.device)
 
-    model.load(weights)
+    rule, remembered, resync = begin(model, weights, arrays, config, memory)
     y, rate = model.vector, float(config["learning-rate"])
-    own = [torch.from_numpy(np.array(a)).to(model.device) for a in arrays]
-    remembered, resync = (memory or Memory()).open(int(config.get("last-accepted", 0)))
-    state = {key: torch.from_numpy(np.array(v)).to(model.device) for key, v in remembered.committed.items()}
-    rule = rule_of(config)(y.clone(), own, config, state)
+    if rule.needs_fisher:
+        rule.fisher = lambda at: model.fisher(at, _fisher_examples(model, data, client, config, seed))
     losses: list[Tensor] = []  # of each step's first gradient, where a method takes several
     for batch in zip(torch.split(inputs, lengths), torch.split(targets, lengths), strict=True):
         done = len(losses)
@@ -165,9 +184,20 @@ def train(
         remembered = remembered.stage(int(config["round"]), new)
         metrics |= {"resync": True} if resync else {}
     return Update(
-        vector=y.cpu().numpy().copy(),
+        vector=(y if rule.sends_weights else y[:0]).cpu().numpy().copy(),
         extra=[a.cpu().numpy() for a in rule.upload(y, steps, rate)],
         metrics=metrics,
         num_examples=num_examples,
         memory=remembered if "last-accepted" in config else None,
     )
+
+
+def _fisher_examples(
+    model: FlatModel, data: FederatedData, client: int, config: Config, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Draw `fisher-batches` batches of different examples; with 0, or if there are not more, take all."""
+    num_examples = int(data.sizes[client])
+    wanted = int(config["fisher-batches"]) * int(config["batch-size"]) or num_examples
+    rng = np.random.default_rng([seed, *b"fisher", client, int(config["round"])])
+    x, labels = data.examples(client, rng.permutation(num_examples)[:wanted])
+    return torch.from_numpy(x).to(model.device), torch.from_numpy(labels).to(model.device)

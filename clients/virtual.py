@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from clients.evaluation import evaluate
+from clients.evaluation import evaluate, own_test
 from clients.flat import FlatModel
 from clients.memory import Memory
-from clients.training import DroppedError, Update, train
+from clients.training import DroppedError, Update, begin, train
 from tasks import FederatedData
 
 
@@ -29,14 +30,14 @@ class Job(NamedTuple):
     completion
         Share of the planned steps that its availability lets it finish.
     memory
-        What it remembers; None: nothing yet.
+        What it remembers, or where that is, see `VirtualClients.recall`; None: nothing yet.
     """
 
     client: int
     arrays: Sequence[NDArray[Any]]
     config: dict[str, Any]
     completion: float
-    memory: Memory | None = None
+    memory: Any = None
 
 
 class Answers(NamedTuple):
@@ -45,7 +46,7 @@ class Answers(NamedTuple):
     Attributes
     ----------
     vectors
-        Local weights of those who succeeded, shape (K, M).
+        Local weights of those who succeeded, shape (K, M); (K, 0) where the method sends none.
     updates
         (client, extra arrays, metrics, n_k) of each of them.
     memories
@@ -57,6 +58,21 @@ class Answers(NamedTuple):
     vectors: NDArray[np.float32]
     updates: list[tuple[int, list[NDArray[Any]], dict[str, int | float], int]]
     memories: list[Memory | None]
+    failures: list[tuple[int, str]]
+
+
+class Scores(NamedTuple):
+    """What came of a list of jobs of evaluation.
+
+    Attributes
+    ----------
+    scores
+        (client, loss, number of examples, accuracy) of those who succeeded.
+    failures
+        (client, reason) of the others.
+    """
+
+    scores: list[tuple[int, float, int, float]]
     failures: list[tuple[int, str]]
 
 
@@ -81,15 +97,18 @@ class VirtualClients:
         self.data, self.seed = data, seed
         self.model = FlatModel(build(), device)
 
+    def recall(self, memory: Any) -> Memory | None:
+        """Fetch what a client remembers: a job has it, unless it is kept elsewhere."""
+        remembered: Memory | None = memory
+        return remembered
+
     def fit(self, weights: NDArray[Any], jobs: Sequence[Job]) -> Answers:
         """Train each client from the same weights, shape (M,); what one of them raises is its own failure."""
-        vectors = np.empty((len(jobs), len(weights)), np.float32)
+        vectors = np.empty((0, len(weights)), np.float32)
         updates: list[tuple[int, list[NDArray[Any]], dict[str, int | float], int]] = []
         memories: list[Memory | None] = []
         failures: list[tuple[int, str]] = []
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # small models gain nothing from more, and results stay the same everywhere
-        try:
+        with _one_thread():
             for job in jobs:
                 try:
                     update = self._train(weights, job)
@@ -98,19 +117,30 @@ class VirtualClients:
                 except Exception as error:  # one client's fault must not end the round
                     failures.append((job.client, f"{type(error).__name__}: {error}"))
                 else:
+                    if not updates:  # all do what one method says: send weights, or no weights at all
+                        vectors = np.empty((len(jobs), len(update.vector)), np.float32)
                     vectors[len(updates)] = update.vector
                     updates.append((job.client, update.extra, update.metrics, update.num_examples))
                     memories.append(update.memory)
-        finally:
-            torch.set_num_threads(threads)
         return Answers(vectors[: len(updates)], updates, memories, failures)
 
-    def evaluate(self, weights: NDArray[Any], client: int) -> tuple[float, int, float]:
-        """Loss, number of examples and accuracy on one client's hold-out."""
-        examples = self.data.holdout(np.array([client]))
-        self.model.load(weights)
-        loss, accuracy = evaluate(self.model, examples)
-        return loss, len(examples[1]), accuracy
+    def evaluate(self, weights: NDArray[Any], jobs: Sequence[Job]) -> Scores:
+        """Test each client's model, the personal one where the method has such, on examples of its kind."""
+        scores: list[tuple[int, float, int, float]] = []
+        failures: list[tuple[int, str]] = []
+        with _one_thread():
+            for job in jobs:
+                try:
+                    examples = own_test(self.data, job.client)
+                    memory = self.recall(job.memory)
+                    rule, *_ = begin(self.model, weights, job.arrays, job.config, memory)
+                    self.model.vector.copy_(rule.personal())
+                    loss, accuracy = evaluate(self.model, examples)
+                except Exception as error:  # one client's fault must not end the round
+                    failures.append((job.client, f"{type(error).__name__}: {error}"))
+                else:
+                    scores.append((job.client, loss, len(examples[1]), accuracy))
+        return Scores(scores, failures)
 
     def _train(self, weights: NDArray[Any], job: Job) -> Update:
         return train(
@@ -122,5 +152,16 @@ class VirtualClients:
             job.config,
             job.completion,
             self.seed,
-            job.memory,
+            self.recall(job.memory),
         )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute in one thread: small models gain nothing from more, and results stay the same everywhere."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

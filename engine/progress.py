@@ -57,6 +57,8 @@ class ProgressReport:
             accuracy = record.get("accuracy")
             scored = "" if accuracy is None else f"accuracy {accuracy:.4f}  "
             self._score = f"{scored}loss {record['loss']:.4f}"
+            if "client_accuracy" in record:
+                self._score += f"  at clients {record['client_accuracy']:.4f}"
         who = _participants(record)
         self._bar.update(self._task, completed=server_round, description=f"{self._score}  {who}")
         for event in record.get("events", []):
@@ -70,19 +72,26 @@ class ProgressReport:
         self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def final_table(summary: dict[str, Any], failures: Counter[str]) -> Table:
-    """The result of a run."""
+def final_table(
+    summary: dict[str, Any], failures: Counter[str], virtual_seconds: float | None = None
+) -> Table:
+    """The result of a run; the virtual seconds are those of a trace with a clock."""
     table = Table(title=f"{summary['strategy']} on {summary['task']}", show_header=False)
     rows = {
         "accuracy": summary["final"]["accuracy"],
+        "accuracy at clients": summary["final"].get("client_accuracy"),
         "loss": summary["final"]["loss"],
+        "loss at clients": summary["final"].get("client_loss"),
         "training loss": summary["final"]["train_loss"],
         "rounds": summary["rounds"],
         "client updates": summary["client_fits"],
         "seconds": summary["seconds"],
     }
     for name, value in rows.items():
-        table.add_row(name, _short(value))
+        if value is not None or "clients" not in name:  # few methods ask the clients
+            table.add_row(name, _short(value))
+    if virtual_seconds is not None:
+        table.add_row("virtual seconds", f"{virtual_seconds:.0f} ({virtual_seconds / 3600:.1f} hours)")
     for reason, count in failures.most_common(5):
         table.add_row("no update", f"{count} x {reason}")
     table.add_row("run folder", str(summary["run_dir"]))

@@ -8,20 +8,22 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 from torch import nn
 
+from clients.memory import Memory
 from clients.training import planned_steps
-from clients.virtual import Answers, Job, VirtualClients
+from clients.virtual import Answers, Job, Scores, VirtualClients
 from engine.virtual_transport import VirtualTransport
 from tasks import FederatedData
 
 ROOT = str(Path(__file__).parents[1])
+Result = TypeVar("Result", Answers, Scores)
 
 
 def deal(work: list[float], num_workers: int) -> list[list[int]]:
@@ -46,6 +48,14 @@ def deal(work: list[float], num_workers: int) -> list[list[int]]:
         hands[worker].append(position)
         heapq.heappush(loads, (load + work[position], worker))
     return hands
+
+
+class RayClients(VirtualClients):
+    """Virtual clients whose memories lie in Ray's object store."""
+
+    def recall(self, memory: Any) -> Memory | None:
+        """Fetch what a client remembers, for as long as it trains."""
+        return None if memory is None else cast(Memory, ray.get(memory))
 
 
 class RayTransport(VirtualTransport):
@@ -84,40 +94,26 @@ class RayTransport(VirtualTransport):
         gpus = client_gpus if resources.get("GPU", 0) else 0
         if not num_workers:
             num_workers = int(resources["GPU"] / gpus) if gpus else max(1, int(resources.get("CPU", 1)))
-        actor = ray.remote(num_cpus=1, num_gpus=gpus)(VirtualClients)
+        actor = ray.remote(num_cpus=1, num_gpus=gpus)(RayClients)
         self._start = partial(actor.remote, ray.put(data), build, seed, "cuda" if gpus else "cpu")
         self.actors = [self._start() for _ in range(num_workers)]
 
     def run(self, weights: NDArray[Any], jobs: list[Job]) -> list[Answers]:
         """Have the jobs done by all actors at once."""
-        broadcast = ray.put(weights)
         work = [planned_steps(job.config, int(self.sizes[job.client])) * job.completion for job in jobs]
-        hands = [[jobs[i] for i in hand] for hand in deal(work, len(self.actors))]
-        calls = [
-            (worker, self.actors[worker].fit.remote(broadcast, hand), hand)
-            for worker, hand in enumerate(hands)
-            if hand
-        ]
-        answers: list[Answers] = []
-        for worker, call, hand in calls:
-            try:
-                answers.append(ray.get(call))
-            except RayError as error:
-                reason = self._replace(worker, error)
-                nothing = np.empty((0, len(weights)), np.float32)
-                answers.append(Answers(nothing, [], [], [(job.client, reason) for job in hand]))
-        return answers
+        nothing = np.empty((0, len(weights)), np.float32)
+        return self._share("fit", weights, jobs, work, lambda failed: Answers(nothing, [], [], failed))
 
-    def run_evaluation(self, weights: NDArray[Any], client: int) -> tuple[float, int, float]:
-        """Loss, number of examples and accuracy of these weights on one client's hold-out."""
-        worker = client % len(self.actors)
-        try:
-            result: tuple[float, int, float] = ray.get(self.actors[worker].evaluate.remote(weights, client))
-        except RayTaskError as error:
-            raise error.cause from None
-        except RayError as error:
-            raise ValueError(self._replace(worker, error)) from None
-        return result
+    def keep(self, memory: Memory) -> Any:
+        """Put away what a client remembers: in the object store, which moves to disk what does not fit.
+
+        It belongs to this process, so that it survives the actor that made it.
+        """
+        return ray.put(memory)
+
+    def run_evaluation(self, weights: NDArray[Any], jobs: list[Job]) -> list[Scores]:
+        """Have clients evaluate, by all actors at once."""
+        return self._share("evaluate", weights, jobs, [1.0] * len(jobs), lambda failed: Scores([], failed))
 
     def close(self) -> None:
         """End the actors, and Ray if this transport started it."""
@@ -126,6 +122,31 @@ class RayTransport(VirtualTransport):
         self.actors = []
         if self._owns_ray:
             ray.shutdown()
+
+    def _share(
+        self,
+        method: str,
+        weights: NDArray[Any],
+        jobs: list[Job],
+        work: list[float],
+        failed: Callable[[list[tuple[int, str]]], Result],
+    ) -> list[Result]:
+        """Call a method of all actors, each with its share of the jobs; one that dies has `failed`."""
+        broadcast = ray.put(weights)
+        hands = [[jobs[i] for i in hand] for hand in deal(work, len(self.actors))]
+        calls = [
+            (worker, getattr(self.actors[worker], method).remote(broadcast, hand), hand)
+            for worker, hand in enumerate(hands)
+            if hand
+        ]
+        results: list[Result] = []
+        for worker, call, hand in calls:
+            try:
+                results.append(ray.get(call))
+            except RayError as error:
+                reason = self._replace(worker, error)
+                results.append(failed([(job.client, reason) for job in hand]))
+        return results
 
     def _replace(self, worker: int, error: RayError) -> str:
         """Start a new actor in the place of one that failed; returns what happened, in words."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -136,7 +137,12 @@ def drive(
         manager = TraceClientManager(availability, transport, settings.seed)
         with ProgressReport(settings.num_rounds, console) as progress:
             last: dict[str, Any] = {}
-            observers = (folder.write_round, progress.show, last.update)
+            observers = (
+                partial(_tell_time, experiment.trace),
+                folder.write_round,
+                progress.show,
+                last.update,
+            )
             server = RoundServer(strategy, manager, transport, settings.evaluate_every, observers)
             start = time.perf_counter()
             with stopping_on_interrupt(server, console), suppress(KeyboardInterrupt):
@@ -157,11 +163,19 @@ def drive(
                 "accuracy": last.get("accuracy"),
                 "loss": last.get("loss"),
                 "train_loss": experiment.evaluator.train_loss(arrays),
+                **{key: last[key] for key in ("client_accuracy", "client_loss") if key in last},
             },
             "run_dir": str(folder.path),
             "weights_sha256": weights_sha256(arrays),
         }
     )
     folder.write_summary(summary)
-    console.print(final_table(summary, progress.failures))
+    console.print(final_table(summary, progress.failures, last.get("virtual_seconds")))
     return summary
+
+
+def _tell_time(trace: Trace, record: dict[str, Any]) -> None:
+    """Note how many virtual seconds have passed, where the trace has a clock."""
+    seconds = trace.seconds(record["round"]) if record["round"] else None
+    if seconds is not None:
+        record["virtual_seconds"] = seconds

@@ -149,7 +149,7 @@ def _participation(
         counted = set(strategy.active.tolist())
         active = {name for name in active if strategy.roster.find(name) in counted}
         record |= {"learning_rate": strategy.learning_rate, "events": strategy.events}
-        record["incomplete"] = strategy.incomplete
+        record |= {"incomplete": strategy.incomplete, **strategy.measured}
     steps = {proxy.cid: result.metrics.get("steps") for proxy, result in results if proxy.cid in active}
     record["active"] = _names(active)
     record["steps"] = [steps[str(name)] for name in record["active"]]

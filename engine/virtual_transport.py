@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from clients.memory import Memory
-from clients.virtual import Answers, Job, VirtualClients
+from clients.virtual import Answers, Job, Scores, VirtualClients
 from engine.transport import (
     ClientFailure,
     EvaluateInstructions,
@@ -38,6 +38,7 @@ from strategies.parameters import read_parameters
 from traces import RoundAvailability
 
 OK = Status(Code.OK, "")
+NO_WEIGHTS = Layout((), np.dtype(np.float32))  # of methods whose own arrays say it all
 
 
 class VirtualTransport(ABC):
@@ -63,7 +64,7 @@ class VirtualTransport(ABC):
         lost: Callable[[int], NDArray[np.bool_]] | None = None,
     ) -> None:
         self.initial, self.availability, self.defaults = initial, availability, dict(defaults)
-        self.memories: dict[int, Memory] = {}  # what each client remembers
+        self.memories: dict[int, Any] = {}  # what `keep` returned for each client that remembers something
         self.lost = lost
 
     @abstractmethod
@@ -71,8 +72,12 @@ class VirtualTransport(ABC):
         """Have the jobs done, all from the same weights, shape (M,)."""
 
     @abstractmethod
-    def run_evaluation(self, weights: NDArray[Any], client: int) -> tuple[float, int, float]:
-        """Loss, number of examples and accuracy of these weights on one client's hold-out."""
+    def run_evaluation(self, weights: NDArray[Any], jobs: list[Job]) -> list[Scores]:
+        """Have clients evaluate, all of them the same weights, shape (M,), or what they make of them."""
+
+    def keep(self, memory: Memory) -> Any:
+        """Put away what a client remembers; what this returns is in the client's next job."""
+        return memory
 
     @property
     def layout(self) -> Layout:
@@ -94,6 +99,45 @@ class VirtualTransport(ABC):
         completion = self.availability(server_round).completion
         lost = self.lost(server_round) if self.lost else np.zeros(len(completion), np.bool_)
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
+        results: FitResults = []
+        failures: list[ClientFailure] = []
+        for weights, jobs in self._jobs(server_round, instructions, completion):
+            for answers in self.run(weights, jobs):
+                failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
+                for (client, *_), memory in zip(answers.updates, answers.memories, strict=True):
+                    if memory is not None:
+                        self.memories[client] = self.keep(memory)
+                for vector, (client, extra, metrics, n) in zip(answers.vectors, answers.updates, strict=True):
+                    if lost[client]:  # the client has done its work and cannot know
+                        failures.append(ClientFailure(str(client), "reply lost"))
+                        continue
+                    layout = self.layout if len(vector) else NO_WEIGHTS
+                    parameters = FlatParameters(vector, layout, extra)
+                    results.append((proxies[client], FitRes(OK, parameters, n, dict(metrics))))
+        return results, failures
+
+    def evaluate(
+        self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
+    ) -> tuple[EvaluateResults, list[ClientFailure]]:
+        """Let clients evaluate their models on examples of their kind."""
+        completion = self.availability(server_round).completion
+        proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
+        results: EvaluateResults = []
+        failures: list[ClientFailure] = []
+        for weights, jobs in self._jobs(server_round, instructions, completion):
+            for answers in self.run_evaluation(weights, jobs):
+                failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
+                for client, loss, n, accuracy in answers.scores:
+                    results.append((proxies[client], EvaluateRes(OK, loss, n, {"accuracy": accuracy})))
+        return results, failures
+
+    def _jobs(
+        self,
+        server_round: int,
+        instructions: FitInstructions | EvaluateInstructions,
+        completion: NDArray[np.floating[Any]],
+    ) -> Iterable[tuple[NDArray[Any], list[Job]]]:
+        """Turn instructions into jobs, those with the same weights together."""
         read: dict[int, tuple[NDArray[Any], list[NDArray[Any]], dict[str, Any]]] = {}
         groups: dict[int, tuple[NDArray[Any], list[Job]]] = {}
         for proxy, instruction in instructions:
@@ -104,37 +148,7 @@ class VirtualTransport(ABC):
             client = int(proxy.cid)
             _, jobs = groups.setdefault(id(weights), (weights, []))
             jobs.append(Job(client, arrays, config, float(completion[client]), self.memories.get(client)))
-        results: FitResults = []
-        failures: list[ClientFailure] = []
-        for weights, jobs in groups.values():
-            for answers in self.run(weights, jobs):
-                failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
-                for (client, *_), memory in zip(answers.updates, answers.memories, strict=True):
-                    if memory is not None:
-                        self.memories[client] = memory
-                for vector, (client, extra, metrics, n) in zip(answers.vectors, answers.updates, strict=True):
-                    if lost[client]:  # the client has done its work and cannot know
-                        failures.append(ClientFailure(str(client), "reply lost"))
-                        continue
-                    parameters = FlatParameters(vector, self.layout, extra)
-                    results.append((proxies[client], FitRes(OK, parameters, n, dict(metrics))))
-        return results, failures
-
-    def evaluate(
-        self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
-    ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        """Let clients evaluate on their hold-outs."""
-        results: EvaluateResults = []
-        failures: list[ClientFailure] = []
-        for proxy, instruction in instructions:
-            weights, _ = read_parameters(instruction.parameters, self.layout)
-            try:
-                loss, n, accuracy = self.run_evaluation(weights, int(proxy.cid))
-            except Exception as error:  # one client's fault must not end the round
-                failures.append(ClientFailure(proxy.cid, f"{type(error).__name__}: {error}"))
-            else:
-                results.append((proxy, EvaluateRes(OK, loss, n, {"accuracy": accuracy})))
-        return results, failures
+        return groups.values()
 
     @abstractmethod
     def close(self) -> None:
@@ -160,9 +174,9 @@ class InlineTransport(VirtualTransport):
         """Have the jobs done one after the other."""
         return [self.clients.fit(weights, jobs)]
 
-    def run_evaluation(self, weights: NDArray[Any], client: int) -> tuple[float, int, float]:
-        """Loss, number of examples and accuracy of these weights on one client's hold-out."""
-        return self.clients.evaluate(weights, client)
+    def run_evaluation(self, weights: NDArray[Any], jobs: list[Job]) -> list[Scores]:
+        """Have clients evaluate, one after the other."""
+        return [self.clients.evaluate(weights, jobs)]
 
     def close(self) -> None:
         """Nothing is held."""

@@ -3,7 +3,8 @@
     python experiments/compare.py experiments/ruan-table3-mnist.toml [--set num-rounds=10]
 
 An experiment is a TOML file of settings (see `sim.py --help`) with a table `[vary]`: lists of values for some
-of them. Runs that differ in the seed only are one row: mean and standard deviation over seeds.
+of them. Runs that differ in the seed only are one row: mean and standard deviation over seeds. With
+`--reach 0.8` the row also has the first evaluated round with that accuracy, for each seed.
 """
 
 from __future__ import annotations
@@ -59,22 +60,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("experiment", type=Path)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
+    parser.add_argument("--reach", type=float, metavar="ACCURACY", help="tell when it is reached, 0..1")
     arguments = parser.parse_args()
     experiment = tomllib.loads(arguments.experiment.read_text())
     for change in arguments.set:
         experiment |= tomllib.loads(change)
     varied = [key for key in experiment["vary"] if key != "seed"]
     rows: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
+    reached: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for values in combinations(experiment):
         summary = run(values, str(arguments.experiment))
-        last = [accuracy for _, accuracy in accuracies(summary)][-10:]
+        evaluated = accuracies(summary)
+        last = [accuracy for _, accuracy in evaluated][-10:]
         row = tuple(values[key] for key in varied)
+        if arguments.reach is not None:
+            rounds = (str(t) for t, accuracy in evaluated if accuracy >= arguments.reach)
+            reached[row].append(next(rounds, "never"))
         rows[row].append((summary["final"]["accuracy"], statistics.mean(last)))
         print(f"# {row} seed {values.get('seed', 0)}: {summary['final']['accuracy']:.4f}", file=sys.stderr)
-    print("| " + " | ".join([*varied, "final accuracy %", "mean of the last 10 evaluations %"]) + " |")
-    print("|" + "---|" * (len(varied) + 2))
+    header = [*varied, "final accuracy %", "mean of the last 10 evaluations %"]
+    if arguments.reach is not None:
+        header.append(f"rounds to {arguments.reach:.0%}")
+    print("| " + " | ".join(header) + " |")
+    print("|" + "---|" * len(header))
     for row, results in rows.items():
         cells = [_mean_and_sd([100 * value for value in column]) for column in zip(*results, strict=True)]
+        cells += [", ".join(reached[row])] if row in reached else []
         print("| " + " | ".join([*map(str, row), *cells]) + " |")
 
 

@@ -9,6 +9,7 @@ from flwr.common import Parameters
 
 from strategies.apfl import APFL
 from strategies.base import FlexibleStrategy
+from strategies.efl import EFL
 from strategies.fedavg import FedAvg
 from strategies.fedgate import FedGATE
 from strategies.fedlaavg import FedLaAvg
@@ -41,12 +42,14 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "scaffold": Scaffold,
     "fedgate": FedGATE,
     "vrl-sgd": VRLSGD,
+    "efl": EFL,
     "apfl": APFL,
     "pfedme": PFedMe,
 }
 
 __all__ = [
     "APFL",
+    "EFL",
     "MIFA",
     "SCHEDULES",
     "STRATEGIES",

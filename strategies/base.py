@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from strategies.departures import LossTracker, judge
 from strategies.interfaces import AvailabilityManager, EvaluateFn, Task
 from strategies.options import Options
-from strategies.parameters import FlatParameters, Layout, read_parameters
+from strategies.parameters import FlatParameters, FloatVector, Layout, read_parameters
 from strategies.replies import Candidate, Replies, collect, read_reply
 from strategies.roster import Roster
 from strategies.state import State, Stateful, take
@@ -55,6 +55,8 @@ class FlexibleStrategy(Stateful, Strategy):
         Arrivals, departures and decisions of the last round, each with the numbers it rests on.
     learning_rate
         Rate of the last round.
+    measured
+        The method's own numbers of the last round, by the name that they get in its record.
     """
 
     options_type: ClassVar[type[Options]] = Options
@@ -84,6 +86,7 @@ class FlexibleStrategy(Stateful, Strategy):
         self.incomplete = 0
         self.rejected: list[tuple[str, str]] = []
         self.events: list[dict[str, Any]] = []
+        self.measured: dict[str, Any] = {}
         self._departing: list[int] = []
         self._sent = self._pack()
         self.setup()
@@ -121,6 +124,20 @@ class FlexibleStrategy(Stateful, Strategy):
     def task(self, client: int) -> Task | None:
         """Return what one client gets besides the weights and the shared task; None: nothing."""
         return None
+
+    def decode(self, parameters: Parameters) -> tuple[FloatVector, list[NDArray[Any]]]:
+        """Return the local weights, shape (M,), and the method's own arrays that a client sent.
+
+        Raises
+        ------
+        ValueError
+            There are other arrays than the method expects.
+        """
+        vector, extra = read_parameters(parameters, self.layout)
+        if len(extra) != self.reply_arrays:
+            count = len(self.layout.shapes)
+            raise ValueError(f"{count + len(extra)} arrays where {count + self.reply_arrays} are expected")
+        return vector, extra
 
     def on_arrival(self, client: int) -> None:
         """Adapt the method's state to a new member (it is in the roster already)."""
@@ -247,7 +264,7 @@ class FlexibleStrategy(Stateful, Strategy):
 
     def _begin(self, server_round: int, parameters: Parameters) -> None:
         self.round = server_round
-        self.events, self.rejected = [], []
+        self.events, self.rejected, self.measured = [], [], {}
         self.active = np.empty(0, np.intp)
         if (
             parameters is not self._sent
@@ -294,7 +311,7 @@ class FlexibleStrategy(Stateful, Strategy):
                 if result.metrics.get("departing") and on_time and client not in self._departing:
                     self._departing.append(client)
                 candidates[client] = read_reply(
-                    client, result, server_round, self.layout, self.reply_arrays, self.work.planned_steps
+                    client, result, server_round, self.decode, self.work.planned_steps
                 )
             except ValueError as reason:
                 self.rejected.append((proxy.cid, str(reason)))

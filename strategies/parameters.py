@@ -112,6 +112,21 @@ def read_parameters(parameters: Parameters, layout: Layout) -> tuple[FloatVector
     """
     if isinstance(parameters, FlatParameters) and parameters.layout.shapes == layout.shapes:
         return parameters.vector, list(parameters.extra)
+    arrays = read_arrays(parameters)
+    count = len(layout.shapes)
+    return layout.flatten(arrays[:count]), arrays[count:]
+
+
+def read_arrays(parameters: Parameters) -> list[NDArray[Any]]:
+    """Return received parameters as they are.
+
+    Raises
+    ------
+    ValueError
+        They are no NumPy arrays of numbers.
+    """
+    if isinstance(parameters, FlatParameters):
+        return parameters.arrays()
     try:
         arrays = parameters_to_ndarrays(parameters)
     except Exception as error:  # a broken header makes NumPy raise anything, tokenize.TokenError too
@@ -121,8 +136,7 @@ def read_parameters(parameters: Parameters, layout: Layout) -> tuple[FloatVector
     for array in arrays:
         if array.dtype.kind not in "fiub":
             raise ValueError(f"array of type {array.dtype}")
-    count = len(layout.shapes)
-    return layout.flatten(arrays[:count]), arrays[count:]
+    return arrays
 
 
 def count_bytes(parameters: Parameters) -> int:

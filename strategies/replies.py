@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.common import Code, FitRes
+from flwr.common import Code, FitRes, Parameters
 from numpy.typing import NDArray
 
-from strategies.parameters import FloatVector, Layout, read_parameters
+from strategies.parameters import FloatVector
 
 MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
 MAX_WEIGHT = 1e18  # more is a diverged client; sums of such weights stay finite in float32
@@ -104,8 +104,7 @@ def read_reply(
     client: int,
     result: FitRes,
     server_round: int,
-    layout: Layout,
-    num_extra: int,
+    decode: Callable[[Parameters], tuple[FloatVector, list[NDArray[Any]]]],
     planned_steps: Callable[[int], int],
 ) -> Candidate:
     """Decode one reply.
@@ -118,10 +117,8 @@ def read_reply(
         What it sent.
     server_round
         The current round.
-    layout
-        Shapes of the weights.
-    num_extra
-        How many arrays of the method's own follow the weights.
+    decode
+        Makes local weights, shape (M,), and the method's own arrays of what was sent.
     planned_steps
         E_k as a function of n_k.
 
@@ -146,10 +143,7 @@ def read_reply(
         raise ValueError(f"impossible number of steps {steps!r} of {planned}")
     if steps == 0:
         raise ValueError("no local steps")
-    vector, extra = read_parameters(result.parameters, layout)
-    if len(extra) != num_extra:
-        count = len(layout.shapes)
-        raise ValueError(f"{count + len(extra)} arrays where {count + num_extra} are expected")
+    vector, extra = decode(result.parameters)
     if not np.issubdtype(vector.dtype, np.floating):
         raise ValueError(f"weights of type {vector.dtype}")
     for array in (vector, *extra):

@@ -42,16 +42,22 @@ def iid(labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Gene
 
 
 def classes(
-    labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator, *, m: int = 2
+    labels: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    rng: np.random.Generator,
+    *,
+    m: int = 2,
+    order: str = "random",
 ) -> Partition:
     """Exactly m classes a client, in shards of one class each.
 
     The N m shards are spread over the classes as equally as possible, and their holders are drawn at
-    random. Where the sizes sum to the whole pool, the holders of a class share all of its examples
-    in proportion to their sizes, so equal sizes give equal shards. Where they sum to less, a client
-    takes its size / m from each of its classes, and the holders of a class with too few examples
-    are scaled down together: in FedLaAvg's setting N / 10 clients hold each digit of MNIST, and
-    the digit 5 has fewer images than they ask for. Every shard has at least one example.
+    random, or go by the client's number (`order`). Where the sizes sum to the whole pool, the holders of
+    a class share all of its examples in proportion to their sizes, so equal sizes give equal shards.
+    Where they sum to less, a client takes its size / m from each of its classes, and the holders of a
+    class with too few examples are scaled down together: in FedLaAvg's setting N / 10 clients hold each
+    digit of MNIST, and the digit 5 has fewer images than they ask for. Every shard has at least one
+    example.
 
     Parameters
     ----------
@@ -63,6 +69,8 @@ def classes(
         Source of the draws.
     m : int
         Classes of each client.
+    order : str
+        `random`, or `sorted`: of C classes, client k holds floor((k + i N) C / (N m)), i = 0..m-1.
 
     Returns
     -------
@@ -72,18 +80,20 @@ def classes(
     Raises
     ------
     ValueError
-        If m is out of range, a class has fewer examples than holders, there are fewer shards than
-        classes, or the sizes ask for more than the pool has.
+        If m is out of range, the order is unknown, a class has fewer examples than holders, there are
+        fewer shards than classes, or the sizes ask for more than the pool has.
 
     References
     ----------
     McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
     AISTATS 2017, section 3. Yan et al., FedLaAvg, 2020, 6.1.
     """
-    return _shards("classes", labels, sizes, rng, m)
+    return _shards("classes", labels, sizes, rng, m, order)
 
 
-def label(labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator) -> Partition:
+def label(
+    labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator, *, order: str = "random"
+) -> Partition:
     """One class a client, shared by its holders in proportion to their sizes.
 
     The same as ``classes`` with m = 1; with Pareto sizes it is the setting of Ruan et al.
@@ -96,6 +106,8 @@ def label(labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Ge
         Examples of each client, of which the class supplies leave deviations.
     rng : numpy.random.Generator
         Source of the draws.
+    order : str
+        `random`, or `sorted`: of C classes, client k holds floor(k C / N), as in FedLaAvg's program.
 
     Returns
     -------
@@ -105,14 +117,14 @@ def label(labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Ge
     Raises
     ------
     ValueError
-        If a class has fewer examples than holders, there are fewer clients than classes, or the
-        sizes ask for more than the pool has.
+        If a class has fewer examples than holders, there are fewer clients than classes, the order is
+        unknown, or the sizes ask for more than the pool has.
 
     References
     ----------
     Ruan et al., Towards Flexible Device Participation in Federated Learning, AISTATS 2021, 5.1.
     """
-    return _shards("label", labels, sizes, rng, 1)
+    return _shards("label", labels, sizes, rng, 1, order)
 
 
 def dirichlet(
@@ -182,9 +194,16 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 
 
 def _shards(
-    name: str, labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator, m: int
+    name: str,
+    labels: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    rng: np.random.Generator,
+    m: int,
+    order: str,
 ) -> Partition:
     _require_fit(name, labels, sizes)
+    if order not in ("random", "sorted"):
+        raise ValueError(f"partition {name}: order is {order!r}, give random or sorted")
     pools = _shuffled_classes(labels, rng)
     num_clients, num_classes = len(sizes), len(pools)
     if not 1 <= m <= num_classes:
@@ -196,7 +215,12 @@ def _shards(
             f"partition {name}: {num_clients} clients with {m} of the {num_classes} classes each leave "
             f"classes out; use at least {math.ceil(num_classes / m)} clients"
         )
-    held = _hold(num_clients, num_classes, m, rng)
+    if order == "sorted":
+        # Shards k, k + N, ... of the sorted ones: their classes are C / m >= 1 apart, so no two are the same.
+        shards = np.arange(num_clients)[:, None] + num_clients * np.arange(m)
+        held = shards * num_classes // (num_clients * m)
+    else:
+        held = _hold(num_clients, num_classes, m, rng)
     # A client's size in m whole parts, for sizes that stand for themselves.
     wanted = np.maximum(sizes[:, None] // m + (np.arange(m) < sizes[:, None] % m), 1)
     covers = sizes.sum() == len(labels)
@@ -213,7 +237,7 @@ def _shards(
             counts = apportion(len(pool), counts.astype(np.float64))
         for k, shard in zip(holders, np.split(pool, np.cumsum(counts))[:-1], strict=True):
             parts[k].append(shard)
-    return [np.concatenate(shards) for shards in parts]
+    return [np.concatenate(own) for own in parts]
 
 
 def _hold(num_clients: int, num_classes: int, m: int, rng: np.random.Generator) -> NDArray[np.intp]:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 # Flower neither reports home nor installs packages while tests run.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
+# Ray leaves builtins.print as it is; a test of foreign pickles names it.
+os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 

@@ -130,6 +130,21 @@ def test_a_federation_that_everybody_leaves(run: Any, extra: list[str]) -> None:
         strict_json(line)
 
 
+def test_virtual_seconds_stand_beside_the_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def records(trace: str) -> list[dict[str, Any]]:
+        assert sim.main([*SMALL, f"--trace={trace}", f"--run-dir={tmp_path}", "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert ("virtual seconds" in err) == ("phones" in trace)
+        summary = strict_json(out)
+        assert list(summary) == KEYS
+        lines = (Path(summary["run_dir"]) / "metrics.jsonl").read_text().splitlines()
+        return [strict_json(line) for line in lines]
+
+    phones = records("phones:round-seconds=300+lost:p=0.1")
+    assert [record.get("virtual_seconds") for record in phones] == [None, 300, 600, 900]
+    assert not any("virtual_seconds" in record for record in records("always"))
+
+
 def test_list_shows_every_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert sim.main(["--list"]) == 0
     shown = capsys.readouterr().out

@@ -18,11 +18,13 @@ from flwr.server.strategy import DifferentialPrivacyServerSideFixedClipping
 
 import strategies
 
-NOT_FEDAVG: set[str] = set()  # differ from FedAvg even where all clients finish all of their steps
+NOT_FEDAVG = {"efl"}  # differ from FedAvg even where all clients finish all of their steps
 UNIFORM = {
+    "apfl",
     "fedgate",
     "mifa",
     "mimic",
+    "pfedme",
     "scaffold",
     "vrl-sgd",
 }  # count all clients alike, not by their shares p_k

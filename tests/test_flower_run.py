@@ -139,6 +139,29 @@ def test_flwr_run_gives_what_sim_gives(flower: dict[str, str], tmp_path: Path) -
     assert not (tmp_path / "few").exists()
 
 
+def test_flwr_run_keeps_what_clients_remember(flower: dict[str, str], tmp_path: Path) -> None:
+    """In Flower's Context, over lost replies, for training and for the test of personal models."""
+    settings = {
+        "strategy": "apfl:alpha-mode=step",
+        "model": "logistic",
+        "trace": "bernoulli:p=0.7+lost:p=0.3",
+        "evaluate-on": "members",
+        "num-clients": 3,
+        "num-rounds": 3,
+        "local-steps": 4,
+        "seed": 5,  # in which clients lose a reply, one of them before it takes part again
+    }
+    nodes = ("local", "--federation-config", "num-supernodes=3 client-resources-num-cpus=1")
+    output = flwr_run(flower, {**settings, "run-dir": str(tmp_path / "flwr")}, *nodes)
+    sim({**settings, "run-dir": tmp_path / "inline"})
+    here = assert_same_run(tmp_path / "flwr", tmp_path / "inline", output)
+    there, _ = outcome(tmp_path / "flwr")
+    assert any("reply lost" in record["failed"].values() for record in here)
+    for record, expected in zip(there, here, strict=True):
+        assert record.get("client_evaluated") == expected.get("client_evaluated")
+        assert record.get("client_loss") == pytest.approx(expected.get("client_loss"), rel=1e-4)
+
+
 def test_supernodes_on_this_machine_give_what_sim_gives(
     flower: dict[str, str], tmp_path: Path, free_ports: Any
 ) -> None:

@@ -40,6 +40,19 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "reboot": ["maybe"],
     "reboot_peak": [0.5, float("nan"), float("inf")],
     "reboot_factor": [0.0, float("nan")],
+    "sparsity": [0.0, -0.1, 1.5, float("nan")],
+    "elasticity": [-1.0, float("nan"), float("inf")],
+    "ties": ["all"],
+    "apply": ["none"],
+    "fisher_batches": [-1],
+    "alpha": [-0.1, 1.1, float("nan")],
+    "alpha_mode": ["never"],
+    "gradient": ["output"],
+    "penalty": [0.0, float("nan"), float("inf")],
+    "inner_steps": [0, -1],
+    "personal_rate": [0.0, float("nan"), float("inf")],
+    "beta": [0.0, float("nan"), float("inf")],
+    "start": ["cold"],
 }
 
 

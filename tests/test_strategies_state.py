@@ -20,6 +20,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {  # options of a method that add to
     "scheme-c": [{"reboot": "auto"}],
     "mifa": [{"first_round": "wait", "empty": "move"}, {"table_memory": 0.0}],
     "fedlaavg": [{"table_memory": 0.0, "table_dtype": "float32"}],
+    "efl": [{"apply": "full", "empty": "literal", "ties": "paper"}, {"compress": False}],
     "mimic": [{"table_memory": 0.0}, {"warm_up": True}],
 }
 CASES = [(name, own) for name in strategies.STRATEGIES for own in [{}, *VARIANTS.get(name, [])]]

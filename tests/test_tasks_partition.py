@@ -77,6 +77,36 @@ def test_sixty_shards_of_one_class_two_a_client():
     assert (np.count_nonzero(table, axis=0) == 6).all()
 
 
+def test_sorted_clients_hold_labels_by_their_number():
+    # FedLaAvg's program: client k of N holds digit floor(10 k / N).
+    labels = pool(*[60] * 10)
+    for num_clients in (10, 25, 40):
+        partition = PARTITIONS["label"](
+            labels, SIZES["equal"](num_clients, 600, rng()), rng(), order="sorted"
+        )
+        held = [np.unique(labels[part]).tolist() for part in partition]
+        assert held == [[10 * k // num_clients] for k in range(num_clients)]
+        assert_disjoint(labels, partition)
+
+
+@pytest.mark.parametrize(("num_clients", "m"), [(10, 1), (10, 2), (7, 3), (25, 10), (1, 10), (4, 4)])
+def test_sorted_clients_hold_m_different_classes(num_clients, m):
+    labels = pool(*[60] * 10)
+    sizes = SIZES["equal"](num_clients, 600, rng())
+    partition = PARTITIONS["classes"](labels, sizes, rng(), m=m, order="sorted")
+    table = np.array([histogram(labels, part) > 0 for part in partition])
+    assert (table.sum(axis=1) == m).all()
+    assert np.ptp(table.sum(axis=0)) <= 1  # shards are spread equally over the classes
+    assert table.any(axis=0).all()
+    assert sum(map(len, partition)) == 600
+
+
+def test_an_unknown_order_is_refused():
+    for name in ("label", "classes"):
+        with pytest.raises(ValueError, match=f"partition {name}: order is 'up', give random or sorted"):
+            PARTITIONS[name](pool(9, 9), np.full(4, 4), rng(), order="up")
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 8), st.integers(1, 8), st.integers(1, 30), st.integers(0, 9))
 def test_classes_has_exactly_m_and_spreads_the_shards(num_classes, m, num_clients, seed):

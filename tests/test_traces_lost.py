@@ -5,6 +5,7 @@ from flwr.common import Code, FitIns, ndarrays_to_parameters
 
 from clients.app import FlexibleClient
 from clients.environment import make_trace
+from clients.stores import FileStore
 from config import Settings
 
 
@@ -26,8 +27,9 @@ def test_who_dropped_has_no_reply_to_lose(play):
     np.testing.assert_array_equal(played.weights, played.experiment.initial.vector)
 
 
-def test_a_client_loses_its_reply_after_the_work(monkeypatch):
-    client = FlexibleClient(Settings(trace="always+lost:p=1", num_clients=4, model="logistic"), 2)
+def test_a_client_loses_its_reply_after_the_work(monkeypatch, tmp_path):
+    settings = Settings(trace="always+lost:p=1", num_clients=4, model="logistic")
+    client = FlexibleClient(settings, 2, FileStore(tmp_path, 1, 2))
     weights = np.zeros(client.player.model.vector.numel(), np.float32)
     trained = []
     fit = client.player.fit

@@ -14,7 +14,7 @@ class Diurnal(SeededTrace):
     Yan et al., "FedLaAvg", 6.1.3: the clients that hold digits 0..D-1 are online in the first shift. A trace
     knows no labels: it cuts the clients into `of` equal groups by index, as the authors' program does, and
     the first `groups` of them work in the first shift. With ten groups, `groups` is the paper's D if the
-    clients are ordered by label. Who is online finishes all its steps.
+    clients are ordered by label (partition `label:order=sorted`). Who is online finishes all its steps.
 
     Parameters
     ----------

@@ -1,0 +1,209 @@
+"""What a client remembers, in Flower's Context and in files, and what a Flower client does with it."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.common import Code, EvaluateIns, FitIns, serde
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from clients.app import client_fn
+from clients.memory import Memory
+from clients.stores import ContextStore, FileStore
+from config import Settings
+from engine.run import prepare
+
+ARRAYS = hnp.arrays(
+    st.sampled_from([np.float32, np.float64, np.int64, np.uint8]),
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+STATES = st.dictionaries(NAMES, ARRAYS, max_size=4)
+MEMORIES = st.builds(Memory, STATES, st.integers(0, 10**9), st.none() | STATES, st.integers(0, 10**9))
+
+
+def context(**node: Any) -> Context:
+    settings = {**SETTINGS, "trace": "always"}
+    known = {key.replace("_", "-"): value for key, value in settings.items()}
+    return Context(7, 1, {"partition-id": 2, **node}, RecordDict(), known)
+
+
+SETTINGS: dict[str, Any] = {
+    "strategy": "apfl:alpha-mode=step",
+    "model": "logistic",
+    "num_clients": 6,
+    "local_steps": 3,
+    "evaluate_on": "members",
+}
+
+
+def assert_same(got: Any, expected: Any) -> None:
+    assert (got is None) == (expected is None)
+    for key in expected or {}:
+        assert got[key].dtype == expected[key].dtype
+        assert got[key].shape == expected[key].shape
+        assert got[key].tobytes() == expected[key].tobytes()
+    assert list(got or {}) == list(expected or {})
+
+
+@pytest.mark.parametrize("kind", ["context", "file"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(memory=MEMORIES, other=MEMORIES)
+def test_a_memory_comes_back_as_it_was(kind: str, tmp_path: Path, memory: Memory, other: Memory) -> None:
+    """Whatever the names and shapes, from another object, and the newest one only."""
+    there = context()
+    for kept in (other, memory):
+        (FileStore(tmp_path, 7, 2) if kind == "file" else ContextStore(there)).save(kept)
+    if kind == "context":  # as Flower sends it from process to process
+        there = serde.context_from_proto(serde.context_to_proto(there))
+    got = (FileStore(tmp_path, 7, 2) if kind == "file" else ContextStore(there)).load()
+    assert got is not None
+    assert (got.tag, got.pending_tag) == (memory.tag, memory.pending_tag)
+    assert_same(got.committed, memory.committed)
+    assert_same(got.pending, memory.pending)
+    if kind == "file":
+        assert os.listdir(tmp_path) == ["run-7-client-2.npz"]
+
+
+def test_every_run_and_client_has_its_own_file(tmp_path: Path) -> None:
+    FileStore(tmp_path / "new" / "folder", 7, 2).save(Memory({}, 3))
+    for run, client in ((8, 2), (7, 3)):
+        assert FileStore(tmp_path / "new" / "folder", run, client).load() is None
+    assert ContextStore(context()).load() is None
+
+
+def broken_files() -> dict[str, Callable[[Path], Any]]:
+    return {
+        "empty": lambda path: path.write_bytes(b""),
+        "torn": lambda path: path.write_bytes(path.read_bytes()[:-40]),
+        "an array is missing": lambda path: path.write_bytes(
+            path.read_bytes().replace(b"pending-0", b"pendinh-0")
+        ),
+        "text": lambda path: path.write_text("hello"),
+        "another archive": lambda path: np.savez(path, x=np.zeros(3)),
+        "another header": lambda path: np.savez(path, header=np.frombuffer(b"[1]", np.uint8)),
+        "a folder": lambda path: (path.unlink(), path.mkdir()),
+    }
+
+
+@pytest.mark.parametrize("kind", broken_files())
+def test_a_broken_file_is_no_memory(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = FileStore(tmp_path, 7, 2)
+    store.save(Memory({"v": np.ones(3)}, 1, {"v": np.zeros(3)}, 2))
+    broken_files()[kind](store.path)
+    with caplog.at_level(logging.WARNING):
+        assert store.load() is None
+    assert f"{store.path} is no client memory" in caplog.text
+
+
+def test_a_full_disk_leaves_the_old_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileStore(tmp_path, 7, 2)
+    store.save(Memory({}, 1))
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        store.save(Memory({}, 2))
+    kept = store.load()
+    assert kept is not None
+    assert kept.tag == 1
+    assert os.listdir(tmp_path) == [store.path.name]
+
+
+# The Flower client
+
+
+class Node:
+    """Client 2 of a run: every message meets a new object, as if in a new process."""
+
+    def __init__(self, state_dir: Path | None) -> None:
+        self.node = {} if state_dir is None else {"state-dir": str(state_dir)}
+        self.context = context(**self.node)
+        self.experiment = prepare(Settings(**SETTINGS, trace="always", engine="inline"))
+        self.parameters = self.experiment.initial
+
+    def restart(self) -> None:
+        self.context = context(**self.node)
+
+    def config(self, number: int, accepted: int) -> dict[str, Any]:
+        count = len(self.experiment.initial.layout.shapes)
+        return {
+            **{"round": number, "last-accepted": accepted, "model-arrays": count, "rule": "apfl"},
+            **{"local-steps": 3, "batch-size": 5, "learning-rate": 0.1},
+            **{"alpha": 0.5, "alpha-mode": "step", "gradient": "chain"},
+        }
+
+    def fit(self, number: int, accepted: int) -> Any:
+        return client_fn(self.context).fit(FitIns(self.parameters, self.config(number, accepted)))
+
+    def loss(self, number: int, accepted: int) -> float:
+        question = EvaluateIns(self.parameters, self.config(number, accepted))
+        result = client_fn(self.context).evaluate(question)
+        assert result.status.code == Code.OK
+        return result.loss
+
+
+@pytest.fixture(params=["context", "file"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
+    return Node(tmp_path if request.param == "file" else None)
+
+
+def test_a_client_remembers_what_was_accepted(node: Node) -> None:
+    start = node.loss(0, accepted=0)
+    assert "resync" not in node.fit(1, accepted=0).metrics
+    after_one = node.loss(1, accepted=1)
+    assert after_one < start
+    assert "resync" not in node.fit(2, accepted=1).metrics
+    after_two = node.loss(2, accepted=2)
+    assert after_two < after_one
+
+
+def test_a_lost_reply_changes_nothing(node: Node) -> None:
+    node.fit(1, accepted=0)
+    expected = node.loss(1, accepted=1)
+    for number in (2, 3):  # the replies are lost
+        assert "resync" not in node.fit(number, accepted=1).metrics
+        assert node.loss(number, accepted=1) == expected
+
+
+def test_a_client_that_was_installed_anew_says_so(node: Node, tmp_path: Path) -> None:
+    start = node.loss(0, accepted=0)
+    node.fit(1, accepted=0)
+    node.restart()
+    for file in tmp_path.iterdir():
+        file.unlink()
+    assert node.loss(1, accepted=1) == start
+    assert node.fit(2, accepted=1).metrics["resync"] is True
+    assert "resync" not in node.fit(3, accepted=2).metrics
+
+
+def test_a_device_with_a_folder_remembers_after_a_restart(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.fit(1, accepted=0)
+    expected = node.loss(1, accepted=1)
+    node.restart()
+    assert node.loss(1, accepted=1) == expected
+    assert "resync" not in node.fit(2, accepted=1).metrics
+
+
+def test_a_client_that_cannot_save_does_not_reply(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    result = Node(tmp_path / "file").fit(1, accepted=0)
+    assert result.status.code != Code.OK
+    assert "cannot keep the client's memory" in result.status.message
+
+
+def test_methods_without_client_memory_leave_no_trace(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    config = {key: value for key, value in node.config(1, 0).items() if key not in ("rule", "last-accepted")}
+    assert client_fn(node.context).fit(FitIns(node.parameters, config)).status.code == Code.OK
+    assert os.listdir(tmp_path) == []

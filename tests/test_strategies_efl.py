@@ -1,0 +1,273 @@
+"""EFL: nothing is lost by compression, bytes counted are bytes sent, and wrong uploads are refused."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes import START, M, N, Rounds, make, work
+from flwr.app import Context, RecordDict
+from flwr.common import FitIns, FitRes, ndarrays_to_parameters, parameters_to_ndarrays
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+import clients.ternary
+import strategies.ternary
+from clients.app import client_fn
+from clients.flat import FlatModel
+from clients.memory import Memory
+from clients.training import rule_of
+from config import Settings
+from engine.run import prepare, virtual_transport
+from strategies.parameters import Layout
+
+E = 4
+TIES = st.sampled_from(strategies.ternary.TIES)
+SPARSITY = st.floats(0.01, 1)
+
+# Nothing is lost
+
+ROUNDS = st.lists(
+    st.tuples(
+        st.dictionaries(st.integers(0, N - 1), st.integers(1, E), max_size=N),  # s_k of those who train
+        st.sets(st.integers(0, N - 1)),  # whose reply gets lost
+        st.none() | st.integers(0, N - 1),  # who arrives, or departs if it is there
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+class Clients:
+    """The real client code, on gradients that depend on client, round and weights."""
+
+    def __init__(self) -> None:
+        self.memories = dict.fromkeys(range(N), Memory())
+
+    def work(self, client: int, instruction: FitIns, steps: int) -> tuple[FitRes, np.ndarray]:
+        """Return the reply and the true update."""
+        config, number = instruction.config, int(instruction.config["round"])
+        arrays = parameters_to_ndarrays(instruction.parameters)
+        w = torch.from_numpy(np.concatenate([array.ravel() for array in arrays[: len(START)]]))
+        memory, resync = self.memories[client].open(int(config["last-accepted"]))
+        assert not resync
+        state = {key: torch.from_numpy(value) for key, value in memory.committed.items()}
+        own = [torch.from_numpy(array) for array in arrays[len(START) :]]
+        y, rule = w.clone(), rule_of(config)(w, own, config, state)
+        rng = np.random.default_rng([client, number])
+        bias, rule.fisher = torch.from_numpy(rng.normal(size=M)), torch.square
+        for _ in range(steps):
+            rule.step(y, lambda at: at - bias, float(config["learning-rate"]))
+        new = {key: value.numpy() for key, value in rule.remember(y, steps, 0.1).items()}
+        self.memories[client] = memory.stage(number, new)
+        layout = Layout.of(START)
+        sent: list[Any] = layout.split(y.numpy()) if rule.sends_weights else []
+        sent += [array.numpy() for array in rule.upload(y, steps, 0.1)]
+        reply = work(client, instruction, steps=steps)
+        reply.parameters = ndarrays_to_parameters(sent)
+        return reply, (y - w).numpy()
+
+    def residual(self, client: int, last_accepted: int) -> np.ndarray:
+        return self.memories[client].open(last_accepted)[0].committed.get("residual", np.zeros(M))
+
+
+def play_table(strategy: Any, table: Any, check: Callable[..., None]) -> None:
+    """Play rounds; after each, `check` gets {client: (sent, update, steps)} of those whose reply counted."""
+    rounds, players = Rounds(strategy), Clients()
+    for steps, lost, moved in table:
+        there = ~strategy.roster.gone & strategy.roster.member
+        arrived = [moved] if moved is not None and not there[moved] else []
+        departed = [moved] if moved is not None and there[moved] else []
+        online = [k for k in steps if (there[k] and k not in departed) or k in arrived]
+        before, counted, replies = strategy.weights.copy(), {}, []
+        for client, instruction in rounds.ask(online, arrived=arrived, departed=departed).items():
+            reply, update = players.work(client, instruction, steps[client])
+            if client not in lost:
+                sent = strategy.decode(reply.parameters)[0] - before
+                counted[client] = (sent, update, steps[client])
+                replies.append((client, reply))
+        rounds.hear(*replies)
+        assert strategy.rejected == []
+        check(players, counted, before)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROUNDS, SPARSITY, TIES, st.sampled_from(["skip", "literal"]), st.sampled_from(["ternary", "full"]))
+def test_conservation(table: Any, sparsity: float, ties: str, empty: str, apply: str) -> None:
+    """sum sent_k + R_k = sum of true updates; sum out + RG = sum of aggregates: with lost replies, too."""
+    strategy: Any = make(
+        "efl", range(N - 1), local_steps=E, sparsity=sparsity, ties=ties, empty=empty, apply=apply
+    )
+    sent, updates = np.zeros((2, N, M))
+    out, aggregates = np.zeros((2, M))
+
+    def check(players: Clients, counted: Any, before: np.ndarray) -> None:
+        for client, (packed, update, steps) in counted.items():
+            sent[client] += packed
+            updates[client] += update
+            aggregates[:] += E / steps * strategy.roster.shares[client] * packed
+        out[:] += strategy.weights - before
+        for client in range(N):
+            residual = players.residual(client, int(strategy.roster.accepted[client]))
+            np.testing.assert_allclose(sent[client] + residual, updates[client], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(out + strategy.residual, aggregates, rtol=1e-9, atol=1e-9)
+
+    play_table(strategy, table, check)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ROUNDS, st.sampled_from(["include", "exclude"]))
+def test_without_compression_and_elasticity_it_is_scheme_c(table: Any, departure: str) -> None:
+    own = {"compress": False, "elasticity": 0.0}
+    efl = make("efl", range(N - 1), local_steps=E, departure=departure, **own)
+    ends: list[np.ndarray] = []
+    play_table(efl, table, lambda *_: ends.append(efl.weights.copy()))
+    scheme = make("scheme-c", range(N - 1), local_steps=E, departure=departure, reboot="off")
+    scheme.client_memory = True  # type: ignore[misc]
+    other: list[np.ndarray] = []
+    play_table(scheme, table, lambda *_: other.append(scheme.weights.copy()))
+    np.testing.assert_allclose(other, ends, rtol=1e-12)
+
+
+def test_elastic_term_pulls_to_the_others() -> None:
+    """With a gradient of 0, y -= eta lambda U (y - V / U)."""
+    config = {"lambda": 2.0, "compress": True, "sparsity": 0.5, "ties": "exact"}
+    y, U, V = torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.0]), torch.tensor([1.5, 0.0])
+    rule_of({"rule": "elastic"})(y.clone(), [U, V], config, {}).step(y, torch.zeros_like, 0.1)
+    np.testing.assert_allclose(y, [1 + 0.1 * 2 * 0.5 * (3 - 1), 1])
+
+
+# What is refused
+
+
+def uploads() -> dict[str, tuple[list[Any], str]]:
+    """Arrays that a client may not send in round 2, and why."""
+    good = clients.ternary.pack(torch.tensor([0.5, 0, 0, -0.5, 0, 0, 0, 0, 0.5])).numpy()
+    magnitude = {value: good.copy() for value in (np.nan, np.inf, -1.0, 1e30)}
+    for value, packed in magnitude.items():
+        packed[:8] = np.array([value], "<f8").view(np.uint8)
+    padding = good.copy()
+    padding[9] |= 1
+    ones = np.ones(M)
+    return {
+        "nan": ([magnitude[np.nan]], "packed update with magnitude nan"),
+        "infinite": ([magnitude[np.inf]], "packed update with magnitude inf"),
+        "negative": ([magnitude[-1.0]], r"packed update with magnitude -1\.0"),
+        "huge": ([magnitude[1e30]], r"weights as large as 1\.0e\+30"),
+        "empty": ([good[:0]], "packed update of 0 bytes where at least 10 are expected"),
+        "short": ([good[:-1]], "packed update of 10 bytes where 11 are expected"),
+        "long": ([np.append(good, good[:1])], "packed update of 12 bytes where 11 are expected"),
+        "padding": ([padding], "packed update of 11 bytes where 11 are expected"),
+        "one-more": ([good, ones], "2 arrays where 1 are expected"),
+        "three-more": ([*START, ones, ones, ones], "7 arrays where 4 are expected"),
+        "fisher-shape": ([good, ones, ones[:-1]], r"Fisher information of shape \(8,\)"),
+        "fisher-type": ([good, ones, np.ones(M, int)], "Fisher information .* type int64"),
+        "fisher-nan": ([good, ones, ones * np.nan], "weights are not finite"),
+        "fisher-negative": ([good, -ones, ones], "negative Fisher information"),
+    }
+
+
+@pytest.mark.parametrize("kind", uploads())
+def test_wrong_upload_is_refused_by_name(kind: str) -> None:
+    sent, reason = uploads()[kind]
+    ends = []
+    for silent in (False, True):
+        rounds = Rounds(make("efl"))
+        asked = rounds.ask(range(N))
+        bad = work(2, asked[2])
+        bad.parameters = ndarrays_to_parameters(sent)
+        rounds.hear(*((k, work(k, asked[k])) for k in (0, 1)), *([] if silent else [(2, bad)]))
+        rejected = rounds.strategy.rejected
+        assert silent or (len(rejected) == 1 and re.search(reason, rejected[0][1]))
+        ends.append(rounds.strategy.state_dict())
+    for key, value in ends[0].items():
+        np.testing.assert_array_equal(value, ends[1][key], err_msg=key)
+
+
+def test_client_with_a_diverged_update_fails() -> None:
+    """A NaN would be lost among the entries that are kept, and stay in the residual."""
+    config = {"lambda": 0.0, "compress": True, "sparsity": 0.5, "ties": "exact"}
+    w = torch.zeros(4)
+    rule = rule_of({"rule": "elastic"})(w, [], config, {})
+    with pytest.raises(ValueError, match="update is not finite"):
+        rule.upload(torch.tensor([1.0, 2.0, torch.nan, 3.0]), 1, 0.1)
+
+
+# Fisher information
+
+
+def test_fisher_is_the_mean_of_squared_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Example by example; a buffer has none; in blocks as at once; the model is as before."""
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    model = FlatModel(module)
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(7, 3)).astype(np.float32))
+    labels = torch.from_numpy(rng.integers(2, size=7))
+    before = model.vector.clone()
+    got = model.fisher(model.vector, (x, labels))
+    assert torch.equal(model.vector, before)
+    assert module.training
+    monkeypatch.setattr("clients.flat._BLOCK", 3 * len(before))
+    np.testing.assert_allclose(model.fisher(before, (x, labels)), got, rtol=1e-5)
+    module.eval()
+    squares = torch.zeros_like(before)
+    for i in range(7):
+        module.zero_grad()
+        functional.cross_entropy(module(x[i : i + 1]), labels[i : i + 1]).backward()
+        squares[:-8] += torch.cat([p.grad.reshape(-1) for p in module.parameters()]).square() / 7
+    np.testing.assert_allclose(got, squares, rtol=1e-4, atol=1e-9)
+    assert not got[-8:].any()
+
+
+# End to end
+
+RUN: dict[str, Any] = {
+    "strategy": "efl",
+    "num_clients": 6,
+    "num_rounds": 4,
+    "trace": "bernoulli:p=0.8+lost:p=0.2",
+}
+
+
+def test_bytes_counted_are_bytes_sent(play_run: Any) -> None:
+    size = len(play_run().weights)
+    for record in play_run().rounds:
+        uploads = record["bytes_up"] - record["fisher_bytes_up"]
+        assert record["fisher_bytes_up"] == len(record["active"]) * 2 * 4 * size
+        assert uploads == len(record["active"]) * (8 + -(-size // 8) + -(-int(0.3 * size) // 8))
+    plain = play_run(option="elasticity=0")
+    assert plain.rounds[-1]["fisher_bytes_up"] == 0
+    assert plain.rounds[-1]["bytes_up"] * 20 < plain.rounds[-1]["bytes_down"]
+
+
+@pytest.mark.slow
+def test_ray_gives_what_inline_gives(play_run: Any, ray_cluster: None) -> None:
+    inline, there = play_run(), play_run(engine="ray", num_workers=2)
+    np.testing.assert_array_equal(there.weights, inline.weights)
+    assert [r["bytes_up"] for r in there.rounds] == [r["bytes_up"] for r in inline.rounds]
+
+
+def test_flower_client_sends_the_same_bytes() -> None:
+    """One packed array, then u and v; the server reads them as those of a virtual client."""
+    run = Settings(strategy="efl", num_clients=4, model="logistic", trace="always", engine="inline")
+    experiment = prepare(run)
+    rounds = Rounds(experiment.strategy)
+    inline = virtual_transport(experiment, experiment.trace.round)
+    known: dict[str, Any] = {"strategy": "efl", "num-clients": 4, "model": "logistic", "trace": "always"}
+    context = Context(0, 0, {"partition-id": 2}, RecordDict(), known)
+    for _ in range(2):
+        instruction = rounds.ask([2])[2]
+        ((_, expected),), _ = inline.fit(rounds.number, [(inline.proxy(2), instruction)], None)
+        reply = client_fn(context).fit(instruction)
+        assert [a.dtype.name for a in parameters_to_ndarrays(reply.parameters)] == ["uint8", *["float32"] * 2]
+        assert reply.parameters.tensors == expected.parameters.tensors
+        rounds.hear((2, reply))
+        assert rounds.metrics["active"] == 1
+
+
+@pytest.fixture
+def play_run(play: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda **changes: play(**RUN, **changes)

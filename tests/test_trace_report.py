@@ -1,0 +1,250 @@
+"""`--show-trace`: the statistics against small traces worked out by hand, the picture, and the command."""
+
+import base64
+import io
+import json
+import re
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import sim
+from clients.environment import make_trace
+from config import Settings
+from engine.trace_page import CELLS, COLOURS, HeatMap, page
+from engine.trace_report import SpellLengths, State, describe, observe
+from traces import Membership, RoundAvailability, Trace
+
+OFF = -1.0
+
+
+class Written(Trace):
+    """A trace written down: a row a round, a column a client, OFF or a completion."""
+
+    def __init__(self, rows, lost=()):
+        self.rows, self.num_clients, self.losses = np.array(rows), len(rows[0]), lost
+
+    def round(self, t):
+        row = self.rows[t - 1]
+        online = row >= 0
+        return RoundAvailability(np.ones(len(row), bool), online, np.where(online, row, 0).astype(np.float32))
+
+    def lost(self, t):
+        return np.array([(t, client) in self.losses for client in range(self.num_clients)])
+
+
+ROWS = [
+    [1.0, 0.5, OFF],
+    [1.0, 0.0, OFF],
+    [OFF, 1.0, 1.0],
+    [OFF, OFF, OFF],
+]
+SIZES = np.array([1, 1, 2])  # p = 1/4, 1/4, 1/2
+
+
+def look(trace, num_rounds, sizes=SIZES, steps=4, **more):
+    return observe(trace, num_rounds, sizes, np.full(trace.num_clients, steps), **more)
+
+
+def ratios(bias):
+    return dict(bias.favoured) | dict(bias.neglected)
+
+
+def test_three_clients_and_four_rounds_by_hand():
+    report = look(Written(ROWS), 4)
+    assert report.online == pytest.approx([2 / 3, 2 / 3, 2 / 3, 0])
+    assert report.sessions == SpellLengths(3, 2.0, 2, 3, 1)  # 2, 3, 1
+    assert report.gaps == SpellLengths(4, 1.5, 1, 2, 0)  # 2; 1; 2, 1
+    assert report.unanswered == SpellLengths(5, 1.4, 1, 2, 0)  # 2; 1, 1; 2, 1
+    assert (report.complete, report.incomplete, report.dropped) == pytest.approx((4 / 6, 1 / 6, 1 / 6))
+    assert report.finished == 0.5
+    assert (report.never_seen, report.availability_period, report.virtual_seconds) == (0, 3, None)
+    a, b, c = report.bias
+    # A: 3 p / K: client 0 has 3/4 twice, in round 3 client 1 has 3/8 and client 2 3/4. Full: 4 p.
+    assert a.scale == pytest.approx((1.5 + 0.375 + 0.75) / 4)
+    assert ratios(a) == pytest.approx({0: 1.5 / 0.65625, 1: 0.375 / 0.65625, 2: 0.375 / 0.65625})
+    # B: p s / E: 2/4, 1.5/4, 1/2.
+    assert b.scale == pytest.approx(1.375 / 4)
+    assert ratios(b) == pytest.approx({0: 0.5 / 0.34375, 1: 0.375 / 0.34375, 2: 0.25 / 0.34375})
+    # C: p for each reply: 2/4, 2/4, 1/2.
+    assert c.scale == pytest.approx(1.5 / 4)
+    assert ratios(c) == pytest.approx({0: 4 / 3, 1: 4 / 3, 2: 2 / 3})
+    assert (c.minimum, c.median, c.maximum) == pytest.approx((2 / 3, 4 / 3, 4 / 3))
+    assert [client for client, _ in b.favoured] == [0, 1, 2]
+    assert [client for client, _ in b.neglected] == [2, 1, 0]
+
+
+def test_spells_are_those_that_one_counts_one_by_one():
+    trace = make_trace(Settings(trace="markov:on=3,off=5", num_clients=40))
+    report = look(trace, 60, sizes=np.ones(40))
+    online = np.array([trace.round(t).online for t in range(1, 61)]).T.tolist()
+    for spells, holds in ((report.sessions, True), (report.gaps, False)):
+        lengths = sorted(len(list(run)) for row in online for there, run in groupby(row) if there == holds)
+        assert (spells.count, spells.longest) == (len(lengths), lengths[-1])
+        assert spells.mean == pytest.approx(np.mean(lengths))
+        assert spells.median == lengths[(len(lengths) - 1) // 2]
+
+
+def test_a_lost_reply_counts_as_dropped():
+    seen = {}
+    report = look(Written(ROWS, lost={(1, 0), (4, 2)}), 4, watch=lambda t, states: seen.update({t: states}))
+    assert seen[1].tolist() == [State.DROPPED, State.INCOMPLETE, State.OFFLINE]
+    assert seen[4].tolist() == [State.OFFLINE] * 3
+    assert report.complete == pytest.approx(3 / 6)
+    assert report.sessions.longest == 3  # it was online all the same
+    assert ratios(report.bias[2])[0] == pytest.approx(0.25 / (1.25 / 4))
+
+
+def test_members_only_count_while_they_are_members():
+    trace = Membership(Written(ROWS), {2: 3}, {0: 3})
+    seen = {}
+    report = look(trace, 4, watch=lambda t, states: seen.update({t: states}))
+    assert seen[1].tolist() == [State.COMPLETE, State.INCOMPLETE, State.ABSENT]
+    assert report.online == pytest.approx([1, 1, 1, 0])
+    assert report.gaps == SpellLengths(2, 1.0, 1, 1, 1)
+    assert report.availability_period == 2
+    # Shares: 1/2, 1/2 in rounds 1 and 2, then 1/3, 2/3. C: client 0 has 2/2 of 2/2, client 1 1/2 + 1/3 of
+    # 2/2 + 2/3, client 2 2/3 of 4/3.
+    scale = (1 + 5 / 6 + 2 / 3) / 4
+    assert ratios(report.bias[2]) == pytest.approx({0: 1 / scale, 1: 0.5 / scale, 2: 0.5 / scale})
+
+
+def test_who_is_never_online_breaks_assumption_4():
+    report = look(Written([[1.0, OFF, 0.0]] * 5), 5)
+    assert (report.never_seen, report.never_seen_first, report.availability_period) == (1, [1], None)
+    assert report.gaps.longest == 5
+    assert [bias.unheard for bias in report.bias] == [2, 2, 2]
+    text = dict(describe(report))
+    assert text["never seen"] == "1 clients: 1"
+    assert "does not hold" in text["Assumption 4"]
+    assert "5 rounds (client 1)" in text["tau_max"]
+
+
+def test_nothing_ever_arrives():
+    for rows in ([[0.0, 0.0, OFF]], [[OFF, OFF, OFF]]):
+        report = look(Written(rows), 1)
+        assert [bias.scale for bias in report.bias] == [0, 0, 0]
+        assert dict(describe(report))["scheme-c"] == "no update ever counts"
+
+
+def test_nobody_is_a_member():
+    report = look(Membership(Written(ROWS[:2]), {0: 5, 1: 5, 2: 5}, {}), 2)
+    assert report.online == [None, None]
+    assert report.availability_period is None
+    assert list(describe(report))
+    assert "<svg" in page("", [], HeatMap(3, 2), report.online)
+
+
+def test_scheme_c_is_unbiased_where_work_is_incomplete_and_nobody_inactive():
+    # Corollary 4.0.1: the first five pools are never inactive; A and B favour the fast.
+    trace = make_trace(Settings(trace="pools:first=5", num_clients=50))
+    a, b, c = look(trace, 200, sizes=np.arange(1, 51), steps=10).bias
+    assert (c.minimum, c.maximum, c.scale) == pytest.approx((1, 1, 1))
+    assert b.maximum > 3 * b.minimum
+    assert a.minimum == 0
+
+
+def test_scheme_c_is_biased_where_clients_are_online_by_different_shares():
+    trace = make_trace(Settings(trace="levels:lowest=0.2", num_clients=50))
+    for bias in look(trace, 2000, sizes=np.ones(50), steps=10).bias[1:]:
+        assert bias.maximum / bias.minimum == pytest.approx(5, rel=0.25)
+
+
+# The picture
+
+
+def pixels(text):
+    data = base64.b64decode(re.search(r"data:image/png;base64,([^\"]+)", text)[1])
+    return np.asarray(Image.open(io.BytesIO(data)))
+
+
+def test_each_client_and_round_has_its_colour():
+    heat = HeatMap(3, 4)
+    report = look(Written(ROWS), 4, watch=heat.add)
+    shown = pixels(page("<b>", [("a", "x < y")], heat, report.online))
+    expected = [
+        [State.COMPLETE, State.COMPLETE, State.OFFLINE, State.OFFLINE],
+        [State.INCOMPLETE, State.DROPPED, State.COMPLETE, State.OFFLINE],
+        [State.OFFLINE, State.OFFLINE, State.COMPLETE, State.OFFLINE],
+    ]
+    np.testing.assert_array_equal(shown, [[COLOURS[state] for state in row] for row in expected])
+
+
+def test_many_clients_and_rounds_share_cells():
+    heat = HeatMap(2 * CELLS, 2 * CELLS)
+    for t in range(1, 2 * CELLS + 1):
+        states = np.full(2 * CELLS, State.OFFLINE, np.int8)
+        states[1::2] = State.COMPLETE if t % 2 else State.OFFLINE
+        heat.add(t, states)
+    text = page("", [], heat, [0.25 + t % 2 / 2 for t in range(2 * CELLS)])
+    shown = pixels(text)
+    assert shown.shape == (CELLS, CELLS, 3)
+    mixed = 0.75 * np.array(COLOURS[State.OFFLINE]) + 0.25 * np.array(COLOURS[State.COMPLETE])
+    np.testing.assert_allclose(shown[::97, ::97], np.broadcast_to(mixed, (11, 11, 3)), atol=0.51)
+    assert "up to 2 clients and 2 rounds" in text
+    assert len(text) < 300_000
+
+
+# The command
+
+
+def call(tmp_path, *arguments):
+    return sim.main(["--num-clients=10", "--num-rounds=20", f"--run-dir={tmp_path}", *arguments])
+
+
+def test_the_command_prints_a_summary_and_leaves_a_page(tmp_path, capsys):
+    assert call(tmp_path, "--show-trace=phones:cost=30", "--arrivals=9=5") == 0
+    out = capsys.readouterr().out
+    (file,) = tmp_path.iterdir()
+    assert str(file) in out
+    for name in ("online", "sessions", "Assumption 4", "tau_max", "scheme-a", "virtual time"):
+        assert re.search(f"^{name} ", out, re.MULTILINE), name
+    assert "examples of digits, partition dirichlet" in out
+    text = file.read_text()
+    assert not re.search("<script|https?:|<link", text)
+    assert "phones:cost=30 arrivals=9=5" in text
+    assert pixels(text).shape == (10, 20, 3)
+
+
+def test_json_has_the_same_numbers(tmp_path, capsys):
+    assert call(tmp_path, "--show-trace=bernoulli", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["num_clients"], len(report["online"])) == (10, 20)
+    assert [bias["scheme"] for bias in report["bias"]] == ["scheme-a", "scheme-b", "scheme-c"]
+    assert Path(report["page"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--num-clients=3000"], "shares .* equal \\(.*3000 clients for"),
+        (["--task=mnist", "--data-dir=nowhere"], "shares .* equal, as the data of mnist are not in nowhere"),
+        (["--local-epochs=2"], "shares .* examples of digits"),
+        (["--clients-per-round=2"], "sampling .* not counted"),
+    ],
+)
+def test_shares_without_data_are_equal_and_it_says_so(tmp_path, capsys, arguments, says):
+    assert call(tmp_path, "--show-trace=always", *arguments) == 0
+    assert re.search(says, capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--show-trace=nonesuch"], "unknown trace 'nonesuch'"),
+        (["--show-trace=always", "--partition=nonesuch"], "unknown partition"),
+        (["--show-trace=always", "--sizes=nonesuch"], "unknown sizes"),
+        (["--show-trace=always", "--local-steps=0"], "local-steps must be at least 1"),
+        (["--show-trace=always", "--departures=10=3"], "client 10 does not exist"),
+        (["--show-trace=always", "--run-dir=pyproject.toml/x"], "run-dir pyproject.toml/x: "),
+    ],
+)
+def test_refusals_are_one_line(tmp_path, capsys, arguments, says):
+    with pytest.raises(SystemExit) as caught:
+        call(tmp_path, *arguments)
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
