@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, parameters_to_ndarrays
+from flwr.common import FitIns, FitRes, Parameters, Scalar, parameters_to_ndarrays
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
-from flwr.server.strategy import Strategy
 from numpy.typing import NDArray
 
 from strategies.departures import LossTracker, judge
+from strategies.evaluation import ServerEvaluated
 from strategies.interfaces import AvailabilityManager, EvaluateFn, Task
 from strategies.options import Options
 from strategies.parameters import FlatParameters, FloatVector, Layout, read_parameters
@@ -27,7 +27,7 @@ from strategies.roster import Roster
 from strategies.state import State, Stateful, take
 
 
-class FlexibleStrategy(Stateful, Strategy):
+class FlexibleStrategy(Stateful, ServerEvaluated):
     """A federated method that handles incomplete, inactive, arriving and departing clients.
 
     Parameters
@@ -227,28 +227,6 @@ class FlexibleStrategy(Stateful, Strategy):
             mean = np.average(replies.train_loss[told], weights=replies.num_examples[told])
             metrics["train-loss"] = float(mean)
         return self._sent, metrics
-
-    def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
-        """Evaluate the global weights at the server, if there is an `evaluate_fn`."""
-        if self.evaluate_fn is None:
-            return None
-        vector, extra = read_parameters(parameters, self.layout)
-        return self.evaluate_fn(server_round, [*self.layout.split(vector), *extra], {})
-
-    def configure_evaluate(
-        self, server_round: int, parameters: Parameters, client_manager: ClientManager
-    ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Ask no client: the global model is evaluated at the server."""
-        return []
-
-    def aggregate_evaluate(
-        self,
-        server_round: int,
-        results: list[tuple[ClientProxy, EvaluateRes]],
-        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
-    ) -> tuple[float | None, dict[str, Scalar]]:
-        """Return nothing, as no client was asked."""
-        return None, {}
 
     # Resuming
 
