@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -17,6 +18,11 @@ os.environ.setdefault("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
 os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+# A busy machine is no failure. In CI the same examples are drawn each time; elsewhere hypothesis explores.
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "explore")
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden" / "golden.json"
