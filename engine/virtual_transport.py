@@ -104,10 +104,11 @@ class VirtualTransport(ABC):
         for weights, jobs in self._jobs(server_round, instructions, completion):
             for answers in self.run(weights, jobs):
                 failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
-                for (client, *_), memory in zip(answers.updates, answers.memories, strict=True):
+                for vector, (client, extra, metrics, n), memory in zip(
+                    answers.vectors, answers.updates, answers.memories, strict=True
+                ):
                     if memory is not None:
                         self.memories[client] = self.keep(memory)
-                for vector, (client, extra, metrics, n) in zip(answers.vectors, answers.updates, strict=True):
                     if lost[client]:  # the client has done its work and cannot know
                         failures.append(ClientFailure(str(client), "reply lost"))
                         continue

@@ -44,8 +44,7 @@ def run(values: dict[str, Any], source: str) -> dict[str, Any]:
     experiment = prepare(settings)
     availability = remember(experiment.trace)
     transport = virtual_transport(experiment, availability)
-    with open("/dev/null", "w") as silence:
-        return drive(experiment, transport, availability, RunFolder(settings), Console(file=silence))
+    return drive(experiment, transport, availability, RunFolder(settings), Console(quiet=True))
 
 
 def accuracies(summary: dict[str, Any]) -> list[tuple[int, float]]:

@@ -22,7 +22,7 @@ from strategies.interfaces import Task
 from strategies.options import choose
 from strategies.replies import Replies
 from strategies.roster import Roster
-from strategies.table import SummedTable, TableOptions, extend
+from strategies.table import SummedTable, TableOptions
 
 
 def longest_absent(available: NDArray[np.intp], last: NDArray[np.int64], count: int) -> NDArray[np.intp]:
@@ -73,18 +73,16 @@ class FedLaAvg(FlexibleStrategy):
 
     options_type = FedLaAvgOptions
     options: FedLaAvgOptions
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "latest", "last")
+    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "latest")
 
     def setup(self) -> None:
         """Start as if every client had sent 0 before the first round."""
         self.latest = SummedTable(self.layout, self.options)  # u_i
-        self.last = np.zeros(len(self.roster), np.int64)  # T_i, last round whose reply was accepted
 
     def select(self, available: NDArray[np.intp]) -> NDArray[np.intp]:
         """Choose the K available clients that were absent longest; one without data would always be it."""
-        self.last = extend(self.last, len(self.roster), 0)
         willing = available[~self.roster.data_less[available]]
-        return longest_absent(willing, self.last, self.options.clients_per_round or len(willing))
+        return longest_absent(willing, self.roster.accepted, self.options.clients_per_round or len(willing))
 
     def task(self, client: int) -> Task | None:
         """With `loss`, the gradient of N p_i F_i is N p_i times as long: that is a matter of the rate."""
@@ -96,7 +94,6 @@ class FedLaAvg(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Replace the updates of those who replied, and move by the mean of all."""
         self.latest.replace(replies, self._factors(replies))
-        self.last[replies.clients] = self.round
         self._move()
 
     def empty_round(self) -> bool:
@@ -107,7 +104,7 @@ class FedLaAvg(FlexibleStrategy):
         """Take the update of a client that leaves the objective out of the sum; if it returns, it is new."""
         if not keep:
             self.latest.drop(client)
-            self.last[client : client + 1] = 0
+            self.roster.accepted[client] = 0
 
     def _factors(self, replies: Replies) -> NDArray[np.float64]:
         """u_i / delta_i, shape (K,)."""

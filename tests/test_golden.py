@@ -142,7 +142,7 @@ def check_state(strategy: Any, expected: dict[str, Any]) -> None:
         "G": lambda client: strategy.latest.read(client)[0],
         "u": lambda client: strategy.latest.read(client)[0],
         "c": lambda client: strategy.corrections(client)[0],
-        "T": lambda client: strategy.last[client[0]],
+        "T": lambda client: strategy.roster.accepted[client[0]],
         "ci": lambda client: strategy.table.read(client)[0],
         "d": lambda client: strategy.tracked(client)[0],
         "D": lambda client: strategy.tracked(client)[0],
