@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         experiment = prepare(settings)
         availability = remember(experiment.trace)
-        folder = RunFolder(settings)
+        folder = RunFolder(experiment.settings)
         transport = virtual_transport(experiment, availability)
     except ValueError as error:
         parser.error(" ".join(str(error).split()))

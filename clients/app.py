@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +27,8 @@ from numpy.typing import NDArray
 
 from clients.environment import client_settings, federated_data, make_trace, model_builder
 from clients.stores import ContextStore, FileStore, Store
-from clients.virtual import Job, VirtualClients
+from clients.training import Job
+from clients.virtual import VirtualClients
 from config import Settings
 from traces import Trace
 
@@ -36,7 +39,8 @@ OK = Status(Code.OK, "")
 def environment(settings: Settings) -> tuple[VirtualClients, Trace]:
     """Make the client's world; a process that serves several messages makes it once."""
     data = federated_data(settings)
-    return VirtualClients(data, model_builder(settings, data), settings.seed), make_trace(settings)
+    clients = VirtualClients(data, model_builder(settings, data), settings.seed, cohort=settings.cohort)
+    return clients, make_trace(settings)
 
 
 class FlexibleClient(Client):
@@ -50,10 +54,12 @@ class FlexibleClient(Client):
         Which client this is, 0..N-1.
     store
         Where it keeps what it remembers.
+    record
+        Log, or folder of logs, in which it writes down how fast it works; empty: none.
     """
 
-    def __init__(self, settings: Settings, client: int, store: Store) -> None:
-        self.client, self.store = client, store
+    def __init__(self, settings: Settings, client: int, store: Store, record: str = "") -> None:
+        self.client, self.store, self.record = client, store, record
         self.player, self.trace = environment(client_settings(settings))
 
     def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
@@ -64,7 +70,12 @@ class FlexibleClient(Client):
         """Train; a client that drops, fails or loses its reply answers with a status that is not OK."""
         server_round = int(ins.config["round"])
         completion = float(self.trace.round(server_round).completion[self.client])
-        answers = self.player.fit(*self._job(ins, completion))
+        if ins.config.get("rule") == "farewell":
+            completion = 1.0  # it is no work, and comes when the trace has let the client go
+        job = self._job(ins, completion)
+        begin = time.monotonic()
+        answers = self.player.fit(*job)
+        seconds = time.monotonic() - begin
         if answers.failures:
             return _no_reply(answers.failures[0][1])
         memory = answers.memories[0]
@@ -73,12 +84,15 @@ class FlexibleClient(Client):
                 self.store.save(memory)
             except OSError as error:
                 return _no_reply(f"cannot keep the client's memory: {error}")
-        if self.trace.lost(server_round)[self.client]:
-            return _no_reply("reply lost")
         _, extra, metrics, num_examples = answers.updates[0]
         vector = answers.vectors[0]
         local = self.player.model.split(vector) if len(vector) else []
-        return FitRes(OK, ndarrays_to_parameters([*local, *extra]), num_examples, dict(metrics))
+        reply = ndarrays_to_parameters([*local, *extra])
+        if self.record:
+            self._record(int(metrics["steps"]), seconds, sum(map(len, reply.tensors)))
+        if self.trace.lost(server_round)[self.client]:
+            return _no_reply("reply lost")
+        return FitRes(OK, reply, num_examples, dict(metrics))
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Test this client's model, the personal one where the method has such, on examples of its kind."""
@@ -87,6 +101,15 @@ class FlexibleClient(Client):
             return EvaluateRes(_status(answers.failures[0][1]), 0.0, 0, {})
         _, loss, num_examples, accuracy = answers.scores[0]
         return EvaluateRes(OK, loss, num_examples, {"accuracy": accuracy})
+
+    def _record(self, steps: int, seconds: float, up_bytes: int) -> None:
+        """Write down a piece of work; where that fails, it is no reason to throw the work away."""
+        from traces.record import Recorder  # not everywhere: it locks files as Unix does
+
+        try:
+            Recorder(self.record, self.client).worked(steps, seconds, up_bytes)
+        except (OSError, ValueError) as error:
+            logging.getLogger("flwr").warning("not recorded: %s", error)
 
     def _job(self, ins: FitIns | EvaluateIns, completion: float) -> tuple[NDArray[Any], list[Job]]:
         """Return the weights and what is to be done with them."""
@@ -108,7 +131,8 @@ def _status(reason: str) -> Status:
 def client_fn(context: Context) -> Client:
     """Make the client of a node: its `client-id`, or in simulation its `partition-id`, says which.
 
-    With `state-dir` in the node config, what the client remembers outlives the node's process.
+    With `state-dir` in the node config, what the client remembers outlives the node's process. With
+    `record-trace`, a log or a folder of logs, each piece of work is written down (see `traces.record`).
     """
     settings = Settings.from_mapping(context.run_config, "run-config")
     node = context.node_config
@@ -120,7 +144,7 @@ def client_fn(context: Context) -> Client:
         raise ValueError(f"client-id {client} is not in 0..{settings.num_clients - 1} (num-clients)")
     folder = node.get("state-dir")
     store = FileStore(str(folder), context.run_id, client) if folder else ContextStore(context)
-    return FlexibleClient(settings, client, store)
+    return FlexibleClient(settings, client, store, str(node.get("record-trace", "")))
 
 
 app = ClientApp(client_fn=client_fn)

@@ -5,10 +5,12 @@ Ma et al., "EFL: Elastic Federated Learning on Non-IID Data", Algorithm 1, Clien
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from clients.sgd import SGD, Oracle
+from clients.sgd import SGD, Oracle, Rate, descend, subtract
 from clients.ternary import pack, ternary
 
 
@@ -38,25 +40,30 @@ class Elastic(SGD):
         """Whether the local weights are sent; else `upload` has all."""
         return not self.config["compress"]
 
-    def step(self, y: Tensor, gradient: Oracle, rate: float) -> None:
+    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` in place."""
-        step = gradient(y)
-        if self.arrays:
-            precision, weighted = self.arrays
-            step = step + elastic_gradient(y, precision, weighted, float(self.config["lambda"]))
-        y.sub_(step, alpha=rate)
+        if not self.arrays:
+            return super().step(y, gradient, rate)
+        descend(y, gradient, rate, lambda y: self._pull(y, rate))
 
-    def upload(self, y: Tensor, steps: int, rate: float) -> list[Tensor]:
+    def upload(self, y: Tensor, steps: Rate, rate: Rate) -> Sequence[Tensor | list[Tensor]]:
         """Return the packed update, if it is compressed, then u and v."""
-        sent = [] if self.sends_weights else [pack(self._compress(y)[0])]
+        sent: list[Tensor | list[Tensor]] = []
+        if not self.sends_weights:
+            update = self._compress(y)[0]
+            sent.append(pack(update) if update.dim() == 1 else [pack(row) for row in update])
         if not self.needs_fisher:
             return sent
         u = self.fisher(y)
         return [*sent, u, u * y]
 
-    def remember(self, y: Tensor, steps: int, rate: float) -> dict[str, Tensor]:
+    def remember(self, y: Tensor, steps: Rate, rate: Rate) -> dict[str, Tensor]:
         """Return R, what compression has held back so far."""
         return {} if self.sends_weights else {"residual": self._compress(y)[1]}
+
+    def _pull(self, y: Tensor, rate: Rate) -> None:
+        precision, weighted = self.arrays
+        subtract(y, elastic_gradient(y, precision, weighted, float(self.config["lambda"])), rate)
 
     def _compress(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """ST(D) and D - ST(D)."""

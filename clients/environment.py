@@ -77,7 +77,7 @@ def client_settings(settings: Settings) -> Settings:
     """Return the settings that a client's world depends on; the others are set to their defaults."""
     kept = (
         "task model partition sizes trace arrivals departures num_clients batch_size learning_rate "
-        "local_steps local_epochs seed client_gpus data_dir evaluate_on holdout"
+        "local_steps local_epochs seed client_gpus cohort data_dir evaluate_on holdout"
     )
     return replace(Settings(), **{name: getattr(settings, name) for name in kept.split()})
 

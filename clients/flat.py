@@ -6,6 +6,9 @@ over the wire.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,24 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 _BLOCK = 1 << 22  # numbers in the gradients of single examples that are held at a time
+
+
+def as_tensor(array: NDArray[Any]) -> Tensor:
+    """Return a tensor that shares the array's memory; where that is read-only, nobody may write to it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute in one thread: small models gain nothing from more, and results stay the same everywhere."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class FlatModel:
@@ -31,45 +52,55 @@ class FlatModel:
     Attributes
     ----------
     vector
-        Trainable tensors, then floating-point buffers, shape (M,).
+        The model's own weights: trainable tensors, then floating-point buffers, shape (M,).
     shapes
         Shape of each of them.
+    num_trainable
+        How many numbers of the vector are trained.
     """
 
     def __init__(self, module: nn.Module, device: str | torch.device = "cpu") -> None:
         self.module = module.to(device)
         trainable = [p for p in module.parameters() if p.requires_grad]
-        buffers = [b for b in module.buffers() if b.is_floating_point()]
-        tensors: list[Tensor] = [*trainable, *buffers]
-        self.shapes = tuple(tuple(t.shape) for t in tensors)
-        self.vector = torch.cat([t.detach().reshape(-1) for t in tensors])
+        self._tensors = [*trainable, *(b for b in module.buffers() if b.is_floating_point())]
+        self.shapes = tuple(tuple(t.shape) for t in self._tensors)
+        self._sizes = [t.numel() for t in self._tensors]
+        self.num_trainable = sum(t.numel() for t in trainable)
+        self.vector = torch.cat([t.detach().reshape(-1) for t in self._tensors])
         self._gradient = torch.zeros_like(self.vector)
-        self._trainable = sum(t.numel() for t in trainable)
-        start = 0
-        for position, tensor in enumerate(tensors):
-            part = slice(start, start + tensor.numel())
-            tensor.data = self.vector[part].view_as(tensor)
-            if position < len(trainable):
-                tensor.grad = self._gradient[part].view_as(tensor)
-            start = part.stop
+        for tensor, part in zip(trainable, self.views(self._gradient), strict=False):
+            tensor.grad = part
+        self.bind(self.vector)
 
     @property
     def device(self) -> torch.device:
         """Where the model computes."""
         return self.vector.device
 
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """Cut a vector of shape (M,) into one view a tensor."""
+        parts = torch.split(vector, self._sizes)
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def bind(self, vector: Tensor) -> None:
+        """Let the model's tensors be views of a vector of shape (M,)."""
+        self._bound = vector
+        for tensor, part in zip(self._tensors, self.views(vector), strict=True):
+            tensor.data = part
+
     def split(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
         """Cut a vector of shape (M,) into one array a tensor."""
-        cuts = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
-        return [p.reshape(s) for p, s in zip(np.split(vector, cuts), self.shapes, strict=True)]
+        parts = np.split(vector, np.cumsum(self._sizes)[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def arrays(self) -> list[NDArray[Any]]:
         """Copies of the tensors, in the order of the vector."""
         return self.split(self.vector.cpu().numpy().copy())
 
-    def load(self, vector: NDArray[Any]) -> None:
+    def load(self, vector: NDArray[Any] | Tensor) -> None:
         """Set all weights, shape (M,)."""
-        self.vector.copy_(torch.from_numpy(np.array(vector)))
+        self.vector.copy_(vector if isinstance(vector, Tensor) else as_tensor(vector))
+        self.bind(self.vector)
 
     def gradient(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Gradient and value of the mean cross-entropy at weights `y`.
@@ -77,8 +108,8 @@ class FlatModel:
         Parameters
         ----------
         y
-            Weights, shape (M,): the model's own vector, or another one, and the model keeps its own. Only
-            buffers, such as running means, change.
+            Weights, shape (M,); the model's tensors are views of it from now on. Only buffers, such as
+            running means, change.
         examples
             Inputs and labels of a batch.
 
@@ -87,16 +118,12 @@ class FlatModel:
         gradient, loss
             Shape (M,), overwritten by the next call, and a scalar.
         """
-        own = None if y is self.vector else self.vector.clone()
-        if own is not None:
-            self.vector.copy_(y)
+        if y.data_ptr() != self._bound.data_ptr():
+            self.bind(y)
         self._gradient.zero_()
         inputs, labels = examples
         loss = functional.cross_entropy(self.module(inputs), labels)
         loss.backward()  # type: ignore[no-untyped-call]
-        if own is not None:
-            y[self._trainable :] = self.vector[self._trainable :]
-            self.vector.copy_(own)
         return self._gradient, loss.detach()
 
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
@@ -114,9 +141,8 @@ class FlatModel:
         diagonal
             Shape (M,), zero for buffers.
         """
-        trainable = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        parts = torch.split(y[: self._trainable], [p.numel() for p in trainable.values()])
-        parameters = {name: part.view_as(p) for part, (name, p) in zip(parts, trainable.items(), strict=True)}
+        names = [name for name, p in self.module.named_parameters() if p.requires_grad]
+        parameters = dict(zip(names, self.views(y), strict=False))
 
         def loss(at: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
             logits = functional_call(self.module, at, (x[None],))
@@ -130,6 +156,6 @@ class FlatModel:
         for x, label in zip(torch.split(inputs, rows), torch.split(labels, rows), strict=True):
             each = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, label)
             squares = [each[name].square().sum(dim=0).reshape(-1) for name in parameters]
-            diagonal[: self._trainable] += torch.cat(squares)
+            diagonal[: self.num_trainable] += torch.cat(squares)
         self.module.train(training)
         return diagonal / len(labels)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
-from clients.sgd import SGD, Config, Oracle
+from clients.sgd import SGD, Config, Oracle, Rate, subtract
 
 
 class APFL(SGD):
@@ -30,18 +31,18 @@ class APFL(SGD):
             self.state = {"v": weights.clone(), "alpha": alpha}
         self.adapts = config["alpha-mode"] != "fixed"
 
-    def step(self, y: Tensor, gradient: Oracle, rate: float) -> None:
+    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` and the state."""
         v, alpha = self.state["v"], self.state["alpha"]
         at_local = gradient(y).clone()  # first, so that the loss that is reported is that of the local model
         at_mixture = gradient(self.mixture(y))
         change = ((v - y) * at_mixture).sum(-1, keepdim=True)  # of f(vbar) with alpha
         factor = alpha if self.config["gradient"] == "chain" else 1.0
-        self.state["v"] = v - rate * factor * at_mixture
+        v.sub_(rate * factor * at_mixture)
         if self.adapts:
-            self.state["alpha"] = (alpha - rate * change).clamp(0, 1)
+            alpha.sub_(rate * change).clamp_(0, 1)
             self.adapts = self.config["alpha-mode"] == "step"
-        y.sub_(at_local, alpha=rate)
+        subtract(y, at_local, rate)
 
     def personal(self) -> Tensor:
         """Return alpha v + (1 - alpha) w."""
@@ -71,17 +72,17 @@ class PFedMe(SGD):
         super().__init__(weights, arrays, config, state)
         self.fresh = True
 
-    def step(self, y: Tensor, gradient: Oracle, rate: float) -> None:
+    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
         """Do one local round: change `y` and theta."""
         penalty, personal_rate = float(self.config["penalty"]), float(self.config["personal-rate"])
         if self.fresh or self.config["start"] == "w":
-            self.state["theta"] = y.clone()  # in the first step y is w
+            self.state.setdefault("theta", torch.empty_like(y)).copy_(y)  # in the first step y is w
             self.fresh = False
         theta = self.state["theta"]
         for _ in range(int(self.config["inner-steps"])):
             pull = (theta - y).mul_(penalty)
             theta.sub_(pull.add_(gradient(theta)), alpha=personal_rate)
-        y.sub_(y - theta, alpha=rate * penalty)
+        y.lerp_(theta, rate * penalty)
 
     def personal(self) -> Tensor:
         """Return theta; w before the first participation."""

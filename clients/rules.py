@@ -10,7 +10,8 @@ from torch import Tensor
 
 from clients.elastic import Elastic
 from clients.personal import APFL, PFedMe
-from clients.sgd import SGD, Config, Oracle
+from clients.sgd import SGD, Config, Oracle, Rate, descend, subtract
+from clients.uploads import CorrectedUpload, DifferenceUpload, Farewell
 
 __all__ = ["RULES", "SGD", "Config", "Oracle"]
 
@@ -18,10 +19,10 @@ __all__ = ["RULES", "SGD", "Config", "Oracle"]
 class Proximal(SGD):
     """FedProx: y -= eta (g(y) + mu (y - w)) (Li et al. 2018, eq. 2)."""
 
-    def step(self, y: Tensor, gradient: Oracle, rate: float) -> None:
+    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` in place."""
-        pull = (y - self.weights).mul_(float(self.config["mu"]))
-        y.sub_(pull.add_(gradient(y)), alpha=rate)
+        share = rate * float(self.config["mu"])
+        descend(y, gradient, rate, lambda y: y.lerp_(self.weights, share))
 
 
 class Corrected(SGD):
@@ -30,12 +31,11 @@ class Corrected(SGD):
     SCAFFOLD has d = c - c_i, FedGATE and VRL-SGD have d = -delta_i.
     """
 
-    def step(self, y: Tensor, gradient: Oracle, rate: float) -> None:
+    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` in place."""
-        step = gradient(y)
-        if self.arrays:  # the server sends none while it is zero
-            step = step + self.arrays[0]
-        y.sub_(step, alpha=rate)
+        if not self.arrays:  # the server sends none while it is zero
+            return super().step(y, gradient, rate)
+        descend(y, gradient, rate, lambda y: subtract(y, self.arrays[0], rate))
 
 
 RULES: dict[str, type[SGD]] = {
@@ -45,4 +45,7 @@ RULES: dict[str, type[SGD]] = {
     "apfl": APFL,
     "pfedme": PFedMe,
     "elastic": Elastic,
+    "corrected-upload": CorrectedUpload,
+    "difference-upload": DifferenceUpload,
+    "farewell": Farewell,
 }

@@ -7,8 +7,47 @@ from typing import Any
 
 from torch import Tensor
 
-Oracle = Callable[[Tensor], Tensor]  # weights (..., M) -> gradient (..., M), overwritten by the next call
 Config = Mapping[str, Any]
+Rate = float | Tensor  # of all clients, or of each, shape (..., 1)
+Change = Callable[[Tensor], object]
+
+Oracle = Callable[[Tensor], Tensor]
+"""Weights (..., M) -> gradient (..., M), overwritten by the next call.
+
+An oracle may also have `descend(y, rate, besides)`, see the function of that name, if it knows a faster way.
+"""
+
+
+def descend(y: Tensor, gradient: Oracle, rate: Rate, besides: Change | None = None) -> None:
+    """y -= rate g(y), in place.
+
+    Parameters
+    ----------
+    y
+        Weights, shape (..., M).
+    gradient
+        Gives g(y).
+    rate
+        eta.
+    besides
+        Does what else changes `y` in this step: in place, after g(y) is known and before it is applied.
+    """
+    fused = getattr(gradient, "descend", None)
+    if fused is not None:
+        fused(y, rate, besides)
+        return
+    value = gradient(y)
+    if besides is not None:
+        besides(y)
+    subtract(y, value, rate)
+
+
+def subtract(y: Tensor, vector: Tensor, factor: Rate) -> None:
+    """y -= factor * vector, in place."""
+    if isinstance(factor, Tensor):
+        y.addcmul_(vector, factor, value=-1)
+    else:
+        y.sub_(vector, alpha=factor)
 
 
 class SGD:
@@ -19,11 +58,12 @@ class SGD:
     weights
         The global weights, shape (..., M); they stay as they are.
     arrays
-        What the method sent after the weights.
+        What the method sent after the weights, each of shape (..., M), or (M,) where it is the same for all.
     config
         The scalars of the task.
     state
-        What the client remembers of its last accepted round, by name; empty at first.
+        What the client remembers of its last accepted round, by name; empty at first. Each of shape (..., M)
+        or (..., 1); a rule changes them in place.
 
     Attributes
     ----------
@@ -36,7 +76,22 @@ class SGD:
     def __init__(
         self, weights: Tensor, arrays: Sequence[Tensor], config: Config, state: Mapping[str, Tensor]
     ) -> None:
-        self.weights, self.arrays, self.config, self.state = weights, arrays, config, dict(state)
+        self.weights, self.arrays, self.config, self.state = weights, list(arrays), config, dict(state)
+        self._all: tuple[Tensor, list[Tensor], dict[str, Tensor]] | None = None
+
+    def narrow(self, count: int) -> None:
+        """Go on with the first `count` clients of a stacked cohort; with all of them: `widen`."""
+        if self._all is None:
+            self._all = (self.weights, self.arrays, self.state)
+        weights, arrays, state = self._all
+        self.weights = weights[:count]
+        self.arrays = [a[:count] if a.dim() == weights.dim() else a for a in arrays]
+        self.state = {key: value[:count] for key, value in state.items()}
+
+    def widen(self) -> None:
+        """Stand for all clients again; what `narrow` left out is as it was then."""
+        if self._all is not None:
+            (self.weights, self.arrays, self.state), self._all = self._all, None
 
     @property
     def needs_fisher(self) -> bool:
@@ -48,18 +103,21 @@ class SGD:
         """Whether the local weights are sent; else `upload` returns all that is."""
         return True
 
-    def step(self, y: Tensor, gradient: Oracle, rate: float) -> None:
+    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` in place."""
-        y.sub_(gradient(y), alpha=rate)
+        descend(y, gradient, rate)
 
-    def upload(self, y: Tensor, steps: int, rate: float) -> list[Tensor]:
-        """Return the method's own arrays that follow the local weights `y` after `steps` steps."""
+    def upload(self, y: Tensor, steps: Rate, rate: Rate) -> Sequence[Tensor | list[Tensor]]:
+        """Return the method's own arrays that follow the local weights `y` after `steps` steps.
+
+        Where the length of an array differs between clients, it is a list with one tensor a client.
+        """
         return []
 
     def personal(self) -> Tensor:
         """Return the weights that suit this client best, shape (..., M): the global ones, as a rule."""
         return self.weights
 
-    def remember(self, y: Tensor, steps: int, rate: float) -> dict[str, Tensor]:
+    def remember(self, y: Tensor, steps: Rate, rate: Rate) -> dict[str, Tensor]:
         """Return the state after this round, should the reply be accepted."""
         return self.state

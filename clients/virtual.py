@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from clients.batches import ExamplePool
+from clients.cohort import begin, cohorts, train
 from clients.evaluation import evaluate, own_test
-from clients.flat import FlatModel
+from clients.flat import FlatModel, as_tensor, one_thread
 from clients.memory import Memory
-from clients.training import DroppedError, Update, begin, train
+from clients.oracles import make_oracle
+from clients.training import DroppedError, Job, Plan, open_memory, plan, planned_steps
 from tasks import FederatedData
-
-
-class Job(NamedTuple):
-    """What one client is asked to do.
-
-    Attributes
-    ----------
-    client
-        Its index.
-    arrays, config
-        What it got besides the weights.
-    completion
-        Share of the planned steps that its availability lets it finish.
-    memory
-        What it remembers, or where that is, see `VirtualClients.recall`; None: nothing yet.
-    """
-
-    client: int
-    arrays: Sequence[NDArray[Any]]
-    config: dict[str, Any]
-    completion: float
-    memory: Any = None
+from traces import finished_steps
 
 
 class Answers(NamedTuple):
@@ -77,7 +57,7 @@ class Scores(NamedTuple):
 
 
 class VirtualClients:
-    """Clients that share one model in memory and train one after the other.
+    """Clients that share one model in memory and train in cohorts.
 
     Parameters
     ----------
@@ -89,52 +69,81 @@ class VirtualClients:
         Seed of the batches.
     device
         Where to train.
+    cohort, cohort_size
+        How gradients are computed, and how many clients train in one call; see `make_oracle`.
     """
 
     def __init__(
-        self, data: FederatedData, build: Callable[[], nn.Module], seed: int, device: str = "cpu"
+        self,
+        data: FederatedData,
+        build: Callable[[], nn.Module],
+        seed: int,
+        device: str = "cpu",
+        cohort: str = "auto",
+        cohort_size: int = 0,
     ) -> None:
         self.data, self.seed = data, seed
         self.model = FlatModel(build(), device)
+        self.oracle, self.limit = make_oracle(self.model, cohort, cohort_size)
+        self.examples = ExamplePool(data, self.model.device)
 
     def recall(self, memory: Any) -> Memory | None:
         """Fetch what a client remembers: a job has it, unless it is kept elsewhere."""
         remembered: Memory | None = memory
         return remembered
 
-    def fit(self, weights: NDArray[Any], jobs: Sequence[Job]) -> Answers:
-        """Train each client from the same weights, shape (M,); what one of them raises is its own failure."""
-        vectors = np.empty((0, len(weights)), np.float32)
+    def fit(
+        self, weights: NDArray[Any], jobs: Sequence[Job], out: NDArray[np.float32] | None = None
+    ) -> Answers:
+        """Train each client from the same weights; what one of them raises is its own failure.
+
+        Parameters
+        ----------
+        weights
+            Global weights, shape (M,).
+        jobs
+            What the clients are asked to do.
+        out
+            Where the local weights go, shape (K, M) or longer; None: into new memory.
+        """
+        plans, failures = self._plans(jobs)
+        start = as_tensor(weights).to(self.model.vector)
+        vectors = np.empty((len(plans), len(weights)), np.float32) if out is None else out
         updates: list[tuple[int, list[NDArray[Any]], dict[str, int | float], int]] = []
         memories: list[Memory | None] = []
-        failures: list[tuple[int, str]] = []
-        with _one_thread():
-            for job in jobs:
+        sends_weights = True
+        queue = cohorts(plans, self.limit, int(np.prod(self.data.input_shape)))[::-1]
+        with one_thread():
+            while queue:
+                cohort = queue.pop()
+                out = vectors[len(updates) : len(updates) + len(cohort)]
                 try:
-                    update = self._train(weights, job)
-                except DroppedError as reason:
-                    failures.append((job.client, str(reason)))
+                    trained = train(self.oracle, self.examples, start, cohort, self.seed, out)
                 except Exception as error:  # one client's fault must not end the round
-                    failures.append((job.client, f"{type(error).__name__}: {error}"))
-                else:
-                    if not updates:  # all do what one method says: send weights, or no weights at all
-                        vectors = np.empty((len(jobs), len(update.vector)), np.float32)
-                    vectors[len(updates)] = update.vector
-                    updates.append((job.client, update.extra, update.metrics, update.num_examples))
+                    if len(cohort) > 1:  # whose fault it is shows when each trains alone
+                        queue += [[member] for member in reversed(cohort)]
+                    else:
+                        failures.append((cohort[0].job.client, f"{type(error).__name__}: {error}"))
+                    continue
+                sends_weights = trained.sends_weights
+                for member, update in zip(cohort, trained.updates, strict=True):
+                    updates.append((member.job.client, update.extra, update.metrics, member.num_examples))
                     memories.append(update.memory)
-        return Answers(vectors[: len(updates)], updates, memories, failures)
+        vectors = vectors[: len(updates)]
+        return Answers(vectors if sends_weights else vectors[:, :0], updates, memories, failures)
 
     def evaluate(self, weights: NDArray[Any], jobs: Sequence[Job]) -> Scores:
         """Test each client's model, the personal one where the method has such, on examples of its kind."""
         scores: list[tuple[int, float, int, float]] = []
         failures: list[tuple[int, str]] = []
-        with _one_thread():
+        start = as_tensor(weights).to(self.model.vector)
+        with one_thread():
             for job in jobs:
                 try:
                     examples = own_test(self.data, job.client)
-                    memory = self.recall(job.memory)
-                    rule, *_ = begin(self.model, weights, job.arrays, job.config, memory)
-                    self.model.vector.copy_(rule.personal())
+                    opened = open_memory(job, self.recall(job.memory))
+                    rule = begin(start[None], [Plan(job, [], 0, *opened)])
+                    self.model.load(rule.personal()[0])
                     loss, accuracy = evaluate(self.model, examples)
                 except Exception as error:  # one client's fault must not end the round
                     failures.append((job.client, f"{type(error).__name__}: {error}"))
@@ -142,26 +151,17 @@ class VirtualClients:
                     scores.append((job.client, loss, len(examples[1]), accuracy))
         return Scores(scores, failures)
 
-    def _train(self, weights: NDArray[Any], job: Job) -> Update:
-        return train(
-            self.model,
-            self.data,
-            job.client,
-            weights,
-            job.arrays,
-            job.config,
-            job.completion,
-            self.seed,
-            self.recall(job.memory),
-        )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute in one thread: small models gain nothing from more, and results stay the same everywhere."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    def _plans(self, jobs: Sequence[Job]) -> tuple[list[Plan], list[tuple[int, str]]]:
+        """What the clients are going to do; which of them do nothing, and why."""
+        plans: list[Plan] = []
+        failures: list[tuple[int, str]] = []
+        planned = [planned_steps(job.config, int(self.data.sizes[job.client])) for job in jobs]
+        finished = finished_steps([job.completion for job in jobs], planned).tolist()
+        for job, steps in zip(jobs, finished, strict=True):
+            try:
+                plans.append(plan(job, steps, self.recall(job.memory), self.data, self.seed))
+            except DroppedError as reason:
+                failures.append((job.client, str(reason)))
+            except Exception as error:  # one client's fault must not end the round
+                failures.append((job.client, f"{type(error).__name__}: {error}"))
+        return plans, failures

@@ -50,6 +50,13 @@ class Settings:
     client_gpus: float = _setting(
         1.0, "share of a GPU for each actor, where there is one; 0: train on the CPU"
     )
+    ray_address: str = _setting(
+        "", "a Ray cluster that is running, HOST:PORT or auto; default: start Ray here"
+    )
+    cohort: str = _setting(
+        "auto", "how clients train together: stacked, vmap, loop, or auto, the fastest of these here"
+    )
+    cohort_size: int = _setting(0, "clients that train in one call; 0: the fastest number here")
     data_dir: str = _setting("data", "where data sets are downloaded to")
     run_dir: str = _setting("runs", "where the folder of the run is made")
     evaluate_every: int = _setting(1, "rounds between evaluations")
@@ -64,7 +71,13 @@ class Settings:
             if not math.isfinite(getattr(self, name)):
                 flag = name.replace("_", "-")
                 raise ValueError(f"{flag} is {getattr(self, name)}; it must be a finite number")
-        for name, least in (("num_clients", 1), ("num_rounds", 1), ("evaluate_every", 1), ("num_workers", 0)):
+        for name, least in (
+            ("num_clients", 1),
+            ("num_rounds", 1),
+            ("evaluate_every", 1),
+            ("num_workers", 0),
+            ("cohort_size", 0),
+        ):
             if getattr(self, name) < least:
                 flag = name.replace("_", "-")
                 raise ValueError(f"{flag} is {getattr(self, name)}; it must be at least {least}")
@@ -76,7 +89,11 @@ class Settings:
             raise ValueError(
                 f"clients-per-round is {self.clients_per_round} of only {self.num_clients} clients"
             )
-        for name, known in (("engine", ("ray", "inline")), ("evaluate_on", ("test", "members"))):
+        for name, known in (
+            ("engine", ("ray", "inline")),
+            ("evaluate_on", ("test", "members")),
+            ("cohort", ("auto", "stacked", "vmap", "loop")),
+        ):
             if getattr(self, name) not in known:
                 flag = name.replace("_", "-")
                 raise ValueError(f"unknown {flag} {getattr(self, name)!r}; known: {', '.join(known)}")

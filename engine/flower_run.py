@@ -26,7 +26,7 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     """
     # Flower starts this process in a folder of its choice: say where the results lie.
     settings = replace(settings, run_dir=str(Path(settings.run_dir).resolve()))
-    experiment = prepare(settings)
+    experiment = prepare(settings, tune=False)
     transport = GridTransport(grid, settings.num_clients)
     transport.connect(np.flatnonzero(experiment.trace.round(1).member), settings.connect_timeout)
     console = Console()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import ray
@@ -17,13 +17,15 @@ from ray.exceptions import RayError
 from torch import nn
 
 from clients.memory import Memory
-from clients.training import planned_steps
-from clients.virtual import Answers, Job, Scores, VirtualClients
+from clients.training import Job, planned_steps
+from clients.virtual import Answers, Scores, VirtualClients
+from engine.shared_rows import AttachedRows, Lease, SharedRows
 from engine.virtual_transport import VirtualTransport
 from tasks import FederatedData
 
 ROOT = str(Path(__file__).parents[1])
-Result = TypeVar("Result", Answers, Scores)
+NO_CODE = ["/runs", "/data", "/.git", "/.venv", "/tests", "/experiments", "/docs"]  # for other machines
+SMALL = 1 << 16  # bytes; Ray sends arguments of up to 100 kB with the call
 
 
 def deal(work: list[float], num_workers: int) -> list[list[int]]:
@@ -53,6 +55,21 @@ def deal(work: list[float], num_workers: int) -> list[list[int]]:
 class RayClients(VirtualClients):
     """Virtual clients whose memories lie in Ray's object store."""
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.shared = AttachedRows()
+
+    def node(self) -> str:
+        """Return the machine that this worker runs on, as Ray names it."""
+        return cast(str, ray.get_runtime_context().get_node_id())
+
+    def fit_into(
+        self, weights: NDArray[Any], jobs: list[Job], lease: Lease
+    ) -> tuple[Answers, tuple[int, ...]]:
+        """Train into memory that the driver shares; the answers without vectors, and the shape of these."""
+        answers = self.fit(weights, jobs, self.shared.open(lease))
+        return answers._replace(vectors=np.empty((0, 0), np.float32)), answers.vectors.shape
+
     def recall(self, memory: Any) -> Memory | None:
         """Fetch what a client remembers, for as long as it trains."""
         return None if memory is None else cast(Memory, ray.get(memory))
@@ -65,44 +82,82 @@ class RayTransport(VirtualTransport):
 
     Parameters
     ----------
-    data, build, seed
-        See `VirtualClients`; the data are shared by all actors of a machine without a copy.
+    player
+        Arguments of `VirtualClients` up to the seed; the data are shared by all actors of a machine without
+        a copy.
+    cohort
+        The last arguments of `VirtualClients`.
     num_workers
         Number of actors; 0: one for each share of a GPU, or for each CPU core where there is no GPU.
     client_gpus
         Share of a GPU for each actor; 0 trains on the CPU.
+    address
+        Of a Ray cluster that is running; empty: start Ray on this machine.
     initial, availability, defaults, lost
         See `VirtualTransport`.
     """
 
     def __init__(
         self,
-        data: FederatedData,
-        build: Callable[[], nn.Module],
-        seed: int,
+        player: tuple[FederatedData, Callable[[], nn.Module], int],
+        cohort: tuple[str, int],
         num_workers: int,
         client_gpus: float,
+        address: str,
         *args: Any,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        data, *others = player
         self.sizes = data.sizes
         self._owns_ray = not ray.is_initialized()
         if self._owns_ray:
-            start_ray(num_workers)
+            start_ray(num_workers, address)
         resources = ray.cluster_resources()
         gpus = client_gpus if resources.get("GPU", 0) else 0
         if not num_workers:
             num_workers = int(resources["GPU"] / gpus) if gpus else max(1, int(resources.get("CPU", 1)))
         actor = ray.remote(num_cpus=1, num_gpus=gpus)(RayClients)
-        self._start = partial(actor.remote, ray.put(data), build, seed, "cuda" if gpus else "cpu")
+        self._start = partial(actor.remote, ray.put(data), *others, "cuda" if gpus else "cpu", *cohort)
+        self._node = ray.get_runtime_context().get_node_id()
+        self.shared = SharedRows()
         self.actors = [self._start() for _ in range(num_workers)]
+        self._nodes = [actor.node.remote() for actor in self.actors]
 
-    def run(self, weights: NDArray[Any], jobs: list[Job]) -> list[Answers]:
-        """Have the jobs done by all actors at once."""
+    def run(self, weights: NDArray[Any], jobs: list[Job]) -> Iterator[Answers]:
+        """Have the jobs done by all actors at once; the answers of each as soon as they are there.
+
+        Actors of this machine train in memory that this process shares with them; those of others send
+        their vectors as one array.
+        """
         work = [planned_steps(job.config, int(self.sizes[job.client])) * job.completion for job in jobs]
-        nothing = np.empty((0, len(weights)), np.float32)
-        return self._share("fit", weights, jobs, work, lambda failed: Answers(nothing, [], [], failed))
+        hands = self._deal(jobs, work)
+        here = [worker for worker in hands if self._is_here(worker)]
+        shared = sum(len(hands[worker]) for worker in here)
+        lease, rows = self.shared.lend(shared, len(weights), np.dtype(np.float32))
+        broadcast, start, calls = _broadcast(weights), 0, {}
+        for worker, hand in hands.items():
+            actor = self.actors[worker]
+            if worker in here:
+                part = lease.part(start, len(hand))
+                calls[actor.fit_into.remote(broadcast, hand, part)] = (
+                    worker,
+                    rows[start : start + len(hand)],
+                )
+                start += len(hand)
+            else:
+                calls[actor.fit.remote(broadcast, hand)] = (worker, rows[:0])
+        for call in as_completed(calls):
+            worker, written = calls[call]
+            try:
+                found = ray.get(call)
+            except RayError as error:
+                yield Answers(rows[:0], [], [], self._replace(worker, error, hands[worker]))
+            else:
+                if worker in here:
+                    found, (count, width) = found
+                    found = found._replace(vectors=written[:count, :width])
+                yield found
 
     def keep(self, memory: Memory) -> Any:
         """Put away what a client remembers: in the object store, which moves to disk what does not fit.
@@ -111,59 +166,87 @@ class RayTransport(VirtualTransport):
         """
         return ray.put(memory)
 
-    def run_evaluation(self, weights: NDArray[Any], jobs: list[Job]) -> list[Scores]:
+    def run_evaluation(self, weights: NDArray[Any], jobs: list[Job]) -> Iterator[Scores]:
         """Have clients evaluate, by all actors at once."""
-        return self._share("evaluate", weights, jobs, [1.0] * len(jobs), lambda failed: Scores([], failed))
+        broadcast, hands = _broadcast(weights), self._deal(jobs, [1.0] * len(jobs))
+        calls = {
+            self.actors[worker].evaluate.remote(broadcast, hand): worker for worker, hand in hands.items()
+        }
+        for call in as_completed(calls):
+            try:
+                yield ray.get(call)
+            except RayError as error:
+                worker = calls[call]
+                yield Scores([], self._replace(worker, error, hands[worker]))
 
     def close(self) -> None:
         """End the actors, and Ray if this transport started it."""
         for actor in self.actors:
             ray.kill(actor)
         self.actors = []
+        self.shared.close()
         if self._owns_ray:
             ray.shutdown()
 
-    def _share(
-        self,
-        method: str,
-        weights: NDArray[Any],
-        jobs: list[Job],
-        work: list[float],
-        failed: Callable[[list[tuple[int, str]]], Result],
-    ) -> list[Result]:
-        """Call a method of all actors, each with its share of the jobs; one that dies has `failed`."""
-        broadcast = ray.put(weights)
-        hands = [[jobs[i] for i in hand] for hand in deal(work, len(self.actors))]
-        calls = [
-            (worker, getattr(self.actors[worker], method).remote(broadcast, hand), hand)
-            for worker, hand in enumerate(hands)
-            if hand
-        ]
-        results: list[Result] = []
-        for worker, call, hand in calls:
-            try:
-                results.append(ray.get(call))
-            except RayError as error:
-                reason = self._replace(worker, error)
-                results.append(failed([(job.client, reason) for job in hand]))
-        return results
+    def _deal(self, jobs: list[Job], work: list[float]) -> dict[int, list[Job]]:
+        """Return the jobs of each worker that gets some."""
+        hands = enumerate(deal(work, len(self.actors)))
+        return {worker: [jobs[i] for i in hand] for worker, hand in hands if hand}
 
-    def _replace(self, worker: int, error: RayError) -> str:
-        """Start a new actor in the place of one that failed; returns what happened, in words."""
+    def _is_here(self, worker: int) -> bool:
+        """Whether an actor runs on this machine."""
+        try:
+            return bool(ray.get(self._nodes[worker]) == self._node)
+        except RayError:  # it has died; its clients will hear of it
+            return False
+
+    def _replace(self, worker: int, error: RayError, hand: list[Job]) -> list[tuple[int, str]]:
+        """Start a new actor in the place of one that failed; returns what happened to its clients."""
         ray.kill(self.actors[worker])
+        self.shared.close()  # it may still be writing
         self.actors[worker] = self._start()
-        return f"worker failed: {type(error).__name__}"
+        self._nodes[worker] = self.actors[worker].node.remote()
+        reason = f"worker failed: {type(error).__name__}"
+        return [(job.client, reason) for job in hand]
 
 
-def start_ray(num_workers: int) -> None:
-    """Start Ray on this machine, quietly, with room for `num_workers` actors (0: one a CPU core)."""
+def as_completed(calls: Collection[Any]) -> Iterator[Any]:
+    """Yield Ray's references in the order in which they get ready."""
+    waiting = list(calls)
+    while waiting:
+        (ready,), waiting = ray.wait(waiting)
+        yield ready
+
+
+def _broadcast(weights: NDArray[Any]) -> Any:
+    """Put weights into the object store once; small ones are sent with each call, which is faster."""
+    return weights if weights.nbytes <= SMALL else ray.put(weights)
+
+
+def start_ray(num_workers: int, address: str = "") -> None:
+    """Start Ray on this machine, quietly, with room for `num_workers` actors (0: one a CPU core).
+
+    With an address, connect to the cluster that runs there; its machines get this project's code.
+
+    Raises
+    ------
+    ValueError
+        There is no cluster.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's next default; else it warns
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address:
+        code = {"working_dir": ROOT, "excludes": NO_CODE}
+        try:
+            ray.init(address, runtime_env=code, **quiet)
+        except (ConnectionError, ValueError) as error:
+            raise ValueError(f"ray-address {address}: {error}") from None
+        return
     paths = [ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     ray.init(
         num_cpus=max(num_workers, os.cpu_count() or 1) if num_workers else None,
         include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
         runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
+        **quiet,
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.common import parameters_to_ndarrays
 from rich.console import Console
@@ -17,10 +18,12 @@ from torch import nn
 import strategies
 from clients.environment import federated_data, make_trace, model_builder
 from clients.flat import FlatModel
+from clients.tuning import choose
 from clients.virtual import VirtualClients
 from config import Settings, build, options_of, parse
 from config.specs import convert, find
 from engine.availability import TraceClientManager
+from engine.central import CentralTrainer
 from engine.evaluation import GlobalEvaluator
 from engine.interrupts import putting_interrupt_off, stopping_on_interrupt
 from engine.progress import ProgressReport, final_table
@@ -28,7 +31,7 @@ from engine.run_folder import RunFolder, finite, weights_sha256
 from engine.server import RoundServer
 from engine.transport import Transport
 from engine.virtual_transport import InlineTransport
-from strategies import FlatParameters, FlexibleStrategy, Layout, Roster
+from strategies import FlatParameters, FlexibleStrategy, Layout, Roster, SequentialSGD
 from tasks import FederatedData
 from traces import RoundAvailability, Trace
 
@@ -56,8 +59,15 @@ class Experiment:
     evaluator: GlobalEvaluator
 
 
-def prepare(settings: Settings) -> Experiment:
+def prepare(settings: Settings, tune: bool = True) -> Experiment:
     """Make the data, the model, the trace, the strategy and the evaluator.
+
+    Parameters
+    ----------
+    settings
+        What the user wants.
+    tune
+        Whether to choose what of `cohort` and `cohort_size` is left open, for virtual clients.
 
     Raises
     ------
@@ -68,13 +78,18 @@ def prepare(settings: Settings) -> Experiment:
     trace = make_trace(settings)
     data = federated_data(settings)
     build_model = model_builder(settings, data)
-    arrays = FlatModel(build_model()).arrays()
+    model = FlatModel(build_model(), client_device(settings))
+    arrays = model.arrays()
+    if tune:
+        settings = _tuned(settings, model, data)
     layout = Layout.of(arrays)
     initial = FlatParameters(layout.flatten(arrays), layout)
     roster = Roster(data.sizes, trace.round(1).member)
     evaluator = GlobalEvaluator(data, build_model, roster, settings.evaluate_on, settings.train_loss)
     name = parse("strategy", settings.strategy).name
     strategy = strategies.make(name, initial, roster, evaluator, **options)
+    if isinstance(strategy, SequentialSGD):
+        strategy.trainer = CentralTrainer(data, build_model, settings.seed)
     return Experiment(settings, data, build_model, initial, trace, strategy, evaluator)
 
 
@@ -94,6 +109,20 @@ def strategy_options(settings: Settings) -> dict[str, Any]:
     return general | own
 
 
+def client_device(settings: Settings) -> str:
+    """Where virtual clients train."""
+    return "cuda" if settings.client_gpus and torch.cuda.is_available() else "cpu"
+
+
+def _tuned(settings: Settings, model: FlatModel, data: FederatedData) -> Settings:
+    """Choose how cohorts are trained, as far as the user has left it open."""
+    batch_size = settings.batch_size or int(np.median(data.sizes))
+    most = settings.clients_per_round or settings.num_clients
+    wanted = (settings.cohort, settings.cohort_size)
+    cohort, size = choose(model, data.input_shape, data.num_classes, batch_size, most, *wanted)
+    return replace(settings, cohort=cohort, cohort_size=size)
+
+
 def virtual_transport(experiment: Experiment, availability: Callable[[int], RoundAvailability]) -> Transport:
     """Make the transport that the settings ask for."""
     settings = experiment.settings
@@ -102,15 +131,16 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
         "batch-size": settings.batch_size,
         "learning-rate": settings.learning_rate,
     }
-    general = (experiment.initial, availability, defaults, experiment.trace.lost)
+    general = (experiment.initial, _with_farewells(availability), defaults, experiment.trace.lost)
     player = (experiment.data, experiment.build_model, settings.seed)
+    cohort = (settings.cohort, settings.cohort_size)
     if settings.engine == "inline":
-        device = "cuda" if settings.client_gpus and torch.cuda.is_available() else "cpu"
-        return InlineTransport(VirtualClients(*player, device), *general)
+        return InlineTransport(VirtualClients(*player, client_device(settings), *cohort), *general)
     with putting_interrupt_off() as interrupted:
         from engine.ray_transport import RayTransport  # Ray is not there on every machine
 
-        transport = RayTransport(*player, settings.num_workers, settings.client_gpus, *general)
+        workers = (settings.num_workers, settings.client_gpus, settings.ray_address)
+        transport = RayTransport(player, cohort, *workers, *general)
     if interrupted:
         transport.close()
         raise KeyboardInterrupt
@@ -172,6 +202,17 @@ def drive(
     folder.write_summary(summary)
     console.print(final_table(summary, progress.failures, last.get("virtual_seconds")))
     return summary
+
+
+def _with_farewells(availability: Callable[[int], RoundAvailability]) -> Callable[[int], RoundAvailability]:
+    """Let a client answer once more in the round in which it departs, see strategies/farewells.py."""
+
+    def at(t: int) -> RoundAvailability:
+        now = availability(t)
+        leaving = availability(t - 1).member & ~now.member if t > 1 else False
+        return now._replace(completion=np.where(leaving, np.float32(1), now.completion))
+
+    return at
 
 
 def _tell_time(trace: Trace, record: dict[str, Any]) -> None:

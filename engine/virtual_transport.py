@@ -25,7 +25,8 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from clients.memory import Memory
-from clients.virtual import Answers, Job, Scores, VirtualClients
+from clients.training import Job
+from clients.virtual import Answers, Scores, VirtualClients
 from engine.transport import (
     ClientFailure,
     EvaluateInstructions,
@@ -68,11 +69,11 @@ class VirtualTransport(ABC):
         self.lost = lost
 
     @abstractmethod
-    def run(self, weights: NDArray[Any], jobs: list[Job]) -> list[Answers]:
+    def run(self, weights: NDArray[Any], jobs: list[Job]) -> Iterable[Answers]:
         """Have the jobs done, all from the same weights, shape (M,)."""
 
     @abstractmethod
-    def run_evaluation(self, weights: NDArray[Any], jobs: list[Job]) -> list[Scores]:
+    def run_evaluation(self, weights: NDArray[Any], jobs: list[Job]) -> Iterable[Scores]:
         """Have clients evaluate, all of them the same weights, shape (M,), or what they make of them."""
 
     def keep(self, memory: Memory) -> Any:

@@ -3,7 +3,8 @@
     python experiments/compare.py experiments/ruan-table3-mnist.toml [--set num-rounds=10]
 
 An experiment is a TOML file of settings (see `sim.py --help`) with a table `[vary]`: lists of values for some
-of them. Runs that differ in the seed only are one row: mean and standard deviation over seeds. With
+of them. Runs that differ in the seed only are one row: mean and standard deviation over seeds of the test
+accuracy, and means of what it cost: replies that counted, megabytes that clients sent and got. With
 `--reach 0.8` the row also has the first evaluated round with that accuracy, for each seed.
 """
 
@@ -44,14 +45,19 @@ def run(values: dict[str, Any], source: str) -> dict[str, Any]:
     experiment = prepare(settings)
     availability = remember(experiment.trace)
     transport = virtual_transport(experiment, availability)
-    return drive(experiment, transport, availability, RunFolder(settings), Console(quiet=True))
+    return drive(experiment, transport, availability, RunFolder(experiment.settings), Console(quiet=True))
 
 
-def accuracies(summary: dict[str, Any]) -> list[tuple[int, float]]:
-    """(round, accuracy) of each evaluation of a run."""
+def read_records(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """The records of a run's rounds, that of round 0 first."""
     lines = (Path(summary["run_dir"]) / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    return [(r["round"], r["accuracy"]) for r in records if "accuracy" in r]
+    return [json.loads(line) for line in lines]
+
+
+def cost(records: list[dict[str, Any]]) -> tuple[float, ...]:
+    """Replies that counted, megabytes from the clients and to them."""
+    uploads = sum(len(r.get("active", [])) for r in records)
+    return (uploads, *(sum(r.get(key, 0) for r in records) / 1e6 for key in ("bytes_up", "bytes_down")))
 
 
 def main() -> None:
@@ -66,24 +72,30 @@ def main() -> None:
         experiment |= tomllib.loads(change)
     varied = [key for key in experiment["vary"] if key != "seed"]
     rows: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
+    costs: dict[tuple[Any, ...], list[tuple[float, ...]]] = defaultdict(list)
     reached: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for values in combinations(experiment):
         summary = run(values, str(arguments.experiment))
-        evaluated = accuracies(summary)
+        records = read_records(summary)
+        evaluated = [(r["round"], r["accuracy"]) for r in records if "accuracy" in r]
         last = [accuracy for _, accuracy in evaluated][-10:]
         row = tuple(values[key] for key in varied)
         if arguments.reach is not None:
             rounds = (str(t) for t, accuracy in evaluated if accuracy >= arguments.reach)
             reached[row].append(next(rounds, "never"))
+        costs[row].append(cost(records))
         rows[row].append((summary["final"]["accuracy"], statistics.mean(last)))
         print(f"# {row} seed {values.get('seed', 0)}: {summary['final']['accuracy']:.4f}", file=sys.stderr)
     header = [*varied, "final accuracy %", "mean of the last 10 evaluations %"]
+    header += ["uploads", "MB up", "MB down"]
     if arguments.reach is not None:
         header.append(f"rounds to {arguments.reach:.0%}")
     print("| " + " | ".join(header) + " |")
     print("|" + "---|" * len(header))
     for row, results in rows.items():
         cells = [_mean_and_sd([100 * value for value in column]) for column in zip(*results, strict=True)]
+        uploads, *megabytes = (statistics.mean(column) for column in zip(*costs[row], strict=True))
+        cells += [f"{uploads:.0f}", *(f"{size:.2f}" for size in megabytes)]
         cells += [", ".join(reached[row])] if row in reached else []
         print("| " + " | ".join([*map(str, row), *cells]) + " |")
 

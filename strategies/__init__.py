@@ -26,6 +26,7 @@ from strategies.roster import Roster
 from strategies.scaffold import Scaffold
 from strategies.schedules import SCHEDULES
 from strategies.schemes import SchemeA, SchemeB, SchemeC
+from strategies.sequential_sgd import SequentialSGD
 from strategies.state import State
 from strategies.vrl_sgd import VRLSGD
 
@@ -45,6 +46,7 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "efl": EFL,
     "apfl": APFL,
     "pfedme": PFedMe,
+    "sequential-sgd": SequentialSGD,
 }
 
 __all__ = [
@@ -73,6 +75,7 @@ __all__ = [
     "SchemeA",
     "SchemeB",
     "SchemeC",
+    "SequentialSGD",
     "State",
     "Task",
     "make",

@@ -7,7 +7,6 @@ rule `apfl` in clients/personal.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strategies.fedavg import mean_coefficients
 from strategies.interfaces import Task
@@ -52,7 +51,7 @@ class APFL(Personalised):
 
     options_type = APFLOptions
     options: APFLOptions
-    rule: ClassVar[str] = "apfl"
+    rule = "apfl"
 
     def shared_task(self) -> Task:
         """Return what clients need to know to move v_i and alpha_i."""

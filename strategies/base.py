@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from strategies.departures import LossTracker, judge
 from strategies.evaluation import ServerEvaluated
+from strategies.farewells import Farewells, event
 from strategies.interfaces import AvailabilityManager, EvaluateFn, Task
 from strategies.options import Options
 from strategies.parameters import FlatParameters, FloatVector, Layout, read_parameters
@@ -62,8 +63,8 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     options_type: ClassVar[type[Options]] = Options
     saved: ClassVar[tuple[str, ...]] = ("weights", "round", "learning_rate", "roster", "losses", "_departing")
     reply_arrays: ClassVar[int] = 0  # arrays of the method's own that a client sends after the weights
-    rule: ClassVar[str] = "sgd"  # how a client does a local step, see clients/rules.py
-    client_memory: ClassVar[bool] = False  # whether clients remember something, see clients/memory.py
+    rule: str = "sgd"  # how a client does a local step, see clients/rules.py
+    client_memory: bool = False  # whether clients remember something, see clients/memory.py
 
     def __init__(
         self,
@@ -88,6 +89,7 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         self.events: list[dict[str, Any]] = []
         self.measured: dict[str, Any] = {}
         self._departing: list[int] = []
+        self._farewells = Farewells()
         self._sent = self._pack()
         self.setup()
 
@@ -145,6 +147,16 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     def on_departure(self, client: int, keep: bool) -> None:
         """Adapt the method's state to a departure; `keep` tells that the client stays in the objective."""
 
+    def leaves_memory(self, client: int) -> bool:
+        """Whether a client that leaves the objective is asked once more, for what it remembers."""
+        return False
+
+    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
+        """Take in what a client that has left remembered, shape (M,); None: it did not answer.
+
+        This comes after `on_departure`, at the end of the same round and before its `update`.
+        """
+
     # Members
 
     def arrive(self, client: int) -> None:
@@ -167,6 +179,8 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         keep, member = event["objective"] == "include", self.roster.member[client]
         self.roster.depart(client, self.round, keep)
         if member:
+            if not keep and self.leaves_memory(client):
+                self._farewells.leaving.append(client)
             self.on_departure(client, keep)
         self.events.append(event)
 
@@ -194,6 +208,7 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         else:
             proxies = self._meet(client_manager)
             available, proxy = np.array(sorted(proxies), np.intp), proxies.__getitem__
+            available = available[~self.roster.gone[available]]
         if founding:  # there is no old objective that the first members could be late for
             self.roster.joined[:] = 0
         self.selected = self.select(available)
@@ -202,7 +217,10 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         )
         self.learning_rate = float(rate)
         common = self.shared_task().added_to(FitIns(self._sent, self._config()))
-        return [(proxy(client), self._own_task(client).added_to(common)) for client in self.selected.tolist()]
+        asked = [
+            (proxy(client), self._own_task(client).added_to(common)) for client in self.selected.tolist()
+        ]
+        return asked + self._farewells.ask(common, self.roster.accepted, proxy)
 
     def aggregate_fit(
         self,
@@ -211,14 +229,17 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Update the global weights from the active replies; without any they stay, as a rule."""
+        if server_round == self.round:
+            results = self._take_leave(server_round, results)
         candidates = self._check(server_round, results)
         replies = collect(candidates, self._sent.vector)
         self.active = replies.clients
         self.incomplete = int((replies.steps < replies.planned).sum())
         if len(replies):
-            self.roster.learn(replies.clients, replies.num_examples, server_round)
+            self.roster.learn(replies.clients, replies.num_examples)
             self.losses.update(replies)
             self.update(replies)
+            self.roster.accept(replies.clients, server_round)
         if len(replies) or (server_round == self.round and self.empty_round()):
             self._sent = self._pack()
         metrics: dict[str, Scalar] = {"active": len(replies), "rejected": len(self.rejected)}
@@ -243,10 +264,9 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     def _begin(self, server_round: int, parameters: Parameters) -> None:
         self.round = server_round
         self.events, self.rejected, self.measured = [], [], {}
-        self.active = np.empty(0, np.intp)
-        if (
-            parameters is not self._sent
-        ):  # the server, or a wrapper such as differential privacy, changed them
+        self.active, self._farewells.leaving = np.empty(0, np.intp), []
+        # the server, or a wrapper such as differential privacy, may have changed them
+        if parameters is not self._sent:
             self.weights = read_parameters(parameters, self.layout)[0].astype(np.float64)
             self._sent = self._pack()
         for client in sorted(self._departing):
@@ -258,10 +278,9 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         proxies: dict[int, ClientProxy] = {}
         for name, proxy in sorted(client_manager.all().items()):
             client = self.roster.register(name)
-            if not self.roster.gone[client]:
-                proxies[client] = proxy
-                if not self.roster.member[client]:
-                    self.arrive(client)
+            proxies[client] = proxy
+            if not self.roster.gone[client] and not self.roster.member[client]:
+                self.arrive(client)
         return proxies
 
     def _own_task(self, client: int) -> Task:
@@ -270,6 +289,19 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
             return task
         accepted = int(self.roster.accepted[client])
         return Task(task.arrays, (*task.config, ("last-accepted", accepted)))
+
+    def _take_leave(
+        self, server_round: int, results: list[tuple[ClientProxy, FitRes]]
+    ) -> list[tuple[ClientProxy, FitRes]]:
+        """Take in the answers of those who leave; the results of the others."""
+        answers, others, rejected = self._farewells.hear(
+            server_round, results, self.roster.find, self.layout.size
+        )
+        self.rejected += rejected
+        for client, memory in answers.items():
+            self.on_farewell(client, memory)
+            self.events.append(event(client, memory))
+        return others
 
     def _check(self, server_round: int, results: list[tuple[ClientProxy, FitRes]]) -> dict[int, Candidate]:
         """Keep the active replies; name the others in `rejected`.

@@ -22,9 +22,10 @@ import numpy as np
 from flwr.common import Parameters, Scalar
 from numpy.typing import NDArray
 
+from strategies.abandoning import Inactivity, judge
 from strategies.base import FlexibleStrategy
 from strategies.interfaces import Task
-from strategies.options import Options, choose
+from strategies.options import Options, choose, positive
 from strategies.parameters import FlatParameters, FloatVector, read_arrays
 from strategies.replies import Replies
 from strategies.schemes import scheme_c
@@ -64,6 +65,16 @@ class EFLOptions(Options):
         In a round without replies: `skip` rests, `literal` applies ST(RG) and forgets U and V.
     fisher_batches
         From how many batches a client estimates its Fisher information; 0: from all its examples.
+    abandon
+        `auto` lets a client go for good if it is away so much more often than the others that the model is
+        better off without it (Corollary 1, see strategies/abandoning.py), at most one a round; `off` never.
+    abandon_constant
+        C of that criterion. Neither the paper nor a calibration gives it: it stands for the variance of the
+        gradients and the convexity of the objective, which nobody knows here. J is the mean of the members'
+        Gamma_k as in `departure=auto`. With J = 0.5, E = 10 and T = 100, a client that is always away while
+        the others are there is let go until round 56.
+    abandon_after
+        Rounds for which a client has to be a member before it is judged.
     """
 
     sparsity: float = 0.3
@@ -73,6 +84,9 @@ class EFLOptions(Options):
     apply: str = "ternary"
     empty: str = "skip"
     fisher_batches: int = 4
+    abandon: str = "off"
+    abandon_constant: float = 100.0
+    abandon_after: int = 10
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,6 +99,10 @@ class EFLOptions(Options):
         choose("ties", self.ties, TIES)
         choose("apply", self.apply, ("ternary", "full"))
         choose("empty", self.empty, ("skip", "literal"))
+        choose("abandon", self.abandon, ("off", "auto"))
+        positive("abandon-constant", self.abandon_constant)
+        if self.abandon_after < 1:
+            raise ValueError(f"abandon-after is {self.abandon_after}; it must be at least 1")
 
 
 class EFL(FlexibleStrategy):
@@ -92,9 +110,16 @@ class EFL(FlexibleStrategy):
 
     options_type = EFLOptions
     options: EFLOptions
-    rule: ClassVar[str] = "elastic"
-    client_memory: ClassVar[bool] = True  # R_k
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "residual", "precision", "weighted", "drift")
+    rule = "elastic"
+    client_memory = True  # R_k
+    saved: ClassVar[tuple[str, ...]] = (
+        *FlexibleStrategy.saved,
+        "residual",
+        "precision",
+        "weighted",
+        "drift",
+        "inactivity",
+    )
 
     def setup(self) -> None:
         """Start with RG = U = V = 0."""
@@ -102,6 +127,18 @@ class EFL(FlexibleStrategy):
         self.precision: Vector = np.zeros(self.layout.size)  # U
         self.weighted: Vector = np.zeros(self.layout.size)  # V
         self.drift: Vector = np.zeros(self.layout.size)  # server's model - clients' model, with `apply=full`
+        self.inactivity = Inactivity()
+
+    def select(self, available: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Choose by the seed, among those who are not abandoned."""
+        self.inactivity.observe(available, len(self.roster))
+        if self.options.abandon == "auto":
+            self._abandon()
+        return super().select(available[~self.roster.gone[available]])
+
+    def on_arrival(self, client: int) -> None:
+        """Count a new member's absences from now on."""
+        self.inactivity.reset(client)
 
     def shared_task(self) -> Task:
         """Return U and V, once there are any, and the options of the client's part."""
@@ -164,6 +201,20 @@ class EFL(FlexibleStrategy):
             model = (self.weights + self.drift).astype(self.layout.dtype)
             parameters = FlatParameters(model, self.layout)
         return super().evaluate(server_round, parameters)
+
+    def _abandon(self) -> None:
+        """Let the member that is away most go, by Corollary 1."""
+        options = self.options
+        found = self.inactivity.worst(self.roster, self.round, options.abandon_after)
+        if found is None:
+            return
+        client, away = found
+        horizon = self.round - 1, options.num_rounds, options.abandon_constant
+        E = options.mean_steps(self.roster.num_examples[self.roster.member])
+        numbers = judge(away, self.losses, self.roster, E, *horizon)
+        if numbers is not None:
+            self.roster.depart(client, self.round, keep=False)
+            self.events.append({"event": "abandonment", "client": client, **numbers})
 
     def _move(self, change: Vector) -> None:
         """Apply w += out, and keep what was not applied for the next round."""

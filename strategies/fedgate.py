@@ -54,7 +54,7 @@ class GradientTracking(FlexibleStrategy):
 
     options_type = TableOptions
     options: TableOptions
-    rule: ClassVar[str] = "corrected"
+    rule = "corrected"
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "table", "handed_over")
 
     def setup(self) -> None:

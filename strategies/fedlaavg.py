@@ -6,23 +6,27 @@ Availability", Algorithm 2. In round t, with C^t the available clients and T_i t
     B^t := the K clients of C^t with the lowest T_i,     T_i := t for i in B^t,
     u := u + (1/N) sum_{i in B^t} (u_i^new - u_i^old),   x := x + u.
 
-The server keeps each u_i and their sum, which it divides by the current N.
+The server keeps each u_i and their sum, which it divides by the current N; with `memory=client` the clients
+keep them and upload the differences.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from flwr.common import Parameters
 from numpy.typing import NDArray
 
 from strategies.base import FlexibleStrategy
+from strategies.client_memory import LatestSum, MemoryOptions
 from strategies.interfaces import Task
 from strategies.options import choose
-from strategies.replies import Replies
+from strategies.parameters import FloatVector
+from strategies.replies import Replies, read_vector
 from strategies.roster import Roster
-from strategies.table import SummedTable, TableOptions
+from strategies.table import SummedTable
 
 
 def longest_absent(available: NDArray[np.intp], last: NDArray[np.int64], count: int) -> NDArray[np.intp]:
@@ -39,7 +43,7 @@ def relative_sizes(roster: Roster, clients: NDArray[np.intp]) -> NDArray[np.floa
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedLaAvgOptions(TableOptions):
+class FedLaAvgOptions(MemoryOptions):
     """Options of FedLaAvg; K is `clients_per_round`.
 
     Attributes
@@ -66,6 +70,11 @@ class FedLaAvgOptions(TableOptions):
         choose("units", self.units, ("gradient", "update"))
         choose("weights", self.weights, ("agg", "loss", "none"))
         choose("empty", self.empty, ("skip", "move"))
+        if self.memory == "client" and self.normalize and self.local_epochs:
+            raise ValueError(
+                "memory is 'client' with local-epochs: the work of clients cannot be scaled by E / s, as E "
+                "differs by client; set normalize=false, or local-steps instead of local-epochs"
+            )
 
 
 class FedLaAvg(FlexibleStrategy):
@@ -77,23 +86,48 @@ class FedLaAvg(FlexibleStrategy):
 
     def setup(self) -> None:
         """Start as if every client had sent 0 before the first round."""
-        self.latest = SummedTable(self.layout, self.options)  # u_i
+        self.latest: SummedTable | LatestSum = SummedTable(self.layout, self.options)  # u_i
+        if self.options.memory == "client":
+            self.latest = LatestSum(self.layout.size)
+            self.rule, self.client_memory = "difference-upload", True
 
     def select(self, available: NDArray[np.intp]) -> NDArray[np.intp]:
         """Choose the K available clients that were absent longest; one without data would always be it."""
         willing = available[~self.roster.data_less[available]]
         return longest_absent(willing, self.roster.accepted, self.options.clients_per_round or len(willing))
 
+    def shared_task(self) -> Task:
+        """With memory at the clients: whether they scale incomplete work."""
+        return Task(config=(("normalize", self.options.normalize),)) if self.client_memory else Task()
+
     def task(self, client: int) -> Task | None:
-        """With `loss`, the gradient of N p_i F_i is N p_i times as long: that is a matter of the rate."""
-        if self.options.weights != "loss":
-            return None
-        factor = float(relative_sizes(self.roster, np.array([client]))[0])
-        return Task(config=(("learning-rate", self.learning_rate * factor),))
+        """Return what is the client's own: its rate with `loss`, u_i / delta_i with memory at the clients.
+
+        The gradient of N p_i F_i is N p_i times as long as that of F_i: that is a matter of the rate.
+        """
+        arrays: tuple[NDArray[Any], ...] = ()
+        config: tuple[tuple[str, float], ...] = ()
+        if self.options.weights == "loss":
+            factor = float(relative_sizes(self.roster, np.array([client]))[0])
+            config = (("learning-rate", self.learning_rate * factor),)
+        if self.client_memory:  # the client divides by its steps
+            E = float(self.options.local_steps) if self.options.normalize else 1.0
+            arrays = ((self._factors(np.array([client])) * E).astype(self.layout.dtype),)
+        return Task(arrays, config)
+
+    def decode(self, parameters: Parameters) -> tuple[FloatVector, list[NDArray[Any]]]:
+        """Read u_i^new - u_i^old, with memory at the clients."""
+        if self.client_memory:
+            return read_vector(parameters, self.layout.size), []
+        return super().decode(parameters)
 
     def update(self, replies: Replies) -> None:
         """Replace the updates of those who replied, and move by the mean of all."""
-        self.latest.replace(replies, self._factors(replies))
+        if isinstance(self.latest, LatestSum):
+            self.latest.add(replies, self.roster.accepted[replies.clients] > 0)
+        else:
+            work = replies.planned / replies.steps if self.options.normalize else 1.0
+            self.latest.replace(replies, self._factors(replies.clients) * work)
         self._move()
 
     def empty_round(self) -> bool:
@@ -102,21 +136,30 @@ class FedLaAvg(FlexibleStrategy):
 
     def on_departure(self, client: int, keep: bool) -> None:
         """Take the update of a client that leaves the objective out of the sum; if it returns, it is new."""
-        if not keep:
+        if not keep and isinstance(self.latest, SummedTable):
             self.latest.drop(client)
             self.roster.accepted[client] = 0
 
-    def _factors(self, replies: Replies) -> NDArray[np.float64]:
-        """u_i / delta_i, shape (K,)."""
-        factors = np.ones(len(replies))
-        if self.options.normalize:
-            factors = replies.planned / replies.steps
+    def leaves_memory(self, client: int) -> bool:
+        """Whether u_l is known to the client alone."""
+        return self.client_memory and bool(self.roster.accepted[client])
+
+    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
+        """Take out the u_l that a client told that left; if it returns, it is new."""
+        assert isinstance(self.latest, LatestSum)
+        self.latest.take_back(memory)
+        self.roster.accepted[client] = 0
+
+    def _factors(self, clients: NDArray[np.intp]) -> NDArray[np.float64]:
+        """u_i / delta_i of complete work, shape (K,)."""
+        factors = np.ones(len(clients))
         if self.options.weights == "agg":
-            factors = factors * relative_sizes(self.roster, replies.clients)
+            factors = relative_sizes(self.roster, clients)
         return factors / -self.learning_rate if self.options.units == "gradient" else factors
 
     def _move(self) -> bool:
         """Apply x += (1/N) sum_i u_i, or x -= eta_t (1/N) sum_i u_i in units of gradients."""
         rate = -self.learning_rate if self.options.units == "gradient" else 1.0
-        self.weights += rate / max(1, self.roster.num_contributors) * self.latest.total
-        return len(self.latest) > 0
+        count = self.roster.num_contributors + self.latest.orphans
+        self.weights += rate / max(1, count) * self.latest.total
+        return bool(self.latest.total.any())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strategies.fedavg import FedAvg, FedAvgOptions
 from strategies.interfaces import Task
@@ -37,7 +36,7 @@ class FedProx(FedAvg):
 
     options_type = FedProxOptions
     options: FedProxOptions
-    rule: ClassVar[str] = "proximal"
+    rule = "proximal"
 
     def shared_task(self) -> Task:
         """Return mu."""

@@ -11,7 +11,7 @@ from flwr.common import FitIns, Scalar
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from strategies.parameters import FlatParameters
+from strategies.parameters import FlatParameters, FloatVector
 
 EvaluateFn = Callable[[int, list[NDArray[Any]], dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
 
@@ -28,6 +28,24 @@ class AvailabilityManager(Protocol):
 
     def proxy(self, client: int) -> ClientProxy:
         """The proxy of one client."""
+
+
+class Trainer(Protocol):
+    """Trains where the data are, without any client."""
+
+    def __call__(
+        self,
+        weights: FloatVector,
+        members: NDArray[np.intp],
+        server_round: int,
+        iterations: int,
+        learning_rate: float,
+        batch_size: int,
+    ) -> FloatVector:
+        """Do steps of SGD on the union of the members' data; the new weights, shape (M,).
+
+        Which examples are drawn has to follow from the round alone. `batch_size` 0 takes all in every step.
+        """
 
 
 @dataclass(frozen=True)

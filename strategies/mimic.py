@@ -5,38 +5,30 @@ Transactions on Mobile Computing, Algorithm 1. With ghat_i the mean gradient of 
 
     v_t := (1/|S_t|) sum_{i in S_t} (ghat_i + c_i),   w := w - eta_t v_t,   c_i := v_t - ghat_i  for i in S_t.
 
-The corrections of all members sum to 0 after every round, whoever took part: the optimum is not shifted.
+The corrections of all members sum to 0 after every round, whoever took part: the optimum is not shifted. They
+are kept by the server, or with `memory=client` by the clients, see strategies/corrections.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from flwr.common import Parameters
 from numpy.typing import NDArray
 
 from strategies.base import FlexibleStrategy
+from strategies.client_memory import MemoryOptions
+from strategies.corrections import ClientCorrections, ServerCorrections
+from strategies.interfaces import Task
 from strategies.options import choose, positive
-from strategies.replies import Replies
-from strategies.table import ClientTable, TableOptions
-
-Vectors = NDArray[np.float64]
-
-
-def corrected_sum(updates: Vectors, corrections: Vectors) -> Vectors:
-    """sum_i v_i with v_i = ghat_i + c_i (Algorithm 1, line 6), from arrays of shape (K, M)."""
-    total: Vectors = updates.sum(axis=0) + corrections.sum(axis=0)
-    return total
-
-
-def new_corrections(mean: Vectors, updates: Vectors) -> Vectors:
-    """c_i := v_t - ghat_i (Algorithm 1, line 10), shape (K, M)."""
-    return mean - updates
+from strategies.parameters import FloatVector
+from strategies.replies import Replies, read_vector
 
 
 @dataclass(frozen=True, kw_only=True)
-class MimiCOptions(TableOptions):
+class MimiCOptions(MemoryOptions):
     """Options of MimiC.
 
     Attributes
@@ -75,50 +67,65 @@ class MimiC(FlexibleStrategy):
 
     options_type = MimiCOptions
     options: MimiCOptions
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "table", "handed_over", "started")
+    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "memory", "started")
 
     def setup(self) -> None:
         """Start with c_i = 0."""
-        self.table = ClientTable(self.layout, self.options)
-        self.handed_over = np.zeros(self.layout.size)  # to every member; c_i = row + handed_over
+        kind = ServerCorrections if self.options.memory == "server" else ClientCorrections
+        self.memory: ServerCorrections | ClientCorrections = kind(self.layout, self.options, self.roster)
         self.started = False
+        if isinstance(self.memory, ClientCorrections):
+            self.rule, self.client_memory = "corrected-upload", True
 
-    def corrections(self, clients: NDArray[np.intp]) -> Vectors:
-        """c_i of some members, shape (K, M)."""
-        return self.table.read(clients) + self.handed_over
+    def shared_task(self) -> Task:
+        """With memory at the clients: what they call ghat_i."""
+        if not self.client_memory:
+            return Task()
+        return Task(config=(("per-step", self.options.units == "gradient"),))
+
+    def task(self, client: int) -> Task | None:
+        """With memory at the clients: v of the client's last accepted round."""
+        if not isinstance(self.memory, ClientCorrections):
+            return None
+        b = self.memory.outgoing(client)
+        return None if b is None else Task(arrays=(b,))
+
+    def decode(self, parameters: Parameters) -> tuple[FloatVector, list[NDArray[Any]]]:
+        """Read ghat_i + c_i, with memory at the clients."""
+        if self.client_memory:
+            return read_vector(parameters, self.layout.size), []
+        return super().decode(parameters)
 
     def select(self, available: NDArray[np.intp]) -> NDArray[np.intp]:
         """Choose by the seed, after the warm-up."""
         return super().select(available) if self.started or not self.options.warm_up else available
 
     def update(self, replies: Replies) -> None:
-        """Algorithm 1, lines 5 to 10; ghat_i is made of delta_i twice instead of being kept."""
-        per_delta = self._per_delta(replies)[:, None]  # ghat_i / delta_i
-        v = np.zeros(self.layout.size)
-        for part, deltas in replies.blocks():
-            v += corrected_sum(per_delta[part] * deltas, self.corrections(replies.clients[part]))
-        v /= len(replies)
-        for part, deltas in replies.blocks():
-            c = new_corrections(v, per_delta[part] * deltas)
-            self.table.write(replies.clients[part], c - self.handed_over)
+        """Algorithm 1, lines 5 to 10."""
+        v = self.memory.mean(replies, self._per_delta(replies), self.round)
         self.weights -= self._server_rate(replies) * v
         self.started = True
 
     def on_arrival(self, client: int) -> None:
         """Start a new member with c_l = 0, which keeps the sum."""
-        if self.handed_over.any():
-            self.table.write(np.array([client]), -self.handed_over[None])
+        self.memory.arrive(client)
 
     def on_departure(self, client: int, keep: bool) -> None:
-        """Hand c_l over in equal parts, or the others' corrections would sum to -c_l for ever: a bias."""
-        if keep:  # that bias is meant, the client stays in the objective
-            return
-        (c,) = self.corrections(np.array([client]))
-        self.table.drop(client)
-        remaining = self.roster.num_contributors
-        self.handed_over = self.handed_over + c / remaining if remaining else np.zeros_like(c)
+        """Hand c_l over; if the client stays in the objective, the bias that it leaves is meant."""
+        if not keep:
+            self.memory.depart(client)
 
-    def _per_delta(self, replies: Replies) -> Vectors:
+    def leaves_memory(self, client: int) -> bool:
+        """Whether c_l is known to the client alone."""
+        return self.client_memory and bool(self.roster.accepted[client])
+
+    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
+        """Hand over the c_l of a client that told its ghat_l; if it returns, it is new."""
+        assert isinstance(self.memory, ClientCorrections)
+        self.memory.farewell(client, memory, self.round)
+        self.roster.accepted[client] = 0
+
+    def _per_delta(self, replies: Replies) -> NDArray[np.float64]:
         """ghat_i / delta_i, shape (K,): -1 / (eta s_i) by the client's own steps; -1 in units of updates."""
         if self.options.units == "update":
             return -np.ones(len(replies))

@@ -6,6 +6,9 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from strategies.schedules import Constant, Schedule
 
 
@@ -66,6 +69,12 @@ class Options:
             return self.local_steps
         batches = -(-num_examples // self.batch_size) if self.batch_size else 1
         return self.local_epochs * batches
+
+    def mean_steps(self, num_examples: NDArray[np.int64]) -> float:
+        """Mean E_k of complete clients with these numbers of examples, shape (K,)."""
+        if not self.local_epochs or not len(num_examples):
+            return float(self.local_steps)
+        return float(np.mean([self.planned_steps(n) for n in num_examples.tolist()]))
 
 
 def choose(option: str, value: str, known: Collection[str]) -> None:

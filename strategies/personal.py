@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, Parameters, Scalar
 from flwr.server.client_manager import ClientManager
@@ -20,7 +18,7 @@ class Personalised(FlexibleStrategy):
     cannot tell that it was lost. The method itself would allow to keep it, as nobody else depends on it.
     """
 
-    client_memory: ClassVar[bool] = True
+    client_memory = True
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager

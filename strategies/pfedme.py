@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strategies.fedavg import mean_coefficients
 from strategies.interfaces import Task
@@ -66,7 +65,7 @@ class PFedMe(Personalised):
 
     options_type = PFedMeOptions
     options: PFedMeOptions
-    rule: ClassVar[str] = "pfedme"
+    rule = "pfedme"
 
     def shared_task(self) -> Task:
         """Return what clients need to know to move theta_i and w_i."""

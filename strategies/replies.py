@@ -16,12 +16,12 @@ import numpy as np
 from flwr.common import Code, FitRes, Parameters
 from numpy.typing import NDArray
 
-from strategies.parameters import FloatVector
+from strategies.parameters import FloatVector, read_arrays
 
 MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
 MAX_WEIGHT = 1e18  # more is a diverged client; sums of such weights stay finite in float32
 
-_BLOCK = 1 << 22  # numbers converted to float64 at a time (32 MB)
+_BLOCK = 1 << 16  # numbers converted to float64 at a time: half a megabyte stays in the cache
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class Replies:
         Loss at the last local step, NaN where not reported, shape (K,).
     extra
         The method's own arrays of each client.
+    resync
+        Which clients had lost what they should remember, see clients/memory.py, shape (K,).
     """
 
     clients: NDArray[np.intp]
@@ -59,6 +61,7 @@ class Replies:
     train_loss: NDArray[np.float64]
     final_loss: NDArray[np.float64]
     extra: Sequence[Sequence[NDArray[Any]]] = field(default_factory=list)
+    resync: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -98,6 +101,7 @@ class Candidate:
     train_loss: float
     final_loss: float
     extra: Sequence[NDArray[Any]]
+    resync: bool
 
 
 def read_reply(
@@ -127,11 +131,8 @@ def read_reply(
     ValueError
         The reply is not active; the message is the reason.
     """
-    if result.status.code != Code.OK:
-        raise ValueError(result.status.message or f"status {result.status.code.name}")
+    refuse_unless_in_time(result, server_round)
     metrics = result.metrics
-    if metrics.get("round", server_round) != server_round:
-        raise ValueError(f"late reply of round {metrics['round']!r}")
     n = result.num_examples
     if not isinstance(n, int) or not 0 <= n <= MAX_EXAMPLES:
         raise ValueError(f"impossible number of examples {n!r}")
@@ -144,13 +145,39 @@ def read_reply(
     if steps == 0:
         raise ValueError("no local steps")
     vector, extra = decode(result.parameters)
-    if not np.issubdtype(vector.dtype, np.floating):
+    if vector.dtype.kind != "f":
         raise ValueError(f"weights of type {vector.dtype}")
     for array in (vector, *extra):
         _check_range(array)
-    return Candidate(
-        client, vector, steps, planned, n, _loss(metrics, "train-loss"), _loss(metrics, "final-loss"), extra
-    )
+    losses = _loss(metrics, "train-loss"), _loss(metrics, "final-loss")
+    return Candidate(client, vector, steps, planned, n, *losses, extra, metrics.get("resync") is True)
+
+
+def refuse_unless_in_time(result: FitRes, server_round: int) -> None:
+    """Raise ValueError if the client failed, or answers another round."""
+    if result.status.code != Code.OK:
+        raise ValueError(result.status.message or f"status {result.status.code.name}")
+    if result.metrics.get("round", server_round) != server_round:
+        raise ValueError(f"late reply of round {result.metrics['round']!r}")
+
+
+def read_vector(parameters: Parameters, size: int) -> FloatVector:
+    """Return the only array, shape (M,), of a client that sends something else than its weights.
+
+    Raises
+    ------
+    ValueError
+        Something else was sent.
+    """
+    arrays = read_arrays(parameters)
+    shapes = [array.shape for array in arrays]
+    if shapes != [(size,)]:
+        expected = f"one of ({size},) is expected; memory=client needs the clients of flexfl"
+        raise ValueError(f"arrays of shapes {shapes} where {expected}")
+    if not np.issubdtype(arrays[0].dtype, np.floating):
+        raise ValueError(f"a vector of type {arrays[0].dtype}")
+    _check_range(arrays[0])
+    return arrays[0]
 
 
 def collect(candidates: Mapping[int, Candidate], origin: FloatVector) -> Replies:
@@ -166,12 +193,15 @@ def collect(candidates: Mapping[int, Candidate], origin: FloatVector) -> Replies
         train_loss=np.array([r.train_loss for r in rows], np.float64),
         final_loss=np.array([r.final_loss for r in rows], np.float64),
         extra=[r.extra for r in rows],
+        resync=np.array([r.resync for r in rows], np.bool_),
     )
 
 
 def _check_range(array: NDArray[Any]) -> None:
     """Refuse NaN, infinities, and numbers with which a sum could overflow."""
     if not array.size:
+        return
+    if array.dtype.kind == "f" and float(np.vdot(array, array)) < MAX_WEIGHT**2:  # False for NaN
         return
     low, high = float(array.min()), float(array.max())  # NaN if any is
     if not (math.isfinite(low) and math.isfinite(high)):

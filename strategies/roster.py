@@ -103,9 +103,12 @@ class Roster(Stateful):
             setattr(self, field, np.append(array, np.zeros(1, array.dtype)))
         return client
 
-    def learn(self, clients: NDArray[np.intp], num_examples: NDArray[np.int64], server_round: int) -> None:
-        """Take over what the accepted replies of a round say."""
+    def learn(self, clients: NDArray[np.intp], num_examples: NDArray[np.int64]) -> None:
+        """Take over what the active replies of a round say."""
         self.num_examples[clients] = num_examples
+
+    def accept(self, clients: NDArray[np.intp], server_round: int) -> None:
+        """Note whose replies counted in a round."""
         self.accepted[clients] = server_round
 
     def arrive(self, client: int, server_round: int) -> None:

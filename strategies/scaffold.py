@@ -46,7 +46,7 @@ class Scaffold(FlexibleStrategy):
 
     options_type = ScaffoldOptions
     options: ScaffoldOptions
-    rule: ClassVar[str] = "corrected"
+    rule = "corrected"
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "table", "control")
 
     def setup(self) -> None:

@@ -190,12 +190,16 @@ class ClientTable(Stateful):
 class SummedTable(ClientTable):
     """A table of the clients' latest vectors that always knows their sum.
 
+    No part of the sum is an orphan, see `strategies.client_memory.LatestSum`.
+
     Attributes
     ----------
     total
         Sum of all rows in float64, shape (M,), kept up to date by differences: a round costs as much as the
         clients that take part in it, not as all of them.
     """
+
+    orphans = 0
 
     def __init__(self, layout: Layout, options: TableOptions) -> None:
         super().__init__(layout, options)

@@ -12,7 +12,6 @@ the D_i no longer sum to 0: FedGATE's per-step mode is the better choice there.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -40,7 +39,7 @@ class VRLSGD(GradientTracking):
 
     options_type = VRLSGDOptions
     options: VRLSGDOptions
-    rule: ClassVar[str] = "corrected"
+    rule = "corrected"
 
     @property
     def work(self) -> Options:

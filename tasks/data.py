@@ -161,11 +161,11 @@ class PartitionedData:
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
         """Return fresh, writable copies of a client's training examples."""
-        return self._take(self._train_rows(client)[rows])
+        return self._take(self.train_rows(client)[rows])
 
     def train_set(self, clients: NDArray[np.intp]) -> Examples:
         """Return all training examples of these clients, concatenated."""
-        return self._take(np.concatenate([self.order[:0], *(self._train_rows(int(k)) for k in clients)]))
+        return self._take(np.concatenate([self.order[:0], *(self.train_rows(int(k)) for k in clients)]))
 
     def holdout(self, clients: NDArray[np.intp]) -> Examples:
         """Return the held-out examples of these clients, concatenated."""
@@ -173,7 +173,8 @@ class PartitionedData:
         parts = (self.order[self.offsets[k] + self.sizes[k] : self.offsets[k + 1]] for k in clients)
         return self._take(np.concatenate([self.order[:0], *parts]))
 
-    def _train_rows(self, client: int) -> NDArray[np.intp]:
+    def train_rows(self, client: int) -> NDArray[np.intp]:
+        """Return the rows of the pool that are a client's training examples."""
         start = self.offsets[client]
         return self.order[start : start + self.sizes[client]]
 

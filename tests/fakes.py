@@ -115,6 +115,10 @@ SIZES = np.array([10, 20, 30, 40, 50])
 N = len(SIZES)
 
 
+# sequential-sgd asks no client for anything, see test_strategies_sequential.py.
+FEDERATED = [name for name in strategies.STRATEGIES if name != "sequential-sgd"]
+
+
 def make(name: str, members: Iterable[int] = range(N), **options: Any) -> FlexibleStrategy:
     mask = np.isin(np.arange(N), list(members))
     return strategies.make(name, ndarrays_to_parameters(START), Roster(SIZES, mask), **options)

@@ -35,7 +35,9 @@ def oracle(at: Tensor) -> Tensor:
 
 def test_apfl_follows_the_gradients_of_the_mixture() -> None:
     w, y, v, rate = draw(M), draw(M, seed=1), draw(M, seed=2), 0.01
-    rule: Any = RULES["apfl"](w, [], APFL, {"v": v, "alpha": torch.tensor([0.3], dtype=torch.float64)})
+    rule: Any = RULES["apfl"](
+        w, [], APFL, {"v": v.clone(), "alpha": torch.tensor([0.3], dtype=torch.float64)}
+    )
     before = y.clone()
     at = [part.clone().requires_grad_() for part in (v, torch.tensor([0.3], dtype=torch.float64))]
     loss(at[1] * at[0] + (1 - at[1]) * before).backward()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes import Rounds
 from flwr.app import Context, RecordDict
 from flwr.common import Code, EvaluateIns, FitIns, serde
 from hypothesis import HealthCheck, given, settings
@@ -207,3 +208,20 @@ def test_methods_without_client_memory_leave_no_trace(tmp_path: Path) -> None:
     config = {key: value for key, value in node.config(1, 0).items() if key not in ("rule", "last-accepted")}
     assert client_fn(node.context).fit(FitIns(node.parameters, config)).status.code == Code.OK
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("strategy", ["mimic:memory=client", "fedlaavg:memory=client"])
+def test_a_client_that_has_left_hands_over_what_it_remembers(strategy: str) -> None:
+    """In the round in which it is no member any more, through the Flower client and its Context."""
+    run = {**SETTINGS, "strategy": strategy, "evaluate_on": "test", "departures": "2=2", "trace": "always"}
+    known = {key.replace("_", "-"): value for key, value in run.items()}
+    flower = {k: Context(7, 1, {"partition-id": k}, RecordDict(), known) for k in range(6)}
+    experiment = prepare(Settings(**run, engine="inline"))
+    rounds = Rounds(experiment.strategy)
+    for departed in ([], [2]):
+        asked = rounds.ask([k for k in range(6) if k not in departed], departed=departed)
+        replies = {k: client_fn(flower[k]).fit(instruction) for k, instruction in asked.items()}
+        rounds.hear(*replies.items())
+        assert experiment.strategy.rejected == []
+    assert {"event": "farewell", "client": 2, "received": True} in experiment.strategy.events
+    assert experiment.strategy.active.tolist() == [0, 1, 3, 4, 5]

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from clients.batches import batches
 from clients.evaluation import evaluate
 from clients.flat import FlatModel
-from clients.training import DroppedError, batches, planned_steps, train
+from clients.training import Job, draws, planned_steps
+from clients.virtual import Answers, VirtualClients
 from tasks import PartitionedData
 
 SIZES = [23, 7, 12]
@@ -37,13 +39,25 @@ def make_module(normalise: bool = False) -> nn.Module:
 CONFIG = {"round": 2, "local-steps": 6, "batch-size": 5, "learning-rate": 0.2}
 
 
-def do(
-    completion: float = 1.0, client: int = 0, module: Any = make_module, seed: int = 4, **changes: Any
-) -> Any:
-    model = FlatModel(module())
-    start = model.vector.numpy().copy()
+def answers(
+    completion: float = 1.0,
+    client: int = 0,
+    module: Any = make_module,
+    seed: int = 4,
+    player: VirtualClients | None = None,
+    **changes: Any,
+) -> Answers:
+    player = player or VirtualClients(make_data(), module, seed)
     config = {**CONFIG, **{key.replace("_", "-"): value for key, value in changes.items()}}
-    return train(model, make_data(), client, start, [], config, completion, seed)
+    start = FlatModel(module()).vector.numpy()
+    return player.fit(start, [Job(client, [], config, completion)])
+
+
+def do(*args: Any, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
+    """The local weights and the metrics of a client that trains alone."""
+    found = answers(*args, **kwargs)
+    assert not found.failures
+    return found.vectors[0], found.updates[0][2]
 
 
 def ordinary(module: nn.Module, client: int, chosen: list[np.ndarray], rate: float) -> list[float]:
@@ -160,50 +174,65 @@ def test_evaluation_counts_every_example_once() -> None:
 def test_a_client_trains_as_far_as_its_availability_lets_it(
     completion: float, steps: int, normalise: bool
 ) -> None:
-    update = do(completion, module=lambda: make_module(normalise))
+    found = answers(completion, module=lambda: make_module(normalise))
+    (client, extra, metrics, num_examples), vector = found.updates[0], found.vectors[0]
     plain = make_module(normalise)
-    chosen = batches(SIZES[0], 5, 6, np.random.default_rng([4, *b"batches", 0, 2]))[:steps]
+    chosen = batches(SIZES[0], 5, 6, draws(4, b"batches", 0, 2))[:steps]
     if normalise:
         assert all(len(rows) > 1 for rows in chosen)
     losses = ordinary(plain, 0, chosen, rate=0.2)
     tensors = [*plain.parameters(), *(b for b in plain.buffers() if b.is_floating_point())]
     expected = np.concatenate([t.detach().numpy().ravel() for t in tensors])
-    np.testing.assert_allclose(update.vector, expected, rtol=1e-5, atol=1e-6)
-    assert update.metrics["steps"] == steps
-    assert update.metrics["train-loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-    assert update.metrics["final-loss"] == pytest.approx(losses[-1], rel=1e-5)
-    assert (update.metrics["client-id"], update.metrics["round"]) == (0, 2)
-    assert (update.num_examples, update.extra) == (SIZES[0], [])
+    np.testing.assert_allclose(vector, expected, rtol=1e-5, atol=1e-6)
+    assert metrics["steps"] == steps
+    assert metrics["train-loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert metrics["final-loss"] == pytest.approx(losses[-1], rel=1e-5)
+    assert (metrics["client-id"], metrics["round"]) == (0, 2)
+    assert (client, num_examples, extra, found.memories) == (0, SIZES[0], [], [None])
 
 
 def test_incomplete_work_is_the_beginning_of_complete_work() -> None:
-    np.testing.assert_array_equal(do(0.5).vector, do(local_steps=3).vector)
-    assert not np.array_equal(do(0.5).vector, do(1.0).vector)
+    np.testing.assert_array_equal(do(0.5)[0], do(local_steps=3)[0])
+    assert not np.array_equal(do(0.5)[0], do(1.0)[0])
 
 
 def test_a_client_that_finishes_nothing_has_dropped() -> None:
-    with pytest.raises(DroppedError, match="dropped in mid-round"):
-        do(0.0)
+    found = answers(0.0)
+    assert (len(found.vectors), found.updates, found.failures) == (0, [], [(0, "dropped in mid-round")])
+
+
+def test_a_client_without_examples_says_so() -> None:
+    found = answers(player=VirtualClients(make_data([0, 3]), make_module, 4))
+    assert found.failures == [(0, "ValueError: the client has no examples")]
 
 
 def test_batches_follow_from_seed_client_and_round() -> None:
-    vectors = [do().vector, do(seed=5).vector, do(round=3).vector, do(client=2).vector]
-    np.testing.assert_array_equal(do().vector, vectors[0])
+    vectors = [do()[0], do(seed=5)[0], do(round=3)[0], do(client=2)[0]]
+    np.testing.assert_array_equal(do()[0], vectors[0])
     assert all(not np.array_equal(vectors[0], other) for other in vectors[1:])
+    drawn = {
+        tuple(draws(s, p, k, t).integers(1 << 60, size=4))
+        for s in (0, 1)
+        for p in (b"a", b"b")
+        for k in range(5)
+        for t in range(5)
+    }
+    assert len(drawn) == 100
 
 
 @pytest.mark.parametrize(("completion", "steps"), [(1.0, 10), (0.3, 3)])
 def test_epochs_become_steps_by_the_clients_own_size(completion: float, steps: int) -> None:
-    update = do(completion, local_epochs=2)  # 23 examples in batches of 5, twice
-    assert update.metrics["steps"] == steps
-    np.testing.assert_array_equal(update.vector, do(local_steps=steps).vector)
-    assert do(client=1, local_epochs=2).metrics["steps"] == 4
+    vector, metrics = do(completion, local_epochs=2)  # 23 examples in batches of 5, twice
+    assert metrics["steps"] == steps
+    np.testing.assert_array_equal(vector, do(local_steps=steps)[0])
+    assert do(client=1, local_epochs=2)[1]["steps"] == 4
 
 
 def test_the_model_in_memory_does_not_matter() -> None:
-    model = FlatModel(make_module(normalise=True))
-    start = model.vector.numpy().copy()
-    first = train(model, make_data(), 0, start, [], CONFIG, 1.0, 4)
-    train(model, make_data(), 2, start * 3, [], CONFIG, 1.0, 4)
-    again = train(model, make_data(), 0, start, [], CONFIG, 1.0, 4)
-    np.testing.assert_array_equal(first.vector, again.vector)
+    def module() -> nn.Module:
+        return make_module(normalise=True)
+
+    player = VirtualClients(make_data(), module, 4)
+    first = do(module=module, player=player)[0]
+    player.fit(first * 3, [Job(2, [], CONFIG, 1.0)])
+    np.testing.assert_array_equal(do(module=module, player=player)[0], first)

@@ -1,5 +1,6 @@
 """What every strategy has to keep to; a new one joins by being in `strategies.STRATEGIES`.
 
+Sequential SGD, which has no clients, is in test_strategies_sequential.py.
 Replies that do not count are in test_strategies_rejections.py, options in test_strategies_options.py,
 resuming in test_strategies_state.py.
 What a method deliberately does otherwise is named here, beside the promise that it does not make.
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import SIZES, START, N, NamedProxy, Rounds, delta, make, play, reply, work
+from fakes import FEDERATED, SIZES, START, N, NamedProxy, Rounds, delta, make, play, reply, work
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays, serde
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.strategy import DifferentialPrivacyServerSideFixedClipping
@@ -31,12 +32,12 @@ UNIFORM = {
 OWN_SELECTION = {"fedlaavg"}  # choose clients by something else than the seed
 ONE_STEP = {"fedsgd"}  # ignore the settings of local steps and epochs
 
-every_strategy = pytest.mark.parametrize("name", strategies.STRATEGIES)
+every_strategy = pytest.mark.parametrize("name", FEDERATED)
 
 # Full participation, empty rounds, order
 
 
-@pytest.mark.parametrize("name", sorted(set(strategies.STRATEGIES) - NOT_FEDAVG))
+@pytest.mark.parametrize("name", sorted(set(FEDERATED) - NOT_FEDAVG))
 def test_full_participation_is_fedavg(name: str) -> None:
     """w + sum_k p_k delta_k with p_k = n_k / n, or 1 / N."""
     rounds = Rounds(make(name, local_steps=1))
@@ -176,7 +177,7 @@ def selections(name: str, seed: int, busy: bool = False) -> list[list[int]]:
     return chosen
 
 
-@pytest.mark.parametrize("name", sorted(set(strategies.STRATEGIES) - OWN_SELECTION))
+@pytest.mark.parametrize("name", sorted(set(FEDERATED) - OWN_SELECTION))
 def test_selection_follows_the_seed(name: str) -> None:
     once = selections(name, seed=1)
     assert selections(name, seed=1) == once
@@ -227,7 +228,7 @@ def test_instructions_are_what_flower_can_carry(name: str, local_epochs: int) ->
         assert client in range(N)
 
 
-@pytest.mark.parametrize("name", sorted(set(strategies.STRATEGIES) - ONE_STEP))
+@pytest.mark.parametrize("name", sorted(set(FEDERATED) - ONE_STEP))
 def test_local_epochs_plan_the_steps(name: str) -> None:
     """2 epochs of 10 examples in batches of 8 are 4 steps, of 20 are 6: one more is impossible."""
     rounds = Rounds(make(name, local_epochs=2, batch_size=8))

@@ -73,7 +73,7 @@ def test_broken_clients_are_named_failures_of_the_round(play: Callable[..., Any]
         assert record["selected"] == ALL
         assert record["active"] == [0, 3, 5]
         assert list(record["failed"]) == ["1", "2", "4"]
-        assert record["failed"]["1"].startswith("IndexError: Target 1")
+        assert record["failed"]["1"].startswith("ValueError: labels ")
         assert record["failed"]["2"] == "OSError: the card is full"
         assert record["failed"]["4"] == "weights are not finite"
     assert np.isfinite(played.weights).all()

@@ -131,3 +131,19 @@ def test_seconds_of_each_phase(play: Callable[..., Any]) -> None:
     for record in play().rounds:
         assert list(record["seconds"]) == ["select", "train", "aggregate", "evaluate"]
         assert all(seconds >= 0 for seconds in record["seconds"].values())
+
+
+@pytest.mark.parametrize("method", ["mimic", "fedlaavg"])
+def test_memory_at_the_clients_gives_what_memory_at_the_server_gives(
+    play: Callable[..., Any], method: str
+) -> None:
+    """Through the real transport and the real clients: with lost replies, arrivals and departures."""
+    trace = {"trace": "bernoulli:p=0.7+lost:p=0.2", "departures": "1=5", "arrivals": "5=3"}
+    server, client = (
+        play(**trace, num_rounds=8, strategy=f"{method}:memory={memory}") for memory in ("server", "client")
+    )
+    np.testing.assert_allclose(client.weights, server.weights, rtol=1e-5, atol=1e-6)
+    told = [event for record in client.rounds for event in record["events"] if event["event"] == "farewell"]
+    assert told
+    assert all(event["received"] for event in told)
+    assert [r["active"] for r in client.rounds] == [r["active"] for r in server.rounds]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from traces.device_log import read_device_log
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -67,12 +70,12 @@ def flower(tmp_path: Path, free_ports: Any) -> Iterator[dict[str, str]]:
     assert not processes_of(home)
 
 
-def flwr_run(env: dict[str, str], settings: dict[str, Any], *arguments: str) -> str:
-    """Call `flwr run`; returns all that it printed."""
+def flwr_run(env: dict[str, str], settings: dict[str, Any], *arguments: str, app: Path = ROOT) -> str:
+    """Call `flwr run` on an app's folder; returns all that it printed."""
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
     done = subprocess.run(
         [BIN / "flwr", "run", ".", *arguments, "--run-config", config, "--stream"],
-        cwd=ROOT,
+        cwd=app,
         env=env,
         capture_output=True,
         text=True,
@@ -162,6 +165,83 @@ def test_flwr_run_keeps_what_clients_remember(flower: dict[str, str], tmp_path: 
         assert record.get("client_loss") == pytest.approx(expected.get("client_loss"), rel=1e-4)
 
 
+def trace_files(folder: Path) -> dict[str, Path]:
+    """Write small files of the formats that traces read, in which clients come and go."""
+    sessions = [(0, 0, 900), (1, 0, 250), (1, 290, 900), (2, 0, 900), (3, 100, 900), (4, 0, 420)]
+    log = "".join(f"{k},{a},{b},{0.02 + 0.01 * k:g}\n" for k, a, b in sessions)
+    (folder / "log.csv").write_text("client,start,end,steps_per_second\n" + log)
+    shares = [(t, k, 1 - 0.1 * k) for t in (1, 2, 3) for k in range(5) if t + k != 4]
+    table = "".join(f"{t},{k},{share:g}\n" for t, k, share in shares)
+    (folder / "rounds.csv").write_text("round,client,completion\n" + table)
+    ready = ["2020-01-31 08:00:00\twifi", "2020-01-31 08:00:00\tbattery_charged_on"]
+    phones = {}
+    for k in range(5):
+        events = [*ready, f"2020-01-31 08:0{k}:00\tscreen_lock", f"2020-01-31 08:3{k}:00\t4G"]
+        phones[f"phone {k}"] = {"messages": "\n".join(events)}
+    (folder / "flash.json").write_text(json.dumps(phones))
+    return {"recorded": folder / "log.csv", "table": folder / "rounds.csv", "flash": folder / "flash.json"}
+
+
+# All kinds of traces, those that hold together by a seed with which somebody replies in each round.
+COMPOSED = {
+    6644: [
+        "always",
+        "bernoulli:p=0.8",
+        "levels:lowest=0.8",
+        "round-robin:tau-max=2",
+        "time-varying:share=0.8",
+        "diurnal:period=2,groups=4,of=5",
+        "sleep:period=3,hours=20",
+        "markov:on=6,off=1.5",
+        "sine:period=3,mean=0.8,amplitude=0.2",
+        "pools:first=8,source=measured",
+        "lost:p=0.1",
+    ],
+    43: [
+        "recorded:round-seconds=300,file={recorded}",
+        "table:file={table}",
+        "phones:round-seconds=300,cost=200",
+        "flash:round-seconds=300,speed=0.04,spread=0.5,file={flash}",
+    ],
+}
+
+
+def test_flwr_run_meets_the_same_clients_in_every_trace(flower: dict[str, str], tmp_path: Path) -> None:
+    from clients.environment import make_trace
+    from config import Settings
+    from traces import TRACES
+
+    files = trace_files(tmp_path)
+    nodes = ("local", "--federation-config", "num-supernodes=5 client-resources-num-cpus=1")
+    met = set()
+    for seed, traces in COMPOSED.items():
+        parts = [part.format(**files) for part in traces]
+        settings = {
+            "strategy": "scheme-c",
+            "model": "logistic",
+            "trace": "+".join(parts),
+            "num-clients": 5,
+            "num-rounds": 3,
+            "local-steps": 5,
+            "seed": seed,
+        }
+        for part in parts:  # each of them takes something from somebody
+            alone = make_trace(Settings(trace=part, num_clients=5, local_steps=5, seed=seed))
+            rounds = [(alone.round(t), alone.lost(t)) for t in (1, 2, 3)]
+            name = part.partition(":")[0]
+            assert name == "always" or any((r.completion < 1).any() or lost.any() for r, lost in rounds), part
+            met.add(name)
+        there, here = tmp_path / f"flwr-{seed}", tmp_path / f"inline-{seed}"
+        output = flwr_run(flower, {**settings, "run-dir": str(there)}, *nodes)
+        sim({**settings, "run-dir": here})
+        records = assert_same_run(there, here, output)
+        assert sum(len(r["active"]) for r in records) > 2
+        assert [r.get("virtual_seconds") for r in records] == [
+            r.get("virtual_seconds") for r in outcome(there)[0]
+        ]
+    assert met == set(TRACES)
+
+
 def test_supernodes_on_this_machine_give_what_sim_gives(
     flower: dict[str, str], tmp_path: Path, free_ports: Any
 ) -> None:
@@ -179,7 +259,8 @@ def test_supernodes_on_this_machine_give_what_sim_gives(
     (Path(flower["FLWR_HOME"]) / "config.toml").write_text(config)
     commands = [["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]]
     for client, node_port in enumerate(node_ports):
-        node = ["--superlink", address, "--port", str(node_port), "--node-config", f"client-id={client}"]
+        config = f'client-id={client} record-trace="{tmp_path}"'
+        node = ["--superlink", address, "--port", str(node_port), "--node-config", config]
         commands.append(["flower-supernode", "--insecure", *node])
     log = tmp_path / "flower.log"
     with log.open("w") as sink:
@@ -193,3 +274,49 @@ def test_supernodes_on_this_machine_give_what_sim_gives(
     output = flwr_run(flower, {**settings, "run-dir": str(tmp_path / "flwr")}, "lab")
     sim({**settings, "run-dir": tmp_path / "inline"})
     assert_same_run(tmp_path / "flwr", tmp_path / "inline", output + log.read_text())
+    # What they wrote down of their work is a trace.
+    for client in range(3):
+        lines = (tmp_path / f"client-{client}.csv").read_text().splitlines()
+        assert [line.split(" in ")[0] for line in lines if line[0] == "#"] == [
+            f"# client {client}: 5 steps"
+        ] * 2
+    log = read_device_log("test", str(tmp_path), 3)
+    assert np.diff(log.first).tolist() == [2, 2, 2]
+    assert (log.speed > 0).all()
+    assert time.time() - 600 < log.start.min() < log.end.max() < time.time()
+
+
+def test_a_numpy_client_without_our_code_takes_part_in_our_methods(
+    flower: dict[str, str], tmp_path: Path
+) -> None:
+    """clients/numpy_client.py in place of our client: the one line of pyproject.toml that names it."""
+    app = tmp_path / "app"
+    app.mkdir()
+    for part in ("config", "strategies", "clients", "traces", "tasks", "engine"):
+        shutil.copytree(ROOT / part, app / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("sim.py", "README.md"):
+        shutil.copy(ROOT / name, app)
+    ours, theirs = 'clientapp = "clients.app:app"', 'clientapp = "clients.numpy_client:app"'
+    project = (ROOT / "pyproject.toml").read_text()
+    assert project.count(ours) == 1
+    (app / "pyproject.toml").write_text(project.replace(ours, theirs))
+    settings = {
+        "model": "logistic",
+        "trace": "bernoulli:p=0.6",
+        "num-clients": 4,
+        "num-rounds": 4,
+        "local-steps": 10,
+    }
+    nodes = ("local", "--federation-config", "num-supernodes=4 client-resources-num-cpus=1")
+    for method in ("fedavg", "scheme-c", "mifa", "fedlaavg", "mimic"):
+        run_dir = tmp_path / method
+        output = flwr_run(flower, {**settings, "strategy": method, "run-dir": str(run_dir)}, *nodes, app=app)
+        folders = list(run_dir.glob("*"))
+        assert len(folders) == 1, output
+        start, *records = [
+            json.loads(line) for line in (folders[0] / "metrics.jsonl").read_text().splitlines()
+        ]
+        assert [r["failed"] for r in records] == [{}] * 4, output
+        assert all(r["active"] == r["selected"] != [] for r in records)
+        assert {k for r in records for k in r["active"]} == {0, 1, 2, 3}
+        assert records[-1]["loss"] < 0.9 * start["loss"], method

@@ -51,12 +51,13 @@ OPTIONS = {
     "eta_g": "server_rate",
     "gamma": "server_rate",
     "mode": "mode",
+    "memory": "memory",
 }
 VALUES = {  # the reference's words for ours
     "units": {"mean": "gradient", "grad": "gradient"},
     "mode": {"perstep": "per-step"},
 }
-# Not checked here: memory at the clients (mimic-4-client: client_side, no_handshake) needs the real clients.
+# Memory at the clients (mimic-4-client: client_side) is in test_golden_memory.py.
 TRANSPORT = {"client_side": True, "handshake": False}
 HYPER = {"vrlsgd-2-warmup": {"warm_up": True}}  # what only the case's name says
 SCHEDULES = {"staircase", "shares", "theorem31_rate", "boost"}
@@ -141,7 +142,7 @@ def check_state(strategy: Any, expected: dict[str, Any]) -> None:
     read = {
         "G": lambda client: strategy.latest.read(client)[0],
         "u": lambda client: strategy.latest.read(client)[0],
-        "c": lambda client: strategy.corrections(client)[0],
+        "c": lambda client: strategy.memory.read(client)[0],
         "T": lambda client: strategy.roster.accepted[client[0]],
         "ci": lambda client: strategy.table.read(client)[0],
         "d": lambda client: strategy.tracked(client)[0],

@@ -133,7 +133,7 @@ def test_mimic_corrections_sum_to_zero(units: str, float32: bool, **table: Any) 
             c |= {client: v - g for client, g in ghat.items()}
             expected = run.before - (1 if units == "update" else E * run.rate) * v
         members = np.array(sorted(run.members), np.intp)
-        ours = run.strategy.corrections(members)
+        ours = run.strategy.memory.read(members)
         np.testing.assert_allclose(ours, np.array([c[k] for k in members]).reshape(-1, M), **close)
         np.testing.assert_allclose(ours.sum(axis=0), 0, atol=close["atol"])
         np.testing.assert_allclose(run.strategy.weights, expected, **close)
@@ -356,9 +356,9 @@ def test_mimic_forgets_all_when_everybody_has_left() -> None:
     play(rounds, [0, 1])
     play(rounds, [0])
     play(rounds, [], departed=[0, 1])
-    assert not rounds.strategy.handed_over.any()
+    assert not rounds.strategy.memory.handed_over.any()
     play(rounds, [2], arrived=[2])
-    np.testing.assert_allclose(rounds.strategy.corrections(np.array([2])), 0, atol=1e-15)
+    np.testing.assert_allclose(rounds.strategy.memory.read(np.array([2])), 0, atol=1e-15)
 
 
 # Empty rounds

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import START, M, N, Rounds, delta, make, play, reply, work
+from fakes import FEDERATED, START, M, N, Rounds, delta, make, play, reply, work
 from flwr.common import Code, FitIns, FitRes, Parameters, Status, ndarrays_to_parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 
 import strategies
 
-every_strategy = pytest.mark.parametrize("name", strategies.STRATEGIES)
+every_strategy = pytest.mark.parametrize("name", FEDERATED)
 
 Spoil = Callable[[FitRes, FitIns], None]  # turns a good reply into one that does not count
 

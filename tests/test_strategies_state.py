@@ -7,23 +7,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import START, N, NamedProxy, Rounds, make, play, stored, work
+from fakes import FEDERATED, START, N, NamedProxy, Rounds, make, play, stored, work
 from flwr.common import ndarrays_to_parameters
 from flwr.server.client_manager import SimpleClientManager
 
 import strategies
 from strategies.schedules import Staircase
 
-every_strategy = pytest.mark.parametrize("name", strategies.STRATEGIES)
+every_strategy = pytest.mark.parametrize("name", FEDERATED)
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {  # options of a method that add to its state
     "scheme-c": [{"reboot": "auto"}],
     "mifa": [{"first_round": "wait", "empty": "move"}, {"table_memory": 0.0}],
     "fedlaavg": [{"table_memory": 0.0, "table_dtype": "float32"}],
-    "efl": [{"apply": "full", "empty": "literal", "ties": "paper"}, {"compress": False}],
+    "efl": [
+        {"abandon": "auto", "abandon_constant": 1e-3, "abandon_after": 2},
+        {"apply": "full", "empty": "literal", "ties": "paper"},
+        {"compress": False},
+    ],
     "mimic": [{"table_memory": 0.0}, {"warm_up": True}],
 }
-CASES = [(name, own) for name in strategies.STRATEGIES for own in [{}, *VARIANTS.get(name, [])]]
+CASES = [(name, own) for name in FEDERATED for own in [{}, *VARIANTS.get(name, [])]]
 
 
 def begin(name: str, dtype: Any, own: dict[str, Any]) -> Rounds:

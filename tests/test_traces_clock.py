@@ -178,6 +178,27 @@ def test_against_a_walk_through_time(log, data, pause, deadline):
             assert there.completion[k] == np.float32(seconds / 100)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(data=st.data(), on_interrupt=st.sampled_from(["stop", "pause"]), repeat=st.booleans())
+def test_clocks_that_run_together_or_each_for_itself(log, data, on_interrupt, repeat):
+    """Sessions are looked up in two ways, of which the second serves records with clocks of their own."""
+    text = HEADER
+    for k in range(4):
+        times = data.draw(st.lists(st.integers(0, 300), min_size=2, max_size=10, unique=True))
+        for start, end in zip(sorted(times)[::2], sorted(times)[1::2], strict=False):
+            speed, rate = data.draw(st.sampled_from(["0.1,", ",50", "2,9", ","])).split(",")
+            text += f"{k},{start},{end},{speed},{rate}\n"
+    seconds = data.draw(st.integers(5, 150))
+    options = {"round_seconds": float(seconds), "deadline": float(data.draw(st.integers(1, seconds)))}
+    options |= {"on_interrupt": on_interrupt, "repeat": repeat, "spread": 0.5, "upload_bytes": 100.0}
+    together, apart = log(text, **options), log(text, **options)
+    assert together._together
+    apart._together = False
+    for t in (1, 2, 3, 50, 17):
+        for a, b in zip(together.round(t), apart.round(t), strict=True):
+            assert np.array_equal(a, b)
+
+
 def test_any_order_of_rounds_and_of_lines(log):
     rows = ["0,0,70,0.1", "1,10,90,0.2", "0,80,400,0.3", "1,95,300,0.1", "2,50,60,"]
     header = "client,start,end,steps_per_second\n"

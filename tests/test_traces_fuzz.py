@@ -3,15 +3,19 @@
 import json
 import pickle
 import warnings
+from contextlib import suppress
+from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traces import TRACES
+from traces import TRACES, columns
 from traces.device_log import read_device_log
 from traces.fedscale import read_fedscale
 from traces.flash import read_flash
+from traces.rows import read_rows
 from traces.table import Table
 
 fuzzed = settings(
@@ -110,3 +114,171 @@ def test_damaged_files(write, reader, data):
         content = content or bytearray(b"x")
     path = write(bytes(content))
     refuses_or_reads(lambda: READERS[reader](path))
+
+
+# Files that were cut off, or are something else
+
+
+@pytest.mark.parametrize("reader", ["log", "table", "sleep"])
+def test_lines_cut_off_anywhere(write, reader):
+    content = VALID[reader]
+    for cut in range(len(content)):
+        path = write(content[:cut])
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            with suppress(ValueError):
+                READERS[reader](path)
+        assert all("left out as torn" in str(w.message) for w in said)
+        assert len(said) == (cut > 0 and content[cut - 1] != ord("\n"))
+
+
+@pytest.mark.parametrize("reader", ["fedscale", "flash"])
+def test_documents_cut_off_anywhere(write, reader):
+    content = VALID[reader]
+    for cut in range(len(content)):
+        with pytest.raises(ValueError, match="data"):
+            READERS[reader](write(content[:cut]))
+
+
+OTHERS = {
+    **VALID,
+    "gzip": b"\x1f\x8b\x08\x00" + bytes(range(40)),
+    "png": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    "zip": b"PK\x03\x04\x14\0\0\0\x08\0",
+    "npz of numbers": b"\x93NUMPY\x01\0v\0{'descr': '<f8'}\n",
+    "semicolons": b"client;start;end\n0;1;2\n",
+    "tabs": b"client\tstart\tend\n0\t1\t2\n",
+    "mixed": b"client,start,end\n0,1,2\n1;2;3\n",
+    "decimal commas": b"client,start,end\n0,1,5,2,5\n",
+    "no header": b"0,1,2\n1,2,3\n",
+    "list": b"[[0, 1, 2]]\n",
+    "html": b"<!DOCTYPE html>\n<title>404</title>\n",
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*left out as torn")
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("other", OTHERS)
+def test_files_of_another_format(write, reader, other):
+    path = write(OTHERS[other])
+    if other != reader:
+        with pytest.raises(ValueError, match=f"{path}(, |: )") as refusal:
+            READERS[reader](path)
+        assert len(str(refusal.value).splitlines()) == 1
+
+
+# What is right is read, what is wrong is named
+
+
+numbers = st.one_of(
+    st.integers(-2, 12).map(str),
+    st.sampled_from(["", "nan", "inf", "1e1", "0.5", "1e999", "x", " 3 ", "1_0", "0x1"]),
+)
+
+
+def sessions_in(lines: list[tuple[str, str, str]]) -> list[tuple[int, float, float]] | int:
+    """Read lines as the documentation says, slowly: the sessions, or the first line that is wrong."""
+    read: list[tuple[int, float, float]] = []
+    for number, fields in enumerate(lines, start=2):
+        try:
+            client, start, end = (float(field) for field in fields if "_" not in field)
+        except ValueError:
+            return number
+        whole = client in range(3)
+        if not (whole and 0 <= start < end < float("inf")):
+            return number
+        read.append((int(client), start, end))
+    return read
+
+
+@fuzzed
+@given(lines=st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=6))
+def test_log_against_its_definition(write, lines):
+    path = write("client,start,end\n" + "".join(",".join(line) + "\n" for line in lines))
+    expected = sessions_in(lines)
+    if isinstance(expected, int):
+        with pytest.raises(ValueError, match=f"line {expected}: "):
+            read_device_log("test", path, 3)
+        return
+    ordered = sorted((*session, number) for number, session in enumerate(expected, start=2))
+    clash = [b for a, b in pairwise(ordered) if a[0] == b[0] and b[1] < a[2]]
+    if clash:
+        with pytest.raises(ValueError, match=r"line [0-9]+: the session from .* begins before"):
+            read_device_log("test", path, 3)
+        return
+    log = read_device_log("test", path, 3)
+    assert list(zip(log.start.tolist(), log.end.tolist(), strict=True)) == [row[1:3] for row in ordered]
+    assert np.diff(log.first).tolist() == [sum(row[0] == k for row in ordered) for k in range(3)]
+
+
+# Many lines at a time, or one by one
+
+
+fields = st.text(alphabet="0123456789.-+eE", max_size=5)
+plain = st.integers(0, 10**9).map(str) | st.floats(0, 1e6).map(str)
+odd = st.sampled_from(
+    ["", "# note", "1,2", "1,2,3,4", "1, 2,3", "1,2,3\r", "1,2,nan", "1e999,2,3", "\ufeff1,2,3"]
+)
+line = st.one_of(
+    st.tuples(plain, plain, plain | st.just("")).map(",".join),
+    st.tuples(fields, fields, fields).map(",".join),
+    odd,
+)
+
+
+def told(read):
+    """All that a reader yields, and what it says at last."""
+    found, fault = [], ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for number, values in read:
+                found.append((number, [None if v is None or v != v else v for v in values]))
+        except ValueError as error:
+            fault = str(error)
+    return found, fault
+
+
+@fuzzed
+@given(lines=st.lists(line, max_size=12), end=st.sampled_from(["\n", "", "\n\n"]), block=st.integers(1, 40))
+def test_columns_are_what_rows_are(write, lines, end, block):
+    path = write("a,b,c\n" + "\n".join(lines) + end)
+    arguments = "test", path, ("a", "b"), ("c", "d")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_BLOCK", block)
+        many = told(
+            (n, v)
+            for part in columns.read_columns(*arguments)
+            for n, v in zip(part.line.tolist(), part.values.tolist(), strict=True)
+        )
+    assert many == told(read_rows(*arguments))
+
+
+def test_a_long_file_with_a_fault_far_down(write):
+    rows = [f"{k % 5},{10 * (k // 5)},{10 * (k // 5) + 9}\n" for k in range(200_000)]
+    assert read_device_log("test", write("client,start,end\n" + "".join(rows)), 5).first[-1] == 200_000
+    rows[150_000] = "0,5,4\n"
+    with pytest.raises(ValueError, match="line 150002: the session begins at 5 s but ends at 4 s"):
+        read_device_log("test", write("client,start,end\n" + "".join(rows)), 5)
+    rows[150_000] = "0;5;4\n"
+    with pytest.raises(ValueError, match="line 150002: 1 values where the header names 3"):
+        read_device_log("test", write("client,start,end\n" + "".join(rows)), 5)
+    rows[150_000] = "0,5,6\n"  # while another session of the client runs
+    with pytest.raises(ValueError, match="line 150002: the session from 5 s begins before"):
+        read_device_log("test", write("client,start,end\n" + "".join(rows)), 5)
+
+
+def test_folders_of_logs(write, tmp_path):
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(ValueError, match=r"logs: the folder has no \.csv or \.jsonl"):
+        read_device_log("test", str(tmp_path / "logs"), 3)
+    write("client,start,end\n0,0,5\n", "logs/b.csv")
+    write('{"client": 1, "start": 2, "end": 4}\n', "logs/a.jsonl")
+    write("no log", "logs/notes.txt")
+    assert read_device_log("test", str(tmp_path / "logs"), 3).first.tolist() == [0, 1, 2, 2]
+    write("client,start,end\n# x\n0,4,7\n", "logs/c.csv")
+    with pytest.raises(ValueError, match=r"logs/c\.csv, line 3: the session from 4 s begins before"):
+        read_device_log("test", str(tmp_path / "logs"), 3)
+    write("client,start,end\n7,4,7\n", "logs/c.csv")
+    with pytest.raises(ValueError, match=r"logs/c\.csv, line 2: client 7 does not exist"):
+        read_device_log("test", str(tmp_path / "logs"), 3)

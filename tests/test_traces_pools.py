@@ -1,8 +1,11 @@
+import json
+from importlib.resources import files
+
 import numpy as np
 import pytest
 
 from traces import Pools
-from traces.pools import POOLS
+from traces.pools import POOLS, measured_shares
 
 N, ROUNDS = 4000, 40
 
@@ -76,3 +79,41 @@ def test_the_pool_stays_and_depends_on_the_seed():
 def test_refuses(first):
     with pytest.raises(ValueError, match=f"first is {first}, give a number of pools from 1 to 8"):
         Pools(5, 1, first=first)
+
+
+# Pools that were measured
+
+
+def test_measured_pools_beside_those_of_the_paper():
+    table = json.loads(files("traces").joinpath("pools_measured.json").read_text())
+    assert [pool["name"] for pool in table["pool"]] == [pool.name for pool in POOLS[:5]]
+    assert {"machine", "date", "command"} <= table.keys()
+    for pool, shares, paper in zip(table["pool"], measured_shares() * 100, POOLS, strict=False):
+        assert shares.mean() == pytest.approx(pool["mean"], abs=0.01)
+        assert shares.std(ddof=1) == pytest.approx(pool["sd"], abs=0.01)
+        assert shares.min() > 0  # "these traces do not contain zero epochs"
+        assert shares.max() <= 100
+        # What the load leaves of the core; the share that competitors took says that they were as wanted.
+        assert shares.mean() == pytest.approx(paper.mean, abs=5)
+        assert pool["taken"] == pytest.approx(100 - paper.mean, abs=3)
+
+
+def test_completions_are_those_that_were_measured():
+    shares = measured_shares()
+    trace = Pools(N, 11, source="measured")
+    assert np.array_equal(trace.pool, Pools(N, 11, first=5).pool)
+    assert np.array_equal(trace.pool, Pools(N, 11, first=5, source="measured").pool)
+    assert Pools(N, 11, first=2, source="measured").pool.max() == 1
+    completion = np.array([trace.round(t).completion for t in range(1, ROUNDS + 1)])
+    for j, own in enumerate(shares):
+        drawn = completion[:, trace.pool == j].ravel()
+        values, counts = np.unique(own, return_counts=True)
+        seen = (drawn[:, None] == values).sum(axis=0)
+        assert seen.sum() == len(drawn)
+        expected = counts / len(own) * len(drawn)
+        assert (np.abs(seen - expected) < 5 * np.sqrt(expected)).all()
+
+
+def test_refuses_another_source():
+    with pytest.raises(ValueError, match="source is 'mine', give paper or measured"):
+        Pools(5, 1, source="mine")

@@ -1,6 +1,7 @@
 """The virtual clock: rounds of a fixed duration over recorded sessions, so that work takes time."""
 
 from abc import abstractmethod
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,8 @@ from traces.device_log import DeviceLog, read_device_log
 from traces.seeded import SeededTrace, check_at_least
 
 _GUARD = 1e-6  # steps; covers the rounding of products such as 0.1 steps a second for 30 s
+_AROUND = 16  # rounds whose sessions are looked up at a time
+_Clients = NDArray[np.int64] | slice
 
 
 class VirtualClock(SeededTrace):
@@ -109,13 +112,23 @@ class VirtualClock(SeededTrace):
         log, device = self._load(file)
         self._log, self._low, self._high = log, log.first[device], log.first[device + 1]
         self._origin, self._cycle = log.origin[device], log.cycle[device]
-        self._begin = log.origin.min() + begin
+        self._begin = float(log.origin.min()) + begin
         last = np.concatenate([[0.0], log.before + log.end - log.start])  # for devices without sessions
         self._total = np.where(self._high > self._low, last[self._high], 0.0)  # seconds online in a cycle
         if not speed:
             speed = local_steps / self._deadline
         factor = np.exp(spread * self.rng("clock-speed", 0).standard_normal(num_clients))
-        self._speed, self._cost, self._upload_bytes = speed * factor, cost, upload_bytes
+        # Of each session: its client (-1: none has the device), steps a second, seconds of an upload.
+        client = np.full(log.num_devices, -1)
+        client[device] = np.arange(num_clients)
+        self._client = np.repeat(client, np.diff(log.first))
+        known = np.where(np.isnan(log.speed), (speed * factor)[self._client], log.speed)
+        self._speed = known / cost
+        self._upload: NDArray[np.float64] | None = None
+        if upload_bytes:
+            self._upload = upload_bytes / np.where(np.isnan(log.up_rate), np.inf, log.up_rate)
+        self._together = bool(np.ptp(self._origin) == 0 == np.ptp(self._cycle))
+        self._near = lru_cache(maxsize=4)(self._look_around)
 
     @abstractmethod
     def _load(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
@@ -129,39 +142,58 @@ class VirtualClock(SeededTrace):
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
-        log = self._log
-        now = np.full(self.num_clients, self._begin + (t - 1) * self._round_seconds)
-        cycles = self._cycles(now)
-        clock = now - cycles * self._cycle  # as the device's record has it
-        session = self._session(clock)
-        online = session >= self._low
-        online[online] = clock[online] < log.end[session[online]]
-        who, session = np.flatnonzero(online), session[online]
+        now = self._begin + (t - 1) * self._round_seconds
+        session, clock = self._running(now)
+        who = self._client[session]
+        time = np.minimum(self._log.leave[session] - clock, self._deadline)
         if self._pause:
-            time = (self._online_until(now + self._deadline) - self._online_until(now))[who]
-        else:
-            time = np.minimum(log.leave[session] - clock[who], self._deadline)
-        speed, up_rate = log.speed[session], log.up_rate[session]
-        upload = self._upload_bytes / np.where(np.isnan(up_rate), np.inf, up_rate)
-        speed = np.where(np.isnan(speed), self._speed[who], speed) / self._cost
-        done = np.floor(speed * np.maximum(time - upload, 0) + _GUARD)
+            leaving = np.flatnonzero(time < self._deadline)
+            until = self._online_until(now + self._deadline, who[leaving])
+            time[leaving] = until - self._online_until(now, who[leaving])
+        if self._upload is not None:
+            time = np.maximum(time - self._upload[session], 0)
+        done = np.floor(self._speed[session] * time + _GUARD)
         share = np.minimum(done / self._steps, 1)
-        completion = np.zeros(self.num_clients, np.float32)
+        online, completion = np.zeros(self.num_clients, np.bool_), np.zeros(self.num_clients, np.float32)
+        online[who] = True
         completion[who] = share if self._partial else share == 1
         return RoundAvailability(np.ones(self.num_clients, np.bool_), online, completion)
 
-    def _cycles(self, now: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How often each device's record has begun anew before `now`, shape (N,)."""
-        if not self._repeat:
-            return np.zeros(self.num_clients)
-        return np.asarray(np.maximum(np.floor((now - self._origin) / self._cycle), 0))
+    def _running(self, now: float) -> tuple[NDArray[np.int64], NDArray[np.float64] | float]:
+        """Return the sessions that run at a time, one of each client online, and the time of its clock.
 
-    def _session(self, clock: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return each client's last session that has begun, shape (N,); below its first one if none has.
+        Where all records begin and end together, all clocks show the same.
+        """
+        if self._together:
+            time = now - float(self._cycles(now, slice(1))[0] * self._cycle[0])
+            near = self._near(int(time // (_AROUND * self._round_seconds)))
+            return near[(self._log.start[near] <= time) & (time < self._log.end[near])], time
+        clock = now - self._cycles(now, slice(None)) * self._cycle
+        session = self._session(clock, slice(None))
+        online = session >= self._low
+        online[online] = clock[online] < self._log.end[session[online]]
+        return session[online], clock[online]
+
+    def _look_around(self, stretch: int) -> NDArray[np.int64]:
+        """Return the sessions of clients that touch a stretch of time: few, for some rounds in a row."""
+        begin = stretch * _AROUND * self._round_seconds
+        touch = self._log.start <= begin + _AROUND * self._round_seconds
+        touch &= (self._log.end >= begin) & (self._client >= 0)
+        return np.flatnonzero(touch)
+
+    def _cycles(self, now: float, who: _Clients) -> NDArray[np.float64]:
+        """How often the devices' records have begun anew before `now`, one entry a client."""
+        origin, cycle = self._origin[who], self._cycle[who]
+        if not self._repeat:
+            return np.zeros(len(origin))
+        return np.asarray(np.maximum(np.floor((now - origin) / cycle), 0))
+
+    def _session(self, clock: NDArray[np.float64], who: _Clients) -> NDArray[np.int64]:
+        """Return each client's last session that has begun; below its first one if none has.
 
         A bisection for all clients at once: nothing is remembered from round to round.
         """
-        low, high = self._low.copy(), self._high.copy()
+        low, high = self._low[who].copy(), self._high[who].copy()
         while (searching := np.flatnonzero(low < high)).size:
             middle = (low[searching] + high[searching]) // 2
             begun = self._log.start[middle] <= clock[searching]
@@ -169,15 +201,15 @@ class VirtualClock(SeededTrace):
             high[searching[~begun]] = middle[~begun]
         return np.asarray(low - 1)
 
-    def _online_until(self, now: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Seconds that each client was online from the beginning of its record until `now`, shape (N,)."""
-        cycles = self._cycles(now)
-        clock = now - cycles * self._cycle
-        session = self._session(clock)
-        begun = session >= self._low
+    def _online_until(self, now: float, who: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Seconds that clients were online from the beginning of their records until `now`."""
+        cycles = self._cycles(now, who)
+        clock = now - cycles * self._cycle[who]
+        session = self._session(clock, who)
+        begun = session >= self._low[who]
         s = session[begun]
         inside = np.minimum(clock[begun], self._log.end[s]) - self._log.start[s]
-        seconds = cycles * self._total
+        seconds = cycles * self._total[who]
         seconds[begun] += self._log.before[s] + inside
         return seconds
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from traces.rows import client_index, read_rows
+from traces.columns import read_columns
+from traces.rows import client_index
 
 
 class Sessions(NamedTuple):
@@ -101,8 +104,8 @@ class DeviceLog:
         if len(overlap):
             i = int(overlap[0])
             raise ValueError(
-                f"{place(int(order[i + 1]))}: the session from {start[i + 1]:g} s begins before the device's "
-                f"session from {start[i]:g} to {end[i]:g} s is over, let sessions not overlap"
+                f"{place(int(order[i + 1]))}: the session from {start[i + 1]:.13g} s begins before the device's "
+                f"session from {start[i]:.13g} to {end[i]:.13g} s is over, let sessions not overlap"
             )
         goes_on = np.append(same & (start[1:] == end[:-1]), False)
         stops = np.flatnonzero(~goes_on)
@@ -124,47 +127,74 @@ def read_device_log(where: str, path: str, num_clients: int) -> DeviceLog:
     where : str
         What reads the file, for messages.
     path : str
-        The file.
+        The file; or a folder, whose files *.csv and *.jsonl are read as if they were one.
     num_clients : int
         N; clients are numbered 0..N-1.
 
     Raises
     ------
     ValueError
-        If the file cannot be read, a client does not exist, a time is negative, a session ends before it
+        If a file cannot be read, a client does not exist, a time is negative, a session ends before it
         begins or overlaps another one of the client, a speed is not positive, or there is no session. The
         message names file and line.
     """
     lines, device = array("q"), array("q")
     numbers = tuple(array("d") for _ in range(4))
-    for line, values in read_rows(
-        where, path, ("client", "start", "end"), ("steps_per_second", "up_bytes_per_second")
-    ):
-        place = f"{where}: {path}, line {line}"
-        client, start, end, speed, up_rate = values
-        k = client_index(place, client or 0.0, num_clients)
-        check_session(place, start or 0.0, end or 0.0)
-        for name, value in (("steps_per_second", speed), ("up_bytes_per_second", up_rate)):
-            if value is not None and value <= 0:
-                raise ValueError(f"{place}: {name} is {value:g}, give a positive number or leave it out")
-        lines.append(line)
-        device.append(k)
-        for column, value in zip(numbers, (start, end, speed, up_rate), strict=True):
-            column.append(float("nan") if value is None else value)
+    begun: list[tuple[int, str]] = []  # of each file the number of sessions before it
+    for file in _files(where, path):
+        begun.append((len(lines), file))
+        for line, values in read_columns(
+            where, file, ("client", "start", "end"), ("steps_per_second", "up_bytes_per_second")
+        ):
+            client, start, end, speed, up_rate = values.T
+            right = (client >= 0) & (client < num_clients) & (client == np.floor(client))
+            right &= (start >= 0) & (start < end) & ~(speed <= 0) & ~(up_rate <= 0)
+            if not right.all():
+                i = int(np.argmin(right))
+                _check(f"{where}: {file}, line {line[i]}", values[i].tolist(), num_clients)
+            lines.frombytes(line.tobytes())
+            device.frombytes(client.astype(np.int64).tobytes())
+            for column, new in zip(numbers, values.T[1:], strict=True):
+                column.frombytes(new.tobytes())
     if not lines:
         raise ValueError(f"{where}: {path}: there are no sessions, write one a line")
-    begin, finish = min(numbers[0]), max(numbers[1])
+
+    def place(i: int) -> str:
+        file = max(entry for entry in begun if entry[0] <= i)[1]
+        return f"{where}: {file}, line {lines[i]}"
+
+    begin, finish = np.min(numbers[0]), np.max(numbers[1])
     return DeviceLog.build(
         Sessions(device, *numbers),
         np.full(num_clients, begin),
         np.full(num_clients, finish - begin),
-        lambda i: f"{where}: {path}, line {lines[i]}",
+        place,
     )
+
+
+def _files(where: str, path: str) -> list[str]:
+    """Return the path itself, or the logs in it if it is a folder."""
+    if not path or not os.path.isdir(path):
+        return [path]
+    found = sorted(str(file) for file in Path(path).iterdir() if file.suffix in (".csv", ".jsonl"))
+    if not found:
+        raise ValueError(f"{where}: {path}: the folder has no .csv or .jsonl, name the folder of the logs")
+    return found
+
+
+def _check(place: str, values: list[float], num_clients: int) -> None:
+    """Raise ValueError, naming the place, for what is wrong with a session."""
+    client, start, end, *rates = values
+    client_index(place, client, num_clients)
+    check_session(place, start, end)
+    for name, value in zip(("steps_per_second", "up_bytes_per_second"), rates, strict=True):
+        if value <= 0:
+            raise ValueError(f"{place}: {name} is {value:g}, give a positive number or leave it out")
 
 
 def check_session(place: str, start: float, end: float) -> None:
     """Raise ValueError, naming the place, unless 0 <= start < end."""
     if start < 0:
-        raise ValueError(f"{place}: the session begins at {start:g} s, give times from 0 on")
+        raise ValueError(f"{place}: the session begins at {start:.13g} s, give times from 0 on")
     if not start < end:
-        raise ValueError(f"{place}: the session begins at {start:g} s but ends at {end:g} s, end it later")
+        raise ValueError(f"{place}: the session begins at {start:.13g} s but ends at {end:.13g} s, end it later")

@@ -67,7 +67,7 @@ def read_flash(where: str, path: str) -> DeviceLog:
     sessions: list[tuple[float, float]] = []
     records: list[tuple[float, float]] = []
     for d, (name, phone) in enumerate(content.items()):
-        place = f"{where}: {path}, phone {name[:40]!r}"
+        place = f"{where}: {path}, phone {str(name)[:40]!r}"
         own, record = _phone(place, phone)
         device += [d] * len(own)
         sessions += own

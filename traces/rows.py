@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
 
-_LONGEST = 65536  # bytes; no line of such a table comes near it
+LONGEST = 65536  # bytes; no line of such a table comes near it
 _SHOWN = 40
 
 
@@ -56,40 +56,66 @@ def read_rows(where: str, path: str, required: tuple[str, ...], optional: tuple[
     ValueError
         If the file cannot be read or is no such table; the message names file and line.
     """
-    columns = required + optional
-    wanted = ",".join(required) + "".join(f"[,{name}" for name in optional) + "]" * len(optional)
-    kind, width, number = "", 0, 0
-    padding: tuple[None, ...] = (None,) * len(columns)
+    parser = RowParser(where, path, required, optional)
     with open_data(where, path) as file:
-        while raw := file.readline(_LONGEST + 1):
-            number += 1
-            place = f"{where}: {path}, line {number}"
-            if len(raw) > _LONGEST:
-                raise ValueError(f"{place}: longer than {_LONGEST} bytes, this is no table of {wanted}")
-            if not raw.endswith(b"\n"):
-                warnings.warn(
-                    f"{place}: not ended by a newline, left out as torn; end the line if it is complete",
-                    stacklevel=2,
-                )
-                break
-            try:
-                text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-            except UnicodeDecodeError:
-                raise ValueError(f"{place}: not UTF-8 text, this is no table of {wanted}") from None
-            if not text or text.startswith("#"):
-                continue
-            if not kind:
-                kind = "json" if text.startswith("{") else "csv"
-                if kind == "csv":
-                    width = _header(place, text, required, columns, wanted)
-                    continue
-            values = _json(place, text, columns) if kind == "json" else _csv(place, text, width)
-            if None in values[: len(required)]:
-                name = required[values.index(None)]
-                raise ValueError(f"{place}: {name} is missing, give it a number")
-            yield Row(number, values + padding[len(values) :])
-    if not kind:
-        raise ValueError(f"{where}: {path}: the file is empty, it should hold a table of {wanted}")
+        while raw := file.readline(LONGEST + 1):
+            row = parser.row(raw)
+            if row is not None:
+                yield row
+    parser.end()
+
+
+class RowParser:
+    """Reads a table line after line, see `read_rows`.
+
+    Attributes
+    ----------
+    number : int
+        Number of the last line.
+    width : int
+        How many columns a CSV file has; 0 before its header, and in JSON lines.
+    """
+
+    def __init__(self, where: str, path: str, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
+        self.where, self.path, self.required, self.columns = where, path, required, required + optional
+        self.wanted = ",".join(required) + "".join(f"[,{name}" for name in optional) + "]" * len(optional)
+        self.number, self.width, self._kind = 0, 0, ""
+
+    def row(self, raw: bytes) -> Row | None:
+        """Read a line with the newline at its end; None if it holds no row."""
+        self.number += 1
+        place = f"{self.where}: {self.path}, line {self.number}"
+        if len(raw) > LONGEST:
+            raise ValueError(f"{place}: longer than {LONGEST} bytes, this is no table of {self.wanted}")
+        if not raw.endswith(b"\n"):
+            warnings.warn(
+                f"{place}: not ended by a newline, left out as torn; end the line if it is complete",
+                stacklevel=3,
+            )
+            return None
+        try:
+            text = raw.decode("utf-8-sig" if self.number == 1 else "utf-8").strip()
+        except UnicodeDecodeError:
+            raise ValueError(f"{place}: not UTF-8 text, this is no table of {self.wanted}") from None
+        if not text or text.startswith("#"):
+            return None
+        if not self._kind:
+            self._kind = "json" if text.startswith("{") else "csv"
+            if self._kind == "csv":
+                self.width = _header(place, text, self.required, self.columns, self.wanted)
+                return None
+        values = _json(place, text, self.columns) if self._kind == "json" else _csv(place, text, self.width)
+        if None in values[: len(self.required)]:
+            name = self.required[values.index(None)]
+            raise ValueError(f"{place}: {name} is missing, give it a number")
+        return Row(self.number, values + (None,) * (len(self.columns) - len(values)))
+
+    def end(self) -> None:
+        """Refuse a file without any content."""
+        if not self._kind:
+            raise ValueError(
+                f"{self.where}: {self.path}: the file is empty, it should hold a table of {self.wanted}"
+            )
 
 
 def whole(place: str, name: str, value: float, least: int) -> int:

@@ -1,0 +1,1 @@
+"""Measurements: clients a second beside other frameworks, scaling, the server's step."""

@@ -1,0 +1,172 @@
+"""Clients a second: ours, stock Flower, pfl-research and a bare PyTorch loop on the same work in one run.
+
+    python benchmarks/throughput.py --data-dir data
+    python benchmarks/throughput.py --workload 2nn --contenders ray,inline,bare --seconds 30
+
+FedLaAvg's setting: MNIST, 1,000 clients of 60 images, logistic regression, 10 local steps of batch 5. Each
+contender has processes of its own, one contender after the other. Work that failed is an error, not a result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.measure import Job, Measured, machine, machine_line, measure, mebibytes, table, write_json
+from benchmarks.workloads import WORKLOADS, Workload, ensure_mnist, job_of, settings_of, write_shards
+
+CONTENDERS = {
+    "ray": "flexfl on Ray",
+    "inline": "flexfl inline",
+    "bare": "bare PyTorch loop",
+    "flower-classic": "stock Flower, classic loop",
+    "flower-tuned": "stock Flower, classic loop, `set_max_workers(K)`",
+    "flower-message": "stock Flower, Message API",
+    "pfl": "pfl-research, one process",
+}
+
+
+def job_for(
+    contender: str,
+    workload: Workload,
+    sizes: tuple[int, int],
+    places: tuple[str, str],
+    changes: dict[str, Any],
+) -> Job:
+    """Describe the work to one contender; sizes are N and K, places those of MNIST and of the shards."""
+    if contender in ("ray", "inline"):
+        settings = {**settings_of(workload, *sizes, places[0]), "engine": contender, **changes}
+        return {"module": "with_flexfl", "settings": settings}
+    job = job_of(workload, *sizes, places[1])
+    kind, _, api = contender.partition("-")
+    module = {"bare": "with_torch", "flower": "with_flower", "pfl": "with_pfl"}[kind]
+    return {"module": module, "api": api, **job}
+
+
+def contenders_of(names: str) -> list[str]:
+    """Return the contenders to run; by default all that are installed."""
+    if names:
+        chosen = names.split(",")
+        if unknown := sorted(set(chosen) - set(CONTENDERS)):
+            raise SystemExit(f"unknown contender {unknown[0]!r}; known: {', '.join(CONTENDERS)}")
+        return chosen
+    return [name for name in CONTENDERS if name != "pfl" or importlib.util.find_spec("pfl")]
+
+
+def clients_per_second(measured: Measured, clients: int) -> float | None:
+    """Clients a second in the median round."""
+    return clients / measured.seconds if measured.seconds else None
+
+
+def describe(results: list[dict[str, Any]]) -> str:
+    """Return a table of all results."""
+    rows = []
+    for result in results:
+        error = result.get("error", "")
+        rate = result["clients_per_second"]
+        rows.append(
+            [
+                f"{result['clients_per_round']:,}",
+                CONTENDERS[result["contender"]] + (f": {error}" if error else ""),
+                None if rate is None else f"{rate:,.0f}",
+                result["rounds"],
+                result["start_seconds"],
+                mebibytes(result["peak_bytes"]),
+                result["ratio"],
+            ]
+        )
+    header = ["K", "", "clients/s", "rounds timed", "start-up s", "peak MiB", "ours on Ray is faster by"]
+    return table(header, rows)
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--workload", default="fedlaavg", choices=list(WORKLOADS))
+    parser.add_argument(
+        "--contenders", default="", help=f"of {','.join(CONTENDERS)} (default: all installed)"
+    )
+    parser.add_argument("--num-clients", type=int, default=1000, help="N (default: 1000)")
+    parser.add_argument("--clients-per-round", default="100", help="values of K (default: 100)")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds to time (default: by --seconds)")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="time rounds for so long, two at least (default: 20)"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=1800.0, help="seconds for one contender (default: 1800)"
+    )
+    parser.add_argument("--data-dir", default="data", help="MNIST is looked for and downloaded here")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of ours (TOML)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the numbers")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run all contenders and print the table."""
+    arguments = parse()
+    contenders, about = contenders_of(arguments.contenders), machine()
+    counts = [int(count) for count in arguments.clients_per_round.split(",")]
+    changes: dict[str, Any] = {}
+    for change in arguments.set:
+        changes |= tomllib.loads(change)
+    workload, results = WORKLOADS[arguments.workload], []
+    with tempfile.TemporaryDirectory(prefix="flexfl-throughput-") as scratch:
+        data_dir, note = ensure_mnist(str(Path(arguments.data_dir).resolve()), scratch)
+        write_shards(Path(scratch), arguments.num_clients, data_dir)
+        for count in counts:
+            of_count = []
+            for name in contenders:
+                sizes = (arguments.num_clients, count)
+                job = job_for(name, workload, sizes, (data_dir, scratch), changes)
+                job |= {"rounds": arguments.rounds, "seconds": arguments.seconds}
+                measured = measure(job, arguments.timeout)
+                rate = clients_per_second(measured, count)
+                print(
+                    f"# K = {count}, {name}: {rate} clients/s {measured.error}", file=sys.stderr, flush=True
+                )
+                of_count.append(
+                    {
+                        "clients_per_round": count,
+                        "contender": name,
+                        "clients_per_second": rate,
+                        **measured.as_json(),
+                    }
+                )
+            ours = next((r["clients_per_second"] for r in of_count if r["contender"] == "ray"), None)
+            for result in of_count:
+                rate = result["clients_per_second"]
+                result["ratio"] = ours / rate if ours and rate else None
+            results += of_count
+    print(
+        f"{arguments.workload}: {workload.model}, {arguments.num_clients:,} clients, K of them a round, "
+        f"{workload.local_steps} local steps of batch {workload.batch_size}. {note}\n"
+    )
+    print(describe(results))
+    print(
+        "\nClients/s: K by the median duration of a round, the first one left out. Start-up: from the start "
+        "of the process to the end of the first round, less a median round. Peak: sum of the proportional "
+        f"set sizes of all processes.\n\n{machine_line(about)}"
+    )
+    write_json(
+        arguments.json,
+        machine=about,
+        workload=arguments.workload,
+        note=note,
+        changes=changes,
+        results=results,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Our engine, driven as `sim.py` does it."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.measure import Clock, Job
+from config import Settings
+from engine.availability import remember
+from engine.run import drive, prepare, virtual_transport
+from engine.run_folder import RunFolder
+
+
+class TimedFolder(RunFolder):
+    """A run folder that notes when the record of each round comes, and has the run end when it is enough."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        super().__init__(settings)
+        self.clock, self.wanted = clock, settings.clients_per_round
+
+    def write_round(self, record: dict[str, Any]) -> None:
+        """Note the end of a round in which all did their work."""
+        super().write_round(record)
+        if not record["round"]:
+            return
+        if self.wanted and len(record["active"]) != self.wanted:
+            raise RuntimeError(f"{len(record['active'])} clients where {self.wanted} are wanted")
+        self.clock.tick()
+        if self.clock.enough:
+            signal.raise_signal(signal.SIGINT)  # as Ctrl-C does: the run ends after this round
+
+
+def run(job: Job, clock: Clock) -> None:
+    """Run the job's `settings`."""
+    settings = Settings.from_mapping({**job["settings"], "run-dir": job["scratch"]}, "benchmark")
+    experiment = prepare(settings)
+    availability = remember(experiment.trace)
+    folder = TimedFolder(settings, clock)
+    transport = virtual_transport(experiment, availability)
+    drive(experiment, transport, availability, folder, Console(quiet=True))

@@ -1,0 +1,167 @@
+"""What all contenders do: FedLaAvg's setting on MNIST, and the same with larger models."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.measure import Job
+from clients.environment import federated_data
+from config import Settings
+from tasks import MODELS
+
+STAND_IN = "MNIST could neither be found nor downloaded: random images of its shapes took its place."
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a client does in a round."""
+
+    model: str
+    local_steps: int
+    batch_size: int
+    learning_rate: float = 0.01
+
+
+WORKLOADS = {
+    "fedlaavg": Workload("logistic", 10, 5),
+    "2nn": Workload("mlp", 10, 10),
+    "lenet": Workload("lenet", 10, 16),
+}
+
+
+def settings_of(
+    workload: Workload, num_clients: int, clients_per_round: int, data_dir: str
+) -> dict[str, Any]:
+    """Our settings for a workload; clients are always there, and nothing is evaluated between rounds."""
+    return {
+        "strategy": "fedavg",
+        "task": "mnist",
+        "model": workload.model,
+        "partition": "iid",
+        "trace": "always",
+        "num-clients": num_clients,
+        "clients-per-round": clients_per_round,
+        "num-rounds": 10**6,
+        "evaluate-every": 10**6,
+        "local-steps": workload.local_steps,
+        "batch-size": workload.batch_size,
+        "learning-rate": workload.learning_rate,
+        "client-gpus": 0.0,
+        "data-dir": data_dir,
+    }
+
+
+def ensure_mnist(data_dir: str, scratch: str) -> tuple[str, str]:
+    """Return the directory to read MNIST from, and a note if that is a stand-in."""
+    try:
+        federated_data(Settings.from_mapping({"task": "mnist", "data-dir": data_dir}, "benchmark"))
+    except ValueError as error:
+        print(f"{error}", file=sys.stderr)
+        write_stand_in(Path(scratch))
+        return scratch, STAND_IN
+    return data_dir, ""
+
+
+def write_stand_in(directory: Path, train: int = 60_000, test: int = 10_000) -> None:
+    """Write random images in MNIST's format, each class around an image of its own."""
+    rng = np.random.default_rng(0)
+    raw = directory / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    centres = rng.integers(0, 200, (10, 28, 28), np.uint8)
+    for part, count in (("train", train), ("t10k", test)):
+        labels = rng.integers(0, 10, count, np.uint8)
+        images = centres[labels] + rng.integers(0, 56, (count, 28, 28), np.uint8)
+        for name, magic, shape, values in (
+            ("images-idx3", 2051, (28, 28), images),
+            ("labels-idx1", 2049, (), labels),
+        ):
+            content = struct.pack(f">{2 + len(shape)}i", magic, count, *shape) + values.tobytes()
+            (raw / f"{part}-{name}-ubyte").write_bytes(content)
+            (raw / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(b""))
+
+
+def write_shards(directory: Path, num_clients: int, data_dir: str) -> None:
+    """Write the clients' examples, one client after the other, for contenders that do not read ours."""
+    values = settings_of(WORKLOADS["fedlaavg"], num_clients, num_clients, data_dir)
+    data = federated_data(Settings.from_mapping(values, "benchmark"))
+    x, y = data.train_set(np.arange(num_clients))
+    for name, array in (("x", x), ("y", y), ("ends", np.cumsum(data.sizes))):
+        np.save(directory / f"{name}.npy", array)
+
+
+class Shards:
+    """The clients' examples as tensors, mapped from the files of `write_shards`."""
+
+    def __init__(self, directory: str) -> None:
+        def read(name: str) -> NDArray[Any]:  # pages that nobody changes are shared by all processes
+            array: NDArray[Any] = np.load(Path(directory, f"{name}.npy"), mmap_mode="c")
+            return array
+
+        self.ends = read("ends").tolist()
+        self.x, self.y = torch.from_numpy(read("x")), torch.from_numpy(read("y"))
+
+    def client(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return all examples of a client."""
+        part = slice(self.ends[client - 1] if client else 0, self.ends[client])
+        return self.x[part], self.y[part]
+
+
+def build_model(job: Job) -> nn.Module:
+    """Make the workload's model for MNIST, the same in each process."""
+    torch.manual_seed(0)
+    return MODELS[job["model"]]((1, 28, 28), 10)
+
+
+def batches(num_examples: int, batch_size: int, steps: int) -> Iterator[Tensor]:
+    """Positions of each step's examples: reshuffled passes over the data."""
+    done = 0
+    while done < steps:
+        for rows in torch.split(torch.randperm(num_examples), batch_size)[: steps - done]:
+            done += 1
+            yield rows
+
+
+class Trainer:
+    """A client in plain PyTorch: one model and one copy of the data for all clients of a process, one thread.
+
+    Attributes
+    ----------
+    model
+        Load the global weights into it, `train`, and read the local weights from it.
+    """
+
+    def __init__(self, job: Job) -> None:
+        torch.set_num_threads(1)
+        self.shards, self.model, self.job = Shards(job["shards"]), build_model(job), job
+
+    def train(self, client: int) -> int:
+        """Do the local steps of a round; returns the number of the client's examples."""
+        x, y = self.shards.client(client)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=self.job["learning_rate"])
+        for rows in batches(len(y), self.job["batch_size"], self.job["local_steps"]):
+            optimizer.zero_grad()
+            functional.cross_entropy(self.model(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        return len(y)
+
+
+def job_of(workload: Workload, num_clients: int, clients_per_round: int, shards: str) -> Job:
+    """What contenders other than ours have to know."""
+    return {
+        **asdict(workload),
+        "num_clients": num_clients,
+        "clients_per_round": clients_per_round,
+        "shards": shards,
+    }

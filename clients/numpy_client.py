@@ -1,0 +1,120 @@
+"""A client without PyTorch and without any code of ours: what a small device, or another project, may run.
+
+Softmax regression by mini-batch SGD in NumPy. It suits `model=logistic` and every method that needs no part
+of its own at the client: FedAvg, FedSGD, the schemes, MIFA, FedLaAvg and MimiC.
+
+A node is told by its node config which part of the data is its own, `partition-id` and `num-partitions`; with
+`data`, here or in the run config, it reads `x` and `y` from that .npz file instead of scikit-learn's digits,
+and with `max-steps` it is a slow device that never does more. The server's config says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+from flwr.client import Client, ClientApp, NumPyClient
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating[Any]]
+Scalar = bool | bytes | float | int | str
+
+
+def load(path: str) -> tuple[Array, NDArray[np.int64]]:
+    """Return inputs, shape (n, d), and labels, shape (n,): of an .npz file, or the digits without a path."""
+    if path:
+        with np.load(path) as file:
+            x, y = file["x"], file["y"]
+    else:
+        from sklearn.datasets import load_digits
+
+        x, y = load_digits(return_X_y=True)
+        x = x / 16
+    return x.reshape(len(y), -1).astype(np.float32), y.astype(np.int64)
+
+
+def probabilities(weight: Array, bias: Array, x: Array) -> Array:
+    """Softmax of the logits, shape (n, classes)."""
+    logits = x @ weight.T + bias
+    odds: Array = np.exp(logits - logits.max(axis=1, keepdims=True))
+    odds /= odds.sum(axis=1, keepdims=True)
+    return odds
+
+
+def loss_of(p: Array, y: NDArray[np.int64]) -> float:
+    """Mean cross-entropy."""
+    return float(-np.log(np.maximum(p[np.arange(len(y)), y], 1e-12)).mean())
+
+
+class SoftmaxRegression(NumPyClient):
+    """One client's data, and a model of a weight (classes, d) and a bias (classes,).
+
+    Parameters
+    ----------
+    name
+        Which client this is.
+    x, y
+        Its examples.
+    max_steps
+        The most local steps that it does in a round; 0: as many as it is asked for.
+    """
+
+    def __init__(self, name: int, x: Array, y: NDArray[np.int64], max_steps: int = 0) -> None:
+        self.name, self.x, self.y, self.max_steps = name, x, y, max_steps
+
+    def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
+        """Say which client this is: the server asks each node once."""
+        return {"client-id": self.name}
+
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Scalar]]:
+        """Do local SGD; `steps` is told only if they are fewer than the server asked for."""
+        if "rule" in config:
+            raise ValueError(f"this client does plain SGD only, not {config['rule']!r}")
+        weight, bias = (array.copy() for array in parameters)
+        rate, batch_size = float(config["learning-rate"]), int(config["batch-size"]) or len(self.y)
+        planned = int(config.get("local-epochs", 0)) * -(-len(self.y) // batch_size)
+        planned = planned or int(config["local-steps"])
+        steps = min(planned, self.max_steps or planned)
+        rng = np.random.default_rng([self.name, int(config["round"])])
+        losses = []
+        for _, rows in zip(range(steps), self._batches(batch_size, rng), strict=False):
+            x, y = self.x[rows], self.y[rows]
+            error = probabilities(weight, bias, x)
+            losses.append(loss_of(error, y))
+            error[np.arange(len(y)), y] -= 1
+            weight -= rate / len(y) * error.T @ x
+            bias -= rate / len(y) * error.sum(axis=0)
+        metrics: dict[str, Scalar] = {"train-loss": float(np.mean(losses))}
+        return [weight, bias], len(self.y), metrics | ({"steps": steps} if steps < planned else {})
+
+    def evaluate(
+        self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
+    ) -> tuple[float, int, dict[str, Scalar]]:
+        """Test the weights on this client's examples."""
+        p = probabilities(parameters[0], parameters[1], self.x)
+        return loss_of(p, self.y), len(self.y), {"accuracy": float((p.argmax(axis=1) == self.y).mean())}
+
+    def _batches(self, size: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
+        """Yield the rows of one batch after the other, in reshuffled passes over the data."""
+        while True:
+            order = rng.permutation(len(self.y))
+            yield from (order[start : start + size] for start in range(0, len(order), size))
+
+
+def client_fn(context: Context) -> Client:
+    """Make the client of a node."""
+    node = context.node_config
+    if "partition-id" not in node or "num-partitions" not in node:
+        raise ValueError(
+            "node-config needs partition-id and num-partitions, such as 'partition-id=0 num-partitions=3'"
+        )
+    part, count = int(node["partition-id"]), int(node["num-partitions"])
+    x, y = load(str(node.get("data", context.run_config.get("data", ""))))
+    return SoftmaxRegression(part, x[part::count], y[part::count], int(node.get("max-steps", 0))).to_client()
+
+
+app = ClientApp(client_fn=client_fn)

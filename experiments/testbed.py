@@ -1,0 +1,208 @@
+"""Recreates the testbed of Ruan et al. 2021, section 5.1: five workers whose CPU is shared with a competitor.
+
+    python experiments/testbed.py --rounds 100 --write traces/pools_measured.json
+    python experiments/testbed.py --write FILE --loads 70 90    # a part; the others stay as they are in FILE
+
+A worker trains (FedAvg's local steps of a two-layer perceptron, batches of 10) pinned to one core. The
+competitor that takes the share p of that core is a group of processes on the same core, at the same
+niceness, each busy and asleep in turn for random times (exponential, busy for `--burst` seconds on
+average). One process could not do it: the scheduler shares the core equally among those who want it, so a
+single one never takes more than half. The size of the group, and the share of time that its processes want,
+are such that it takes p from a worker that always runs.
+
+The deadline is what the slowest of 20 rounds without a competitor needed for E steps, and 5 % more. In
+every round the worker then does as many of E steps as it can until the deadline; the share of E that it
+finished is what is measured. The five workers run one after the other, on the same core, all with the
+deadline of the first. Nothing else should run on that core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import random
+import statistics
+import sys
+import time
+from datetime import date
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+LOADS = {0: 0, 30: 1, 50: 2, 70: 5, 90: 18}  # percent of the core -> processes of the competitor
+PAPER = {0: 0.0, 30: 14.8, 50: 11.3, 70: 11.7, 90: 14.8}  # Table 2: standard deviations
+CALIBRATION = 20  # rounds
+SLACK = 1.05  # of the deadline over the slowest of them
+
+
+def wanted(share: float, processes: int) -> float:
+    """Share of time d that each of n processes has to want the core for all together to take `share` of it.
+
+    With k of them busy the worker keeps 1 / (k + 1). For k binomial the mean of that is
+    (1 - (1 - d)^(n + 1)) / ((n + 1) d), which falls in d: found by bisection.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        d = (low + high) / 2
+        left = (1 - (1 - d) ** (processes + 1)) / ((processes + 1) * d)
+        low, high = (d, high) if left > 1 - share else (low, d)
+    return d
+
+
+def compete(core: int, busy: float, idle: float, seed: int) -> None:
+    """Be busy and asleep in turn, for exponential times with these means in seconds; never ends by itself."""
+    pin(core)
+    rng = random.Random(seed)
+    time.sleep(rng.expovariate(1 / idle))
+    while True:
+        until = time.monotonic() + rng.expovariate(1 / busy)
+        while time.monotonic() < until:
+            pass
+        time.sleep(rng.expovariate(1 / idle))
+
+
+def work(core: int, steps: int, orders: Connection) -> None:
+    """Train: for each deadline that is received, answer with the steps done by then and the seconds."""
+    pin(core)
+    import torch
+    from torch.nn import functional
+
+    from clients.environment import federated_data, model_builder
+    from config import Settings
+
+    torch.set_num_threads(1)
+    settings = Settings(task="digits", model="mlp", num_clients=5, partition="iid")
+    data = federated_data(settings)
+    model = model_builder(settings, data)()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.01)
+    rng = np.random.default_rng(0)
+    while (deadline := orders.recv()) is not None:
+        begin, done = time.monotonic(), 0
+        for _ in range(steps):
+            x, labels = data.examples(0, rng.integers(int(data.sizes[0]), size=10))
+            sgd.zero_grad()
+            functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(labels)).backward()
+            sgd.step()
+            if time.monotonic() - begin > deadline:
+                break
+            done += 1
+        orders.send((done, time.monotonic() - begin))
+
+
+def pin(core: int) -> None:
+    """Keep this process on one core where the system can do that."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+
+
+def cpu_seconds(process: BaseProcess) -> float:
+    """CPU time of a living process; NaN where there is no /proc."""
+    stat = Path(f"/proc/{process.pid}/stat")
+    if not stat.exists():
+        return float("nan")
+    fields = stat.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(load: int, core: int, rounds: int, steps: int, burst: float, deadline: float) -> dict[str, Any]:
+    """Let one worker do its rounds against a competitor; a deadline of 0 is calibrated before, without it."""
+    context = multiprocessing.get_context("spawn")
+    orders, theirs = context.Pipe()
+    worker = context.Process(target=work, args=(core, steps, theirs), daemon=True)
+    worker.start()
+
+    def play(limit: float) -> tuple[int, float]:
+        orders.send(limit)
+        done: tuple[int, float] = orders.recv()
+        return done
+
+    for _ in range(3):  # warm up
+        play(60.0)
+    if not deadline:
+        deadline = SLACK * max(play(60.0)[1] for _ in range(CALIBRATION))
+    rivals = []
+    if n := LOADS[load]:
+        d = wanted(load / 100, n)
+        for seed in range(n):
+            arguments = (core, burst, burst * (1 - d) / d, seed)
+            rivals.append(context.Process(target=compete, args=arguments, daemon=True))
+            rivals[-1].start()
+        time.sleep(2 + 4 * burst)  # until they have started
+    begin, before = time.monotonic(), sum(map(cpu_seconds, rivals))
+    shares = []
+    for _ in range(rounds):
+        shares.append(100 * play(deadline)[0] / steps)
+        time.sleep(0.02)  # the server's part of a round
+    taken = 100 * (sum(map(cpu_seconds, rivals)) - before) / (time.monotonic() - begin)
+    for process in (worker, *rivals):
+        process.kill()
+    return {
+        "name": f"cpu-{load}",
+        "mean": round(statistics.mean(shares), 2),
+        "sd": round(statistics.stdev(shares), 2),
+        "competitors": n,
+        "taken": round(taken, 1),
+        "deadline_seconds": round(deadline, 3),
+        "shares": [round(share, 2) for share in shares],
+    }
+
+
+def machine() -> str:
+    """Say what this was measured on."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
+    return f"{name or platform.processor()}, {os.cpu_count()} cores, {system}"
+
+
+def main() -> None:
+    """Measure the loads and write them down."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--write", type=Path, required=True, metavar="FILE", help="JSON; parts are added to it"
+    )
+    parser.add_argument("--loads", type=int, nargs="+", choices=LOADS, default=list(LOADS), help="percent")
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=2000, help="E")
+    parser.add_argument(
+        "--burst", type=float, default=0.5, help="mean seconds for which a competitor is busy"
+    )
+    parser.add_argument("--core", type=int, default=(os.cpu_count() or 1) - 1)
+    options = parser.parse_args()
+    found = json.loads(options.write.read_text()) if options.write.exists() else {"pool": []}
+    pools = {int(pool["name"].partition("-")[2]): pool for pool in found["pool"]}
+    for load in sorted(options.loads):
+        deadline = pools[0]["deadline_seconds"] if load and 0 in pools else 0.0
+        pools[load] = measure(load, options.core, options.rounds, options.steps, options.burst, deadline)
+        pool = pools[load]
+        print(f"{pool['name']}: mean {pool['mean']}, sd {pool['sd']}, competitors took {pool['taken']} %")
+    header = {
+        "what": "Share of E that a worker finished by the deadline, percent, round by round; see "
+        "experiments/testbed.py. Measured on one machine, workers one after the other.",
+        "command": f"python experiments/testbed.py --rounds {options.rounds} --steps {options.steps} "
+        f"--burst {options.burst:g}",
+        "machine": machine(),
+        "date": date.today().isoformat(),
+    }
+    ordered = ",\n".join(json.dumps(pools[load]) for load in sorted(pools))
+    text = json.dumps({**header, "pool": []}, indent=1).replace("[]", f"[\n{ordered}\n]")
+    options.write.write_text(text + "\n")
+    print("| load | mean | sd | sd in Table 2 | competitors took | least |\n|---|---|---|---|---|---|")
+    for load, pool in sorted(pools.items()):
+        cells = load, pool["mean"], pool["sd"], PAPER[load], pool["taken"], min(pool["shares"])
+        print("| " + " | ".join(map(str, cells)) + " |")
+
+
+if __name__ == "__main__":
+    main()

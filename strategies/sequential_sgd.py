@@ -1,0 +1,63 @@
+"""Sequential SGD: what training could do at best if all data were in one place.
+
+The baseline of Yan et al. 2020, section 6.1.2: plain SGD on the whole data set, with beta N C iterations in a
+round, as many local steps as the K = beta N clients of a round do together. No client is asked for anything.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.base import FlexibleStrategy
+from strategies.interfaces import Trainer
+from strategies.replies import Replies
+
+
+class SequentialSGD(FlexibleStrategy):
+    """The centralised ideal: K E steps of SGD a round on the union of the members' data; asks no client.
+
+    K is `clients_per_round`; where that is 0, as many clients as are available in the round, so that others
+    are compared with as much work as they could do. With local epochs, E is the members' mean.
+
+    The union is that of the objective: it has the data of members that are away, gains those of clients that
+    arrive, and loses those of clients that depart, unless their objective is kept.
+
+    Attributes
+    ----------
+    trainer
+        Does the steps; whoever has the data sets it.
+    """
+
+    trainer: Trainer | None = None
+
+    def select(self, available: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Choose nobody."""
+        chosen, sizes = len(super().select(available)), self.roster.num_examples[self.roster.member]
+        self.iterations = round(chosen * self.options.mean_steps(sizes))
+        return available[:0]
+
+    def update(self, replies: Replies) -> None:
+        """Nobody is asked, so nobody replies."""
+        raise AssertionError("a reply that was not asked for counted")
+
+    def empty_round(self) -> bool:
+        """Do the round's steps.
+
+        Raises
+        ------
+        ValueError
+            Nobody gave the strategy a `trainer`.
+        """
+        members = np.flatnonzero(self.roster.member & ~self.roster.data_less)
+        self.measured["iterations"] = self.iterations if len(members) else 0
+        if not self.measured["iterations"]:
+            return False
+        if self.trainer is None:
+            raise ValueError(
+                "sequential-sgd trains where the data are: set the strategy's `trainer`, see "
+                "strategies.interfaces.Trainer; sim.py and flwr run do so"
+            )
+        work = self.iterations, self.learning_rate, self.options.batch_size
+        self.weights = self.trainer(self._sent.vector, members, self.round, *work).astype(np.float64)
+        return True

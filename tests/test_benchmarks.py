@@ -1,0 +1,159 @@
+"""The benchmarks run in a tiny configuration; nothing is timed here."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import measure
+from benchmarks.scaling import hidden_units, weights_of
+from benchmarks.workloads import write_stand_in
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a few images in MNIST's format."""
+    directory = tmp_path_factory.mktemp("images")
+    write_stand_in(directory, train=400, test=50)
+    return directory
+
+
+def run(script: str, data: Path, *flags: str, file: Path) -> tuple[dict[str, Any], str]:
+    """The JSON and the standard output of a benchmark."""
+    command = [
+        sys.executable,
+        f"benchmarks/{script}.py",
+        *flags,
+        "--data-dir",
+        str(data),
+        "--json",
+        str(file),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    assert content["machine"]["cores"] == os.cpu_count()
+    assert not [r for r in content["results"] if r.get("error")], done.stderr
+    return content, done.stdout
+
+
+def throughput(data: Path, tmp_path: Path, contenders: str, *flags: str) -> list[dict[str, Any]]:
+    tiny = ("--num-clients", "20", "--clients-per-round", "4", "--rounds", "2", "--contenders", contenders)
+    content, shown = run("throughput", data, *tiny, *flags, file=tmp_path / "t.json")
+    results: list[dict[str, Any]] = content["results"]
+    assert [r["contender"] for r in results] == contenders.split(",")
+    assert all(r["rounds"] == 2 and r["clients_per_second"] > 0 for r in results)
+    assert shown.count("\n| 4 | ") == len(results)
+    return results
+
+
+def test_throughput_of_the_inline_engine_and_the_bare_loop(data: Path, tmp_path: Path) -> None:
+    results = throughput(data, tmp_path, "inline,bare")
+    assert all(r["ratio"] is None for r in results)  # it is the one to ours on Ray
+    if sys.platform == "linux":
+        assert all(r["peak_bytes"] > 2**20 for r in results)
+
+
+@pytest.mark.slow
+def test_throughput_of_ours_on_ray_and_of_stock_flower(data: Path, tmp_path: Path) -> None:
+    results = throughput(data, tmp_path, "ray,flower-classic,flower-tuned,flower-message")
+    assert results[0]["ratio"] == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", ["2nn", "lenet"])
+def test_throughput_of_larger_models(data: Path, tmp_path: Path, workload: str) -> None:
+    throughput(data, tmp_path, "inline", "--workload", workload)
+
+
+def test_throughput_names_an_unknown_contender(data: Path) -> None:
+    command = [sys.executable, "benchmarks/throughput.py", "--contenders", "ray,nobody"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert done.stderr.startswith("unknown contender 'nobody'; known: ray, inline")
+
+
+@pytest.mark.slow
+def test_scaling(data: Path, tmp_path: Path) -> None:
+    sizes = ("--clients", "30,1e4", "--cohorts", "2,10", "--models", "1e4", "--workers", "1")
+    few = ("--max-clients", "10", "--workloads", "fedlaavg", "--engine", "inline", "--rounds", "1")
+    content, shown = run("scaling", data, *sizes, *few, file=tmp_path / "s.json")
+    varied = [(r["section"], r["varied"]) for r in content["results"]]
+    assert varied == [
+        ("clients", {"N": 30}),
+        ("clients", {"N": 10_000}),
+        ("cohort", {"K": 2}),
+        ("cohort", {"K": 10}),
+        ("workers", {"workload": "fedlaavg", "workers": 1}),
+        ("models", {"M": weights_of(hidden_units(10_000)), "K": 10}),
+    ]
+    assert shown.count("ms a round") == 4
+
+
+def test_scaling_of_one_section(data: Path, tmp_path: Path) -> None:
+    flags = (
+        "--sections",
+        "clients",
+        "--clients",
+        "30",
+        "--cohort",
+        "3",
+        "--engine",
+        "inline",
+        "--rounds",
+        "1",
+    )
+    content, shown = run("scaling", data, *flags, file=tmp_path / "s.json")
+    (result,) = content["results"]
+    assert result["clients_per_round"] == 3
+    assert "| N | ms a round |" in shown
+
+
+@pytest.mark.parametrize("numbers", [10**4, 10**5, 10**6, 10**7])
+def test_models_have_about_the_numbers_asked_for(numbers: int) -> None:
+    assert weights_of(hidden_units(numbers)) == pytest.approx(numbers, rel=0.05)
+
+
+def test_server_step(data: Path, tmp_path: Path) -> None:
+    tiny = ("--num-clients", "8", "--clients-per-round", "4", "--rounds", "2")
+    content, shown = run("server_step", data, *tiny, "--strategies", "fedavg,apfl", file=tmp_path / "s.json")
+    for result, name in zip(content["results"], ("fedavg", "apfl"), strict=True):
+        assert result["strategy"] == name
+        assert result["numbers"] == 7850
+        assert min(result[key] for key in ("configure_ms", "aggregate_ms", "aggregate_bytes_ms")) > 0
+    assert "| fedavg | " in shown
+
+
+@pytest.mark.slow
+def test_server_step_of_large_models(data: Path, tmp_path: Path) -> None:
+    tiny = ("--large", "--num-clients", "8", "--clients-per-round", "4", "--rounds", "2", "--hidden", "5")
+    output = tmp_path / "table.md"
+    content, shown = run("server_step", data, *tiny, "--output", str(output), file=tmp_path / "s.json")
+    of_server = [r["strategy"] for r in content["results"] if r["memory"] == "server"]
+    assert of_server == ["mimic", "mifa", "fedlaavg"]
+    assert output.read_text(encoding="utf-8") in shown
+
+
+def test_a_job_that_fails_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    job = {"module": "with_flexfl", "settings": {"task": "nothing"}, "rounds": 1}
+    measured = measure.measure(job, 100)
+    assert "unknown task 'nothing'" in measured.error
+    assert measured.as_json()["seconds_per_round"] is None
+
+
+def test_a_job_that_takes_too_long_is_ended() -> None:
+    settings = {"engine": "inline", "model": "logistic", "num-rounds": 10**6, "client-gpus": 0.0}
+    job = {"module": "with_flexfl", "settings": settings, "seconds": 1e6}
+    measured = measure.measure(job, 6.0)
+    assert measured.error == "stopped after 6 s"
+
+
+def test_table_shows_what_is_known() -> None:
+    shown = measure.table(["a", "b", "c"], [[None, 1234.5, 0.012345]])
+    assert shown == "| a | b | c |\n| --- | --- | --- |\n| - | 1,234 | 0.0123 |"

@@ -1,0 +1,198 @@
+"""Clients that train together give what each gives alone, whatever is mixed and however it is computed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import strategies
+from clients.flat import FlatModel
+from clients.oracles import make_oracle
+from clients.stacked import linear_layers
+from clients.training import Job
+from clients.tuning import choose
+from clients.virtual import Answers, VirtualClients
+from tasks import PartitionedData
+from tasks.models import MODELS
+
+SIZES = [23, 7, 1, 12, 40, 5]
+
+
+def make_data() -> PartitionedData:
+    rng = np.random.default_rng(5)
+    count = sum(SIZES)
+    pool = (rng.normal(size=(count, 1, 8, 8)).astype(np.float32), rng.integers(4, size=count))
+    return PartitionedData.divide(pool, pool, 4, np.split(np.arange(count), np.cumsum(SIZES)[:-1]), 0.0, 0)
+
+
+class OnDemand:
+    """The same data as examples of each client only, as data sets that are no pool give them."""
+
+    def __init__(self, data: PartitionedData) -> None:
+        self.sizes, self.num_classes, self.input_shape = data.sizes, data.num_classes, data.input_shape
+        self.test, self.examples = data.test, data.examples
+        self.train_set, self.holdout = data.train_set, data.holdout
+
+
+def build(model: str) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        if model == "no-bias":
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, 9, bias=False), nn.ReLU(), nn.Linear(9, 4))
+        if model == "tanh":
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.Tanh(), nn.Linear(9, 4))
+        return MODELS[model]((1, 8, 8), 4)
+
+
+def fit(model: str, jobs: list[Job], cohort: str, size: int, data: Any = None) -> Answers:
+    player = VirtualClients(data or make_data(), lambda: build(model), 3, cohort=cohort, cohort_size=size)
+    return player.fit(player.model.vector.numpy().copy(), jobs)
+
+
+def in_order(found: Answers) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    order = np.argsort([client for client, *_ in found.updates])
+    return found.vectors[order], [found.updates[i][2] for i in order]
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    given = {key.replace("_", "-"): value for key, value in changes.items()}
+    return {"round": 2, "local-steps": 7, "batch-size": 6, "learning-rate": 0.1, **given}
+
+
+WAYS = [
+    ("logistic", "stacked"),
+    ("mlp", "stacked"),
+    ("no-bias", "stacked"),
+    ("tanh", "vmap"),
+    ("lenet", "vmap"),
+]
+
+
+@pytest.mark.parametrize(("model", "cohort"), WAYS)
+@pytest.mark.parametrize("work", [{}, {"batch_size": 0}, {"local_steps": 0, "local_epochs": 2}])
+def test_a_cohort_gives_what_each_client_gives_alone(model: str, cohort: str, work: dict[str, int]) -> None:
+    jobs = [Job(k, [], config(**work), share) for k, share in enumerate([1, 0.4, 1, 0, 0.75, 0.2])]
+    alone, told = in_order(fit(model, jobs, "loop", 1))
+    for size in (2, 6):
+        found = fit(model, jobs, cohort, size)
+        together, metrics = in_order(found)
+        np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-6)
+        assert found.failures == [(3, "dropped in mid-round")]
+        for one, other in zip(metrics, told, strict=True):
+            assert one == pytest.approx(other, rel=1e-5)
+    on_demand, _ = in_order(fit(model, jobs, cohort, 6, OnDemand(make_data())))
+    np.testing.assert_array_equal(on_demand, together)
+
+
+@given(
+    completions=st.lists(st.floats(0, 1), min_size=6, max_size=6),
+    batch_size=st.integers(0, 50),
+    size=st.integers(1, 6),
+    rates=st.lists(st.sampled_from([0.1, 0.03]), min_size=6, max_size=6),
+)
+def test_nothing_depends_on_who_is_in_the_cohort(
+    completions: list[float], batch_size: int, size: int, rates: list[float]
+) -> None:
+    """Not even the last bit, for chains of linear layers: so any number of workers gives the same run."""
+    jobs = [
+        Job(k, [], config(batch_size=batch_size, learning_rate=rates[k]), completions[k]) for k in range(6)
+    ]
+    whole, told = in_order(fit("mlp", jobs, "stacked", size))
+    singles = [found for job in jobs if len((found := fit("mlp", [job], "stacked", 1)).updates)]
+    assert len(whole) == len(singles)
+    for vector, metrics, single in zip(whole, told, singles, strict=True):
+        np.testing.assert_array_equal(vector, single.vectors[0])
+        assert metrics == single.updates[0][2]
+
+
+METHODS = sorted(set(strategies.STRATEGIES) - {"sequential-sgd"})  # it has no clients
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_the_same_with_cohorts_and_without(play: Callable[..., Any], method: str) -> None:
+    run = {
+        "strategy": method,
+        "trace": "pools:first=8+lost:p=0.1",
+        "num_clients": 12,
+        "num_rounds": 4,
+        "partition": "dirichlet:alpha=1",
+        "learning_rate": 0.05,
+        "arrivals": "11=2",
+        "departures": "0=3",
+    }
+    loop = play(**run, cohort="loop")
+    assert sum(len(record["active"]) for record in loop.rounds) > 20
+    for cohort in ("stacked", "vmap"):
+        other = play(**run, cohort=cohort, cohort_size=5)
+        np.testing.assert_allclose(other.weights, loop.weights, rtol=1e-5, atol=2e-6)
+        for one, two in zip(other.rounds, loop.rounds, strict=True):
+            for key in ("selected", "active", "failed", "steps", "bytes_up", "bytes_down"):
+                assert one[key] == two[key]
+            assert one.get("client_loss", -1) == pytest.approx(two.get("client_loss", -1), rel=1e-4)
+
+
+def test_a_client_that_fails_does_not_take_its_cohort_along() -> None:
+    data = make_data()
+    x, labels = data.pool
+    x, labels = x.copy(), labels.copy()
+    labels[data.train_rows(1)] = 77
+    x[data.train_rows(4)] = np.nan
+    broken = PartitionedData((x, labels), data.test, 4, data.order, data.offsets, data.sizes, 0.0)
+    jobs = [Job(k, [], config(), 1.0) for k in range(6)]
+    found = fit("mlp", jobs, "stacked", 6, broken)
+    assert [client for client, _ in found.failures] == [1]
+    assert "labels 77 to 77 where the task has 4 classes" in found.failures[0][1]
+    healthy = fit("mlp", jobs, "stacked", 6)
+    kept = [k for k in range(6) if k not in (1, 4)]
+    rows = {client: row for (client, *_), row in zip(found.updates, found.vectors, strict=True)}
+    expected = {client: row for (client, *_), row in zip(healthy.updates, healthy.vectors, strict=True)}
+    for client in kept:
+        np.testing.assert_array_equal(rows[client], expected[client])
+    assert np.isnan(rows[4]).any()
+
+
+def test_what_is_a_chain_of_linear_layers() -> None:
+    linear = nn.Linear(6, 3)
+    assert linear_layers(nn.Sequential(linear)) is not None
+    frozen = nn.Linear(6, 3)
+    frozen.weight.requires_grad_(False)
+    others = [
+        linear,
+        nn.Sequential(),
+        nn.Sequential(frozen),
+        nn.Sequential(linear, nn.ReLU()),
+        nn.Sequential(nn.ReLU(), linear),
+        nn.Sequential(linear, nn.Tanh(), nn.Linear(3, 3)),
+        nn.Sequential(nn.Flatten(0), linear),
+        nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), linear),
+        nn.Sequential(nn.Linear(6, 6), nn.Dropout(), linear),
+    ]
+    assert [linear_layers(module) for module in others] == [None] * len(others)
+
+
+def test_what_a_model_does_not_allow_is_refused() -> None:
+    batch_norm = FlatModel(nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)))
+    with pytest.raises(ValueError, match="cohort stacked: the model is no chain"):
+        make_oracle(batch_norm, "stacked")
+    with pytest.raises(ValueError, match="cohort vmap: the model has buffers"):
+        make_oracle(batch_norm, "vmap")
+    with pytest.raises(ValueError, match="cohort vmap"):
+        choose(batch_norm, (6,), 3, 5, 10, "vmap", 0)
+
+
+def test_the_fastest_way_is_one_that_works() -> None:
+    def chosen(*parts: nn.Module, **given: Any) -> tuple[str, int]:
+        return choose(FlatModel(nn.Sequential(*parts)), (6,), 3, 5, 10, **given)
+
+    assert chosen(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)) == ("loop", 1)
+    assert chosen(nn.Linear(6, 6), nn.Dropout(), nn.Linear(6, 3)) == ("loop", 1)  # random under vmap
+    cohort, size = chosen(nn.Linear(6, 3))
+    assert (cohort, 1 < size <= 10) == ("stacked", True)
+    assert chosen(nn.Linear(6, 3), cohort="vmap")[0] == "vmap"
+    assert chosen(nn.Linear(6, 3), cohort="vmap", size=3) == ("vmap", 3)
+    assert chosen(nn.Linear(6, 3), cohort="loop") == ("loop", 1)

@@ -1,0 +1,101 @@
+"""EFL lets clients go that are away too often (Ma et al., Corollary 1)."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import N, Rounds, make, work
+
+from strategies.abandoning import abandoning_pays
+
+
+@pytest.mark.parametrize("E", [1, 10])
+@pytest.mark.parametrize("T", [20, 200])
+@pytest.mark.parametrize("J", [0.1, 2.0])
+def test_from_the_start_it_is_equation_9(E: int, T: int, J: float) -> None:
+    """y^a > C / (J T E)."""
+    C = 3.0
+    bound = C / (J * T * E)
+    assert abandoning_pays(bound * 1.001, J, E, 0, T, C)
+    assert not abandoning_pays(bound * 0.999, J, E, 0, T, C)
+
+
+def test_it_is_equation_8_with_the_bounds_of_theorem_1() -> None:
+    """y J / E > T C / (E (T - tau_0))^2: the later, the more it takes; nothing pays at the end."""
+    y, J, E, T, C = 0.4, 0.5, 10, 100, 100.0
+    for done in range(T + 1):
+        kept, let_go = y * J / E, T * C / (E * (T - done)) ** 2 if done < T else np.inf
+        assert abandoning_pays(y, J, E, done, T, C) is bool(kept > let_go)
+
+
+def test_what_the_default_constant_means() -> None:
+    """The example in the options' description."""
+    assert abandoning_pays(1.0, 0.5, 10, 55, 100, 100.0)
+    assert not abandoning_pays(1.0, 0.5, 10, 56, 100, 100.0)
+
+
+def go(online: Any, rounds: int = 20, loss: float = 1.0, **options: Any) -> Rounds:
+    """Rounds with who is there; `notes` has the events of each that has some."""
+    general = {"abandon": "auto", "abandon_constant": 1.0, "abandon_after": 4, "num_rounds": 20}
+    played: Any = Rounds(make("efl", **{**general, **options}))
+    played.notes = {}
+    for number in range(1, rounds + 1):
+        asked = played.ask(online(number))
+        played.hear(*((c, work(c, i, train_loss=loss, final_loss=loss / 2)) for c, i in asked.items()))
+        if played.strategy.events:
+            played.notes[number] = played.strategy.events
+    return played
+
+
+def test_a_client_that_is_away_is_let_go_with_the_numbers() -> None:
+    """After the rounds of grace; the shares are those of the others, and it is asked no more."""
+    rounds: Any = go(lambda t: range(N - 1) if 1 < t < 10 else range(N))
+    ((number, (event,)),) = rounds.notes.items()
+    assert number == 4
+    inactivity, dissimilarity = event.pop("inactivity"), event.pop("dissimilarity")
+    assert inactivity == pytest.approx(3 / 4)
+    assert dissimilarity == pytest.approx(0.5)
+    assert event == {
+        "event": "abandonment",
+        "client": N - 1,
+        "remaining": 17,
+        "tau_0": 3,
+        "constant": 1.0,
+    }
+    roster = rounds.strategy.roster
+    assert roster.num_members == N - 1
+    assert roster.shift == 3
+    assert rounds.strategy.active.tolist() == list(range(N - 1))
+
+
+def test_not_selected_is_not_away() -> None:
+    assert not go(lambda t: range(N), clients_per_round=2).notes  # type: ignore[attr-defined]
+
+
+def test_nobody_goes_where_all_are_away_alike() -> None:
+    """One after the other is there: what one is away more than the others is nothing, or little."""
+    assert not go(lambda t: [t % N], abandon_after=5, abandon_constant=30.0).notes  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"abandon": "off"},
+        {"num_rounds": 0},
+        {"loss": float("nan")},
+        {"abandon_constant": 1e6},
+        {"abandon_after": 21},
+    ],
+    ids=str,
+)
+def test_who_stays(options: Any) -> None:
+    """Without a known T or J nobody is let go, nor where it does not pay."""
+    assert not go(lambda t: range(N - 1), **options).notes  # type: ignore[attr-defined]
+
+
+def test_at_most_one_a_round_and_never_the_last() -> None:
+    rounds: Any = go(lambda t: [0], abandon_constant=1e-9)
+    gone = [event["client"] for events in rounds.notes.values() for event in events]
+    assert sorted(gone) == [1, 2, 3, 4]
+    assert all(len(events) == 1 for events in rounds.notes.values())
+    assert rounds.strategy.roster.num_members == 1

@@ -1,0 +1,116 @@
+"""Sequential SGD: no clients, as many steps on all members' data in one place."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import START, M, N, Rounds, make, stored, work
+from flwr.common import ndarrays_to_parameters
+from flwr.server.client_manager import SimpleClientManager
+
+import strategies
+
+
+class Notes:
+    """A trainer that writes down what it is asked for, and moves by something that follows from that."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[int], int, int]] = []
+
+    def __call__(self, weights: Any, members: Any, t: int, steps: int, rate: float, batch_size: int) -> Any:
+        self.asked.append((members.tolist(), t, steps))
+        return weights - rate * steps * np.random.default_rng([t, *members]).normal(size=M)
+
+
+def begin(**options: Any) -> tuple[Rounds, Notes]:
+    strategy: Any = make("sequential-sgd", **{"members": range(N - 1), "local_steps": 4, **options})
+    strategy.trainer = Notes()
+    return Rounds(strategy), strategy.trainer
+
+
+def play(rounds: Rounds, online: Any, **events: Any) -> np.ndarray:
+    assert rounds.ask(online, **events) == {}
+    return rounds.hear()
+
+
+def test_as_many_steps_as_the_clients_of_a_round_could_do() -> None:
+    """K E, K at most those who are available; none where nobody is, who could not train either."""
+    for options, expected in (({}, [16, 8, 0]), ({"clients_per_round": 3}, [12, 8, 0])):
+        rounds, notes = begin(**options)
+        for online in (range(N - 1), [0, 3], []):
+            before, after = rounds.strategy.weights.copy(), play(rounds, online)
+            assert np.array_equal(before, after) is (not len(online))
+            np.testing.assert_array_equal(rounds.parameters.vector, after)
+            assert rounds.strategy.measured["iterations"] == expected[rounds.number - 1]
+        assert [steps for *_, steps in notes.asked] == expected[:2]
+
+
+def test_local_epochs_are_those_of_the_mean_member() -> None:
+    """2 epochs of 10, 20, 30, 40 examples in batches of 10 are 2, 4, 6, 8 steps."""
+    rounds, notes = begin(local_epochs=2, batch_size=10)
+    play(rounds, [0, 1])
+    assert notes.asked[0][2] == 10
+
+
+@pytest.mark.parametrize(("departure", "left"), [("exclude", [0, 2, 3, 4]), ("include", [0, 1, 2, 3, 4])])
+def test_union_follows_the_objective(departure: str, left: list[int]) -> None:
+    rounds, notes = begin(departure=departure)
+    play(rounds, [0])
+    play(rounds, [0], arrived=[4])
+    play(rounds, [0], departed=[1])
+    assert [members for members, *_ in notes.asked] == [[0, 1, 2, 3], [0, 1, 2, 3, 4], left]
+
+
+def test_who_replies_nevertheless_does_not_count() -> None:
+    rounds, _ = begin()
+    asked = Rounds(make("fedavg")).ask([0])
+    rounds.ask([0])
+    rounds.hear((0, work(0, asked[0])))
+    assert rounds.strategy.rejected == [("0", "was not asked in this round")]
+
+
+def test_without_a_trainer_it_says_so() -> None:
+    strategy = strategies.make("sequential-sgd", ndarrays_to_parameters(START))
+    manager = SimpleClientManager()
+    assert strategy.configure_fit(1, strategy.initialize_parameters(manager), manager) == []
+    rounds = Rounds(make("sequential-sgd"))
+    rounds.ask(range(N))
+    with pytest.raises(ValueError, match="set the strategy's `trainer`"):
+        rounds.hear()
+
+
+def test_resumed_run_is_the_same() -> None:
+    (whole, _), (stopped, _), (resumed, _) = (begin(departure="exclude") for _ in range(3))
+    for rounds in (whole, stopped):
+        play(rounds, range(3))
+        play(rounds, range(N), arrived=[4], departed=[0])
+    resumed.strategy.load_state_dict(stored(stopped.strategy.state_dict()))
+    resumed.number, resumed.parameters = 2, resumed.strategy.initialize_parameters(resumed.manager)
+    np.testing.assert_array_equal(play(resumed, range(1, N)), play(whole, range(1, N)))
+
+
+# The real trainer
+
+
+def test_it_learns_from_data_of_clients_that_are_never_there(play: Callable[..., Any]) -> None:
+    """One label a client, most of them away: where FedAvg learns a few labels, this learns all."""
+    settings = {"num_clients": 10, "partition": "label", "num_rounds": 15, "trace": "always+bernoulli:p=0.2"}
+    ideal = play(**settings, strategy="sequential-sgd")
+    assert ideal.rounds[-1]["accuracy"] > 0.8
+    assert ideal.rounds[-1]["accuracy"] > play(**settings, strategy="fedavg").rounds[-1]["accuracy"] + 0.2
+    assert all(r["selected"] == r["active"] == [] and r["bytes_up"] == 0 for r in ideal.rounds)
+
+
+def test_same_seed_same_weights(play: Callable[..., Any]) -> None:
+    settings = {"strategy": "sequential-sgd", "departures": "0=2", "trace": "always"}
+    once, again, other = (play(**settings, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(once.weights, again.weights)
+    assert not np.array_equal(once.weights, other.weights)
+
+
+def test_one_client_alone_is_plain_sgd(play: Callable[..., Any]) -> None:
+    """With whole batches, one client of FedAvg does the same steps."""
+    settings = {"num_clients": 1, "trace": "always", "batch_size": 0, "partition": "iid"}
+    ideal, fedavg = (play(**settings, strategy=name) for name in ("sequential-sgd", "fedavg"))
+    np.testing.assert_allclose(ideal.weights, fedavg.weights, rtol=1e-4, atol=1e-6)
