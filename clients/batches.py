@@ -16,29 +16,49 @@ from tasks import FederatedData, PartitionedData
 Rows = NDArray[np.intp]
 
 
-def batches(num_examples: int, batch_size: int, steps: int, rng: np.random.Generator) -> list[Rows]:
-    """Positions of each step's examples: reshuffled passes over the data, the last batch of a pass as it is.
+class Steps(NamedTuple):
+    """What a client's steps are done with.
+
+    Attributes
+    ----------
+    rows
+        Positions of the examples of all steps, one after the other.
+    lengths
+        How many of them each step has, shape (s,).
+    """
+
+    rows: Rows
+    lengths: Rows
+
+    def split(self) -> list[Rows]:
+        """Return the positions of each step."""
+        return np.split(self.rows, np.cumsum(self.lengths)[:-1])
+
+    @property
+    def padded(self) -> int:
+        """B, to which the batches are padded: the size of the largest, rounded up to three binary digits.
+
+        It depends on nothing but the client: the same sums are taken, in the same order, whoever else is in
+        the cohort. The few sizes that are left let clients with different numbers of examples train together.
+        """
+        size = int(self.lengths.max())
+        unit = 1 << max(0, size.bit_length() - 3)
+        return -(-size // unit) * unit
+
+
+def batches(num_examples: int, batch_size: int, steps: int, rng: np.random.Generator) -> Steps:
+    """Draw each step's examples: reshuffled passes over the data, the last batch of a pass as it is.
 
     The first s of E batches are the same whatever E is, so that an incomplete client did the beginning of the
     work. `batch_size` 0 takes all examples in every step.
     """
     size = min(batch_size, num_examples) or num_examples
-    chosen: list[Rows] = []
-    while len(chosen) < steps:
-        order = rng.permutation(num_examples)
-        chosen += [order[start : start + size] for start in range(0, num_examples, size)]
-    return chosen[:steps]
-
-
-def padded_size(chosen: Sequence[Rows]) -> int:
-    """B, to which the batches of a client are padded: their size, rounded up to three binary digits.
-
-    It depends on nothing but the client: the same sums are taken, in the same order, whoever else is in the
-    cohort. The few sizes that are left let clients with different numbers of examples train together.
-    """
-    size = max(map(len, chosen))
-    unit = 1 << max(0, size.bit_length() - 3)
-    return -(-size // unit) * unit
+    a_pass = -(-num_examples // size)
+    passes = -(-steps // a_pass)
+    rows = np.concatenate([rng.permutation(num_examples) for _ in range(passes)])
+    lengths = np.full(steps, size, np.intp)
+    lengths[a_pass - 1 :: a_pass] = num_examples - size * (a_pass - 1)
+    return Steps(rows[: lengths.sum()], lengths)
 
 
 class Batch(NamedTuple):
@@ -70,30 +90,26 @@ class CohortBatches:
     inputs, labels
         A pool of examples, shapes (P, *input_shape) and (P,).
     chosen
-        Rows of the pool for each step of each client; the client with the most steps comes first. All have
-        the same `padded_size`.
+        Rows of the pool for each client; the one with the most steps comes first. All are padded alike.
     dtype
         Of `Batch.weights`.
     """
 
-    def __init__(
-        self, inputs: Tensor, labels: Tensor, chosen: Sequence[Sequence[Rows]], dtype: torch.dtype
-    ) -> None:
-        self.inputs, self.labels = inputs, labels
-        size = padded_size(chosen[0])
-        shape = (len(chosen[0]), len(chosen))
+    def __init__(self, inputs: Tensor, labels: Tensor, chosen: Sequence[Steps], dtype: torch.dtype) -> None:
+        self.inputs = inputs
+        size, shape = chosen[0].padded, (len(chosen[0].lengths), len(chosen))
         rows, self.lengths = np.zeros((*shape, size), np.int64), np.zeros(shape, np.intp)
+        places = np.arange(size)
         for k, client in enumerate(chosen):
-            lengths = [len(step) for step in client]
-            self.lengths[: len(client), k] = lengths
-            if min(lengths) == max(lengths):
-                rows[: len(client), k, : lengths[0]] = client
+            self.lengths[: len(client.lengths), k] = client.lengths
+            if len(client.rows) == len(client.lengths) * size:  # no gaps, as a rule
+                rows[: len(client.lengths), k] = client.rows.reshape(-1, size)
             else:
-                for t, step in enumerate(client):
-                    rows[t, k, : len(step)] = step
+                rows[: len(client.lengths), k][places < client.lengths[:, None]] = client.rows
         self.counts = (self.lengths > 0).sum(axis=1).tolist()  # clients that do each step
-        real = np.arange(size) < self.lengths[..., None]
+        real = places < self.lengths[..., None]
         self.rows = torch.from_numpy(rows).to(inputs.device)
+        self.labels = labels[self.rows]
         self.weights = torch.from_numpy(real / np.maximum(self.lengths, 1)[..., None]).to(
             inputs.device, dtype
         )
@@ -103,7 +119,7 @@ class CohortBatches:
         count = self.counts[t]
         rows = self.rows[t, :count]
         inputs = self.inputs.index_select(0, rows.reshape(-1)).view(*rows.shape, *self.inputs.shape[1:])
-        return Batch(inputs, self.labels[rows], self.weights[t, :count], self.lengths[t, :count])
+        return Batch(inputs, self.labels[t, :count], self.weights[t, :count], self.lengths[t, :count])
 
 
 class ExamplePool:
@@ -127,20 +143,17 @@ class ExamplePool:
         """Return examples of one client."""
         return self._move(self.data.examples(client, rows))
 
-    def batches(
-        self, clients: Sequence[int], chosen: Sequence[Sequence[Rows]], dtype: torch.dtype
-    ) -> CohortBatches:
+    def batches(self, clients: Sequence[int], chosen: Sequence[Steps], dtype: torch.dtype) -> CohortBatches:
         """Return the batches of some clients, given as positions among each client's own examples."""
         if self._pool is not None and isinstance(self.data, PartitionedData):
-            of = map(self.data.train_rows, clients)
-            return CohortBatches(
-                *self._pool, [[own[step] for step in c] for own, c in zip(of, chosen, strict=True)], dtype
-            )
+            own = map(self.data.train_rows, clients)
+            of_pool = [Steps(rows[c.rows], c.lengths) for rows, c in zip(own, chosen, strict=True)]
+            return CohortBatches(*self._pool, of_pool, dtype)
         found, rows, start = [], [], 0
-        for client, steps in zip(clients, chosen, strict=True):
-            used, where = np.unique(np.concatenate(steps), return_inverse=True)
+        for client, (wanted, lengths) in zip(clients, chosen, strict=True):
+            used, where = np.unique(wanted, return_inverse=True)
             found.append(self.data.examples(client, used))
-            rows.append(np.split(start + where, np.cumsum([len(step) for step in steps])[:-1]))
+            rows.append(Steps(start + where, lengths))
             start += len(used)
         inputs, labels = (np.concatenate(part) for part in zip(*found, strict=True))
         if not self._are_classes(labels):  # a GPU would not survive it

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.batches import Batch, ExamplePool, padded_size
+from clients.batches import Batch, ExamplePool
 from clients.flat import as_tensor
 from clients.memory import Memory
 from clients.oracles import CohortOracle
@@ -66,10 +66,10 @@ def cohorts(plans: Sequence[Plan], limit: int, example_size: int) -> list[list[P
     """
     kinds: dict[tuple[int, Hashable], list[Plan]] = {}
     for plan in plans:
-        kinds.setdefault((padded_size(plan.chosen), _kind(plan)), []).append(plan)
+        kinds.setdefault((plan.chosen.padded, _kind(plan)), []).append(plan)
     found: list[list[Plan]] = []
     for (batch_size, _), group in kinds.items():
-        group.sort(key=lambda plan: (-len(plan.chosen), plan.job.client))
+        group.sort(key=lambda plan: (-len(plan.chosen.lengths), plan.job.client))
         most = max(1, min(limit, _BLOCK // (batch_size * example_size)))
         count = -(-len(group) // most)
         size = -(-len(group) // count)
@@ -117,18 +117,18 @@ def train(
     batches = examples.batches([p.job.client for p in plans], [p.chosen for p in plans], y.dtype)
     rate = y.new_tensor([float(p.job.config["learning-rate"]) for p in plans])[:, None]
     losses = y.new_zeros((len(batches.counts), len(plans)))  # of each step's first gradient
-    active = len(plans)
+    active, active_rate = y, rate
     for t, count in enumerate(batches.counts):
-        if count < active:
+        if count < len(active):
             rule.narrow(count)
-            active = count
+            active, active_rate = y[:count], rate[:count]
         step = _Step(oracle, batches.step(t))
-        rule.step(y[:count], step, rate[:count])
+        rule.step(active, step, active_rate)
         losses[t, :count] = step.losses
     rule.widen()
     if y is not local:
         local.copy_(y)
-    steps = y.new_tensor([len(plan.chosen) for plan in plans])[:, None]
+    steps = y.new_tensor([len(plan.chosen.lengths) for plan in plans])[:, None]
     extra = [
         array.cpu().numpy() if isinstance(array, Tensor) else [row.cpu().numpy() for row in array]
         for array in rule.upload(y, steps, rate)
@@ -190,7 +190,7 @@ def _stacked(arrays: Iterable[NDArray[Any]], copy: bool = False) -> Tensor:
 
 
 def _metrics(plan: Plan, losses: NDArray[np.float64]) -> dict[str, int | float]:
-    steps = len(plan.chosen)
+    steps = len(plan.chosen.lengths)
     return {
         "client-id": plan.job.client,
         "round": int(plan.job.config["round"]),

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from clients.flat import FlatModel
+from clients.flat import FlatModel, as_tensor
 from tasks import Examples, FederatedData
 
 BATCH = 1000
@@ -28,8 +28,8 @@ def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
     try:
         with torch.no_grad():
             for start in range(0, len(labels), BATCH):
-                targets = torch.tensor(labels[start : start + BATCH], device=model.device)
-                outputs = model.module(torch.tensor(x[start : start + BATCH], device=model.device))
+                targets = as_tensor(labels[start : start + BATCH]).to(model.device)
+                outputs = model.module(as_tensor(x[start : start + BATCH]).to(model.device))
                 loss += float(functional.cross_entropy(outputs, targets, reduction="sum"))
                 correct += float((outputs.argmax(1) == targets).sum())
     finally:

@@ -125,12 +125,11 @@ class StackedLinear:
             x = torch.baddbmm(layer.offset(y)[:, None], x, weight) if layer.bias else torch.bmm(x, weight)
             if layer.relu:
                 x = x.relu_()
+        log_p, each = functional.log_softmax(x, -1), batch.weights[..., None]
         labels = batch.labels[..., None]
-        log_p = functional.log_softmax(x, -1)
-        losses = -(log_p.gather(2, labels)[..., 0] * batch.weights).sum(1)
-        error = log_p.exp_()
-        error.scatter_add_(2, labels, error.new_full((1, 1, 1), -1).expand(labels.shape))
-        error.mul_(batch.weights[..., None])
+        losses = (log_p.gather(2, labels) * each).sum((1, 2)).neg_()
+        error = log_p.exp_().mul_(each)
+        error.scatter_add_(2, labels, -each)
         errors = [error]
         for position in range(len(self.layers) - 1, 0, -1):
             error = torch.bmm(error, self.layers[position].weight(y))

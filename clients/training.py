@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.batches import Rows, batches
+from clients.batches import Rows, Steps, batches
 from clients.memory import Memory
 from clients.rules import RULES, SGD, Config
 from tasks import FederatedData
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     job
         What it was asked to do.
     chosen
-        Positions among its examples, for each step that it does.
+        Positions among its examples, for the steps that it does.
     num_examples
         n_k.
     memory, resync
@@ -59,7 +59,7 @@ class Plan(NamedTuple):
     """
 
     job: Job
-    chosen: list[Rows]
+    chosen: Steps
     num_examples: int
     memory: Memory
     resync: bool

@@ -21,6 +21,7 @@ from clients.stacked import linear_layers
 SIZES = {"stacked": [2, 4, 8, 16, 32, 64, 128], "vmap": [8, 32]}  # of cohorts, on the CPU
 GPU_SIZES = [16, 64, 256]
 WORTH = 1.2  # how much faster than the loop another way must be: near that, noise would choose
+CLOSE = 0.93  # among ways this near to the fastest, the largest cohort has the fewest calls
 _MEMORY = 1 << 26  # numbers in the weights or in the inputs of a cohort that is tried (256 MB)
 _SECONDS = 0.003  # a candidate is measured for, at least
 
@@ -61,26 +62,26 @@ def choose(
         make_oracle(model, cohort, size or 1)
     if cohort == "loop" or (size and cohort != "auto"):
         return cohort, size or 1
-    best, fastest = ("loop", size or 1), 0.0
+    numbers = max(len(model.vector), batch_size * math.prod(input_shape))
+    speeds: dict[tuple[str, int], float] = {}
     with one_thread():
         for name in _ways(model, cohort):
             before = 0.0
-            for k in _sizes(
-                model, name, size, num_clients, max(len(model.vector), batch_size * math.prod(input_shape))
-            ):
+            for k in _sizes(model, name, size, num_clients, numbers):
                 try:
                     speed = k / _seconds(ORACLES[name](model), model, k, input_shape, num_classes, batch_size)
-                except (
-                    RuntimeError,
-                    ValueError,
-                ):  # what this model cannot do, such as randomness, is no choice
+                except (RuntimeError, ValueError) as error:  # random layers, for instance, under vmap
+                    if cohort != "auto":
+                        raise ValueError(f"cohort {cohort}: the model does not allow it: {error}") from None
                     break
-                if speed > (WORTH if best[0] == "loop" else 1) * fastest:
-                    best, fastest = (name, k), speed
-                if speed < 0.9 * before or speed < fastest / 2:  # larger ones will not be faster
+                speeds[name, k] = speed
+                if speed < 0.8 * max(before, speeds.get(("loop", 1), 0.0)):  # larger ones will not be faster
                     break
                 before = speed
-    return best
+    loop = speeds.pop(("loop", 1), 0.0)
+    least = max(WORTH * loop, CLOSE * max(speeds.values(), default=0.0))
+    fast = [way for way, speed in speeds.items() if speed >= least]
+    return max(fast, key=lambda way: way[1]) if fast else ("loop", size or 1)
 
 
 def _ways(model: FlatModel, cohort: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from clients.batches import ExamplePool
+from clients.batches import ExamplePool, Steps
 from clients.cohort import begin, cohorts, train
 from clients.evaluation import evaluate, own_test
 from clients.flat import FlatModel, as_tensor, one_thread
@@ -18,6 +18,8 @@ from clients.oracles import make_oracle
 from clients.training import DroppedError, Job, Plan, open_memory, plan, planned_steps
 from tasks import FederatedData
 from traces import finished_steps
+
+NOTHING = Steps(np.empty(0, np.intp), np.empty(0, np.intp))  # to train on
 
 
 class Answers(NamedTuple):
@@ -142,7 +144,7 @@ class VirtualClients:
                 try:
                     examples = own_test(self.data, job.client)
                     opened = open_memory(job, self.recall(job.memory))
-                    rule = begin(start[None], [Plan(job, [], 0, *opened)])
+                    rule = begin(start[None], [Plan(job, NOTHING, 0, *opened)])
                     self.model.load(rule.personal()[0])
                     loss, accuracy = evaluate(self.model, examples)
                 except Exception as error:  # one client's fault must not end the round

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from clients.batches import batches
-from clients.flat import FlatModel
+from clients.flat import FlatModel, one_thread
 from strategies.parameters import FloatVector
 from tasks import Examples, FederatedData
 
@@ -47,15 +47,11 @@ class CentralTrainer:
         rng = np.random.default_rng([self.seed, *b"central", server_round])
         self.model.load(weights)
         y = self.model.vector
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # as at the clients: the result does not depend on the number of cores
-        try:
-            for rows in batches(len(labels), batch_size, iterations, rng):
+        with one_thread():  # as at the clients: the result does not depend on the number of cores
+            for rows in batches(len(labels), batch_size, iterations, rng).split():
                 batch = torch.from_numpy(x[rows]), torch.from_numpy(labels[rows])
                 gradient, _ = self.model.gradient(y, batch)
                 y.sub_(gradient, alpha=learning_rate)
-        finally:
-            torch.set_num_threads(threads)
         return y.numpy().copy()
 
     def _examples(self, members: NDArray[np.intp]) -> Examples:

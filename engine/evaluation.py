@@ -17,6 +17,8 @@ from clients.flat import FlatModel
 from strategies import Roster
 from tasks import Examples, FederatedData
 
+LIMIT = 1_000_000  # examples of the training loss
+
 
 class GlobalEvaluator:
     """Loss and accuracy of the global weights; an `evaluate_fn` for this project's and Flower's strategies.
@@ -61,9 +63,21 @@ class GlobalEvaluator:
         return loss, metrics
 
     def train_loss(self, arrays: list[NDArray[Any]]) -> float:
-        """F(w) = sum_k p_k F_k(w): the mean loss over the training data of all members."""
+        """F(w) = sum_k p_k F_k(w): the mean loss over the training data of all members.
+
+        Where these are more than `LIMIT` examples, it is that of a sample of members, always the same.
+        """
         self._load(arrays)
-        return self._score(self.data.train_set(np.flatnonzero(self.roster.member)))[0]
+        members = np.flatnonzero(self.roster.member)
+        if self.data.sizes[members].sum() > LIMIT:
+            members = np.random.default_rng([*b"train-loss"]).permutation(members)
+            members = np.sort(members[np.cumsum(self.data.sizes[members]) <= LIMIT])
+        total, count = 0.0, 0
+        for start in range(0, len(members), 1000):  # the examples of all would be there twice
+            examples = self.data.train_set(members[start : start + 1000])
+            if n := len(examples[1]):
+                total, count = total + n * self._score(examples)[0], count + n
+        return total / count if count else math.nan
 
     def _load(self, arrays: list[NDArray[Any]]) -> None:
         self.model.load(np.concatenate([np.ravel(a) for a in arrays]))

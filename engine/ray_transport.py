@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 import logging
 import os
@@ -58,16 +59,20 @@ class RayClients(VirtualClients):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.shared = AttachedRows()
+        gc.freeze()  # or the garbage collector would search all of torch again and again
 
     def node(self) -> str:
         """Return the machine that this worker runs on, as Ray names it."""
         return cast(str, ray.get_runtime_context().get_node_id())
 
     def fit_into(
-        self, weights: NDArray[Any], jobs: list[Job], lease: Lease
+        self, weights: NDArray[Any], jobs: list[tuple[Any, ...]], lease: Lease
     ) -> tuple[Answers, tuple[int, ...]]:
-        """Train into memory that the driver shares; the answers without vectors, and the shape of these."""
-        answers = self.fit(weights, jobs, self.shared.open(lease))
+        """Train into memory that the driver shares; the answers without vectors, and the shape of these.
+
+        The jobs come as plain tuples, which Ray serialises in half the time.
+        """
+        answers = self.fit(weights, [Job(*job) for job in jobs], self.shared.open(lease))
         return answers._replace(vectors=np.empty((0, 0), np.float32)), answers.vectors.shape
 
     def recall(self, memory: Any) -> Memory | None:
@@ -123,6 +128,7 @@ class RayTransport(VirtualTransport):
         self.shared = SharedRows()
         self.actors = [self._start() for _ in range(num_workers)]
         self._nodes = [actor.node.remote() for actor in self.actors]
+        self._here: dict[int, bool] = {}
 
     def run(self, weights: NDArray[Any], jobs: list[Job]) -> Iterator[Answers]:
         """Have the jobs done by all actors at once; the answers of each as soon as they are there.
@@ -140,7 +146,7 @@ class RayTransport(VirtualTransport):
             actor = self.actors[worker]
             if worker in here:
                 part = lease.part(start, len(hand))
-                calls[actor.fit_into.remote(broadcast, hand, part)] = (
+                calls[actor.fit_into.remote(broadcast, [tuple(job) for job in hand], part)] = (
                     worker,
                     rows[start : start + len(hand)],
                 )
@@ -195,10 +201,12 @@ class RayTransport(VirtualTransport):
 
     def _is_here(self, worker: int) -> bool:
         """Whether an actor runs on this machine."""
-        try:
-            return bool(ray.get(self._nodes[worker]) == self._node)
-        except RayError:  # it has died; its clients will hear of it
-            return False
+        if worker not in self._here:
+            try:
+                self._here[worker] = ray.get(self._nodes[worker]) == self._node
+            except RayError:  # it has died; its clients will hear of it
+                return False
+        return self._here[worker]
 
     def _replace(self, worker: int, error: RayError, hand: list[Job]) -> list[tuple[int, str]]:
         """Start a new actor in the place of one that failed; returns what happened to its clients."""
@@ -206,6 +214,7 @@ class RayTransport(VirtualTransport):
         self.shared.close()  # it may still be writing
         self.actors[worker] = self._start()
         self._nodes[worker] = self.actors[worker].node.remote()
+        self._here.pop(worker, None)
         reason = f"worker failed: {type(error).__name__}"
         return [(job.client, reason) for job in hand]
 

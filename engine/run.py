@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from flwr.common import parameters_to_ndarrays
 from rich.console import Console
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 import strategies
@@ -131,7 +133,7 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
         "batch-size": settings.batch_size,
         "learning-rate": settings.learning_rate,
     }
-    general = (experiment.initial, _with_farewells(availability), defaults, experiment.trace.lost)
+    general = (experiment.initial, availability, defaults, experiment.trace.lost)
     player = (experiment.data, experiment.build_model, settings.seed)
     cohort = (settings.cohort, settings.cohort_size)
     if settings.engine == "inline":
@@ -175,7 +177,7 @@ def drive(
             )
             server = RoundServer(strategy, manager, transport, settings.evaluate_every, observers)
             start = time.perf_counter()
-            with stopping_on_interrupt(server, console), suppress(KeyboardInterrupt):
+            with _undisturbed(), stopping_on_interrupt(server, console), suppress(KeyboardInterrupt):
                 server.fit(settings.num_rounds, timeout)
             seconds = time.perf_counter() - start
     finally:
@@ -204,15 +206,20 @@ def drive(
     return summary
 
 
-def _with_farewells(availability: Callable[[int], RoundAvailability]) -> Callable[[int], RoundAvailability]:
-    """Let a client answer once more in the round in which it departs, see strategies/farewells.py."""
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep what costs milliseconds a round out of the rounds.
 
-    def at(t: int) -> RoundAvailability:
-        now = availability(t)
-        leaving = availability(t - 1).member & ~now.member if t > 1 else False
-        return now._replace(completion=np.where(leaving, np.float32(1), now.completion))
-
-    return at
+    Threads of BLAS wait for their next task in a loop, and take the cores away from the clients; and the
+    garbage collector would search all that was imported again and again.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        with threadpool_limits(1, "blas"):
+            yield
+    finally:
+        gc.unfreeze()
 
 
 def _tell_time(trace: Trace, record: dict[str, Any]) -> None:

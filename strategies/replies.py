@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.common import Code, FitRes, Parameters
@@ -89,8 +89,7 @@ class Replies:
         return total
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One reply that passed the checks that need no other reply."""
 
     client: int

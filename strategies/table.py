@@ -209,8 +209,10 @@ class SummedTable(ClientTable):
         """row_k := factors_k delta_k; total += new - old (FedLaAvg, Algorithm 1, line 9)."""
         for part, deltas in replies.blocks():
             clients = replies.clients[part]
-            new = (factors[part, None] * deltas).astype(self.dtype)
-            self.total += np.subtract(new, self.read(clients), dtype=np.float64).sum(axis=0)
+            deltas *= factors[part, None]
+            new = deltas.astype(self.dtype)  # as it is kept, so that the sum is that of the rows
+            np.subtract(new, self.read(clients), out=deltas, dtype=np.float64)
+            self.total += np.ones(len(clients)) @ deltas
             self.write(clients, new)
 
     def drop(self, client: int) -> Rows:

@@ -196,3 +196,5 @@ def test_the_fastest_way_is_one_that_works() -> None:
     assert chosen(nn.Linear(6, 3), cohort="vmap")[0] == "vmap"
     assert chosen(nn.Linear(6, 3), cohort="vmap", size=3) == ("vmap", 3)
     assert chosen(nn.Linear(6, 3), cohort="loop") == ("loop", 1)
+    with pytest.raises(ValueError, match="cohort vmap: the model does not allow it"):
+        chosen(nn.Linear(6, 6), nn.Dropout(), nn.Linear(6, 3), cohort="vmap")

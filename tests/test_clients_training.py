@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from clients.batches import batches
+from clients.batches import batches as draw_batches
 from clients.evaluation import evaluate
 from clients.flat import FlatModel
 from clients.training import Job, draws, planned_steps
@@ -74,6 +74,16 @@ def ordinary(module: nn.Module, client: int, chosen: list[np.ndarray], rate: flo
 
 
 # Batches
+
+
+def batches(n: int, size: int, steps: int, rng: np.random.Generator) -> list[np.ndarray]:
+    return draw_batches(n, size, steps, rng).split()
+
+
+@given(n=st.integers(1, 5000))
+def test_batches_are_padded_by_a_quarter_at_most(n: int) -> None:
+    padded = draw_batches(n, 0, 1, np.random.default_rng(0)).padded
+    assert n <= padded <= 1.25 * n
 
 
 @given(n=st.integers(1, 60), size=st.integers(0, 70), steps=st.integers(1, 40), seed=st.integers(0, 9))

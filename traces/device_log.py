@@ -104,8 +104,8 @@ class DeviceLog:
         if len(overlap):
             i = int(overlap[0])
             raise ValueError(
-                f"{place(int(order[i + 1]))}: the session from {start[i + 1]:.13g} s begins before the device's "
-                f"session from {start[i]:.13g} to {end[i]:.13g} s is over, let sessions not overlap"
+                f"{place(int(order[i + 1]))}: the session from {start[i + 1]:.13g} s begins before the "
+                f"device's session from {start[i]:.13g} to {end[i]:.13g} s is over, let sessions not overlap"
             )
         goes_on = np.append(same & (start[1:] == end[:-1]), False)
         stops = np.flatnonzero(~goes_on)
@@ -197,4 +197,6 @@ def check_session(place: str, start: float, end: float) -> None:
     if start < 0:
         raise ValueError(f"{place}: the session begins at {start:.13g} s, give times from 0 on")
     if not start < end:
-        raise ValueError(f"{place}: the session begins at {start:.13g} s but ends at {end:.13g} s, end it later")
+        raise ValueError(
+            f"{place}: the session begins at {start:.13g} s but ends at {end:.13g} s, end it later"
+        )
