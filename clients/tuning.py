@@ -21,7 +21,7 @@ from clients.stacked import linear_layers
 SIZES = {"stacked": [2, 4, 8, 16, 32, 64, 128], "vmap": [8, 32]}  # of cohorts, on the CPU
 GPU_SIZES = [16, 64, 256]
 WORTH = 1.2  # how much faster than the loop another way must be: near that, noise would choose
-CLOSE = 0.93  # among ways this near to the fastest, the largest cohort has the fewest calls
+CLOSE = 0.93  # among ways this near to the fastest, the smallest cohort leaves most of the cache to others
 _MEMORY = 1 << 26  # numbers in the weights or in the inputs of a cohort that is tried (256 MB)
 _SECONDS = 0.003  # a candidate is measured for, at least
 
@@ -81,7 +81,7 @@ def choose(
     loop = speeds.pop(("loop", 1), 0.0)
     least = max(WORTH * loop, CLOSE * max(speeds.values(), default=0.0))
     fast = [way for way, speed in speeds.items() if speed >= least]
-    return max(fast, key=lambda way: way[1]) if fast else ("loop", size or 1)
+    return min(fast, key=lambda way: way[1]) if fast else ("loop", size or 1)
 
 
 def _ways(model: FlatModel, cohort: str) -> tuple[str, ...]:

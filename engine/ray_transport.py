@@ -153,16 +153,22 @@ class RayTransport(VirtualTransport):
                 start += len(hand)
             else:
                 calls[actor.fit.remote(broadcast, hand)] = (worker, rows[:0])
+        return self._answers(calls, hands)
+
+    def _answers(
+        self, calls: dict[Any, tuple[int, NDArray[np.float32]]], hands: dict[int, list[Job]]
+    ) -> Iterator[Answers]:
+        """Wait for calls; each comes with its worker and the rows that it writes to, if it does."""
         for call in as_completed(calls):
-            worker, written = calls[call]
+            worker, rows = calls[call]
             try:
                 found = ray.get(call)
             except RayError as error:
                 yield Answers(rows[:0], [], [], self._replace(worker, error, hands[worker]))
             else:
-                if worker in here:
+                if len(rows):
                     found, (count, width) = found
-                    found = found._replace(vectors=written[:count, :width])
+                    found = found._replace(vectors=rows[:count, :width])
                 yield found
 
     def keep(self, memory: Memory) -> Any:

@@ -55,6 +55,7 @@ class RoundServer(Server):
         self.transport, self.evaluate_every, self.observers = transport, evaluate_every, observers
         self.trace_manager = client_manager
         self.stopping = False
+        self._seconds_to_report = 0.0
 
     def fit(self, num_rounds: int, timeout: float | None = None) -> tuple[History, float]:
         """Run the rounds.
@@ -98,6 +99,7 @@ class RoundServer(Server):
             results, failures = (
                 self.transport.fit(server_round, instructions, timeout) if instructions else ([], [])
             )
+        record["seconds"] |= self.transport.seconds if instructions else {}
         with _timed(record, "aggregate"):
             aggregated, metrics = self.strategy.aggregate_fit(server_round, results, list(failures))
         if aggregated is not None:
@@ -130,8 +132,12 @@ class RoundServer(Server):
                 record |= {f"client_{key}": value for key, value in _snake(metrics).items()}
 
     def _report(self, record: Record) -> None:
+        """Call the observers; how long they take stands in the record of the next round, as `write`."""
+        record.setdefault("seconds", {})["write"] = self._seconds_to_report
+        start = time.perf_counter()
         for observer in self.observers:
             observer(record)
+        self._seconds_to_report = round(time.perf_counter() - start, 6)
 
 
 def _participation(

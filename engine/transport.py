@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -33,7 +33,16 @@ class ClientFailure(Exception):  # noqa: N818 - an event of the round, handed ov
 
 
 class Transport(Protocol):
-    """Carries the messages of a round, all of them at once."""
+    """Carries the messages of a round, all of them at once.
+
+    Attributes
+    ----------
+    seconds
+        How long each phase of the last `fit` took, where the transport can tell them apart: `broadcast`
+        (until the clients are at work), `train` (until they are done) and `collect`.
+    """
+
+    seconds: Mapping[str, float]
 
     def reachable(self) -> NDArray[np.intp] | None:
         """Clients that can be reached now, in ascending order; None: all of them."""

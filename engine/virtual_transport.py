@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -67,10 +68,14 @@ class VirtualTransport(ABC):
         self.initial, self.availability, self.defaults = initial, availability, dict(defaults)
         self.memories: dict[int, Any] = {}  # what `keep` returned for each client that remembers something
         self.lost = lost
+        self.seconds: Mapping[str, float] = {}
 
     @abstractmethod
     def run(self, weights: NDArray[Any], jobs: list[Job]) -> Iterable[Answers]:
-        """Have the jobs done, all from the same weights, shape (M,)."""
+        """Have the jobs done, all from the same weights, shape (M,).
+
+        When it returns, they are on their way; what it returns waits for the answers.
+        """
 
     @abstractmethod
     def run_evaluation(self, weights: NDArray[Any], jobs: list[Job]) -> Iterable[Scores]:
@@ -97,13 +102,17 @@ class VirtualTransport(ABC):
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
         """Let clients train; clients that got the same weights are served together."""
+        phases = _Phases()
         completion = self.availability(server_round).completion
         lost = self.lost(server_round) if self.lost else np.zeros(len(completion), np.bool_)
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
         results: FitResults = []
         failures: list[ClientFailure] = []
         for weights, jobs in self._jobs(server_round, instructions, completion):
-            for answers in self.run(weights, jobs):
+            waiting = iter(self.run(weights, jobs))
+            phases.end("broadcast")
+            for answers in waiting:
+                phases.end("train")
                 failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
                 for vector, (client, extra, metrics, n), memory in zip(
                     answers.vectors, answers.updates, answers.memories, strict=True
@@ -116,6 +125,8 @@ class VirtualTransport(ABC):
                     layout = self.layout if len(vector) else NO_WEIGHTS
                     parameters = FlatParameters(vector, layout, extra)
                     results.append((proxies[client], FitRes(OK, parameters, n, dict(metrics))))
+                phases.end("collect")
+        self.seconds = phases.seconds
         return results, failures
 
     def evaluate(
@@ -159,6 +170,20 @@ class VirtualTransport(ABC):
         """Free what the transport holds."""
 
 
+class _Phases:
+    """Adds up the time since the last phase."""
+
+    def __init__(self) -> None:
+        self.seconds = {"broadcast": 0.0, "train": 0.0, "collect": 0.0}
+        self._last = time.perf_counter()
+
+    def end(self, phase: str) -> None:
+        """The time until now belongs to this phase."""
+        now = time.perf_counter()
+        self.seconds[phase] = round(self.seconds[phase] + now - self._last, 6)
+        self._last = now
+
+
 class InlineTransport(VirtualTransport):
     """Plays all clients in this process, one after the other: for tests, debugging and machines without Ray.
 
@@ -174,9 +199,9 @@ class InlineTransport(VirtualTransport):
         super().__init__(*args, **kwargs)
         self.clients = clients
 
-    def run(self, weights: NDArray[Any], jobs: list[Job]) -> list[Answers]:
-        """Have the jobs done one after the other."""
-        return [self.clients.fit(weights, jobs)]
+    def run(self, weights: NDArray[Any], jobs: list[Job]) -> Iterator[Answers]:
+        """Have the jobs done, in this process."""
+        yield self.clients.fit(weights, jobs)
 
     def run_evaluation(self, weights: NDArray[Any], jobs: list[Job]) -> list[Scores]:
         """Have clients evaluate, one after the other."""

@@ -1,14 +1,23 @@
 """The same run inline and on Ray, whatever the number of actors."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import SMALL
+from flwr.common import parameters_to_ndarrays
 from hypothesis import given
 from hypothesis import strategies as st
 
+import strategies
+from clients.environment import make_trace
+from config import Settings
+from engine.availability import TraceClientManager, remember
 from engine.ray_transport import deal
+from engine.run import prepare, virtual_transport
+from engine.server import RoundServer
 
 RUN: dict[str, Any] = {
     "strategy": "scheme-c",
@@ -84,3 +93,49 @@ def test_dealing_follows_from_the_work_alone(work: list[float], num_workers: int
     assert hands == deal(list(work), num_workers)
     for hand in hands:
         assert [work[position] for position in hand] == sorted((work[p] for p in hand), reverse=True)
+
+
+METHODS = sorted(set(strategies.STRATEGIES) - {"sequential-sgd"})  # its training is not done by clients
+MIXED: dict[str, Any] = {
+    "trace": "pools:first=8+lost:p=0.1",
+    "num_clients": 12,
+    "partition": "dirichlet:alpha=1",
+    "learning_rate": 0.05,
+    "arrivals": "11=2",
+    "departures": "0=3",
+    "cohort": "stacked",
+    "cohort_size": 5,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_every_method_gives_on_ray_what_it_gives_inline(
+    workers: int, play: Callable[..., Any], ray_cluster: None
+) -> None:
+    """One transport for all methods: starting its actors takes longer than all the rounds."""
+    settings = Settings(**{**SMALL, **MIXED, "engine": "ray", "num_workers": workers})
+    transport = virtual_transport(prepare(settings), remember(make_trace(settings)))
+    try:
+        for method in METHODS:
+            experiment = prepare(replace(settings, strategy=method))
+            transport.memories.clear()
+            manager = TraceClientManager(remember(experiment.trace), transport, settings.seed)
+            records: list[dict[str, Any]] = []
+            server = RoundServer(experiment.strategy, manager, transport, 1, [records.append])
+            server.fit(settings.num_rounds)
+            weights = np.concatenate([a.ravel() for a in parameters_to_ndarrays(server.parameters)])
+            here = play(**MIXED, strategy=method)
+            np.testing.assert_array_equal(weights, here.weights, err_msg=method)
+            assert without_times(records) == without_times(here.records), method
+            assert any(record["active"] for record in here.rounds)
+    finally:
+        transport.close()
+
+
+def test_where_the_time_of_a_round_goes(inline: Any) -> None:
+    phases = ["select", "train", "broadcast", "collect", "aggregate", "evaluate", "write"]
+    for record in inline.rounds:
+        assert sorted(record["seconds"]) == sorted(phases)
+        assert all(seconds >= 0 for seconds in record["seconds"].values())
+        assert record["seconds"]["train"] > 0

@@ -1,0 +1,54 @@
+"""A Ray cluster of two machines (two raylets here): one worker shares memory with the driver, one does not."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+cluster.add_node(num_cpus=1)
+cluster.wait_for_nodes()
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+RUN = ["--num-clients", "8", "--num-rounds", "4", "--trace", "pools:first=8+lost:p=0.1", "--json"]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with subprocess.Popen(
+        [sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+        process.wait(60)
+
+
+def simulate(folder: Path, *flags: str) -> dict:
+    command = [sys.executable, "sim.py", *RUN, "--run-dir", str(folder), "--cohort", "stacked", *flags]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    summary: dict = json.loads(done.stdout.splitlines()[-1])
+    return summary
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["scheme-c", "efl"])  # without and with memory at the clients
+def test_a_cluster_gives_what_one_machine_gives(address: str, tmp_path: Path, strategy: str) -> None:
+    here = simulate(tmp_path, "--engine", "inline", "--strategy", strategy)
+    there = simulate(
+        tmp_path, "--ray-address", address, "--num-workers", "2", "--client-gpus", "0", "--strategy", strategy
+    )
+    assert there["weights_sha256"] == here["weights_sha256"]
+    assert there["client_fits"] == here["client_fits"] > 0

@@ -1,0 +1,109 @@
+"""Memory that is shared with workers: nobody's rows change under their feet, and no file is left behind."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.shared_rows import PREFIX, AttachedRows, SharedRows
+
+FLOAT = np.dtype(np.float32)
+
+
+@pytest.fixture
+def shared() -> SharedRows:
+    made = SharedRows()
+    yield made
+    made.close()
+
+
+def test_what_a_worker_writes_the_driver_reads(shared: SharedRows) -> None:
+    lease, rows = shared.lend(6, 5, FLOAT)
+    rows[:] = 0
+    worker = AttachedRows()
+    part = worker.open(lease.part(1, 3).part(1, 2))
+    assert (part.shape, part.dtype) == ((2, 5), FLOAT)
+    part[:] = [[1], [2]]
+    np.testing.assert_array_equal(rows[:, 0], [0, 0, 1, 2, 0, 0])
+
+
+def test_memory_is_used_again_once_nobody_holds_it(shared: SharedRows) -> None:
+    lease, rows = shared.lend(4, 3, FLOAT)
+    rows[:] = 1
+    kept = rows[2]  # as a strategy might keep a reply
+    del rows
+    other, more = shared.lend(4, 3, FLOAT)
+    assert other.path != lease.path
+    more[:] = 2
+    np.testing.assert_array_equal(kept, 1)
+    del kept
+    assert shared.lend(2, 6, FLOAT)[0].path == lease.path
+    del more
+    larger, _ = shared.lend(400, 300, FLOAT)
+    assert larger.path not in (lease.path, other.path)
+    assert not os.path.exists(lease.path)  # too small to be of use
+
+
+def test_a_worker_follows_to_other_memory(shared: SharedRows) -> None:
+    worker = AttachedRows()
+    for size in (3, 3000, 300_000):
+        lease, rows = shared.lend(2, size, FLOAT)
+        worker.open(lease)[:] = size
+        np.testing.assert_array_equal(rows, size)
+        del rows
+    assert len(worker._maps) == 1
+
+
+def test_views_outlive_the_files() -> None:
+    shared = SharedRows()
+    lease, rows = shared.lend(2, 2, FLOAT)
+    rows[:] = 3
+    shared.close()
+    assert not os.path.exists(lease.path)
+    np.testing.assert_array_equal(rows, 3)
+
+
+def test_files_of_a_killed_process_are_removed(shared: SharedRows) -> None:
+    code = """
+import sys, numpy as np
+from engine.shared_rows import SharedRows
+lease, rows = SharedRows().lend(2, 2, np.dtype(np.float32))
+print(lease.path, flush=True)
+sys.stdin.read()
+"""
+    root = Path(__file__).parents[1]
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        path = process.stdout.readline().strip()
+        old = time.time() - 3600
+        os.utime(path, (old, old))
+        SharedRows().close()
+        assert os.path.exists(path)  # its process lives
+        process.kill()
+        process.wait()
+    assert Path(path).name.startswith(PREFIX)
+    SharedRows().close()
+    assert not os.path.exists(path)
+
+
+def test_without_room_in_shared_memory_the_rows_lie_in_a_temporary_file(
+    shared: SharedRows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reserve = os.posix_fallocate
+
+    def full(descriptor: int, offset: int, size: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith("/dev/shm"):
+            raise OSError(28, "No space left on device")
+        reserve(descriptor, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    lease, rows = shared.lend(2, 2, FLOAT)
+    assert Path(lease.path).parent == tmp_path
+    AttachedRows().open(lease)[:] = 4
+    np.testing.assert_array_equal(rows, 4)
