@@ -81,11 +81,15 @@ class Replies:
     def weighted_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """sum_k coefficients_k delta_k in float64, shape (M,).
 
-        Clients are added in ascending order, whatever the order in which they answered.
+        Clients are added in ascending order, whatever the order in which they answered; a few columns at a
+        time, so that what is converted stays in the cache.
         """
-        total = np.zeros(self.vectors.shape[1])
-        for part, deltas in self.blocks():
-            total += coefficients[part] @ deltas
+        total = np.empty(self.vectors.shape[1])
+        width = max(1024, 2 * _BLOCK // max(1, len(self)))
+        for start in range(0, len(total), width):
+            part = slice(start, start + width)
+            deltas = np.subtract(self.vectors[:, part], self.origin[part], dtype=np.float64)
+            total[part] = coefficients @ deltas
         return total
 
 

@@ -1,4 +1,4 @@
-"""A Ray cluster of two machines (two raylets here): one worker shares memory with the driver, one does not."""
+"""A Ray cluster of two raylets: one worker shares memory with the driver, as on its machine, one does not."""
 
 import json
 import os
