@@ -1,14 +1,13 @@
 """The base of every strategy: a Flower `Strategy` for clients that come and go.
 
 A method overrides `update`, and where it needs them `setup`, `select`, `shared_task`, `task`, `empty_round`,
-`on_arrival` and `on_departure`, and names its state in `saved`; everything about Flower, about whose reply
-counts and about who is a member happens here.
+`on_arrival` and `on_departure`, and names its state in `saved`; everything about Flower and about whose reply
+counts happens here, and in members.py what happens when clients come and go.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,10 +16,11 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from strategies.departures import LossTracker, judge
+from strategies.departures import LossTracker
 from strategies.evaluation import ServerEvaluated
-from strategies.farewells import Farewells, event
-from strategies.interfaces import AvailabilityManager, EvaluateFn, Task
+from strategies.farewells import Farewells
+from strategies.interfaces import EvaluateFn, Task
+from strategies.members import WithMembers
 from strategies.options import Options
 from strategies.parameters import FlatParameters, FloatVector, Layout, read_parameters
 from strategies.replies import Candidate, Replies, collect, read_reply
@@ -28,7 +28,7 @@ from strategies.roster import Roster
 from strategies.state import State, Stateful, take
 
 
-class FlexibleStrategy(Stateful, ServerEvaluated):
+class FlexibleStrategy(WithMembers, Stateful, ServerEvaluated):
     """A federated method that handles incomplete, inactive, arriving and departing clients.
 
     Parameters
@@ -61,7 +61,7 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     """
 
     options_type: ClassVar[type[Options]] = Options
-    saved: ClassVar[tuple[str, ...]] = ("weights", "round", "learning_rate", "roster", "losses", "_departing")
+    saved: ClassVar[tuple[str, ...]] = ("weights", "round", "learning_rate", "roster", "losses", "departing")
     reply_arrays: ClassVar[int] = 0  # arrays of the method's own that a client sends after the weights
     rule: str = "sgd"  # how a client does a local step, see clients/rules.py
     client_memory: bool = False  # whether clients remember something, see clients/memory.py
@@ -88,8 +88,8 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         self.rejected: list[tuple[str, str]] = []
         self.events: list[dict[str, Any]] = []
         self.measured: dict[str, Any] = {}
-        self._departing: list[int] = []
-        self._farewells = Farewells()
+        self.departing: list[int] = []
+        self.farewells = Farewells()
         self._sent = self._pack()
         self.setup()
 
@@ -141,49 +141,6 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
             raise ValueError(f"{count + len(extra)} arrays where {count + self.reply_arrays} are expected")
         return vector, extra
 
-    def on_arrival(self, client: int) -> None:
-        """Adapt the method's state to a new member (it is in the roster already)."""
-
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Adapt the method's state to a departure; `keep` tells that the client stays in the objective."""
-
-    def leaves_memory(self, client: int) -> bool:
-        """Whether a client that leaves the objective is asked once more, for what it remembers."""
-        return False
-
-    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
-        """Take in what a client that has left remembered, shape (M,); None: it did not answer.
-
-        This comes after `on_departure`, at the end of the same round and before its `update`.
-        """
-
-    # Members
-
-    def arrive(self, client: int) -> None:
-        """Admit a client before the current round: the objective shifts to include its data."""
-        kept = self.roster.member[client]
-        self.roster.arrive(client, self.round)
-        if not kept:
-            self.on_arrival(client)
-        if self.round > 1:
-            self.events.append({"event": "arrival", "client": client})
-
-    def depart(self, client: int) -> None:
-        """Let a client go before the current round, with or without its part of the objective."""
-        if self.roster.gone[client]:
-            return
-        event: dict[str, Any] = {"event": "departure", "client": client, "objective": self.options.departure}
-        if self.options.departure == "auto":
-            gamma = self.losses.gamma(client)
-            event |= judge(gamma, self.round - 1, self.options.num_rounds, self.options.departure_constant)
-        keep, member = event["objective"] == "include", self.roster.member[client]
-        self.roster.depart(client, self.round, keep)
-        if member:
-            if not keep and self.leaves_memory(client):
-                self._farewells.leaving.append(client)
-            self.on_departure(client, keep)
-        self.events.append(event)
-
     # Flower's side
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
@@ -195,22 +152,7 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Bring the roster up to date, select clients and tell them what to do."""
         self._begin(server_round, parameters)
-        founding = self.roster.num_members == 0
-        if isinstance(client_manager, AvailabilityManager):
-            arrived, departed = client_manager.membership_changes(server_round)
-            for client in departed.tolist():
-                self.depart(client)
-            for client in arrived.tolist():
-                self.arrive(client)
-            available = client_manager.available(server_round)
-            available = available[~self.roster.gone[available]]
-            proxy: Callable[[int], ClientProxy] = client_manager.proxy
-        else:
-            proxies = self._meet(client_manager)
-            available, proxy = np.array(sorted(proxies), np.intp), proxies.__getitem__
-            available = available[~self.roster.gone[available]]
-        if founding:  # there is no old objective that the first members could be late for
-            self.roster.joined[:] = 0
+        available, proxy = self.meet(client_manager)
         self.selected = self.select(available)
         rate = self.options.lr_schedule(
             self.options.learning_rate, server_round, self.roster.shift, self.options.local_steps
@@ -220,7 +162,7 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         asked = [
             (proxy(client), self._own_task(client).added_to(common)) for client in self.selected.tolist()
         ]
-        return asked + self._farewells.ask(common, self.roster.accepted, proxy)
+        return asked + self.farewells.ask(common, self.roster.accepted, proxy)
 
     def aggregate_fit(
         self,
@@ -230,7 +172,7 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Update the global weights from the active replies; without any they stay, as a rule."""
         if server_round == self.round:
-            results = self._take_leave(server_round, results)
+            results = self.take_leave(server_round, results, self.layout.size)
         candidates = self._check(server_round, results)
         replies = collect(candidates, self._sent.vector)
         self.active = replies.clients
@@ -264,24 +206,11 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     def _begin(self, server_round: int, parameters: Parameters) -> None:
         self.round = server_round
         self.events, self.rejected, self.measured = [], [], {}
-        self.active, self._farewells.leaving = np.empty(0, np.intp), []
+        self.active, self.farewells.leaving = np.empty(0, np.intp), []
         # the server, or a wrapper such as differential privacy, may have changed them
         if parameters is not self._sent:
             self.weights = read_parameters(parameters, self.layout)[0].astype(np.float64)
             self._sent = self._pack()
-        for client in sorted(self._departing):
-            self.depart(client)
-        self._departing = []
-
-    def _meet(self, client_manager: ClientManager) -> dict[int, ClientProxy]:
-        """Return the proxies of a stock client manager by index; clients never seen before arrive."""
-        proxies: dict[int, ClientProxy] = {}
-        for name, proxy in sorted(client_manager.all().items()):
-            client = self.roster.register(name)
-            proxies[client] = proxy
-            if not self.roster.gone[client] and not self.roster.member[client]:
-                self.arrive(client)
-        return proxies
 
     def _own_task(self, client: int) -> Task:
         task = self.task(client) or Task()
@@ -289,19 +218,6 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
             return task
         accepted = int(self.roster.accepted[client])
         return Task(task.arrays, (*task.config, ("last-accepted", accepted)))
-
-    def _take_leave(
-        self, server_round: int, results: list[tuple[ClientProxy, FitRes]]
-    ) -> list[tuple[ClientProxy, FitRes]]:
-        """Take in the answers of those who leave; the results of the others."""
-        answers, others, rejected = self._farewells.hear(
-            server_round, results, self.roster.find, self.layout.size
-        )
-        self.rejected += rejected
-        for client, memory in answers.items():
-            self.on_farewell(client, memory)
-            self.events.append(event(client, memory))
-        return others
 
     def _check(self, server_round: int, results: list[tuple[ClientProxy, FitRes]]) -> dict[int, Candidate]:
         """Keep the active replies; name the others in `rejected`.
@@ -318,8 +234,8 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
                 if client in candidates:
                     raise ValueError("second reply in one round")
                 on_time = result.metrics.get("round", server_round) == server_round
-                if result.metrics.get("departing") and on_time and client not in self._departing:
-                    self._departing.append(client)
+                if result.metrics.get("departing") and on_time and client not in self.departing:
+                    self.departing.append(client)
                 candidates[client] = read_reply(
                     client, result, server_round, self.decode, self.work.planned_steps
                 )
