@@ -127,12 +127,6 @@ def test_local_epochs_are_steps_by_each_clients_size(play: Callable[..., Any]) -
     assert played.rounds[0]["steps"] == (-(-sizes // 50)).tolist()
 
 
-def test_seconds_of_each_phase(play: Callable[..., Any]) -> None:
-    for record in play().rounds:
-        assert list(record["seconds"]) == ["select", "train", "aggregate", "evaluate"]
-        assert all(seconds >= 0 for seconds in record["seconds"].values())
-
-
 @pytest.mark.parametrize("method", ["mimic", "fedlaavg"])
 def test_memory_at_the_clients_gives_what_memory_at_the_server_gives(
     play: Callable[..., Any], method: str
