@@ -78,17 +78,20 @@ class Replies:
             part = slice(start, start + rows)
             yield part, np.subtract(self.vectors[part], self.origin, dtype=np.float64)
 
+    def columns(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+        """Yield `deltas` of all clients for a few weights at a time: sums over clients stay in the cache."""
+        width = max(1024, _BLOCK // max(1, len(self)))
+        for start in range(0, self.vectors.shape[1], width):
+            part = slice(start, start + width)
+            yield part, np.subtract(self.vectors[:, part], self.origin[part], dtype=np.float64)
+
     def weighted_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """sum_k coefficients_k delta_k in float64, shape (M,).
 
-        Clients are added in ascending order, whatever the order in which they answered; a few columns at a
-        time, so that what is converted stays in the cache.
+        Clients are added in ascending order, whatever the order in which they answered.
         """
         total = np.empty(self.vectors.shape[1])
-        width = max(1024, 2 * _BLOCK // max(1, len(self)))
-        for start in range(0, len(total), width):
-            part = slice(start, start + width)
-            deltas = np.subtract(self.vectors[:, part], self.origin[part], dtype=np.float64)
+        for part, deltas in self.columns():
             total[part] = coefficients @ deltas
         return total
 

@@ -50,6 +50,9 @@ class TableOptions(Options):
             raise ValueError(f"table-memory is {self.table_memory}; it cannot be negative")
 
 
+ALL = slice(None)
+
+
 class ClientTable(Stateful):
     """Rows of M numbers by client; that of a client without one reads as zeros.
 
@@ -93,18 +96,20 @@ class ClientTable(Stateful):
         # Mapped anew each time: pages of a mapping that stays would count as memory of this process.
         return np.memmap(self._file, self.dtype, "r", shape=(len(self), self.width))
 
-    def read(self, clients: Clients) -> Rows:
-        """Copy the rows of clients, shape (K, M)."""
+    def read(self, clients: Clients, columns: slice = ALL) -> Rows:
+        """Copy the rows of clients, or some columns of them; zeros where there is none."""
         at = self._rows_of(clients)
         found = at >= 0
         if found.all():
-            return np.asarray(self.rows[at])
-        rows = np.zeros((len(clients), self.width), self.dtype)
-        rows[found] = self.rows[at[found]]
+            return np.asarray(self.rows[at, columns])
+        rows = np.zeros((len(clients), self.width), self.dtype)[:, columns]
+        rows[found] = self.rows[at[found], columns]
         return rows
 
-    def write(self, clients: Clients, rows: Rows) -> None:
+    def write(self, clients: Clients, rows: Rows, columns: slice = ALL) -> None:
         """Overwrite the rows of clients, making those that are missing.
+
+        Some columns only can be written where all rows exist and lie in memory, see `admit`.
 
         Raises
         ------
@@ -113,9 +118,20 @@ class ClientTable(Stateful):
         """
         self._admit(clients[self._rows_of(clients) < 0])
         if self._file is None:
-            self._in_memory[self._row[clients]] = rows
+            self._in_memory[self._row[clients], columns] = rows
         else:
             self._write_file(self._file, self._row[clients], rows)
+
+    def admit(self, clients: Clients) -> bool:
+        """Make rows of zeros for clients that have none; whether all rows lie in memory."""
+        new = clients[self._rows_of(clients) < 0]
+        self._admit(new)
+        if self._file is None:
+            self._in_memory[self._row[new]] = 0
+            return True
+        for client in new.tolist():
+            self._write_file(self._file, self._row[[client]], np.zeros((1, self.width), self.dtype))
+        return False
 
     def drop(self, client: int) -> Rows:
         """Forget a client; the row that it had, shape (M,)."""
@@ -207,13 +223,22 @@ class SummedTable(ClientTable):
 
     def replace(self, replies: Replies, factors: NDArray[np.float64]) -> None:
         """row_k := factors_k delta_k; total += new - old (FedLaAvg, Algorithm 1, line 9)."""
-        for part, deltas in replies.blocks():
-            clients = replies.clients[part]
-            deltas *= factors[part, None]
-            new = deltas.astype(self.dtype)  # as it is kept, so that the sum is that of the rows
-            np.subtract(new, self.read(clients), out=deltas, dtype=np.float64)
-            self.total += np.ones(len(clients)) @ deltas
-            self.write(clients, new)
+        if self.admit(replies.clients):
+            for columns, deltas in replies.columns():
+                self.total[columns] += self._replaced(replies.clients, columns, deltas, factors)
+        else:  # a file is written by whole rows
+            for part, deltas in replies.blocks():
+                self.total += self._replaced(replies.clients[part], ALL, deltas, factors[part])
+
+    def _replaced(
+        self, clients: Clients, columns: slice, deltas: NDArray[np.float64], factors: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Overwrite some columns of rows; sum of the changes. `deltas` becomes working memory."""
+        deltas *= factors[:, None]
+        new = deltas.astype(self.dtype)  # as it is kept, so that the sum is that of the rows
+        np.subtract(new, self.read(clients, columns), out=deltas, dtype=np.float64)
+        self.write(clients, new, columns)
+        return np.ones(len(clients)) @ deltas
 
     def drop(self, client: int) -> Rows:
         """Forget a client, in the sum too."""
