@@ -72,5 +72,5 @@ class Elastic(SGD):
             total += self.state["residual"]
         if not bool(torch.isfinite(total).all()):  # it would be lost among the entries that are kept
             raise ValueError("the update is not finite; is the learning rate too high?")
-        sent = ternary(total, float(self.config["sparsity"]), str(self.config["ties"]))
+        sent = ternary(total, int(self.config["kept"]), str(self.config["ties"]))
         return sent, total - sent

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
 
 
-def ternary(vector: Tensor, sparsity: float, ties: str = "exact") -> Tensor:
+def ternary(vector: Tensor, k: int, ties: str = "exact") -> Tensor:
     """ST(T) of vectors (..., M), each for itself (Ma et al., EFL, Algorithm 2)."""
-    k, size = max(math.floor(vector.shape[-1] * sparsity + 1e-9), 1), vector.abs()
+    size = vector.abs()
     edge = size.kthvalue(size.shape[-1] - k + 1, dim=-1, keepdim=True).values
     mask = size >= edge
     if ties == "exact":
         above, tied = size > edge, size == edge
         room = k - above.sum(dim=-1, keepdim=True)
         mask = above | (tied & (tied.cumsum(dim=-1) <= room))
-    magnitude = (size * mask).sum(dim=-1, keepdim=True) / k
+    total = (size * mask).sum(dim=-1, keepdim=True)
+    if ties == "mean":
+        total = total - edge * (mask.sum(dim=-1, keepdim=True) - k)
+    magnitude = total / k
     return magnitude * vector.sign() * mask
 
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gc
 import heapq
-import logging
-import os
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -20,12 +17,11 @@ from torch import nn
 from clients.memory import Memory
 from clients.training import Job, planned_steps
 from clients.virtual import Answers, Scores, VirtualClients
+from engine.ray_cluster import start_ray
 from engine.shared_rows import AttachedRows, Lease, SharedRows
 from engine.virtual_transport import VirtualTransport
 from tasks import FederatedData
 
-ROOT = str(Path(__file__).parents[1])
-NO_CODE = ["/runs", "/data", "/.git", "/.venv", "/tests", "/experiments", "/docs"]  # for other machines
 SMALL = 1 << 16  # bytes; Ray sends arguments of up to 100 kB with the call
 
 
@@ -236,32 +232,3 @@ def as_completed(calls: Collection[Any]) -> Iterator[Any]:
 def _broadcast(weights: NDArray[Any]) -> Any:
     """Put weights into the object store once; small ones are sent with each call, which is faster."""
     return weights if weights.nbytes <= SMALL else ray.put(weights)
-
-
-def start_ray(num_workers: int, address: str = "") -> None:
-    """Start Ray on this machine, quietly, with room for `num_workers` actors (0: one a CPU core).
-
-    With an address, connect to the cluster that runs there; its machines get this project's code.
-
-    Raises
-    ------
-    ValueError
-        There is no cluster.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's next default; else it warns
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address:
-        code = {"working_dir": ROOT, "excludes": NO_CODE}
-        try:
-            ray.init(address, runtime_env=code, **quiet)
-        except (ConnectionError, ValueError) as error:
-            raise ValueError(f"ray-address {address}: {error}") from None
-        return
-    paths = [ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
-    ray.init(
-        num_cpus=max(num_workers, os.cpu_count() or 1) if num_workers else None,
-        include_dashboard=False,
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
-        **quiet,
-    )

@@ -29,15 +29,15 @@ from strategies.options import Options, choose, positive
 from strategies.parameters import FlatParameters, FloatVector, read_arrays
 from strategies.replies import Replies
 from strategies.schemes import scheme_c
-from strategies.ternary import TIES, ternary, unpack
+from strategies.ternary import ROUNDINGS, TIES, kept, ternary, unpack
 
 Vector = NDArray[np.float64]
 
 
-def feed_back(residual: Vector, change: Vector, sparsity: float, ties: str) -> tuple[Vector, Vector]:
+def feed_back(residual: Vector, change: Vector, k: int, ties: str) -> tuple[Vector, Vector]:
     """out = ST(RG + change) and the new RG = RG + change - out: nothing is lost, only postponed."""
     total = residual + change
-    out = ternary(total, sparsity, ties)
+    out = ternary(total, k, ties)
     return out, total - out
 
 
@@ -57,7 +57,9 @@ class EFLOptions(Options):
     compress
         `false` sends local weights as FedAvg does, and the server applies what it got.
     ties
-        Entries of equal size: `exact` keeps k entries, `paper` all, see `strategies.ternary`.
+        Entries of equal size: `exact` keeps k entries, `paper` and `mean` all, see `strategies.ternary`.
+    rounding
+        What k is where n q is not whole: `floor` or `ceil`.
     apply
         `ternary` moves the global model by ST(A). `full` is Algorithm 1 as printed: the clients' model moves
         by ST(A), that of the server by A. The server's is evaluated, the clients' is what a run ends with.
@@ -81,6 +83,7 @@ class EFLOptions(Options):
     elasticity: float = 1.0
     compress: bool = True
     ties: str = "exact"
+    rounding: str = "floor"
     apply: str = "ternary"
     empty: str = "skip"
     fisher_batches: int = 4
@@ -97,6 +100,7 @@ class EFLOptions(Options):
         if self.fisher_batches < 0:
             raise ValueError(f"fisher-batches is {self.fisher_batches}; it cannot be negative")
         choose("ties", self.ties, TIES)
+        choose("rounding", self.rounding, tuple(ROUNDINGS))
         choose("apply", self.apply, ("ternary", "full"))
         choose("empty", self.empty, ("skip", "literal"))
         choose("abandon", self.abandon, ("off", "auto"))
@@ -123,6 +127,7 @@ class EFL(FlexibleStrategy):
 
     def setup(self) -> None:
         """Start with RG = U = V = 0."""
+        self.kept = kept(self.layout.size, self.options.sparsity, self.options.rounding)  # k
         self.residual: Vector = np.zeros(self.layout.size)  # RG
         self.precision: Vector = np.zeros(self.layout.size)  # U
         self.weighted: Vector = np.zeros(self.layout.size)  # V
@@ -149,7 +154,7 @@ class EFL(FlexibleStrategy):
             config=(
                 ("lambda", options.elasticity),
                 ("compress", options.compress),
-                ("sparsity", options.sparsity),
+                ("kept", self.kept),
                 ("ties", options.ties),
                 ("fisher-batches", options.fisher_batches),
             ),
@@ -221,7 +226,7 @@ class EFL(FlexibleStrategy):
         if not self.options.compress:
             self.weights += change
             return
-        out, self.residual = feed_back(self.residual, change, self.options.sparsity, self.options.ties)
+        out, self.residual = feed_back(self.residual, change, self.kept, self.options.ties)
         self.weights += out
         if self.options.apply == "full":
             self.drift = self.drift + self.residual  # A - out

@@ -12,39 +12,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-TIES = ("exact", "paper")
+TIES = ("exact", "paper", "mean")
+ROUNDINGS = {"floor": lambda x: math.floor(x + 1e-9), "ceil": lambda x: math.ceil(x - 1e-9)}
 HEAD = 8  # bytes of the magnitude, a little-endian float64
 
 
-def kept(size: int, sparsity: float) -> int:
-    """k = max(floor(n q), 1) of n entries; 100 * 0.29 means 29, though it is less in floating point."""
-    return max(math.floor(size * sparsity + 1e-9), 1)
+def kept(size: int, sparsity: float, rounding: str = "floor") -> int:
+    """k = max(floor(n q), 1) of n entries, or the next integer above, as STC's code has it (`ceil`).
+
+    100 * 0.29 means 29, though it is less in floating point.
+    """
+    return max(ROUNDINGS[rounding](size * sparsity), 1)
 
 
-def ternary(vector: NDArray[np.float64], sparsity: float, ties: str = "exact") -> NDArray[np.float64]:
+def ternary(vector: NDArray[np.float64], k: int, ties: str = "exact") -> NDArray[np.float64]:
     """ST(T): the k largest |T_i| become mu sign(T_i), the others 0; mu = (1/k) sum of the |T_i| kept.
 
     Parameters
     ----------
     vector
         T, finite, shape (M,).
-    sparsity
-        q, the share of entries kept. With q = 1 all get the same magnitude: that is not the identity.
+    k
+        How many entries are kept, see `kept`. With all of them, all get the same magnitude: that is not the
+        identity.
     ties
         `exact` keeps k entries, of equal ones those with the lower index. `paper` keeps every |T_i| that is
         at least the k-th largest and still divides by k, which makes more of T than there was: ten equal
-        entries become ten times as large with k = 1.
+        entries become ten times as large with k = 1. `mean` keeps the same, with the mean of the k largest
+        as mu, as the code of Sattler et al. does.
     """
-    k, size = kept(len(vector), sparsity), np.abs(vector)
     if not len(vector):
         return vector.copy()
+    size = np.abs(vector)
     edge = np.partition(size, len(size) - k)[len(size) - k]
     mask = size >= edge
     if ties == "exact":
         above = size > edge
         room = k - above.sum()
         mask = above | ((size == edge) & (np.cumsum(size == edge) <= room))
-    magnitude = size[mask].sum() / k
+    total = size[mask].sum()
+    if ties == "mean":  # of equal ones only as many as fit
+        total -= edge * (mask.sum() - k)
+    magnitude = total / k
     return np.where(mask, magnitude * np.sign(vector), 0.0)
 
 

@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from engine.ray_cluster import start_ray
 
 ROOT = Path(__file__).parents[1]
 CLUSTER = """
@@ -52,3 +55,10 @@ def test_a_cluster_gives_what_one_machine_gives(address: str, tmp_path: Path, st
     )
     assert there["weights_sha256"] == here["weights_sha256"]
     assert there["client_fits"] == here["client_fits"] > 0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1"])
+def test_no_cluster_there(address: str) -> None:
+    """One line, at once: Ray itself would try for minutes."""
+    with pytest.raises(ValueError, match=f"ray-address {re.escape(address)}: "):
+        start_ray(0, address)

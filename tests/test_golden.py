@@ -57,7 +57,7 @@ VALUES = {  # the reference's words for ours
     "units": {"mean": "gradient", "grad": "gradient"},
     "mode": {"perstep": "per-step"},
 }
-# Memory at the clients (mimic-4-client: client_side) is in test_golden_memory.py.
+# Memory at the clients (mimic-4-client: client_side, no_handshake) is in test_golden_memory.py.
 TRANSPORT = {"client_side": True, "handshake": False}
 HYPER = {"vrlsgd-2-warmup": {"warm_up": True}}  # what only the case's name says
 SCHEDULES = {"staircase", "shares", "theorem31_rate", "boost"}
@@ -216,3 +216,11 @@ def test_schedule(schedule: Any) -> None:
 def test_boost_of_the_paper() -> None:
     """3 p at first (Ruan et al. 5.3), then 1.5 p and 1.222 p."""
     np.testing.assert_allclose([boost(t) for t in (1, 2, 3)], [3, 1.5, 1 + 2 / 9])
+
+
+def test_every_case_is_played(request: pytest.FixtureRequest) -> None:
+    """A case of a method that no test file takes would pass without a word."""
+    with open(request.config.getoption("--golden")) as file:
+        methods = {case["method"] for case in json.load(file)["cases"]}
+    elsewhere = {"efl", "ST", "apfl", "pfedme", "schedule"}
+    assert methods <= set(METHODS) | elsewhere

@@ -18,7 +18,6 @@ from clients.training import rule_of
 from strategies import Roster
 
 OPTIONS = {"objective": "departure", "lam": "elasticity", "q": "sparsity"}  # others have our names
-TRANSPORT = {"handshake": False}  # what goes wrong without our protocol
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -29,16 +28,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.param((golden["problems"][case["problem"]], case, name), id=f"{case['id']}-{name}")
             for case in golden["cases"]
             if case["method"] == "efl"
-            for name, variant in case["variants"].items()
-            if not variant["opts"].items() & TRANSPORT.items()
+            for name in case["variants"]
         ]
         metafunc.parametrize("trajectory", cases)
     if "vector" in metafunc.fixturenames:
         cases = [
-            pytest.param((case, ties), id=f"{case['id']}-{ties}")
+            pytest.param((case, name), id=f"{case['id']}-{name}")
             for case in golden["cases"]
             if case["method"] == "ST"
-            for ties in strategies.ternary.TIES
+            for name in case["expect"]
         ]
         metafunc.parametrize("vector", cases)
 
@@ -139,8 +137,9 @@ def test_trajectory(trajectory: Any) -> None:
 
 
 def test_ternary(vector: Any) -> None:
-    """Of the reference's variants `mean` and `ceil`, which are neither the paper's nor ours, none is here."""
-    case, ties = vector
-    T, expected = np.array(case["T"]), case["expect"][f"{ties}/floor"]
-    close(strategies.ternary.ternary(T, case["q"], ties), expected, "server")
-    close(clients.ternary.ternary(torch.from_numpy(T), case["q"], ties).numpy(), expected, "client")
+    case, name = vector
+    ties, rounding = name.split("/")
+    T, expected = np.array(case["T"]), case["expect"][name]
+    k = strategies.ternary.kept(len(T), case["q"], rounding)
+    close(strategies.ternary.ternary(T, k, ties), expected, "server")
+    close(clients.ternary.ternary(torch.from_numpy(T), k, ties).numpy(), expected, "client")

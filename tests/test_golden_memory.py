@@ -1,7 +1,7 @@
 """MimiC's and FedLaAvg's exact trajectories with the memory at the clients: the real strategies and rules.
 
-With memory at the server they are in test_golden.py. Of the reference's variants, `no_handshake` shows what
-goes wrong without our protocol, and is not checked.
+With memory at the server they are in test_golden.py. The reference's variant `no_handshake` shows what goes
+wrong where a client takes every reply for accepted.
 """
 
 import json
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from devices import Device
 from fakes import TableManager
+from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from test_golden import gradient, make_strategy
 
 
@@ -25,10 +26,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         pytest.param((golden["problems"][case["problem"]], case, name), id=f"{case['id']}-{name}")
         for case in golden["cases"]
         if case["method"] in ("mimic", "fedlaavg")
-        for name, variant in case["variants"].items()
-        if variant["opts"].get("handshake", True)
+        for name in case["variants"]
     ]
     metafunc.parametrize("trajectory", cases)
+
+
+def believing(instruction: FitIns, device: Device, v: list[np.ndarray]) -> FitIns:
+    """The task as it were if the server had accepted whatever the client sent last."""
+    memory = device.memory
+    tag = memory.tag if memory.pending is None else memory.pending_tag
+    w = parameters_to_ndarrays(instruction.parameters)[0]
+    config = {**instruction.config, "last-accepted": tag}
+    return FitIns(ndarrays_to_parameters([w, v[tag]] if tag else [w]), config)
 
 
 def close(got: Any, expected: Any, what: str) -> None:
@@ -43,7 +52,7 @@ def test_trajectory(trajectory: Any) -> None:
         Device(client["n"], partial(gradient, problem, k)) for k, client in enumerate(problem["clients"])
     ]
     manager = TableManager()
-    parameters = strategy.initialize_parameters(manager)
+    parameters, v = strategy.initialize_parameters(manager), [np.zeros(len(case["w0"]))]
     for t in range(1, case["rounds"] + 1):
         events = [event for event in case.get("events", []) if event["round"] == t]
         manager.arrived = [event["cid"] for event in events if event["type"] == "arrive"]
@@ -59,6 +68,8 @@ def test_trajectory(trajectory: Any) -> None:
         results = []
         for proxy, instruction in strategy.configure_fit(t, parameters, manager):
             client = int(proxy.cid)
+            if not variant["opts"].get("handshake", True):
+                instruction = believing(instruction, devices[client], v)
             result = devices[client].fit(instruction, steps[client])
             if name == case["primary"] == "client_side":
                 sent = next(r for r in case["replies"][t - 1] if r["cid"] == client)
@@ -66,7 +77,10 @@ def test_trajectory(trajectory: Any) -> None:
             if [t, client] not in case.get("lost", []):
                 n = 0 if [t, client] in case.get("data_less", []) else result.num_examples
                 results.append((proxy, replace(result, num_examples=n)))
+        before = strategy.weights.copy()
         parameters, _ = strategy.aggregate_fit(t, results[::-1], [])
+        if "eta" in case:
+            v.append((before - strategy.weights) / eta)
         close(strategy.weights, variant["w"][t - 1], f"round {t}")
     if variant["opts"].get("client_side"):  # what the clients know, who have not seen the last v
         for client, c in variant["state"]["c"].items():

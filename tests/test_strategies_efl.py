@@ -135,7 +135,7 @@ def test_without_compression_and_elasticity_it_is_scheme_c(table: Any, departure
 
 def test_elastic_term_pulls_to_the_others() -> None:
     """With a gradient of 0, y -= eta lambda U (y - V / U)."""
-    config = {"lambda": 2.0, "compress": True, "sparsity": 0.5, "ties": "exact"}
+    config = {"lambda": 2.0, "compress": True, "kept": 2, "ties": "exact"}
     y, U, V = torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.0]), torch.tensor([1.5, 0.0])
     rule_of({"rule": "elastic"})(y.clone(), [U, V], config, {}).step(y, torch.zeros_like, 0.1)
     np.testing.assert_allclose(y, [1 + 0.1 * 2 * 0.5 * (3 - 1), 1])
@@ -190,7 +190,7 @@ def test_wrong_upload_is_refused_by_name(kind: str) -> None:
 
 def test_client_with_a_diverged_update_fails() -> None:
     """A NaN would be lost among the entries that are kept, and stay in the residual."""
-    config = {"lambda": 0.0, "compress": True, "sparsity": 0.5, "ties": "exact"}
+    config = {"lambda": 0.0, "compress": True, "kept": 2, "ties": "exact"}
     w = torch.zeros(4)
     rule = rule_of({"rule": "elastic"})(w, [], config, {})
     with pytest.raises(ValueError, match="update is not finite"):

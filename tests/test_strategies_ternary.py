@@ -20,12 +20,12 @@ VECTORS = hnp.arrays(  # with many equal entries and zeros
 
 @given(VECTORS, SPARSITY, TIES)
 def test_ternary_of_server_and_client_is_the_same(vector: np.ndarray, sparsity: float, ties: str) -> None:
-    got = strategies.ternary.ternary(vector, sparsity, ties)
+    k = strategies.ternary.kept(len(vector), sparsity)
+    got = strategies.ternary.ternary(vector, k, ties)
     two = torch.from_numpy(np.stack([vector, vector[::-1]]))  # any leading axes
-    np.testing.assert_allclose(clients.ternary.ternary(two, sparsity, ties)[0].numpy(), got, rtol=1e-12)
+    np.testing.assert_allclose(clients.ternary.ternary(two, k, ties)[0].numpy(), got, rtol=1e-12)
     assert len(np.unique(np.abs(got[got != 0]))) <= 1
     if ties == "exact":
-        k = strategies.ternary.kept(len(vector), sparsity)
         assert np.count_nonzero(got) == min(k, np.count_nonzero(vector))
         np.testing.assert_allclose(
             np.abs(got).sum() * k, np.count_nonzero(got) * np.sort(np.abs(vector))[-k:].sum()
@@ -34,7 +34,8 @@ def test_ternary_of_server_and_client_is_the_same(vector: np.ndarray, sparsity: 
 
 @given(VECTORS, SPARSITY, TIES)
 def test_packed_is_unpacked(vector: np.ndarray, sparsity: float, ties: str) -> None:
-    sent = clients.ternary.ternary(torch.from_numpy(vector), sparsity, ties)
+    k = strategies.ternary.kept(len(vector), sparsity)
+    sent = clients.ternary.ternary(torch.from_numpy(vector), k, ties)
     packed = clients.ternary.pack(sent).numpy()
     assert packed.dtype == np.uint8
     assert len(packed) == 8 + -(-len(vector) // 8) + -(-np.count_nonzero(sent.numpy()) // 8)
@@ -42,4 +43,6 @@ def test_packed_is_unpacked(vector: np.ndarray, sparsity: float, ties: str) -> N
 
 
 def test_share_of_entries() -> None:
-    assert [strategies.ternary.kept(100, q) for q in (0.29, 0.3, 0.295, 1.0, 0.001)] == [29, 30, 29, 100, 1]
+    shares = (0.29, 0.3, 0.295, 1.0, 0.001)
+    assert [strategies.ternary.kept(100, q) for q in shares] == [29, 30, 29, 100, 1]
+    assert [strategies.ternary.kept(100, q, "ceil") for q in shares] == [29, 30, 30, 100, 1]
