@@ -99,10 +99,10 @@ def small(names: Sequence[str], values: dict[str, Any], rounds: int) -> list[dic
     return results
 
 
-def large(values: dict[str, Any], rounds: int, timeout: float) -> list[dict[str, Any]]:
+def large(names: list[str], values: dict[str, Any], rounds: int, timeout: float) -> list[dict[str, Any]]:
     """Time the methods that keep a vector for each client, in both memory modes."""
     results = []
-    for name in LARGE:
+    for name in names:
         for mode in MODES:
             chosen = {**values, "strategy": f"{name}:memory={mode}"}
             try:
@@ -145,9 +145,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument(
-        "--strategies", default=",".join(STRATEGIES), help="of the small table (default: all)"
-    )
+    parser.add_argument("--strategies", default="", help=f"default: all; with --large {','.join(LARGE)}")
     parser.add_argument("--num-clients", type=int, default=1000, help="N (default: 1000)")
     parser.add_argument("--clients-per-round", type=int, default=100, help="K (default: 100)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each strategy (default: 15)")
@@ -167,7 +165,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Measure and print the table."""
     arguments, about = parse(), machine()
-    count = arguments.clients_per_round
+    count, names = arguments.clients_per_round, list(filter(None, arguments.strategies.split(",")))
     with tempfile.TemporaryDirectory(prefix="flexfl-server-step-") as scratch:
         data_dir = str(Path(arguments.data_dir).resolve())
         values = settings_of(WORKLOADS["fedlaavg"], arguments.num_clients, count, data_dir)
@@ -175,10 +173,10 @@ def main() -> None:
         note = ""
         if arguments.large:
             values |= {"task": "synthetic", "model": f"mlp:hidden={arguments.hidden}", "partition": ""}
-            results = large(values, arguments.rounds, arguments.timeout)
+            results = large(names or list(LARGE), values, arguments.rounds, arguments.timeout)
         else:
             values["data-dir"], note = ensure_mnist(data_dir, scratch)
-            results = small(arguments.strategies.split(","), values, arguments.rounds)
+            results = small(names or list(STRATEGIES), values, arguments.rounds)
     numbers = max((r.get("numbers", 0) for r in results), default=0)
     text = (
         f"N = {arguments.num_clients:,}, K = {count:,} replies of M = {numbers:,} numbers; median of "

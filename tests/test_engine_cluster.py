@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import sim
 from engine.ray_cluster import start_ray
 
 ROOT = Path(__file__).parents[1]
@@ -25,6 +26,7 @@ sys.stdin.read()
 cluster.shutdown()
 """
 RUN = ["--num-clients", "8", "--num-rounds", "4", "--trace", "pools:first=8+lost:p=0.1", "--json"]
+RUN += ["--cohort", "stacked"]
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +39,8 @@ def address() -> Iterator[str]:
         process.wait(60)
 
 
-def simulate(folder: Path, *flags: str) -> dict:
-    command = [sys.executable, "sim.py", *RUN, "--run-dir", str(folder), "--cohort", "stacked", *flags]
+def simulate(*flags: str) -> dict:
+    command = [sys.executable, "sim.py", *RUN, *flags]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -48,11 +50,14 @@ def simulate(folder: Path, *flags: str) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["scheme-c", "efl"])  # without and with memory at the clients
-def test_a_cluster_gives_what_one_machine_gives(address: str, tmp_path: Path, strategy: str) -> None:
-    here = simulate(tmp_path, "--engine", "inline", "--strategy", strategy)
-    there = simulate(
-        tmp_path, "--ray-address", address, "--num-workers", "2", "--client-gpus", "0", "--strategy", strategy
-    )
+def test_a_cluster_gives_what_one_machine_gives(
+    address: str, tmp_path: Path, strategy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--strategy", strategy, "--client-gpus", "0", "--run-dir", str(tmp_path)]
+    there = simulate("--ray-address", address, "--num-workers", "2", *flags)
+    capsys.readouterr()
+    assert sim.main([*RUN, "--engine", "inline", *flags]) == 0
+    here = json.loads(capsys.readouterr().out)
     assert there["weights_sha256"] == here["weights_sha256"]
     assert there["client_fits"] == here["client_fits"] > 0
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,30 @@ def flwr_run(env: dict[str, str], settings: dict[str, Any], *arguments: str, app
     return done.stdout + done.stderr
 
 
+def flwr_runs(
+    env: dict[str, str], num_clients: int, runs: list[dict[str, Any]], *, app: Path = ROOT
+) -> list[str]:
+    """Several runs on one SuperLink at the same time, which wait more than they work; what each printed."""
+
+    def call(settings: dict[str, Any]) -> str:
+        nodes = f"num-supernodes={settings.get('supernodes', num_clients)} client-resources-num-cpus=1"
+        config = {key: value for key, value in settings.items() if key != "supernodes"}
+        return flwr_run(env, config, "local", "--federation-config", nodes, app=app)
+
+    with ThreadPoolExecutor(len(runs)) as pool:
+        first = pool.submit(call, runs[0])  # which starts the SuperLink
+        wait_for_port(int(env["FLWR_LOCAL_CONTROL_API_PORT"]))
+        others = [pool.submit(call, settings) for settings in runs[1:]]
+        return [run.result() for run in (first, *others)]
+
+
+def wait_for_port(port: int) -> None:
+    """Until somebody listens there, or for half a minute."""
+    deadline = time.monotonic() + 30
+    while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 def sim(settings: dict[str, Any]) -> None:
     """Run the same settings inline."""
     import sim
@@ -123,8 +148,10 @@ def test_flwr_run_gives_what_sim_gives(flower: dict[str, str], tmp_path: Path) -
         "local-steps": 6,
         "seed": 96,  # in which a selected client drops in mid-round
     }
-    nodes = ("local", "--federation-config", "num-supernodes=6 client-resources-num-cpus=1")
-    output = flwr_run(flower, {**settings, "run-dir": str(tmp_path / "flwr")}, *nodes)
+    # Fewer nodes than clients are no reason to wait for ever.
+    few = {"run-dir": str(tmp_path / "few"), "connect-timeout": 2.0, "supernodes": 2}
+    all_there = {**settings, "run-dir": str(tmp_path / "flwr")}
+    output, refused = flwr_runs(flower, 6, [all_there, {**settings, **few}])
     sim({**settings, "run-dir": tmp_path / "inline"})
     records = assert_same_run(tmp_path / "flwr", tmp_path / "inline", output)
     # The run had all that it should have had.
@@ -133,12 +160,8 @@ def test_flwr_run_gives_what_sim_gives(flower: dict[str, str], tmp_path: Path) -
     assert [e["event"] for r in records for e in r["events"]] == ["arrival", "departure"]
     assert {0, 5} <= {k for r in records for k in r["active"]}
 
-    # On the same SuperLink: fewer nodes than clients are no reason to wait for ever.
-    few = ("local", "--federation-config", "num-supernodes=2 client-resources-num-cpus=1")
-    changes = {"run-dir": str(tmp_path / "few"), "connect-timeout": 2.0}
-    output = flwr_run(flower, {**settings, **changes}, *few)
-    assert "only 2 of num-clients=6 clients are connected after 2 s" in " ".join(output.split())
-    assert "num-supernodes=6" in output
+    assert "only 2 of num-clients=6 clients are connected after 2 s" in " ".join(refused.split())
+    assert "num-supernodes=6" in refused
     assert not (tmp_path / "few").exists()
 
 
@@ -154,8 +177,7 @@ def test_flwr_run_keeps_what_clients_remember(flower: dict[str, str], tmp_path: 
         "local-steps": 4,
         "seed": 5,  # in which clients lose a reply, one of them before it takes part again
     }
-    nodes = ("local", "--federation-config", "num-supernodes=3 client-resources-num-cpus=1")
-    output = flwr_run(flower, {**settings, "run-dir": str(tmp_path / "flwr")}, *nodes)
+    (output,) = flwr_runs(flower, 3, [{**settings, "run-dir": str(tmp_path / "flwr")}])
     sim({**settings, "run-dir": tmp_path / "inline"})
     here = assert_same_run(tmp_path / "flwr", tmp_path / "inline", output)
     there, _ = outcome(tmp_path / "flwr")
@@ -212,8 +234,7 @@ def test_flwr_run_meets_the_same_clients_in_every_trace(flower: dict[str, str], 
     from traces import TRACES
 
     files = trace_files(tmp_path)
-    nodes = ("local", "--federation-config", "num-supernodes=5 client-resources-num-cpus=1")
-    met = set()
+    met, runs = set(), []
     for seed, traces in COMPOSED.items():
         parts = [part.format(**files) for part in traces]
         settings = {
@@ -231,8 +252,10 @@ def test_flwr_run_meets_the_same_clients_in_every_trace(flower: dict[str, str], 
             name = part.partition(":")[0]
             assert name == "always" or any((r.completion < 1).any() or lost.any() for r, lost in rounds), part
             met.add(name)
-        there, here = tmp_path / f"flwr-{seed}", tmp_path / f"inline-{seed}"
-        output = flwr_run(flower, {**settings, "run-dir": str(there)}, *nodes)
+        runs.append(settings)
+    outputs = flwr_runs(flower, 5, [{**s, "run-dir": str(tmp_path / f"flwr-{s['seed']}")} for s in runs])
+    for settings, output in zip(runs, outputs, strict=True):
+        there, here = (tmp_path / f"{engine}-{settings['seed']}" for engine in ("flwr", "inline"))
         sim({**settings, "run-dir": here})
         records = assert_same_run(there, here, output)
         assert sum(len(r["active"]) for r in records) > 2
@@ -268,9 +291,7 @@ def test_supernodes_on_this_machine_give_what_sim_gives(
             subprocess.Popen(
                 [BIN / command[0], *command[1:]], cwd=tmp_path, env=flower, stdout=sink, stderr=sink
             )
-    deadline = time.monotonic() + 30
-    while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for_port(port)
     output = flwr_run(flower, {**settings, "run-dir": str(tmp_path / "flwr")}, "lab")
     sim({**settings, "run-dir": tmp_path / "inline"})
     assert_same_run(tmp_path / "flwr", tmp_path / "inline", output + log.read_text())
@@ -307,11 +328,10 @@ def test_a_numpy_client_without_our_code_takes_part_in_our_methods(
         "num-rounds": 4,
         "local-steps": 10,
     }
-    nodes = ("local", "--federation-config", "num-supernodes=4 client-resources-num-cpus=1")
-    for method in ("fedavg", "scheme-c", "mifa", "fedlaavg", "mimic"):
-        run_dir = tmp_path / method
-        output = flwr_run(flower, {**settings, "strategy": method, "run-dir": str(run_dir)}, *nodes, app=app)
-        folders = list(run_dir.glob("*"))
+    methods = ("fedavg", "scheme-c", "mifa", "fedlaavg", "mimic")
+    runs = [{**settings, "strategy": method, "run-dir": str(tmp_path / method)} for method in methods]
+    for method, output in zip(methods, flwr_runs(flower, 4, runs, app=app), strict=True):
+        folders = list((tmp_path / method).glob("*"))
         assert len(folders) == 1, output
         start, *records = [
             json.loads(line) for line in (folders[0] / "metrics.jsonl").read_text().splitlines()
