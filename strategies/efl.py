@@ -100,7 +100,7 @@ class EFLOptions(Options):
         if self.fisher_batches < 0:
             raise ValueError(f"fisher-batches is {self.fisher_batches}; it cannot be negative")
         choose("ties", self.ties, TIES)
-        choose("rounding", self.rounding, tuple(ROUNDINGS))
+        choose("rounding", self.rounding, ROUNDINGS)
         choose("apply", self.apply, ("ternary", "full"))
         choose("empty", self.empty, ("skip", "literal"))
         choose("abandon", self.abandon, ("off", "auto"))

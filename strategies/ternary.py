@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TIES = ("exact", "paper", "mean")
-ROUNDINGS = {"floor": lambda x: math.floor(x + 1e-9), "ceil": lambda x: math.ceil(x - 1e-9)}
+ROUNDINGS = ("floor", "ceil")
 HEAD = 8  # bytes of the magnitude, a little-endian float64
 
 
@@ -22,7 +22,8 @@ def kept(size: int, sparsity: float, rounding: str = "floor") -> int:
 
     100 * 0.29 means 29, though it is less in floating point.
     """
-    return max(ROUNDINGS[rounding](size * sparsity), 1)
+    exact = size * sparsity
+    return max(math.floor(exact + 1e-9) if rounding == "floor" else math.ceil(exact - 1e-9), 1)
 
 
 def ternary(vector: NDArray[np.float64], k: int, ties: str = "exact") -> NDArray[np.float64]:
