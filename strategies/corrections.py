@@ -88,14 +88,16 @@ class ServerCorrections(Corrections):
         return self.table.read(clients) + self.handed_over
 
     def mean(self, replies: Replies, per_delta: Vectors, server_round: int) -> Vectors:
-        """Algorithm 1, lines 5 to 10; ghat_i is made of delta_i twice instead of being kept."""
-        v = np.zeros_like(self.handed_over)
-        for part, deltas in replies.blocks():
-            v += corrected_sum(per_delta[part, None] * deltas, self.read(replies.clients[part]))
-        v /= len(replies)
-        for part, deltas in replies.blocks():
-            c = new_corrections(v, per_delta[part, None] * deltas)
-            self.table.write(replies.clients[part], c - self.handed_over)
+        """Algorithm 1, lines 5 to 10, for some entries of the vectors at a time."""
+        v = np.empty_like(self.handed_over)
+
+        def corrected(columns: slice, deltas: Vectors, rows: NDArray[np.floating]) -> Vectors:
+            deltas *= per_delta[:, None]  # now ghat_i
+            handed_over = self.handed_over[columns]
+            v[columns] = corrected_sum(deltas, rows + handed_over) / len(replies)
+            return new_corrections(v[columns] - handed_over, deltas)
+
+        self.table.change(replies, corrected)
         return v
 
     def arrive(self, client: int) -> None:

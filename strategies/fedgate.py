@@ -74,10 +74,8 @@ class GradientTracking(FlexibleStrategy):
         return Task(arrays=((-delta).astype(self.layout.dtype),))
 
     def track(self, replies: Replies, change: Callable[[slice, Vectors], Vectors]) -> None:
-        """Add to the delta_j of those who replied; `change` makes it of some replies and their updates."""
-        for part, deltas in replies.blocks():
-            clients = replies.clients[part]
-            self.table.write(clients, self.table.read(clients) + change(part, deltas))
+        """Add to the delta_j of those who replied; `change` makes it of some columns and their updates."""
+        self.table.change(replies, lambda columns, deltas, own: change(columns, deltas) + own)
 
     def on_arrival(self, client: int) -> None:
         """Start a new member with delta_l = 0, which keeps the sum."""
@@ -107,6 +105,6 @@ class FedGATE(GradientTracking):
             self.learning_rate * (replies.steps if per_step else replies.planned)
         )  # D_j / delta
         mean = replies.weighted_sum(per_delta / len(replies))
-        self.track(replies, lambda part, deltas: per_delta[part, None] * deltas - mean)
+        self.track(replies, lambda columns, deltas: per_delta[:, None] * deltas - mean[columns])
         planned = float(replies.planned.mean())  # E, the mean where it differs by client
         self.weights -= self.learning_rate * self.options.server_rate * planned * mean

@@ -8,7 +8,7 @@ had come, and is named with its reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 from flwr.common import Code, FitRes, Parameters
 from numpy.typing import NDArray
 
+from strategies.parallel import for_each
 from strategies.parameters import FloatVector, read_arrays
 
 MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
@@ -71,19 +72,23 @@ class Replies:
         """delta_k = local weights - global weights, pointing downhill, shape (K, M)."""
         return np.subtract(self.vectors, self.origin, dtype=np.float64)
 
-    def blocks(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-        """Yield `deltas` a few clients at a time, as all of them may not fit into memory once more."""
-        rows = max(1, _BLOCK // max(1, self.vectors.shape[1]))
-        for start in range(0, len(self), rows):
-            part = slice(start, start + rows)
-            yield part, np.subtract(self.vectors[part], self.origin, dtype=np.float64)
+    def by_columns(self, work: Callable[[slice, NDArray[np.float64]], None], numbers: int = _BLOCK) -> None:
+        """Call `work(columns, deltas[:, columns])` until all columns are done, on all cores.
 
-    def columns(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-        """Yield `deltas` of all clients for a few weights at a time: sums over clients stay in the cache."""
-        width = max(1024, _BLOCK // max(1, len(self)))
-        for start in range(0, self.vectors.shape[1], width):
-            part = slice(start, start + width)
-            yield part, np.subtract(self.vectors[:, part], self.origin[part], dtype=np.float64)
+        Parameters
+        ----------
+        work
+            What is to be done for some of the M weights of all clients, of whose deltas it gets a copy.
+        numbers
+            About how many deltas at a time; as a rule, as many as stay in the cache.
+        """
+        width = max(1024, numbers // max(1, len(self)))
+
+        def part(start: int) -> None:
+            columns = slice(start, start + width)
+            work(columns, np.subtract(self.vectors[:, columns], self.origin[columns], dtype=np.float64))
+
+        for_each(part, range(0, self.vectors.shape[1], width))
 
     def weighted_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """sum_k coefficients_k delta_k in float64, shape (M,).
@@ -91,8 +96,11 @@ class Replies:
         Clients are added in ascending order, whatever the order in which they answered.
         """
         total = np.empty(self.vectors.shape[1])
-        for part, deltas in self.columns():
-            total[part] = coefficients @ deltas
+
+        def add(columns: slice, deltas: NDArray[np.float64]) -> None:
+            total[columns] = coefficients @ deltas
+
+        self.by_columns(add)
         return total
 
 

@@ -21,7 +21,9 @@ from strategies.base import FlexibleStrategy
 from strategies.interfaces import Task
 from strategies.options import positive
 from strategies.replies import Replies
-from strategies.table import ClientTable, TableOptions
+from strategies.table import ClientTable, Rows, TableOptions
+
+Vectors = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,7 @@ class Scaffold(FlexibleStrategy):
     def setup(self) -> None:
         """Start with c = c_i = 0."""
         self.table = ClientTable(self.layout, self.options)
-        self.control: NDArray[np.float64] = np.zeros(self.layout.size)
+        self.control: Vectors = np.zeros(self.layout.size)
 
     def task(self, client: int) -> Task | None:
         """Return c - c_i; nothing while both are zero."""
@@ -64,13 +66,16 @@ class Scaffold(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Algorithm 1, lines 12 to 17."""
         per_delta = -1 / (self.learning_rate * replies.steps)[:, None]  # mean local step / dy_i
-        mean, change = np.zeros(self.layout.size), np.zeros(self.layout.size)
-        for part, deltas in replies.blocks():
-            clients = replies.clients[part]
-            difference = per_delta[part] * deltas - self.control  # c_i+ - c_i
-            self.table.write(clients, self.table.read(clients) + difference)
-            change += difference.sum(axis=0)
-            mean += deltas.sum(axis=0)
+        mean, change = np.empty(self.layout.size), np.empty(self.layout.size)
+
+        def renewed(columns: slice, deltas: Vectors, own: Rows) -> Rows:
+            mean[columns] = deltas.sum(axis=0)
+            difference = np.multiply(deltas, per_delta, out=deltas)
+            difference -= self.control[columns]  # c_i+ - c_i
+            change[columns] = difference.sum(axis=0)
+            return own + difference
+
+        self.table.change(replies, renewed)
         self.weights += self.options.server_rate * mean / len(replies)
         self.control = self.control + change / self.roster.num_contributors
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -22,7 +23,7 @@ from strategies.state import State, Stateful, take
 Clients = NDArray[np.intp]
 Rows = NDArray[np.floating[Any]]
 
-_BLOCK = 1 << 22  # numbers copied at a time
+_BLOCK = 1 << 22  # numbers that are changed in a file at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,7 @@ class TableOptions(Options):
 
 
 ALL = slice(None)
+Change = Callable[[slice, NDArray[np.float64], Rows], NDArray[Any]]
 
 
 class ClientTable(Stateful):
@@ -106,10 +108,8 @@ class ClientTable(Stateful):
         rows[found] = self.rows[at[found], columns]
         return rows
 
-    def write(self, clients: Clients, rows: Rows, columns: slice = ALL) -> None:
+    def write(self, clients: Clients, rows: NDArray[Any]) -> None:
         """Overwrite the rows of clients, making those that are missing.
-
-        Some columns only can be written where all rows exist and lie in memory, see `admit`.
 
         Raises
         ------
@@ -117,21 +117,33 @@ class ClientTable(Stateful):
             The folder is full.
         """
         self._admit(clients[self._rows_of(clients) < 0])
-        if self._file is None:
-            self._in_memory[self._row[clients], columns] = rows
-        else:
-            self._write_file(self._file, self._row[clients], rows)
+        self._write(clients, rows, ALL)
 
-    def admit(self, clients: Clients) -> bool:
-        """Make rows of zeros for clients that have none; whether all rows lie in memory."""
-        new = clients[self._rows_of(clients) < 0]
-        self._admit(new)
+    def change(self, replies: Replies, new: Change) -> None:
+        """Overwrite the rows of those who replied, on all cores.
+
+        Parameters
+        ----------
+        replies
+            Replies of a round.
+        new
+            Makes what replaces some columns of the rows: of these columns, of the deltas, which it may
+            overwrite, and of the rows, which are zeros for a client without one. It writes to nothing else
+            but these columns.
+        """
+        clients = replies.clients
+        before = clients[self._rows_of(clients) < 0]
+        self._admit(before)
+        if len(before):
+            self._write(before, np.broadcast_to(self.dtype.type(0), (len(before), self.width)), ALL)
+
+        def work(columns: slice, deltas: NDArray[np.float64]) -> None:
+            self._write(clients, new(columns, deltas, self.read(clients, columns)), columns)
+
         if self._file is None:
-            self._in_memory[self._row[new]] = 0
-            return True
-        for client in new.tolist():
-            self._write_file(self._file, self._row[[client]], np.zeros((1, self.width), self.dtype))
-        return False
+            replies.by_columns(work)
+        else:
+            replies.by_columns(work, _BLOCK)
 
     def drop(self, client: int) -> Rows:
         """Forget a client; the row that it had, shape (M,)."""
@@ -187,16 +199,23 @@ class ClientTable(Stateful):
             if self._folder:
                 os.makedirs(self._folder, exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115, lives as long as the table
-            self._write_file(self._file, np.arange(count), old)
             self._in_memory = np.empty((0, self.width), self.dtype)
+            self._write(self.clients[:count], old, ALL)
 
-    def _write_file(self, file: IO[bytes], at: Clients, rows: Rows) -> None:
-        """Write rows by `write`: through a mapping, a full disk would kill the process instead of raising."""
+    def _write(self, clients: Clients, rows: NDArray[Any], columns: slice) -> None:
+        """Overwrite some columns of rows that there are; several threads may write to different columns."""
+        if self._file is None:
+            self._in_memory[self._row[clients], columns] = rows
+            return
+        # By `write`: through a mapping, a full disk would kill the process instead of raising.
+        first, file = columns.start or 0, self._file.fileno()
         try:
-            for position, row in zip(at.tolist(), rows, strict=True):
-                file.seek(position * self.width * self.dtype.itemsize)
-                file.write(np.ascontiguousarray(row, self.dtype).data)
-            file.flush()
+            for position, row in zip(self._row[clients].tolist(), rows, strict=True):
+                content = np.ascontiguousarray(row, self.dtype).data.cast("B")
+                at = (position * self.width + first) * self.dtype.itemsize
+                while content:
+                    done = os.pwrite(file, content, at)
+                    content, at = content[done:], at + done
         except OSError as error:
             folder = self._folder or tempfile.gettempdir()
             message = f"{error.strerror} while writing the clients' vectors; free space or set table-folder"
@@ -223,22 +242,15 @@ class SummedTable(ClientTable):
 
     def replace(self, replies: Replies, factors: NDArray[np.float64]) -> None:
         """row_k := factors_k delta_k; total += new - old (FedLaAvg, Algorithm 1, line 9)."""
-        if self.admit(replies.clients):
-            for columns, deltas in replies.columns():
-                self.total[columns] += self._replaced(replies.clients, columns, deltas, factors)
-        else:  # a file is written by whole rows
-            for part, deltas in replies.blocks():
-                self.total += self._replaced(replies.clients[part], ALL, deltas, factors[part])
 
-    def _replaced(
-        self, clients: Clients, columns: slice, deltas: NDArray[np.float64], factors: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Overwrite some columns of rows; sum of the changes. `deltas` becomes working memory."""
-        deltas *= factors[:, None]
-        new = deltas.astype(self.dtype)  # as it is kept, so that the sum is that of the rows
-        np.subtract(new, self.read(clients, columns), out=deltas, dtype=np.float64)
-        self.write(clients, new, columns)
-        return np.ones(len(clients)) @ deltas
+        def replaced(columns: slice, deltas: NDArray[np.float64], old: Rows) -> Rows:
+            deltas *= factors[:, None]
+            new: Rows = deltas.astype(self.dtype)  # as it is kept, so that the sum is that of the rows
+            np.subtract(new, old, out=deltas, dtype=np.float64)
+            self.total[columns] += np.ones(len(deltas)) @ deltas
+            return new
+
+        self.change(replies, replaced)
 
     def drop(self, client: int) -> Rows:
         """Forget a client, in the sum too."""

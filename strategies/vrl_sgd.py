@@ -52,5 +52,5 @@ class VRLSGD(GradientTracking):
         """Move to the mean model and update the D_i of those who replied."""
         mean = replies.weighted_sum(np.full(len(replies), 1 / len(replies)))
         per_delta = 1 / (self.learning_rate * replies.steps)
-        self.track(replies, lambda part, deltas: per_delta[part, None] * (mean - deltas))
+        self.track(replies, lambda columns, deltas: per_delta[:, None] * (mean[columns] - deltas))
         self.weights += mean
