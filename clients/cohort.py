@@ -108,9 +108,7 @@ def train(
     out
         Gets the local weights after training, shape (K, M).
     """
-    local = as_tensor(out)
-    y = local if weights.device.type == "cpu" else torch.empty_like(local, device=weights.device)
-    y.copy_(weights)
+    y = weights.repeat(len(plans), 1)  # not in `out`: memory that was just used is in the cache
     rule = begin(weights.expand_as(y), plans)
     if rule.needs_fisher:
         rule.fisher = lambda at: _fisher(oracle, examples, at, plans, seed)
@@ -126,8 +124,7 @@ def train(
         rule.step(active, step, active_rate)
         losses[t, :count] = step.losses
     rule.widen()
-    if y is not local:
-        local.copy_(y)
+    as_tensor(out).copy_(y)
     steps = y.new_tensor([len(plan.chosen.lengths) for plan in plans])[:, None]
     extra = [
         array.cpu().numpy() if isinstance(array, Tensor) else [row.cpu().numpy() for row in array]

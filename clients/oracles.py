@@ -21,7 +21,7 @@ from clients.flat import FlatModel
 from clients.sgd import Change, Rate, subtract
 from clients.stacked import StackedLinear, linear_layers
 
-_CACHE = 1 << 20  # numbers
+IN_CACHE = 1 << 20  # weights of a cohort that stay in a CPU's cache, also beside other workers
 
 
 class CohortOracle(Protocol):
@@ -141,5 +141,5 @@ def make_oracle(model: FlatModel, cohort: str = "auto", size: int = 0) -> tuple[
     if cohort == "auto":
         cohort = "loop" if linear_layers(model.module) is None else "stacked"
     if not size:
-        size = 1 if cohort == "loop" else max(1, _CACHE // len(model.vector))
+        size = 1 if cohort == "loop" else max(1, IN_CACHE // len(model.vector))
     return ORACLES[cohort](model), size

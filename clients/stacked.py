@@ -18,6 +18,15 @@ from clients.flat import FlatModel
 from clients.sgd import Change, Rate
 
 
+class Views(NamedTuple):
+    """A layer's weights (A, o, i) and (A, i, o), and biases (A, o) and (A, 1, o), where it has some."""
+
+    weight: Tensor
+    transposed: Tensor
+    bias: Tensor | None
+    bias_row: Tensor | None
+
+
 class Layer(NamedTuple):
     """Where a layer's numbers lie in the flat vector, and what follows it."""
 
@@ -27,15 +36,12 @@ class Layer(NamedTuple):
     bias: bool
     relu: bool
 
-    def weight(self, vectors: Tensor) -> Tensor:
-        """Views of shape (A, outputs, inputs) into vectors of shape (A, M)."""
+    def views(self, vectors: Tensor) -> Views:
+        """Return the layer's part of vectors of shape (A, M)."""
         stop = self.start + self.outputs * self.inputs
-        return vectors[:, self.start : stop].view(-1, self.outputs, self.inputs)
-
-    def offset(self, vectors: Tensor) -> Tensor:
-        """Views of shape (A, outputs) into vectors of shape (A, M)."""
-        start = self.start + self.outputs * self.inputs
-        return vectors[:, start : start + self.outputs]
+        weight = vectors[:, self.start : stop].view(-1, self.outputs, self.inputs)
+        bias = vectors[:, stop : stop + self.outputs] if self.bias else None
+        return Views(weight, weight.transpose(1, 2), bias, None if bias is None else bias[:, None])
 
 
 def linear_layers(module: nn.Module) -> list[Layer] | None:
@@ -76,27 +82,31 @@ class StackedLinear:
         if layers is None:
             raise ValueError("cohort stacked: the model is no chain of linear layers and ReLUs")
         self.layers = layers
+        self._seen: tuple[Tensor | None, list[Views]] = (None, [])
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return gradients, shape (A, M), and losses, shape (A,), at weights `y`, shape (A, M)."""
-        inputs, errors, losses = self._backward(y, batch)
+        inputs, errors, losses = self._backward(self._views(y), batch)
         gradient = torch.empty_like(y)
         for layer, x, error in zip(self.layers, inputs, errors, strict=True):
-            layer.weight(gradient).copy_(error.transpose(1, 2) @ x)
-            if layer.bias:
-                torch.sum(error, 1, out=layer.offset(gradient))
+            at = layer.views(gradient)
+            at.weight.copy_(error.transpose(1, 2) @ x)
+            if at.bias is not None:
+                torch.sum(error, 1, out=at.bias)
         return gradient, losses
 
     def descend(self, y: Tensor, rate: Rate, batch: Batch, besides: Change | None) -> Tensor:
         """Do y -= rate g(y), after `besides` has changed `y`; return the losses, shape (A,)."""
-        inputs, errors, losses = self._backward(y, batch)
+        views = self._views(y)
+        inputs, errors, losses = self._backward(views, batch)
         if besides is not None:
             besides(y)
-        for layer, x, error in zip(self.layers, inputs, errors, strict=True):
-            scaled = error * (rate[..., None] if isinstance(rate, Tensor) else rate)
-            layer.weight(y).baddbmm_(scaled.transpose(1, 2), x, alpha=-1)
-            if layer.bias:
-                layer.offset(y).sub_(scaled.sum(1))
+        factor = rate[..., None] if isinstance(rate, Tensor) else rate
+        for at, x, error in zip(views, inputs, errors, strict=True):
+            scaled = error.mul_(factor)
+            at.weight.baddbmm_(scaled.transpose(1, 2), x, alpha=-1)
+            if at.bias is not None:
+                at.bias.sub_(scaled.sum(1))
         return losses
 
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
@@ -107,22 +117,31 @@ class StackedLinear:
         inputs, labels = examples
         each = torch.ones((1, len(labels)), dtype=y.dtype, device=y.device)
         found, errors, _ = self._backward(
-            y[None], Batch(inputs[None], labels[None], each, np.array([len(labels)]))
+            self._views(y[None]), Batch(inputs[None], labels[None], each, np.array([len(labels)]))
         )
         diagonal = torch.zeros_like(y)[None]
         for layer, x, error in zip(self.layers, found, errors, strict=True):
-            layer.weight(diagonal).copy_(error.square().transpose(1, 2) @ x.square())
-            if layer.bias:
-                torch.sum(error.square(), 1, out=layer.offset(diagonal))
+            at = layer.views(diagonal)
+            at.weight.copy_(error.square().transpose(1, 2) @ x.square())
+            if at.bias is not None:
+                torch.sum(error.square(), 1, out=at.bias)
         return diagonal[0] / len(labels)
 
-    def _backward(self, y: Tensor, batch: Batch) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    def _views(self, y: Tensor) -> list[Views]:
+        """Return each layer's part of `y`, which is the same from one step to the next, as a rule."""
+        if self._seen[0] is not y:
+            self._seen = y, [layer.views(y) for layer in self.layers]
+        return self._seen[1]
+
+    def _backward(self, views: list[Views], batch: Batch) -> tuple[list[Tensor], list[Tensor], Tensor]:
         """Return each layer's inputs (A, B, i), derivatives with its outputs (A, B, o), and losses (A,)."""
         inputs, x = [], batch.inputs.flatten(2)
-        for layer in self.layers:
+        for layer, at in zip(self.layers, views, strict=True):
             inputs.append(x)
-            weight = layer.weight(y).transpose(1, 2)
-            x = torch.baddbmm(layer.offset(y)[:, None], x, weight) if layer.bias else torch.bmm(x, weight)
+            if at.bias_row is None:
+                x = torch.bmm(x, at.transposed)
+            else:
+                x = torch.baddbmm(at.bias_row, x, at.transposed)
             if layer.relu:
                 x = x.relu_()
         log_p, each = functional.log_softmax(x, -1), batch.weights[..., None]
@@ -132,7 +151,7 @@ class StackedLinear:
         error.scatter_add_(2, labels, -each)
         errors = [error]
         for position in range(len(self.layers) - 1, 0, -1):
-            error = torch.bmm(error, self.layers[position].weight(y))
+            error = torch.bmm(error, views[position].weight)
             if self.layers[position - 1].relu:
                 error.mul_(inputs[position] > 0)
             errors.append(error)

@@ -15,7 +15,7 @@ import torch
 
 from clients.batches import Batch
 from clients.flat import FlatModel, one_thread
-from clients.oracles import ORACLES, CohortOracle, make_oracle
+from clients.oracles import IN_CACHE, ORACLES, CohortOracle, make_oracle
 from clients.stacked import linear_layers
 
 SIZES = {"stacked": [2, 4, 8, 16, 32, 64, 128], "vmap": [8, 32]}  # of cohorts, on the CPU
@@ -95,9 +95,11 @@ def _sizes(model: FlatModel, name: str, size: int, num_clients: int, numbers: in
     """Sizes to try, of clients that have this many numbers in weights or inputs."""
     if name == "loop" or size:
         return [size or 1]
-    on_gpu = model.device.type == "cuda"
-    sizes = GPU_SIZES if on_gpu else SIZES[name]
     most = min(num_clients, _MEMORY // numbers)
+    if model.device.type == "cuda":
+        sizes = GPU_SIZES
+    else:  # beyond that, a cohort is fast only as long as it has the cache for itself
+        sizes, most = SIZES[name], min(most, IN_CACHE // len(model.vector))
     return [k for k in sizes if k <= most] or sizes[:1]
 
 

@@ -24,15 +24,15 @@ Clients = NDArray[np.intp]
 Vectors = NDArray[np.float64]
 
 
-def corrected_sum(updates: Vectors, corrections: Vectors) -> Vectors:
+def corrected_sum(updates: Vectors, corrections: NDArray[np.floating]) -> Vectors:
     """sum_i v_i with v_i = ghat_i + c_i (Algorithm 1, line 6), from arrays of shape (K, M)."""
-    total: Vectors = updates.sum(axis=0) + corrections.sum(axis=0)
+    total: Vectors = updates.sum(axis=0) + corrections.sum(axis=0, dtype=np.float64)
     return total
 
 
 def new_corrections(mean: Vectors, updates: Vectors) -> Vectors:
-    """c_i := v_t - ghat_i (Algorithm 1, line 10), shape (K, M)."""
-    return mean - updates
+    """c_i := v_t - ghat_i (Algorithm 1, line 10), shape (K, M), in place of the updates."""
+    return np.subtract(mean, updates, out=updates)
 
 
 class Corrections(Stateful):
@@ -94,7 +94,7 @@ class ServerCorrections(Corrections):
         def corrected(columns: slice, deltas: Vectors, rows: NDArray[np.floating]) -> Vectors:
             deltas *= per_delta[:, None]  # now ghat_i
             handed_over = self.handed_over[columns]
-            v[columns] = corrected_sum(deltas, rows + handed_over) / len(replies)
+            v[columns] = corrected_sum(deltas, rows) / len(replies) + handed_over
             return new_corrections(v[columns] - handed_over, deltas)
 
         self.table.change(replies, corrected)

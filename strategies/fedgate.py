@@ -22,7 +22,7 @@ from strategies.base import FlexibleStrategy
 from strategies.interfaces import Task
 from strategies.options import choose, positive
 from strategies.replies import Replies
-from strategies.table import ClientTable, TableOptions
+from strategies.table import ClientTable, Rows, TableOptions
 
 Vectors = NDArray[np.float64]
 
@@ -73,9 +73,18 @@ class GradientTracking(FlexibleStrategy):
         (delta,) = self.tracked(np.array([client]))
         return Task(arrays=((-delta).astype(self.layout.dtype),))
 
-    def track(self, replies: Replies, change: Callable[[slice, Vectors], Vectors]) -> None:
-        """Add to the delta_j of those who replied; `change` makes it of some columns and their updates."""
-        self.table.change(replies, lambda columns, deltas, own: change(columns, deltas) + own)
+    def track(self, replies: Replies, change: Callable[[slice, Vectors], None]) -> None:
+        """Add to the delta_j of those who replied what `change` makes of their updates, in place.
+
+        It is called for some columns of the updates at a time.
+        """
+
+        def tracked(columns: slice, updates: Vectors, own: Rows) -> Vectors:
+            change(columns, updates)
+            updates += own
+            return updates
+
+        self.table.change(replies, tracked)
 
     def on_arrival(self, client: int) -> None:
         """Start a new member with delta_l = 0, which keeps the sum."""
@@ -104,7 +113,13 @@ class FedGATE(GradientTracking):
         per_delta = -1 / (
             self.learning_rate * (replies.steps if per_step else replies.planned)
         )  # D_j / delta
-        mean = replies.weighted_sum(per_delta / len(replies))
-        self.track(replies, lambda columns, deltas: per_delta[:, None] * deltas - mean[columns])
+        mean = np.empty(self.layout.size)  # D
+
+        def disagreement(columns: slice, updates: Vectors) -> None:
+            updates *= per_delta[:, None]
+            mean[columns] = updates.mean(axis=0)
+            updates -= mean[columns]
+
+        self.track(replies, disagreement)
         planned = float(replies.planned.mean())  # E, the mean where it differs by client
         self.weights -= self.learning_rate * self.options.server_rate * planned * mean

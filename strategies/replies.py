@@ -16,13 +16,12 @@ import numpy as np
 from flwr.common import Code, FitRes, Parameters
 from numpy.typing import NDArray
 
-from strategies.parallel import for_each
 from strategies.parameters import FloatVector, read_arrays
 
 MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
 MAX_WEIGHT = 1e18  # more is a diverged client; sums of such weights stay finite in float32
 
-_BLOCK = 1 << 16  # numbers converted to float64 at a time: half a megabyte stays in the cache
+_BLOCK = 1 << 19  # numbers converted to float64 at a time: as many as stay in the cache
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,8 @@ class Replies:
     ----------
     clients
         Index of each client, shape (K,).
-    vectors
-        Local weights after training, as received, shape (K, M).
+    rows
+        Local weights after training, as received, one vector of shape (M,) a client.
     origin
         Global weights that the clients started from, shape (M,).
     steps
@@ -54,7 +53,7 @@ class Replies:
     """
 
     clients: NDArray[np.intp]
-    vectors: FloatVector
+    rows: Sequence[FloatVector]
     origin: FloatVector
     steps: NDArray[np.int64]
     planned: NDArray[np.int64]
@@ -68,12 +67,19 @@ class Replies:
         return len(self.clients)
 
     @property
+    def vectors(self) -> FloatVector:
+        """Local weights after training, shape (K, M)."""
+        return np.stack(self.rows) if len(self) else np.empty((0, len(self.origin)), self.origin.dtype)
+
+    @property
     def deltas(self) -> NDArray[np.float64]:
         """delta_k = local weights - global weights, pointing downhill, shape (K, M)."""
         return np.subtract(self.vectors, self.origin, dtype=np.float64)
 
     def by_columns(self, work: Callable[[slice, NDArray[np.float64]], None], numbers: int = _BLOCK) -> None:
-        """Call `work(columns, deltas[:, columns])` until all columns are done, on all cores.
+        """Call `work(columns, deltas[:, columns])` until all columns are done.
+
+        The rows are never put together: that would cost more than what is done with them.
 
         Parameters
         ----------
@@ -83,19 +89,20 @@ class Replies:
             About how many deltas at a time; as a rule, as many as stay in the cache.
         """
         width = max(1024, numbers // max(1, len(self)))
-
-        def part(start: int) -> None:
+        origin = self.origin.astype(np.float64)
+        for start in range(0, len(self.origin) if len(self) else 0, width):
             columns = slice(start, start + width)
-            work(columns, np.subtract(self.vectors[:, columns], self.origin[columns], dtype=np.float64))
-
-        for_each(part, range(0, self.vectors.shape[1], width))
+            local = np.concatenate([row[columns] for row in self.rows], dtype=np.float64)
+            deltas = local.reshape(len(self), -1)
+            deltas -= origin[columns]
+            work(columns, deltas)
 
     def weighted_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """sum_k coefficients_k delta_k in float64, shape (M,).
 
         Clients are added in ascending order, whatever the order in which they answered.
         """
-        total = np.empty(self.vectors.shape[1])
+        total = np.zeros(len(self.origin))
 
         def add(columns: slice, deltas: NDArray[np.float64]) -> None:
             total[columns] = coefficients @ deltas
@@ -199,7 +206,7 @@ def collect(candidates: Mapping[int, Candidate], origin: FloatVector) -> Replies
     rows = [candidates[client] for client in sorted(candidates)]
     return Replies(
         clients=np.array([r.client for r in rows], np.intp),
-        vectors=np.stack([r.vector for r in rows]) if rows else np.empty((0, len(origin)), origin.dtype),
+        rows=[r.vector for r in rows],
         origin=origin,
         steps=np.array([r.steps for r in rows], np.int64),
         planned=np.array([r.planned for r in rows], np.int64),

@@ -68,12 +68,13 @@ class Scaffold(FlexibleStrategy):
         per_delta = -1 / (self.learning_rate * replies.steps)[:, None]  # mean local step / dy_i
         mean, change = np.empty(self.layout.size), np.empty(self.layout.size)
 
-        def renewed(columns: slice, deltas: Vectors, own: Rows) -> Rows:
+        def renewed(columns: slice, deltas: Vectors, own: Rows) -> Vectors:
             mean[columns] = deltas.sum(axis=0)
-            difference = np.multiply(deltas, per_delta, out=deltas)
-            difference -= self.control[columns]  # c_i+ - c_i
-            change[columns] = difference.sum(axis=0)
-            return own + difference
+            deltas *= per_delta
+            deltas -= self.control[columns]  # now c_i+ - c_i
+            change[columns] = deltas.sum(axis=0)
+            deltas += own
+            return deltas
 
         self.table.change(replies, renewed)
         self.weights += self.options.server_rate * mean / len(replies)

@@ -120,7 +120,7 @@ class ClientTable(Stateful):
         self._write(clients, rows, ALL)
 
     def change(self, replies: Replies, new: Change) -> None:
-        """Overwrite the rows of those who replied, on all cores.
+        """Overwrite the rows of those who replied, some columns at a time.
 
         Parameters
         ----------
@@ -128,8 +128,7 @@ class ClientTable(Stateful):
             Replies of a round.
         new
             Makes what replaces some columns of the rows: of these columns, of the deltas, which it may
-            overwrite, and of the rows, which are zeros for a client without one. It writes to nothing else
-            but these columns.
+            overwrite, and of the rows, which are zeros for a client without one.
         """
         clients = replies.clients
         before = clients[self._rows_of(clients) < 0]
@@ -203,7 +202,7 @@ class ClientTable(Stateful):
             self._write(self.clients[:count], old, ALL)
 
     def _write(self, clients: Clients, rows: NDArray[Any], columns: slice) -> None:
-        """Overwrite some columns of rows that there are; several threads may write to different columns."""
+        """Overwrite some columns of rows that there are."""
         if self._file is None:
             self._in_memory[self._row[clients], columns] = rows
             return

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from strategies.fedgate import GradientTracking
+from strategies.fedgate import GradientTracking, Vectors
 from strategies.options import Options
 from strategies.replies import Replies
 from strategies.table import TableOptions
@@ -50,7 +50,13 @@ class VRLSGD(GradientTracking):
 
     def update(self, replies: Replies) -> None:
         """Move to the mean model and update the D_i of those who replied."""
-        mean = replies.weighted_sum(np.full(len(replies), 1 / len(replies)))
+        mean = np.empty(self.layout.size)
         per_delta = 1 / (self.learning_rate * replies.steps)
-        self.track(replies, lambda columns, deltas: per_delta[:, None] * (mean[columns] - deltas))
+
+        def difference(columns: slice, updates: Vectors) -> None:
+            mean[columns] = updates.mean(axis=0)
+            updates -= mean[columns]
+            updates *= -per_delta[:, None]
+
+        self.track(replies, difference)
         self.weights += mean
