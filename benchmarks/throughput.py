@@ -26,6 +26,7 @@ CONTENDERS = {
     "ray": "flexfl on Ray",
     "inline": "flexfl inline",
     "bare": "bare PyTorch loop",
+    "bare-busy": "bare PyTorch loop on one core, all others doing the same",
     "flower-classic": "stock Flower, classic loop",
     "flower-tuned": "stock Flower, classic loop, `set_max_workers(K)`",
     "flower-message": "stock Flower, Message API",
