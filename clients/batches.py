@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,8 @@ from tasks import FederatedData, PartitionedData
 Rows = NDArray[np.intp]
 
 
-class Steps(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Steps:
     """What a client's steps are done with.
 
     Attributes
@@ -41,9 +44,24 @@ class Steps(NamedTuple):
         It depends on nothing but the client: the same sums are taken, in the same order, whoever else is in
         the cohort. The few sizes that are left let clients with different numbers of examples train together.
         """
-        size = int(self.lengths.max())
-        unit = 1 << max(0, size.bit_length() - 3)
-        return -(-size // unit) * unit
+        return _rounded_up(int(self.lengths.max()))
+
+    @cached_property
+    def places(self) -> tuple[Rows, Rows]:
+        """The different rows, and where among them those of all steps are."""
+        rows, places = np.unique(self.rows, return_inverse=True)
+        return rows, places
+
+    @property
+    def distinct(self) -> int:
+        """U, to which the different rows are padded: rounded up as `padded` is."""
+        return _rounded_up(len(self.places[0]))
+
+
+def _rounded_up(size: int) -> int:
+    """Round up to a number of three binary digits, followed by zeros."""
+    unit = 1 << max(0, size.bit_length() - 3)
+    return -(-size // unit) * unit
 
 
 def batches(num_examples: int, batch_size: int, steps: int, rng: np.random.Generator) -> Steps:
@@ -96,19 +114,13 @@ class CohortBatches:
     """
 
     def __init__(self, inputs: Tensor, labels: Tensor, chosen: Sequence[Steps], dtype: torch.dtype) -> None:
-        self.inputs = inputs
-        size, shape = chosen[0].padded, (len(chosen[0].lengths), len(chosen))
-        rows, self.lengths = np.zeros((*shape, size), np.int64), np.zeros(shape, np.intp)
-        places = np.arange(size)
+        self.inputs, self.chosen = inputs, chosen
+        self.lengths = np.zeros((len(chosen[0].lengths), len(chosen)), np.intp)
         for k, client in enumerate(chosen):
             self.lengths[: len(client.lengths), k] = client.lengths
-            if len(client.rows) == len(client.lengths) * size:  # no gaps, as a rule
-                rows[: len(client.lengths), k] = client.rows.reshape(-1, size)
-            else:
-                rows[: len(client.lengths), k][places < client.lengths[:, None]] = client.rows
         self.counts = (self.lengths > 0).sum(axis=1).tolist()  # clients that do each step
-        real = places < self.lengths[..., None]
-        self.rows = torch.from_numpy(rows).to(inputs.device)
+        real = np.arange(chosen[0].padded) < self.lengths[..., None]
+        self.rows = self._by_step([client.rows for client in chosen])
         self.labels = labels[self.rows]
         self.weights = torch.from_numpy(real / np.maximum(self.lengths, 1)[..., None]).to(
             inputs.device, dtype
@@ -120,6 +132,36 @@ class CohortBatches:
         rows = self.rows[t, :count]
         inputs = self.inputs.index_select(0, rows.reshape(-1)).view(*rows.shape, *self.inputs.shape[1:])
         return Batch(inputs, self.labels[t, :count], self.weights[t, :count], self.lengths[t, :count])
+
+    def distinct(self) -> tuple[Tensor, Tensor]:
+        """Return the inputs of each client's examples once, and where those of each step are among them.
+
+        Returns
+        -------
+        inputs
+            Shape (K, U, *input_shape), where U is `Steps.distinct`, the same for all.
+        places
+            Shape (T, K, B), from 0 to U - 1.
+        """
+        rows, places = np.zeros((len(self.chosen), self.chosen[0].distinct), np.int64), []
+        for k, client in enumerate(self.chosen):
+            used, where = client.places
+            rows[k, : len(used)] = used
+            places.append(where)
+        flat = torch.from_numpy(rows).to(self.inputs.device).view(-1)
+        inputs = self.inputs.index_select(0, flat).view(*rows.shape, *self.inputs.shape[1:])
+        return inputs, self._by_step(places)
+
+    def _by_step(self, values: Sequence[Rows]) -> Tensor:
+        """Lay out a number for each example of each client by step, shape (T, K, B); 0 for padding."""
+        size = self.chosen[0].padded
+        laid_out, places = np.zeros((*self.lengths.shape, size), np.int64), np.arange(size)
+        for k, (client, own) in enumerate(zip(self.chosen, values, strict=True)):
+            if len(own) == len(client.lengths) * size:  # no gaps, as a rule
+                laid_out[: len(client.lengths), k] = own.reshape(-1, size)
+            else:
+                laid_out[: len(client.lengths), k][places < client.lengths[:, None]] = own
+        return torch.from_numpy(laid_out).to(self.inputs.device)
 
 
 class ExamplePool:
@@ -150,10 +192,10 @@ class ExamplePool:
             of_pool = [Steps(rows[c.rows], c.lengths) for rows, c in zip(own, chosen, strict=True)]
             return CohortBatches(*self._pool, of_pool, dtype)
         found, rows, start = [], [], 0
-        for client, (wanted, lengths) in zip(clients, chosen, strict=True):
-            used, where = np.unique(wanted, return_inverse=True)
+        for client, wanted in zip(clients, chosen, strict=True):
+            used, where = wanted.places
             found.append(self.data.examples(client, used))
-            rows.append(Steps(start + where, lengths))
+            rows.append(Steps(start + where, wanted.lengths))
             start += len(used)
         inputs, labels = (np.concatenate(part) for part in zip(*found, strict=True))
         if not self._are_classes(labels):  # a GPU would not survive it

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.batches import Batch, ExamplePool
+from clients.batches import Batch, CohortBatches, ExamplePool
 from clients.flat import as_tensor
 from clients.memory import Memory
 from clients.oracles import CohortOracle
@@ -52,7 +52,7 @@ class Trained(NamedTuple):
     sends_weights: bool
 
 
-def cohorts(plans: Sequence[Plan], limit: int, example_size: int) -> list[list[Plan]]:
+def cohorts(plans: Sequence[Plan], limit: int, input_size: int, oracle: CohortOracle) -> list[list[Plan]]:
     """Divide clients into cohorts.
 
     Parameters
@@ -61,16 +61,18 @@ def cohorts(plans: Sequence[Plan], limit: int, example_size: int) -> list[list[P
         What the clients are going to do.
     limit
         Largest cohort; smaller ones are made where examples of one step would take too much memory.
-    example_size
+    input_size
         How many numbers an input has.
+    oracle
+        Knows who can be in one cohort, and how much memory that takes.
     """
-    kinds: dict[tuple[int, Hashable], list[Plan]] = {}
+    kinds: dict[Hashable, list[Plan]] = {}
     for plan in plans:
-        kinds.setdefault((plan.chosen.padded, _kind(plan)), []).append(plan)
+        kinds.setdefault((oracle.alike(plan.chosen), _kind(plan)), []).append(plan)
     found: list[list[Plan]] = []
-    for (batch_size, _), group in kinds.items():
+    for group in kinds.values():
         group.sort(key=lambda plan: (-len(plan.chosen.lengths), plan.job.client))
-        most = max(1, min(limit, _BLOCK // (batch_size * example_size)))
+        most = max(1, min(limit, _BLOCK // max(oracle.room(plan.chosen, input_size) for plan in group)))
         count = -(-len(group) // most)
         size = -(-len(group) // count)
         found += [group[start : start + size] for start in range(0, len(group), size)]
@@ -114,16 +116,7 @@ def train(
         rule.fisher = lambda at: _fisher(oracle, examples, at, plans, seed)
     batches = examples.batches([p.job.client for p in plans], [p.chosen for p in plans], y.dtype)
     rate = y.new_tensor([float(p.job.config["learning-rate"]) for p in plans])[:, None]
-    losses = y.new_zeros((len(batches.counts), len(plans)))  # of each step's first gradient
-    active, active_rate = y, rate
-    for t, count in enumerate(batches.counts):
-        if count < len(active):
-            rule.narrow(count)
-            active, active_rate = y[:count], rate[:count]
-        step = _Step(oracle, batches.step(t))
-        rule.step(active, step, active_rate)
-        losses[t, :count] = step.losses
-    rule.widen()
+    losses = run(rule, oracle, batches, y, rate)
     as_tensor(out).copy_(y)
     steps = y.new_tensor([len(plan.chosen.lengths) for plan in plans])[:, None]
     extra = [
@@ -143,6 +136,27 @@ def train(
             metrics |= {"resync": True} if plan.resync else {}
         updates.append(Update([array[k] for array in extra], metrics, memory))
     return Trained(updates, rule.sends_weights)
+
+
+def run(rule: SGD, oracle: CohortOracle, batches: CohortBatches, y: Tensor, rate: Tensor) -> Tensor:
+    """Do all local steps, from and to weights `y`, shape (K, M); return the losses, shape (T, K).
+
+    They are those of each step's first gradient, zero where a client does a step no more.
+    """
+    losses = oracle.run(y, rate, batches) if rule.plain() else None
+    if losses is not None:
+        return losses
+    losses = y.new_zeros((len(batches.counts), len(y)))
+    active, active_rate = y, rate
+    for t, count in enumerate(batches.counts):
+        if count < len(active):
+            rule.narrow(count)
+            active, active_rate = y[:count], rate[:count]
+        step = _Step(oracle, batches.step(t))
+        rule.step(active, step, active_rate)
+        losses[t, :count] = step.losses
+    rule.widen()
+    return losses
 
 
 def begin(weights: Tensor, plans: Sequence[Plan]) -> SGD:

@@ -1,66 +1,92 @@
 """How the gradients of a cohort of clients are computed, each at its own weights; the rules do not know.
 
-`loop` takes one client after the other, `vmap` lets torch vectorise the model over the clients, `stacked`
-(clients/stacked.py) has the passes of a chain of linear layers written out. All give the same numbers up to
-the rounding of sums.
+`loop` takes one client after the other, `vmap` lets torch vectorise the model over the clients. Chains of
+layers have their passes written out: `stacked` for linear ones (clients/stacked.py, clients/dual.py), `chain`
+for others (clients/chain.py). All give the same numbers up to the rounding of sums.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
-from clients.batches import Batch
+from clients.batches import Batch, CohortBatches, Steps
 from clients.flat import FlatModel
 from clients.sgd import Change, Rate, subtract
-from clients.stacked import StackedLinear, linear_layers
-
-IN_CACHE = 1 << 20  # weights of a cohort that stay in a CPU's cache, also beside other workers
 
 
-class CohortOracle(Protocol):
+class CohortOracle(ABC):
     """Gradients of A clients' mean cross-entropies."""
 
+    @abstractmethod
+    def touched(self, chosen: Steps) -> int:
+        """Return how many weights of a client each step reads and changes."""
+
+    def alike(self, chosen: Steps) -> Hashable:
+        """Return what clients of one cohort have in common: the padded size of their batches, at least."""
+        return chosen.padded
+
+    def room(self, chosen: Steps, input_size: int) -> int:
+        """Return how many numbers of a client's examples are in memory at a time, for inputs of that size."""
+        return chosen.padded * input_size
+
+    def run(self, y: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor | None:
+        """Do all steps of plain SGD, where there is a way that is more than one step after the other.
+
+        Parameters
+        ----------
+        y
+            Weights, shape (K, M), changed in place.
+        rate
+            eta of each client, shape (K, 1).
+        batches
+            Of all steps.
+
+        Returns
+        -------
+        losses
+            Of each step, shape (T, K); None, and `y` as it was, where single steps are to be done.
+        """
+        return None
+
+    @abstractmethod
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return gradients, shape (A, M), overwritten by the next call, and losses, shape (A,), at `y`."""
 
     def descend(self, y: Tensor, rate: Rate, batch: Batch, besides: Change | None) -> Tensor:
         """Do y -= rate g(y), after `besides` has changed `y`; return the losses, shape (A,)."""
-
-    def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
-        """See `FlatModel.fisher`."""
-
-
-class Unfused(ABC):
-    """An oracle whose step is: gradient, then update."""
-
-    def __init__(self, model: FlatModel) -> None:
-        self.model = model
-
-    @abstractmethod
-    def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """See `CohortOracle.gradient`."""
-
-    def descend(self, y: Tensor, rate: Rate, batch: Batch, besides: Change | None) -> Tensor:
-        """See `CohortOracle.descend`."""
         gradient, losses = self.gradient(y, batch)
         if besides is not None:
             besides(y)
         subtract(y, gradient, rate)
         return losses
 
+    @abstractmethod
+    def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
+        """See `FlatModel.fisher`."""
+
+
+class AnyModel(CohortOracle):
+    """An oracle that needs to know no more of the model than how to call it."""
+
+    def __init__(self, model: FlatModel) -> None:
+        self.model = model
+
+    def touched(self, chosen: Steps) -> int:
+        """See `CohortOracle.touched`: all."""
+        return len(self.model.vector)
+
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
         """See `FlatModel.fisher`."""
         return self.model.fisher(y, examples)
 
 
-class Loop(Unfused):
+class Loop(AnyModel):
     """One client after the other, any model; the only one for models that are different in each call.
 
     Parameters
@@ -82,7 +108,7 @@ class Loop(Unfused):
         return gradients, losses
 
 
-class Vmapped(Unfused):
+class Vmapped(AnyModel):
     """All clients in one call that torch makes of the model.
 
     Parameters
@@ -117,29 +143,3 @@ class Vmapped(Unfused):
     def _loss(self, at: dict[str, Tensor], x: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         logits = functional_call(self.model.module, at, (x,))
         return (functional.cross_entropy(logits, labels, reduction="none") * weights).sum()
-
-
-ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
-    "stacked": StackedLinear,
-    "vmap": Vmapped,
-    "loop": Loop,
-}
-
-
-def make_oracle(model: FlatModel, cohort: str = "auto", size: int = 0) -> tuple[CohortOracle, int]:
-    """Return what computes gradients, and the largest cohort to give it.
-
-    Parameters
-    ----------
-    model
-        The model.
-    cohort
-        `stacked`, `vmap`, `loop`; `auto` is `stacked` where the model allows it, else `loop`.
-    size
-        Largest cohort; 0: one for `loop`, else as many as keep the weights in a CPU's cache.
-    """
-    if cohort == "auto":
-        cohort = "loop" if linear_layers(model.module) is None else "stacked"
-    if not size:
-        size = 1 if cohort == "loop" else max(1, IN_CACHE // len(model.vector))
-    return ORACLES[cohort](model), size

@@ -103,6 +103,11 @@ class SGD:
         """Whether the local weights are sent; else `upload` returns all that is."""
         return True
 
+    @classmethod
+    def plain(cls) -> bool:
+        """Whether y -= eta g(y) is all that the local steps do."""
+        return cls.step is SGD.step
+
     def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` in place."""
         descend(y, gradient, rate)

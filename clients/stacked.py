@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clients.batches import Batch
+from clients.batches import Batch, Steps
 from clients.flat import FlatModel
+from clients.oracles import CohortOracle
 from clients.sgd import Change, Rate
 
 
@@ -63,7 +63,7 @@ def linear_layers(module: nn.Module) -> list[Layer] | None:
     return layers if layers and not layers[-1].relu else None
 
 
-class StackedLinear:
+class StackedLinear(CohortOracle):
     """Gradients of A clients' mean cross-entropies, each at its own weights.
 
     Parameters
@@ -81,12 +81,17 @@ class StackedLinear:
         layers = linear_layers(model.module)
         if layers is None:
             raise ValueError("cohort stacked: the model is no chain of linear layers and ReLUs")
-        self.layers = layers
+        self.layers, self._size = layers, len(model.vector)
         self._seen: tuple[Tensor | None, list[Views]] = (None, [])
+
+    def touched(self, chosen: Steps) -> int:
+        """See `CohortOracle.touched`: all."""
+        return self._size
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return gradients, shape (A, M), and losses, shape (A,), at weights `y`, shape (A, M)."""
-        inputs, errors, losses = self._backward(self._views(y), batch)
+        views = self.views(y)
+        inputs, errors, losses = self._all_passes(views, batch.inputs, batch.labels, batch.weights)
         gradient = torch.empty_like(y)
         for layer, x, error in zip(self.layers, inputs, errors, strict=True):
             at = layer.views(gradient)
@@ -97,16 +102,13 @@ class StackedLinear:
 
     def descend(self, y: Tensor, rate: Rate, batch: Batch, besides: Change | None) -> Tensor:
         """Do y -= rate g(y), after `besides` has changed `y`; return the losses, shape (A,)."""
-        views = self._views(y)
-        inputs, errors, losses = self._backward(views, batch)
+        views = self.views(y)
+        inputs, errors, losses = self._all_passes(views, batch.inputs, batch.labels, batch.weights)
         if besides is not None:
             besides(y)
         factor = rate[..., None] if isinstance(rate, Tensor) else rate
         for at, x, error in zip(views, inputs, errors, strict=True):
-            scaled = error.mul_(factor)
-            at.weight.baddbmm_(scaled.transpose(1, 2), x, alpha=-1)
-            if at.bias is not None:
-                at.bias.sub_(scaled.sum(1))
+            subtract_product(at, error.mul_(factor), x)
         return losses
 
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
@@ -116,9 +118,7 @@ class StackedLinear:
         """
         inputs, labels = examples
         each = torch.ones((1, len(labels)), dtype=y.dtype, device=y.device)
-        found, errors, _ = self._backward(
-            self._views(y[None]), Batch(inputs[None], labels[None], each, np.array([len(labels)]))
-        )
+        found, errors, _ = self._all_passes(self.views(y[None]), inputs[None], labels[None], each)
         diagonal = torch.zeros_like(y)[None]
         for layer, x, error in zip(self.layers, found, errors, strict=True):
             at = layer.views(diagonal)
@@ -127,32 +127,87 @@ class StackedLinear:
                 torch.sum(error.square(), 1, out=at.bias)
         return diagonal[0] / len(labels)
 
-    def _views(self, y: Tensor) -> list[Views]:
+    def views(self, y: Tensor) -> list[Views]:
         """Return each layer's part of `y`, which is the same from one step to the next, as a rule."""
         if self._seen[0] is not y:
             self._seen = y, [layer.views(y) for layer in self.layers]
         return self._seen[1]
 
-    def _backward(self, views: list[Views], batch: Batch) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Return each layer's inputs (A, B, i), derivatives with its outputs (A, B, o), and losses (A,)."""
-        inputs, x = [], batch.inputs.flatten(2)
-        for layer, at in zip(self.layers, views, strict=True):
-            inputs.append(x)
-            if at.bias_row is None:
-                x = torch.bmm(x, at.transposed)
-            else:
-                x = torch.baddbmm(at.bias_row, x, at.transposed)
+    def _all_passes(
+        self, views: list[Views], inputs: Tensor, labels: Tensor, weights: Tensor
+    ) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """Return what `passes` does, and the inputs of the first layer before the others."""
+        x = inputs.flatten(2)
+        others, errors, losses = self.passes(views, outputs(views[0], x), labels, weights)
+        return [x, *others], errors, losses
+
+    def passes(
+        self, views: list[Views], first: Tensor, labels: Tensor, weights: Tensor
+    ) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """Go on from the first layer's outputs to the losses, and back to them.
+
+        Parameters
+        ----------
+        views
+            Of the layers.
+        first
+            The first layer's outputs, shape (A, B, o), overwritten.
+        labels, weights
+            See `Batch`.
+
+        Returns
+        -------
+        inputs, errors, losses
+            Inputs (A, B, i) of all layers but the first, derivatives with the outputs (A, B, o) of all, and
+            losses (A,).
+        """
+        inputs, x = [], first
+        for position, layer in enumerate(self.layers):
+            if position:
+                inputs.append(x)
+                x = outputs(views[position], x)
             if layer.relu:
                 x = x.relu_()
-        log_p, each = functional.log_softmax(x, -1), batch.weights[..., None]
-        labels = batch.labels[..., None]
-        losses = (log_p.gather(2, labels) * each).sum((1, 2)).neg_()
-        error = log_p.exp_().mul_(each)
-        error.scatter_add_(2, labels, -each)
+        error, losses = softmax_errors(x, labels, weights)
         errors = [error]
         for position in range(len(self.layers) - 1, 0, -1):
             error = torch.bmm(error, views[position].weight)
             if self.layers[position - 1].relu:
-                error.mul_(inputs[position] > 0)
+                error.mul_(inputs[position - 1] > 0)
             errors.append(error)
         return inputs, errors[::-1], losses
+
+
+def outputs(at: Views, x: Tensor) -> Tensor:
+    """Return a layer's outputs, shape (A, B, o), for inputs of shape (A, B, i)."""
+    if at.bias_row is None:
+        return torch.bmm(x, at.transposed)
+    return torch.baddbmm(at.bias_row, x, at.transposed)
+
+
+def subtract_product(at: Views, errors: Tensor, x: Tensor) -> None:
+    """Take the sum over examples of errors (A, B, o) times inputs (A, B, i) off a layer's weights."""
+    at.weight.baddbmm_(errors.transpose(1, 2), x, alpha=-1)
+    if at.bias is not None:
+        at.bias.sub_(errors.sum(1))
+
+
+def softmax_errors(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the derivatives of cross-entropies with the logits, and the cross-entropies.
+
+    Parameters
+    ----------
+    logits
+        Shape (..., B, C).
+    labels, weights
+        Of the examples, shape (..., B).
+
+    Returns
+    -------
+    errors, losses
+        Shapes (..., B, C) and (...).
+    """
+    log_p, each, labels = functional.log_softmax(logits, -1), weights[..., None], labels[..., None]
+    losses = (log_p.gather(-1, labels) * each).sum((-2, -1)).neg_()
+    errors = log_p.exp_().mul_(each)
+    return errors.scatter_add_(-1, labels, -each), losses

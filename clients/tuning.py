@@ -9,28 +9,94 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from clients.batches import Batch
+from clients.batches import CohortBatches, Steps, batches
+from clients.chain import Chain, chain
+from clients.cohort import run
+from clients.dual import DualLinear
 from clients.flat import FlatModel, one_thread
-from clients.oracles import IN_CACHE, ORACLES, CohortOracle, make_oracle
+from clients.oracles import CohortOracle, Loop, Vmapped
+from clients.rules import SGD
 from clients.stacked import linear_layers
 
+ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
+    "stacked": DualLinear,
+    "vmap": Vmapped,
+    "chain": Chain,
+    "loop": Loop,
+}
+SINGLY = ("chain", "loop")  # take one client after the other
 SIZES = {"stacked": [2, 4, 8, 16, 32, 64, 128], "vmap": [8, 32]}  # of cohorts, on the CPU
 GPU_SIZES = [16, 64, 256]
+IN_CACHE = 1 << 20  # weights of a cohort that stay in a CPU's cache, also beside other workers
 WORTH = 1.2  # how much faster than the loop another way must be: near that, noise would choose
 CLOSE = 0.93  # among ways this near to the fastest, the smallest cohort leaves most of the cache to others
 _MEMORY = 1 << 26  # numbers in the weights or in the inputs of a cohort that is tried (256 MB)
+_STEPS = 10  # of a round that is measured, at most
 _SECONDS = 0.003  # a candidate is measured for, at least
+
+
+class Work(NamedTuple):
+    """What a client does in a round, as a rule.
+
+    Attributes
+    ----------
+    steps, batch_size
+        Local steps, and examples of each.
+    num_examples
+        That the client has.
+    plain
+        Whether its rule is plain SGD.
+    """
+
+    steps: int
+    batch_size: int
+    num_examples: int
+    plain: bool = True
+
+    def chosen(self) -> Steps:
+        """Draw what the steps are done with, `_STEPS` at most."""
+        return batches(self.num_examples, self.batch_size, min(self.steps, _STEPS), np.random.default_rng(0))
+
+
+class _Single(SGD):
+    """Does one step after the other, as rules do that are not plain."""
+
+    @classmethod
+    def plain(cls) -> bool:
+        """No."""
+        return False
+
+
+def make_oracle(model: FlatModel, cohort: str = "auto", size: int = 0) -> tuple[CohortOracle, int]:
+    """Return what computes gradients, and the largest cohort to give it.
+
+    Parameters
+    ----------
+    model
+        The model.
+    cohort
+        One of `ORACLES`; `auto` is the first of `stacked`, `chain` and `loop` that the model allows.
+    size
+        Largest cohort; 0: one for `chain` and `loop`, else as many as keep the weights in a CPU's cache.
+    """
+    if cohort == "auto":
+        cohort = "stacked" if linear_layers(model.module) else _one_by_one(model)
+    oracle = ORACLES[cohort](model)
+    if not size:
+        size = 1 if cohort in SINGLY else max(1, IN_CACHE // len(model.vector))
+    return oracle, size
 
 
 def choose(
     model: FlatModel,
     input_shape: tuple[int, ...],
-    num_classes: int,
-    batch_size: int,
+    work: Work,
     num_clients: int,
     cohort: str = "auto",
     size: int = 0,
@@ -41,8 +107,10 @@ def choose(
     ----------
     model
         The model, on the device that trains.
-    input_shape, num_classes, batch_size
-        Of the batches.
+    input_shape
+        Of the data.
+    work
+        What a client does.
     num_clients
         How many clients one worker trains a round, at most.
     cohort, size
@@ -60,73 +128,71 @@ def choose(
     """
     if cohort != "auto":
         make_oracle(model, cohort, size or 1)
-    if cohort == "loop" or (size and cohort != "auto"):
+    if cohort in SINGLY or (size and cohort != "auto"):
         return cohort, size or 1
-    numbers = max(len(model.vector), batch_size * math.prod(input_shape))
+    most = min(num_clients, _MEMORY // max(len(model.vector), work.batch_size * math.prod(input_shape)))
+    singly = _one_by_one(model)
+    others = _others(model, singly) if cohort == "auto" else [cohort]
+    if not others:
+        return singly, size or 1
     speeds: dict[tuple[str, int], float] = {}
     with one_thread():
-        for name in _ways(model, cohort):
-            before = 0.0
-            for k in _sizes(model, name, size, num_clients, numbers):
-                try:
-                    speed = k / _seconds(ORACLES[name](model), model, k, input_shape, num_classes, batch_size)
-                except (RuntimeError, ValueError) as error:  # random layers, for instance, under vmap
-                    if cohort != "auto":
-                        raise ValueError(f"cohort {cohort}: the model does not allow it: {error}") from None
-                    break
-                speeds[name, k] = speed
-                if speed < 0.8 * max(before, speeds.get(("loop", 1), 0.0)):  # larger ones will not be faster
-                    break
-                before = speed
-    loop = speeds.pop(("loop", 1), 0.0)
-    least = max(WORTH * loop, CLOSE * max(speeds.values(), default=0.0))
+        floor = 1 / _seconds(ORACLES[singly](model), model, 1, input_shape, work) if cohort == "auto" else 0.0
+        for name in others:
+            try:
+                oracle, before = ORACLES[name](model), floor
+                for k in [size] if size else _sizes(name, oracle, model, work, most):
+                    speed = speeds[name, k] = k / _seconds(oracle, model, k, input_shape, work)
+                    if speed < 0.8 * before:  # larger ones will not be faster
+                        break
+                    before = max(before, speed)
+            except (RuntimeError, ValueError) as error:  # random layers, for instance, under vmap
+                if cohort != "auto":
+                    raise ValueError(f"cohort {cohort}: the model does not allow it: {error}") from None
+    least = max(WORTH * floor, CLOSE * max(speeds.values(), default=0.0))
     fast = [way for way, speed in speeds.items() if speed >= least]
-    return min(fast, key=lambda way: way[1]) if fast else ("loop", size or 1)
+    return min(fast, key=lambda way: way[1]) if fast else (singly, size or 1)
 
 
-def _ways(model: FlatModel, cohort: str) -> tuple[str, ...]:
-    """The loop first, with which the others are compared; vmap never beats what is written out by hand."""
-    if cohort != "auto":
-        return (cohort,)
-    return ("loop", "vmap") if linear_layers(model.module) is None else ("loop", "stacked")
+def _one_by_one(model: FlatModel) -> str:
+    return "loop" if chain(model.module) is None else "chain"
 
 
-def _sizes(model: FlatModel, name: str, size: int, num_clients: int, numbers: int) -> list[int]:
-    """Sizes to try, of clients that have this many numbers in weights or inputs."""
-    if name == "loop" or size:
-        return [size or 1]
-    most = min(num_clients, _MEMORY // numbers)
+def _others(model: FlatModel, singly: str) -> list[str]:
+    """Ways that may be faster; on a CPU, vmap never is where the passes are written out."""
+    if linear_layers(model.module) is not None:
+        return ["stacked"]
+    return [] if singly == "chain" and model.device.type == "cpu" else ["vmap"]
+
+
+def _sizes(name: str, oracle: CohortOracle, model: FlatModel, work: Work, most: int) -> list[int]:
+    """Sizes of cohorts to try, `most` clients at most."""
     if model.device.type == "cuda":
         sizes = GPU_SIZES
     else:  # beyond that, a cohort is fast only as long as it has the cache for itself
-        sizes, most = SIZES[name], min(most, IN_CACHE // len(model.vector))
+        touched = oracle.touched(work.chosen()) if work.plain else len(model.vector)
+        sizes, most = SIZES[name], min(most, IN_CACHE // max(1, touched))
     return [k for k in sizes if k <= most] or sizes[:1]
 
 
 def _seconds(
-    oracle: CohortOracle,
-    model: FlatModel,
-    size: int,
-    input_shape: tuple[int, ...],
-    num_classes: int,
-    batch_size: int,
+    oracle: CohortOracle, model: FlatModel, size: int, input_shape: tuple[int, ...], work: Work
 ) -> float:
-    """Seconds that a step of a cohort takes, the fastest of some."""
-    device = model.device
-    inputs = torch.rand((size, batch_size, *input_shape), device=device)
-    labels = torch.zeros((size, batch_size), dtype=torch.int64, device=device)
-    weights = torch.full((size, batch_size), 1 / batch_size, device=device)
-    batch = Batch(inputs, labels, weights, np.full(size, batch_size))
+    """Seconds that a cohort takes, the fewest of some trials."""
+    device, chosen = model.device, work.chosen()
+    inputs = torch.rand((int(chosen.rows.max()) + 1, *input_shape), device=device)
+    labels = torch.zeros(len(inputs), dtype=torch.int64, device=device)
     y = model.vector.expand(size, -1).clone()
-    oracle.descend(y, 1e-6, batch, None)  # the first call may load what it needs
+    rate = y.new_full((size, 1), 1e-6)
+    rule = (SGD if work.plain else _Single)(y, [], {}, {})
     seconds: list[float] = []
-    start = time.perf_counter()
-    while len(seconds) < 3 or time.perf_counter() - start < _SECONDS:
+    start = time.perf_counter()  # the first trial may load what it needs
+    while len(seconds) < 4 or time.perf_counter() - start < _SECONDS:
         began = time.perf_counter()
-        oracle.descend(y, 1e-6, batch, None)
+        run(rule, oracle, CohortBatches(inputs, labels, [chosen] * size, y.dtype), y, rate)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - began)
-        if time.perf_counter() - start > 10 * _SECONDS:  # large models: one step says enough
+        if len(seconds) > 2 and time.perf_counter() - start > 10 * _SECONDS:  # large models: once says enough
             break
     return min(seconds)

@@ -14,8 +14,8 @@ from clients.cohort import begin, cohorts, train
 from clients.evaluation import evaluate, own_test
 from clients.flat import FlatModel, as_tensor, one_thread
 from clients.memory import Memory
-from clients.oracles import make_oracle
 from clients.training import DroppedError, Job, Plan, open_memory, plan, planned_steps
+from clients.tuning import make_oracle
 from tasks import FederatedData
 from traces import finished_steps
 
@@ -114,7 +114,7 @@ class VirtualClients:
         updates: list[tuple[int, list[NDArray[Any]], dict[str, int | float], int]] = []
         memories: list[Memory | None] = []
         sends_weights = True
-        queue = cohorts(plans, self.limit, int(np.prod(self.data.input_shape)))[::-1]
+        queue = self._cohorts(plans)[::-1]
         with one_thread():
             while queue:
                 cohort = queue.pop()
@@ -152,6 +152,9 @@ class VirtualClients:
                 else:
                     scores.append((job.client, loss, len(examples[1]), accuracy))
         return Scores(scores, failures)
+
+    def _cohorts(self, plans: Sequence[Plan]) -> list[list[Plan]]:
+        return cohorts(plans, self.limit, int(np.prod(self.data.input_shape)), self.oracle)
 
     def _plans(self, jobs: Sequence[Job]) -> tuple[list[Plan], list[tuple[int, str]]]:
         """What the clients are going to do; which of them do nothing, and why."""

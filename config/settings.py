@@ -54,7 +54,8 @@ class Settings:
         "", "a Ray cluster that is running, HOST:PORT or auto; default: start Ray here"
     )
     cohort: str = _setting(
-        "auto", "how clients train together: stacked, vmap, loop, or auto, the fastest of these here"
+        "auto",
+        "how clients train together: dual, stacked, vmap, chain, loop, or auto, the fastest of these here",
     )
     cohort_size: int = _setting(0, "clients that train in one call; 0: the fastest number here")
     data_dir: str = _setting("data", "where data sets are downloaded to")
@@ -92,7 +93,7 @@ class Settings:
         for name, known in (
             ("engine", ("ray", "inline")),
             ("evaluate_on", ("test", "members")),
-            ("cohort", ("auto", "stacked", "vmap", "loop")),
+            ("cohort", ("auto", "stacked", "vmap", "chain", "loop")),
         ):
             if getattr(self, name) not in known:
                 flag = name.replace("_", "-")

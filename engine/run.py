@@ -20,7 +20,8 @@ from torch import nn
 import strategies
 from clients.environment import federated_data, make_trace, model_builder
 from clients.flat import FlatModel
-from clients.tuning import choose
+from clients.rules import RULES, SGD
+from clients.tuning import Work, choose
 from clients.virtual import VirtualClients
 from config import Settings, build, options_of, parse
 from config.specs import convert, find
@@ -82,14 +83,14 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     build_model = model_builder(settings, data)
     model = FlatModel(build_model(), client_device(settings))
     arrays = model.arrays()
-    if tune:
-        settings = _tuned(settings, model, data)
     layout = Layout.of(arrays)
     initial = FlatParameters(layout.flatten(arrays), layout)
     roster = Roster(data.sizes, trace.round(1).member)
     evaluator = GlobalEvaluator(data, build_model, roster, settings.evaluate_on, settings.train_loss)
     name = parse("strategy", settings.strategy).name
     strategy = strategies.make(name, initial, roster, evaluator, **options)
+    if tune:
+        settings = _tuned(settings, model, data, RULES[strategy.rule])
     if isinstance(strategy, SequentialSGD):
         strategy.trainer = CentralTrainer(data, build_model, settings.seed)
     return Experiment(settings, data, build_model, initial, trace, strategy, evaluator)
@@ -116,12 +117,15 @@ def client_device(settings: Settings) -> str:
     return "cuda" if settings.client_gpus and torch.cuda.is_available() else "cpu"
 
 
-def _tuned(settings: Settings, model: FlatModel, data: FederatedData) -> Settings:
+def _tuned(settings: Settings, model: FlatModel, data: FederatedData, rule: type[SGD]) -> Settings:
     """Choose how cohorts are trained, as far as the user has left it open."""
-    batch_size = settings.batch_size or int(np.median(data.sizes))
+    examples = max(1, int(np.median(data.sizes)))
+    batch_size = min(settings.batch_size or examples, examples)
+    steps = settings.local_epochs * -(-examples // batch_size) or settings.local_steps
+    work = Work(steps, batch_size, examples, rule.plain())
     most = settings.clients_per_round or settings.num_clients
     wanted = (settings.cohort, settings.cohort_size)
-    cohort, size = choose(model, data.input_shape, data.num_classes, batch_size, most, *wanted)
+    cohort, size = choose(model, data.input_shape, work, most, *wanted)
     return replace(settings, cohort=cohort, cohort_size=size)
 
 

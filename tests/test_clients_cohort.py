@@ -12,10 +12,9 @@ from torch import nn
 
 import strategies
 from clients.flat import FlatModel
-from clients.oracles import make_oracle
 from clients.stacked import linear_layers
 from clients.training import Job
-from clients.tuning import choose
+from clients.tuning import Work, choose, make_oracle
 from clients.virtual import Answers, VirtualClients
 from tasks import PartitionedData
 from tasks.models import MODELS
@@ -70,6 +69,9 @@ WAYS = [
     ("no-bias", "stacked"),
     ("tanh", "vmap"),
     ("lenet", "vmap"),
+    ("lenet", "chain"),
+    ("cnn", "chain"),
+    ("no-bias", "chain"),
 ]
 
 
@@ -127,7 +129,7 @@ def test_every_method_gives_the_same_with_cohorts_and_without(play: Callable[...
     }
     loop = play(**run, cohort="loop")
     assert sum(len(record["active"]) for record in loop.rounds) > 20
-    for cohort in ("stacked", "vmap"):
+    for cohort in ("stacked", "vmap", "chain"):
         other = play(**run, cohort=cohort, cohort_size=5)
         np.testing.assert_allclose(other.weights, loop.weights, rtol=1e-5, atol=2e-6)
         for one, two in zip(other.rounds, loop.rounds, strict=True):
@@ -182,12 +184,12 @@ def test_what_a_model_does_not_allow_is_refused() -> None:
     with pytest.raises(ValueError, match="cohort vmap: the model has buffers"):
         make_oracle(batch_norm, "vmap")
     with pytest.raises(ValueError, match="cohort vmap"):
-        choose(batch_norm, (6,), 3, 5, 10, "vmap", 0)
+        choose(batch_norm, (6,), Work(3, 5, 20), 10, "vmap", 0)
 
 
 def test_the_fastest_way_is_one_that_works() -> None:
     def chosen(*parts: nn.Module, **given: Any) -> tuple[str, int]:
-        return choose(FlatModel(nn.Sequential(*parts)), (6,), 3, 5, 10, **given)
+        return choose(FlatModel(nn.Sequential(*parts)), (6,), Work(3, 5, 20), 10, **given)
 
     assert chosen(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)) == ("loop", 1)
     assert chosen(nn.Linear(6, 6), nn.Dropout(), nn.Linear(6, 3)) == ("loop", 1)  # random under vmap

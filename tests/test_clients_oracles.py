@@ -1,0 +1,148 @@
+"""Passes that are written out give what autograd gives, in double precision to the last digits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from clients.batches import Batch, CohortBatches, Steps, batches
+from clients.chain import Chain, chain
+from clients.cohort import run
+from clients.dual import DualLinear
+from clients.flat import FlatModel
+from clients.oracles import Loop
+from clients.rules import SGD
+from clients.tuning import make_oracle
+
+
+def double(*parts: nn.Module) -> FlatModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        for part in parts:
+            if hasattr(part, "reset_parameters"):
+                part.reset_parameters()
+    return FlatModel(nn.Sequential(*parts).double())
+
+
+def a_batch(shape: tuple[int, ...], lengths: list[int], classes: int) -> Batch:
+    rng, size = np.random.default_rng(1), max(lengths)
+    weights = np.array([[i < n for i in range(size)] for n in lengths]) / np.array(lengths)[:, None]
+    return Batch(
+        torch.from_numpy(rng.normal(size=(len(lengths), size, *shape))),
+        torch.from_numpy(rng.integers(classes, size=(len(lengths), size))),
+        torch.from_numpy(weights),
+        np.array(lengths),
+    )
+
+
+CHAINS = {
+    "lenet": (
+        (1, 12, 12),
+        [nn.Conv2d(1, 3, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3), nn.ReLU()],
+        [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, 3)],
+    ),
+    "same": ((2, 7, 7), [nn.Conv2d(2, 3, 3, padding="same"), nn.Flatten()], [nn.Linear(147, 3)]),
+    "strided": (
+        (4, 9, 9),
+        [nn.Conv2d(4, 6, 3, stride=2, dilation=2, groups=2, bias=False), nn.MaxPool2d(2, ceil_mode=True)],
+        [nn.ReLU(), nn.Flatten(), nn.Linear(24, 3, bias=False)],
+    ),
+    "pooled first": (
+        (2, 8, 8),
+        [nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1), nn.Conv2d(2, 3, 3, padding="valid")],
+        [nn.Flatten(), nn.Linear(12, 3)],
+    ),
+    "linear": ((5,), [nn.Linear(5, 4)], [nn.ReLU(), nn.Linear(4, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("lengths", [[4], [5, 3]])
+def test_a_chain_gives_the_gradients_of_autograd(name: str, lengths: list[int]) -> None:
+    shape, first, last = CHAINS[name]
+    model = double(*first, *last)
+    batch, y = a_batch(shape, lengths, 3), model.vector + 0.01 * torch.arange(len(lengths))[:, None]
+    expected, losses = Loop(model).gradient(y, batch)
+    found, other = Chain(model).gradient(y, batch)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-14)
+    torch.testing.assert_close(other, losses, rtol=1e-11, atol=0)
+    rate = torch.tensor([[0.5], [0.25]][: len(lengths)], dtype=torch.float64)
+    for besides in (None, lambda y: y.mul_(0.5)):
+        after = y.clone()
+        Chain(model).descend(after, rate, batch, besides)
+        start = y if besides is None else y / 2
+        torch.testing.assert_close(after, start - rate * expected, rtol=1e-11, atol=1e-14)
+
+
+def test_what_is_no_chain_is_left_to_the_loop() -> None:
+    linear, convolution = nn.Linear(6, 3), nn.Conv2d(1, 2, 3)
+    frozen = nn.Linear(6, 3)
+    frozen.bias.requires_grad_(False)
+    others: list[Any] = [
+        linear,
+        nn.Sequential(),
+        nn.Sequential(frozen),
+        nn.Sequential(linear, nn.ReLU()),
+        nn.Sequential(linear, nn.Tanh(), nn.Linear(3, 3)),
+        nn.Sequential(nn.Flatten(0), linear),
+        nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Flatten(), linear),
+        nn.Sequential(nn.Conv2d(1, 2, 4, padding="same"), nn.Flatten(), linear),
+        nn.Sequential(convolution, nn.BatchNorm2d(2), nn.Flatten(), linear),
+        nn.Sequential(convolution, nn.MaxPool2d(2, return_indices=True), linear),
+    ]
+    assert [chain(module) for module in others] == [None] * len(others)
+    with pytest.raises(ValueError, match="cohort chain: the model is no chain of layers"):
+        make_oracle(FlatModel(others[2]), "chain")
+
+
+def steps_of(examples: list[int], steps: list[int], batch_size: int) -> list[Steps]:
+    rng = np.random.default_rng(7)
+    return [batches(n, batch_size, s, rng) for n, s in zip(examples, steps, strict=True)]
+
+
+def both_ways(model: FlatModel, chosen: list[Steps]) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
+    rng = np.random.default_rng(2)
+    inputs = torch.from_numpy(rng.normal(size=(30, 1, 3, 3)))
+    labels = torch.from_numpy(rng.integers(4, size=30))
+    given = CohortBatches(inputs, labels, chosen, torch.float64)
+    rate = 0.1 + 0.05 * torch.arange(len(chosen), dtype=torch.float64)[:, None]
+    y, other = (model.vector.repeat(len(chosen), 1) for _ in range(2))
+    losses = DualLinear(model).run(y, rate, given)
+    expected = run(SGD(other, [], {}, {}), Loop(model), given, other, rate)
+    return losses, [y, other, expected]
+
+
+@given(
+    examples=st.lists(st.just(8) | st.just(30), min_size=1, max_size=1),
+    steps=st.lists(st.integers(1, 9), min_size=1, max_size=4).map(lambda s: sorted(s, reverse=True)),
+    hidden=st.booleans(),
+    bias=st.booleans(),
+)
+def test_all_steps_at_once_give_what_single_steps_give(
+    examples: list[int], steps: list[int], hidden: bool, bias: bool
+) -> None:
+    last = [nn.Linear(9, 4, bias=bias)]
+    if hidden:
+        last = [nn.Linear(9, 50, bias=bias), nn.ReLU(), nn.Linear(50, 7), nn.ReLU(), nn.Linear(7, 4)]
+    model = double(nn.Flatten(), *last)
+    chosen = steps_of(examples * len(steps), steps, 3)
+    losses, (y, other, expected) = both_ways(model, chosen)
+    if losses is None:
+        torch.testing.assert_close(y, model.vector.repeat(len(steps), 1), rtol=0, atol=0)
+    else:
+        torch.testing.assert_close(y, other, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(losses, expected, rtol=1e-9, atol=0)
+
+
+def test_all_steps_are_taken_at_once_where_that_saves_operations() -> None:
+    wide = double(nn.Flatten(), nn.Linear(9, 50), nn.ReLU(), nn.Linear(50, 4))
+    narrow = double(nn.Flatten(), nn.Linear(9, 4))
+    often, once = steps_of([8], [20], 4), steps_of([30], [5], 6)
+    assert both_ways(wide, often)[0] is not None
+    assert both_ways(narrow, once)[0] is None
+    assert DualLinear(wide).touched(often[0]) == 204  # of the second layer
+    assert DualLinear(narrow).touched(once[0]) == 40
