@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.batches import Batch, CohortBatches, ExamplePool
+from clients.batches import Batch, CohortBatches, ExamplePool, Steps
 from clients.flat import as_tensor
 from clients.memory import Memory
 from clients.oracles import CohortOracle
@@ -110,14 +110,21 @@ def train(
     out
         Gets the local weights after training, shape (K, M).
     """
-    y = weights.repeat(len(plans), 1)  # not in `out`: memory that was just used is in the cache
-    rule = begin(weights.expand_as(y), plans)
+    start, room = weights.expand(len(plans), -1), as_tensor(out)
+    rule = begin(start, plans)
+    direct = _at_once(rule, oracle, plans[0].chosen) and (room.device, room.dtype) == (
+        start.device,
+        start.dtype,
+    )
+    y = (
+        room.copy_(start) if direct else start.clone()
+    )  # single steps want memory that was just used: it is cached
     if rule.needs_fisher:
         rule.fisher = lambda at: _fisher(oracle, examples, at, plans, seed)
     batches = examples.batches([p.job.client for p in plans], [p.chosen for p in plans], y.dtype)
     rate = y.new_tensor([float(p.job.config["learning-rate"]) for p in plans])[:, None]
     losses = run(rule, oracle, batches, y, rate)
-    as_tensor(out).copy_(y)
+    room.copy_(y)
     steps = y.new_tensor([len(plan.chosen.lengths) for plan in plans])[:, None]
     extra = [
         array.cpu().numpy() if isinstance(array, Tensor) else [row.cpu().numpy() for row in array]
@@ -143,9 +150,8 @@ def run(rule: SGD, oracle: CohortOracle, batches: CohortBatches, y: Tensor, rate
 
     They are those of each step's first gradient, zero where a client does a step no more.
     """
-    losses = oracle.run(y, rate, batches) if rule.plain() else None
-    if losses is not None:
-        return losses
+    if _at_once(rule, oracle, batches.chosen[0]):
+        return oracle.run(y, rate, batches)
     losses = y.new_zeros((len(batches.counts), len(y)))
     active, active_rate = y, rate
     for t, count in enumerate(batches.counts):
@@ -157,6 +163,10 @@ def run(rule: SGD, oracle: CohortOracle, batches: CohortBatches, y: Tensor, rate
         losses[t, :count] = step.losses
     rule.widen()
     return losses
+
+
+def _at_once(rule: SGD, oracle: CohortOracle, chosen: Steps) -> bool:
+    return rule.plain() and oracle.at_once(chosen)
 
 
 def begin(weights: Tensor, plans: Sequence[Plan]) -> SGD:

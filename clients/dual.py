@@ -28,34 +28,33 @@ class DualLinear(StackedLinear):
 
     def touched(self, chosen: Steps) -> int:
         """See `CohortOracle.touched`: those of all layers but the first."""
-        if not self._pays(chosen):
+        if not self.at_once(chosen):
             return super().touched(chosen)
         return self._size - self.layers[1].start if len(self.layers) > 1 else 0
 
     def alike(self, chosen: Steps) -> Hashable:
         """See `CohortOracle.alike`: as many different examples."""
-        return chosen.padded, chosen.distinct if self._pays(chosen) else None
+        return chosen.padded, chosen.distinct if self.at_once(chosen) else None
 
     def room(self, chosen: Steps, input_size: int) -> int:
         """See `CohortOracle.room`: all examples, their products, and E."""
         distinct = chosen.distinct
-        if not self._pays(chosen):
+        if not self.at_once(chosen):
             return super().room(chosen, input_size)
         return distinct * (input_size + distinct + 2 * self.layers[0].outputs)
 
-    def _pays(self, chosen: Steps) -> bool:
+    def at_once(self, chosen: Steps) -> bool:
+        """See `CohortOracle.at_once`: where it takes not many more operations."""
         first, distinct, total = self.layers[0], chosen.distinct, len(chosen.rows)
         steps = 2 * total * first.inputs * first.outputs
         here = distinct * first.inputs * (distinct + 2 * first.outputs) + total * distinct * first.outputs
         return here <= WORTH * steps
 
-    def run(self, y: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor | None:
+    def run(self, y: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
         """See `CohortOracle.run`."""
-        if not self._pays(batches.chosen[0]):
-            return None
         x, places = batches.distinct()
-        x, views, active = x.flatten(2), self.views(y), y
-        start = outputs(views[0], x)
+        x, active = x.flatten(2), y
+        start = outputs(self.layers[0].views(y[:1].expand_as(y)), x)  # one row is in the cache, all are not
         products = torch.bmm(x, x.transpose(1, 2)).add_(self.layers[0].bias)  # the bias is a weight of ones
         errors = torch.zeros_like(start)
         losses = y.new_zeros(places.shape[:2])

@@ -35,13 +35,17 @@ class CohortOracle(ABC):
         """Return how many numbers of a client's examples are in memory at a time, for inputs of that size."""
         return chosen.padded * input_size
 
-    def run(self, y: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor | None:
-        """Do all steps of plain SGD, where there is a way that is more than one step after the other.
+    def at_once(self, chosen: Steps) -> bool:
+        """Return whether a client's steps are better done all at once, by `run`, where they are plain SGD."""
+        return False
+
+    def run(self, y: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
+        """Do all steps of plain SGD.
 
         Parameters
         ----------
         y
-            Weights, shape (K, M), changed in place.
+            Weights, shape (K, M), the same in all rows, changed in place.
         rate
             eta of each client, shape (K, 1).
         batches
@@ -50,9 +54,9 @@ class CohortOracle(ABC):
         Returns
         -------
         losses
-            Of each step, shape (T, K); None, and `y` as it was, where single steps are to be done.
+            Of each step, shape (T, K).
         """
-        return None
+        raise TypeError(f"{type(self).__name__} does single steps")
 
     @abstractmethod
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
