@@ -162,7 +162,10 @@ def chain(module: nn.Module) -> list[Layer] | None:
         layers.append(layer)
         if len(layers) > 1 and isinstance(layer, Pooling) and isinstance(layers[-2], ReLU):
             layers[-2:] = layers[:-3:-1]
-    return layers if layers and isinstance(layers[-1], Linear) else None
+    whole = sum(layer.tensors for layer in layers) == len(
+        list(module.parameters())
+    )  # no layer is there twice
+    return layers if layers and isinstance(layers[-1], Linear) and whole else None
 
 
 def _layer(part: nn.Module) -> Layer | None:

@@ -60,7 +60,8 @@ def linear_layers(module: nn.Module) -> list[Layer] | None:
             start += sum(p.numel() for p in part.parameters())
         else:
             return None
-    return layers if layers and not layers[-1].relu else None
+    whole = start == sum(p.numel() for p in module.parameters())  # no layer is there twice
+    return layers if layers and not layers[-1].relu and whole else None
 
 
 class StackedLinear(CohortOracle):

@@ -163,8 +163,10 @@ def test_what_is_a_chain_of_linear_layers() -> None:
     assert linear_layers(nn.Sequential(linear)) is not None
     frozen = nn.Linear(6, 3)
     frozen.weight.requires_grad_(False)
+    square = nn.Linear(6, 6)
     others = [
         linear,
+        nn.Sequential(square, nn.ReLU(), square),
         nn.Sequential(),
         nn.Sequential(frozen),
         nn.Sequential(linear, nn.ReLU()),

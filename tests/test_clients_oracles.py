@@ -82,8 +82,10 @@ def test_what_is_no_chain_is_left_to_the_loop() -> None:
     linear, convolution = nn.Linear(6, 3), nn.Conv2d(1, 2, 3)
     frozen = nn.Linear(6, 3)
     frozen.bias.requires_grad_(False)
+    square = nn.Linear(6, 6)
     others: list[Any] = [
         linear,
+        nn.Sequential(square, nn.ReLU(), square),
         nn.Sequential(),
         nn.Sequential(frozen),
         nn.Sequential(linear, nn.ReLU()),
@@ -96,7 +98,7 @@ def test_what_is_no_chain_is_left_to_the_loop() -> None:
     ]
     assert [chain(module) for module in others] == [None] * len(others)
     with pytest.raises(ValueError, match="cohort chain: the model is no chain of layers"):
-        make_oracle(FlatModel(others[2]), "chain")
+        make_oracle(FlatModel(others[1]), "chain")
 
 
 def steps_of(examples: list[int], steps: list[int], batch_size: int) -> list[Steps]:
