@@ -3,52 +3,33 @@
 import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from flower import (
+    BIN,
+    ROOT,
+    assert_same_run,
+    end_processes,
+    flwr_run,
+    flwr_runs,
+    outcome,
+    processes_of,
+    sim,
+    wait_for_port,
+)
 
 from traces.device_log import read_device_log
-
-ROOT = Path(__file__).parents[1]
-BIN = Path(sys.executable).parent
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc"),
 ]
-
-
-def processes_of(home: Path) -> list[int]:
-    """Living processes that were started with this FLWR_HOME, but not this one."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and f"FLWR_HOME={home}\0".encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-        except OSError:  # it ended meanwhile, or is not ours
-            continue
-    return [pid for pid in found if pid != os.getpid()]
-
-
-def end_processes(home: Path) -> None:
-    for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-        deadline = time.monotonic() + patience
-        for pid in processes_of(home):
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                continue
-        while processes_of(home) and time.monotonic() < deadline:
-            time.sleep(0.1)
 
 
 @pytest.fixture
@@ -69,70 +50,6 @@ def flower(tmp_path: Path, free_ports: Any) -> Iterator[dict[str, str]]:
     }
     end_processes(home)
     assert not processes_of(home)
-
-
-def flwr_run(env: dict[str, str], settings: dict[str, Any], *arguments: str, app: Path = ROOT) -> str:
-    """Call `flwr run` on an app's folder; returns all that it printed."""
-    config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
-    done = subprocess.run(
-        [BIN / "flwr", "run", ".", *arguments, "--run-config", config, "--stream"],
-        cwd=app,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
-    return done.stdout + done.stderr
-
-
-def flwr_runs(
-    env: dict[str, str], num_clients: int, runs: list[dict[str, Any]], *, app: Path = ROOT
-) -> list[str]:
-    """Several runs on one SuperLink at the same time, which wait more than they work; what each printed."""
-
-    def call(settings: dict[str, Any]) -> str:
-        nodes = f"num-supernodes={settings.get('supernodes', num_clients)} client-resources-num-cpus=1"
-        config = {key: value for key, value in settings.items() if key != "supernodes"}
-        return flwr_run(env, config, "local", "--federation-config", nodes, app=app)
-
-    with ThreadPoolExecutor(len(runs)) as pool:
-        first = pool.submit(call, runs[0])  # which starts the SuperLink
-        wait_for_port(int(env["FLWR_LOCAL_CONTROL_API_PORT"]))
-        others = [pool.submit(call, settings) for settings in runs[1:]]
-        return [run.result() for run in (first, *others)]
-
-
-def wait_for_port(port: int) -> None:
-    """Until somebody listens there, or for half a minute."""
-    deadline = time.monotonic() + 30
-    while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-
-
-def sim(settings: dict[str, Any]) -> None:
-    """Run the same settings inline."""
-    import sim
-
-    flags = [f"--{key}={value}" for key, value in settings.items()]
-    assert sim.main([*flags, "--engine=inline", "--client-gpus=0"]) == 0
-
-
-def outcome(run_dir: Path, output: str = "") -> tuple[list[dict[str, Any]], np.ndarray]:
-    """The records of the rounds, and the final weights, of the only run in a folder."""
-    folders = list(run_dir.glob("*")) if run_dir.exists() else []
-    assert len(folders) == 1, output
-    records = [json.loads(line) for line in (folders[0] / "metrics.jsonl").read_text().splitlines()]
-    with np.load(folders[0] / "weights.npz") as arrays:
-        return records[1:], np.concatenate([arrays[name].ravel() for name in arrays.files])
-
-
-def assert_same_run(run_dir: Path, inline_dir: Path, output: str) -> list[dict[str, Any]]:
-    there, weights = outcome(run_dir, output)
-    here, expected = outcome(inline_dir)
-    for key in ("round", "selected", "active", "steps", "failed", "learning_rate", "events"):
-        assert [r[key] for r in there] == [r[key] for r in here], key
-    np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-7)
-    return here
 
 
 def test_flwr_run_gives_what_sim_gives(flower: dict[str, str], tmp_path: Path) -> None:

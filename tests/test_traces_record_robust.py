@@ -1,0 +1,198 @@
+"""The recorder through power cuts and full disks, beside others, and on the command line."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from recorders import ROOT, T0, Device, run, sessions, wait_for_lines
+
+from traces.record import HEADER, Recorder, main
+
+pytestmark = pytest.mark.filterwarnings("error:.*left out as torn")
+
+
+# Power cuts
+
+
+def test_log_torn_at_any_byte(tmp_path):
+    path, device = tmp_path / "log.csv", Device()
+    recorder = device.recorder(path)
+    recorder.online()
+    device.wait(60)
+    recorder.online()
+    device.wait(5)
+    recorder.worked(steps=2, seconds=4.0)
+    content = path.read_bytes()
+    for cut in range(len(content)):
+        path.write_bytes(content[:cut])
+        device = Device(T0 + 100)
+        again = device.recorder(path)
+        again.online()
+        device.wait(10)
+        again.online()
+        whole = content[: content.rfind(b"\n", 0, cut) + 1]
+        kept = [line for line in whole.splitlines() if line not in (b"", HEADER.strip())]
+        written = path.read_bytes()
+        assert all(line in written.splitlines() for line in kept)
+        assert (b"# torn line, left out: " in written) == (len(whole) != cut)
+        assert sessions(path)[0][-1] == (100, 110)
+
+
+def test_log_that_ends_in_zeros(tmp_path):
+    """What some file systems leave of a line that was not yet on the disk."""
+    path = tmp_path / "log.csv"
+    path.write_bytes(HEADER + b"0,1700000000,1700000010,2,\n" + b"\0" * 40)
+    device = Device(T0 + 20)
+    device.recorder(path).worked(steps=1, seconds=5.0)
+    assert sessions(path) == [[(0, 10), (15, 20)]]
+
+
+WRITER = """
+import sys
+from traces.record import Recorder
+clock = iter(range(1_700_000_000, 2**40))
+recorder = Recorder(sys.argv[1], int(sys.argv[2]), clock=lambda: float(next(clock)))
+print("ready", flush=True)
+count = int(sys.argv[3])
+while count:
+    recorder.worked(1, 1.0, 10**9)
+    count -= 1
+"""
+
+
+def write(path: Path, client: int, count: int) -> subprocess.Popen:
+    arguments = [sys.executable, "-c", WRITER, str(path), str(client), str(count)]
+    return subprocess.Popen(arguments, cwd=ROOT, text=True, stdout=subprocess.PIPE)
+
+
+def test_killed_in_the_middle_of_writing(tmp_path):
+    path = tmp_path / "log.csv"
+    lines = 0
+    for attempt in range(4):
+        writer = write(path, attempt, -1)
+        assert writer.stdout.readline() == "ready\n"
+        wait_for_lines(path, lines + 40)
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+        lines = path.read_bytes().count(b"\n")
+    Recorder(path, 9)  # mends the last line
+    found = sessions(path, 4)
+    assert [len(own) for own in found] == [1, 1, 1, 1]
+    assert all(own[0][1] > 15 for own in found)
+
+
+def test_several_recorders_at_a_time(tmp_path):
+    """Of one client, too, and all of the same seconds: each writes what the others have not."""
+    path = tmp_path / "log.csv"
+    code = WRITER.replace("clock=lambda: float(next(clock))", "clock=time.time").replace(
+        "sys\n", "sys, time\n"
+    )
+    arguments = [sys.executable, "-c", code, str(path)]
+    options = {"cwd": ROOT, "text": True, "stdout": subprocess.PIPE}
+    writers = [subprocess.Popen([*arguments, client, "200"], **options) for client in "0111"]
+    assert [w.communicate(timeout=60)[0] for w in writers] == ["ready\n"] * 4
+    assert [w.returncode for w in writers] == [0] * 4
+    lines = path.read_text().splitlines()
+    assert lines.count(HEADER.decode().strip()) == 1
+    assert [sum(line.startswith(f"# client {k}: 1 steps") for line in lines) for k in (0, 1)] == [200, 600]
+    assert not [line for line in lines if "torn" in line]
+    for own in sessions(path, 2):  # the reader would refuse any that overlap
+        assert own[0][1] - own[0][0] > 1
+
+
+# Command line
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_command_line_until_it_is_stopped(tmp_path, number):
+    path = tmp_path / "log.csv"
+    begin = time.time()
+    recorder = run("--client=3", f"--file={path}", "--every=0.1")
+    wait_for_lines(path, 4)
+    recorder.send_signal(number)
+    assert recorder.communicate(timeout=20) == (None, "")
+    assert recorder.returncode == 0
+    ((start, end),) = sessions(path, 4)[3]
+    assert begin <= start + T0 < end + T0 <= time.time()
+    rows = path.read_text().splitlines()[1:]
+    assert len(rows) >= 3
+    assert all(re.fullmatch(r"3,[0-9]+[.][0-9]{3},[0-9]+[.][0-9]{3},,", row) for row in rows)
+
+
+def test_command_line_while_a_server_answers(tmp_path, free_ports):
+    import socket
+
+    path = tmp_path / "log.csv"
+    (port,) = free_ports(1)
+    recorder = run("--client=0", f"--file={path}", "--every=0.05", f"--server=127.0.0.1:{port}")
+    wait_for_lines(path, 1)
+    time.sleep(0.3)
+    assert path.read_bytes() == HEADER
+    with socket.create_server(("127.0.0.1", port)):
+        wait_for_lines(path, 4)
+    time.sleep(0.3)
+    recorder.terminate()
+    _, said = recorder.communicate(timeout=20)
+    message = f"record: 127.0.0.1:{port} cannot be reached, the device counts as offline\n"
+    assert said == message * 2
+    assert len(sessions(path)[0]) == 1
+
+
+def test_log_that_cannot_be_written_for_a_while(tmp_path):
+    path = tmp_path / "log.csv"
+    recorder = run("--client=0", f"--file={path}", "--every=0.05")
+    wait_for_lines(path, 3)
+    path.rename(tmp_path / "old.csv")
+    path.mkdir()  # a folder is in the way
+    assert "Is a directory" in recorder.stderr.readline()
+    path.rmdir()
+    wait_for_lines(path, 3)
+    recorder.terminate()
+    recorder.communicate(timeout=20)
+    ((start, _),) = sessions(path)[0]
+    ((_, end),) = sessions(tmp_path / "old.csv")[0]
+    assert start == pytest.approx(end, abs=0.005)  # what was held in memory is there
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("client,start,end\n", "line 1: the header should be client,start,end,steps_per_second,up_bytes"),
+        ('{"client": 0}\n', "line 1: the header should be"),
+        (HEADER.decode() + "\n# x\n0,1,2\n", "line 4: no line of a device log, repair it"),
+        (HEADER.decode() + "0,1,nan,,\n", "line 2: no line of a device log"),
+        (HEADER.decode() + "\0\0\n", "line 2: no line of a device log"),
+    ],
+)
+def test_refuses_other_files(tmp_path, content, message):
+    path = tmp_path / "log.csv"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message) as refusal:
+        Recorder(path, 0)
+    assert str(path) in str(refusal.value)
+    assert path.read_text() == content
+
+
+def test_refuses_arguments(tmp_path, capsys):
+    with pytest.raises(ValueError, match="client is -1, give a whole number from 0 on"):
+        Recorder(tmp_path / "log.csv", -1)
+    assert main(["--client=0", f"--file={tmp_path}/none/log.csv"]) == 1
+    assert "No such file" in capsys.readouterr().err
+    for wrong in ("--every=0", "--every=nan", "--server=here"):
+        with pytest.raises(SystemExit):
+            main(["--client=0", f"--file={tmp_path}/log.csv", wrong])
+
+
+def test_runs_alone_without_anything_installed(tmp_path):
+    copy = tmp_path / "record.py"
+    copy.write_bytes((ROOT / "traces" / "record.py").read_bytes())
+    recorder = subprocess.Popen(
+        [sys.executable, "-I", "-S", copy, "--client=0", f"--file={tmp_path / 'log.csv'}", "--every=0.05"]
+    )
+    wait_for_lines(tmp_path / "log.csv", 3)
+    recorder.terminate()
+    assert recorder.wait(20) == 0
