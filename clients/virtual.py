@@ -14,6 +14,7 @@ from clients.cohort import begin, cohorts, train
 from clients.evaluation import evaluate, own_test
 from clients.flat import FlatModel, as_tensor, one_thread
 from clients.memory import Memory
+from clients.spill import Spilled
 from clients.training import DroppedError, Job, Plan, open_memory, plan, planned_steps
 from clients.tuning import make_oracle
 from tasks import FederatedData
@@ -90,8 +91,8 @@ class VirtualClients:
         self.examples = ExamplePool(data, self.model.device)
 
     def recall(self, memory: Any) -> Memory | None:
-        """Fetch what a client remembers: a job has it, unless it is kept elsewhere."""
-        remembered: Memory | None = memory
+        """Fetch what a client remembers: a job has it, or where it is."""
+        remembered: Memory | None = memory.read() if isinstance(memory, Spilled) else memory
         return remembered
 
     def fit(

@@ -167,7 +167,7 @@ class RayTransport(VirtualTransport):
                     found = found._replace(vectors=rows[:count, :width])
                 yield found
 
-    def keep(self, memory: Memory) -> Any:
+    def keep(self, client: int, memory: Memory) -> Any:
         """Put away what a client remembers: in the object store, which moves to disk what does not fit.
 
         It belongs to this process, so that it survives the actor that made it.

@@ -26,6 +26,7 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from clients.memory import Memory
+from clients.spill import Memories
 from clients.training import Job
 from clients.virtual import Answers, Scores, VirtualClients
 from engine.transport import (
@@ -81,9 +82,9 @@ class VirtualTransport(ABC):
     def run_evaluation(self, weights: NDArray[Any], jobs: list[Job]) -> Iterable[Scores]:
         """Have clients evaluate, all of them the same weights, shape (M,), or what they make of them."""
 
-    def keep(self, memory: Memory) -> Any:
+    @abstractmethod
+    def keep(self, client: int, memory: Memory) -> Any:
         """Put away what a client remembers; what this returns is in the client's next job."""
-        return memory
 
     @property
     def layout(self) -> Layout:
@@ -118,7 +119,7 @@ class VirtualTransport(ABC):
                     answers.vectors, answers.updates, answers.memories, strict=True
                 ):
                     if memory is not None:
-                        self.memories[client] = self.keep(memory)
+                        self.memories[client] = self.keep(client, memory)
                     if lost[client]:  # the client has done its work and cannot know
                         failures.append(ClientFailure(str(client), "reply lost"))
                         continue
@@ -198,6 +199,11 @@ class InlineTransport(VirtualTransport):
     def __init__(self, clients: VirtualClients, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.clients = clients
+        self.put_away = Memories()
+
+    def keep(self, client: int, memory: Memory) -> Any:
+        """Put away what a client remembers: in RAM, or in a file."""
+        return self.put_away.keep(client, memory)
 
     def run(self, weights: NDArray[Any], jobs: list[Job]) -> Iterator[Answers]:
         """Have the jobs done, in this process."""

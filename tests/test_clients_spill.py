@@ -1,0 +1,99 @@
+"""Memories beyond what fits the RAM lie in a file, and nobody sees a difference."""
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from clients.memory import Memory
+from clients.spill import Memories, Spilled
+from clients.virtual import VirtualClients
+
+ARRAYS = hnp.arrays(
+    st.sampled_from([np.float32, np.float64, np.int64, np.uint8]),
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+)
+STATES = st.dictionaries(st.text(max_size=3), ARRAYS, max_size=3)
+MEMORIES = st.builds(Memory, STATES, st.integers(0, 10**9), st.none() | STATES, st.integers(0, 10**9))
+
+
+def recalled(kept: Memory | Spilled) -> Memory:
+    memory = VirtualClients.recall(None, kept)  # type: ignore[arg-type]  # it needs no clients
+    assert memory is not None
+    return memory
+
+
+def assert_equal(found: Memory, expected: Memory) -> None:
+    assert (found.tag, found.pending_tag) == (expected.tag, expected.pending_tag)
+    assert (found.pending is None) == (expected.pending is None)
+    for one, other in ((found.committed, expected.committed), (found.pending or {}, expected.pending or {})):
+        assert list(one) == list(other)
+        for key in one:
+            assert one[key].dtype == other[key].dtype
+            np.testing.assert_array_equal(one[key], other[key])
+
+
+@given(table=st.lists(st.tuples(st.integers(0, 3), MEMORIES), max_size=12), room=st.integers(0, 400))
+def test_what_was_put_away_last_is_what_is_recalled(table: list[tuple[int, Memory]], room: int) -> None:
+    memories, kept, expected = Memories(room), {}, {}
+    for client, memory in table:
+        kept[client], expected[client] = memories.keep(client, memory), memory
+        in_ram = [m for m in kept.values() if isinstance(m, Memory)]
+        states = [state for m in in_ram for state in (m.committed, m.pending or {})]
+        assert sum(array.nbytes for state in states for array in state.values()) <= room
+    for client, memory in expected.items():
+        assert_equal(recalled(kept[client]), memory)
+
+
+def test_the_file_does_not_grow_from_round_to_round() -> None:
+    memories = Memories(0)
+    for number in range(50):
+        for client in range(3):
+            state = {"v": np.full(1000, number, np.float32)}
+            kept = memories.keep(client, Memory(state, number, state, number + 1))
+            assert isinstance(kept, Spilled)
+    assert os.fstat(kept.file).st_size == 3 * 2 * 4000
+
+
+@pytest.mark.parametrize("method", ["mimic:memory=client", "fedlaavg:memory=client", "apfl", "pfedme", "efl"])
+def test_a_run_is_the_same_when_its_memories_lie_in_a_file(
+    play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    run = {
+        "strategy": method,
+        "trace": "bernoulli:p=0.6+lost:p=0.2",
+        "engine": "inline",
+        "num_rounds": 5,
+        "departures": "1=3",
+    }
+    expected = play(**run)
+    made: list[Memories] = []
+
+    def few(*_: Any) -> Memories:
+        made.append(Memories(20_000))
+        return made[-1]
+
+    monkeypatch.setattr("engine.virtual_transport.Memories", few)
+    found = play(**run)
+    assert made[0]._file is not None
+    np.testing.assert_array_equal(found.weights, expected.weights)
+    for one, other in zip(found.rounds, expected.rounds, strict=True):
+        assert one["active"] == other["active"]
+        assert one.get("personal_accuracy") == other.get("personal_accuracy")
+
+
+def test_a_full_disk_is_an_error_with_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pwrite", _full)
+    with pytest.raises(OSError, match="free space or set TMPDIR") as raised:
+        Memories(0).keep(0, Memory({"v": np.ones(3)}, 1))
+    assert raised.value.errno == errno.ENOSPC
+
+
+def _full(*_: Any) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
