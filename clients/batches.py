@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +16,7 @@ from tasks import FederatedData, PartitionedData
 Rows = NDArray[np.intp]
 
 
-@dataclass(frozen=True, eq=False)
-class Steps:
+class Steps(NamedTuple):
     """What a client's steps are done with.
 
     Attributes
@@ -28,10 +25,13 @@ class Steps:
         Positions of the examples of all steps, one after the other.
     lengths
         How many of them each step has, shape (s,).
+    different
+        How many different positions there are.
     """
 
     rows: Rows
     lengths: Rows
+    different: int
 
     def split(self) -> list[Rows]:
         """Return the positions of each step."""
@@ -46,16 +46,15 @@ class Steps:
         """
         return _rounded_up(int(self.lengths.max()))
 
-    @cached_property
-    def places(self) -> tuple[Rows, Rows]:
-        """The different rows, and where among them those of all steps are."""
-        rows, places = np.unique(self.rows, return_inverse=True)
-        return rows, places
-
     @property
     def distinct(self) -> int:
         """U, to which the different rows are padded: rounded up as `padded` is."""
-        return _rounded_up(len(self.places[0]))
+        return _rounded_up(self.different)
+
+    def places(self) -> tuple[Rows, Rows]:
+        """Return the different rows, and where among them those of all steps are."""
+        rows, places = np.unique(self.rows, return_inverse=True)
+        return rows, places
 
 
 def _rounded_up(size: int) -> int:
@@ -76,7 +75,8 @@ def batches(num_examples: int, batch_size: int, steps: int, rng: np.random.Gener
     rows = np.concatenate([rng.permutation(num_examples) for _ in range(passes)])
     lengths = np.full(steps, size, np.intp)
     lengths[a_pass - 1 :: a_pass] = num_examples - size * (a_pass - 1)
-    return Steps(rows[: lengths.sum()], lengths)
+    total = int(lengths.sum())
+    return Steps(rows[:total], lengths, min(total, num_examples))
 
 
 class Batch(NamedTuple):
@@ -145,7 +145,7 @@ class CohortBatches:
         """
         rows, places = np.zeros((len(self.chosen), self.chosen[0].distinct), np.int64), []
         for k, client in enumerate(self.chosen):
-            used, where = client.places
+            used, where = client.places()
             rows[k, : len(used)] = used
             places.append(where)
         flat = torch.from_numpy(rows).to(self.inputs.device).view(-1)
@@ -189,13 +189,13 @@ class ExamplePool:
         """Return the batches of some clients, given as positions among each client's own examples."""
         if self._pool is not None and isinstance(self.data, PartitionedData):
             own = map(self.data.train_rows, clients)
-            of_pool = [Steps(rows[c.rows], c.lengths) for rows, c in zip(own, chosen, strict=True)]
+            of_pool = [c._replace(rows=rows[c.rows]) for rows, c in zip(own, chosen, strict=True)]
             return CohortBatches(*self._pool, of_pool, dtype)
         found, rows, start = [], [], 0
         for client, wanted in zip(clients, chosen, strict=True):
-            used, where = wanted.places
+            used, where = wanted.places()
             found.append(self.data.examples(client, used))
-            rows.append(Steps(start + where, wanted.lengths))
+            rows.append(wanted._replace(rows=start + where))
             start += len(used)
         inputs, labels = (np.concatenate(part) for part in zip(*found, strict=True))
         if not self._are_classes(labels):  # a GPU would not survive it

@@ -112,13 +112,9 @@ def train(
     """
     start, room = weights.expand(len(plans), -1), as_tensor(out)
     rule = begin(start, plans)
-    direct = _at_once(rule, oracle, plans[0].chosen) and (room.device, room.dtype) == (
-        start.device,
-        start.dtype,
-    )
-    y = (
-        room.copy_(start) if direct else start.clone()
-    )  # single steps want memory that was just used: it is cached
+    fits = (room.device, room.dtype) == (start.device, start.dtype)
+    # Single steps are done elsewhere: memory that was used a moment ago is in the cache.
+    y = room.copy_(start) if fits and _at_once(rule, oracle, plans[0].chosen) else start.clone()
     if rule.needs_fisher:
         rule.fisher = lambda at: _fisher(oracle, examples, at, plans, seed)
     batches = examples.batches([p.job.client for p in plans], [p.chosen for p in plans], y.dtype)

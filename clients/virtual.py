@@ -20,7 +20,7 @@ from clients.tuning import make_oracle
 from tasks import FederatedData
 from traces import finished_steps
 
-NOTHING = Steps(np.empty(0, np.intp), np.empty(0, np.intp))  # to train on
+NOTHING = Steps(np.empty(0, np.intp), np.empty(0, np.intp), 0)  # to train on
 
 
 class Answers(NamedTuple):
@@ -115,7 +115,7 @@ class VirtualClients:
         updates: list[tuple[int, list[NDArray[Any]], dict[str, int | float], int]] = []
         memories: list[Memory | None] = []
         sends_weights = True
-        queue = self._cohorts(plans)[::-1]
+        queue = cohorts(plans, self.limit, int(np.prod(self.data.input_shape)), self.oracle)[::-1]
         with one_thread():
             while queue:
                 cohort = queue.pop()
@@ -153,9 +153,6 @@ class VirtualClients:
                 else:
                     scores.append((job.client, loss, len(examples[1]), accuracy))
         return Scores(scores, failures)
-
-    def _cohorts(self, plans: Sequence[Plan]) -> list[list[Plan]]:
-        return cohorts(plans, self.limit, int(np.prod(self.data.input_shape)), self.oracle)
 
     def _plans(self, jobs: Sequence[Job]) -> tuple[list[Plan], list[tuple[int, str]]]:
         """What the clients are going to do; which of them do nothing, and why."""

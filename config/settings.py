@@ -17,6 +17,7 @@ from config.specs import parse_options
 
 # What a run folder's config.toml holds besides the settings: packages in use, and how the run was called.
 RECORDED = ("versions", "command")
+COHORTS = ("stacked", "vmap", "chain", "loop")  # see clients/tuning.py
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -54,8 +55,7 @@ class Settings:
         "", "a Ray cluster that is running, HOST:PORT or auto; default: start Ray here"
     )
     cohort: str = _setting(
-        "auto",
-        "how clients train together: dual, stacked, vmap, chain, loop, or auto, the fastest of these here",
+        "auto", f"how clients train together: {', '.join(COHORTS)}, or auto, the fastest of these here"
     )
     cohort_size: int = _setting(0, "clients that train in one call; 0: the fastest number here")
     data_dir: str = _setting("data", "where data sets are downloaded to")
@@ -93,7 +93,7 @@ class Settings:
         for name, known in (
             ("engine", ("ray", "inline")),
             ("evaluate_on", ("test", "members")),
-            ("cohort", ("auto", "stacked", "vmap", "chain", "loop")),
+            ("cohort", ("auto", *COHORTS)),
         ):
             if getattr(self, name) not in known:
                 flag = name.replace("_", "-")

@@ -117,6 +117,14 @@ def both_ways(model: FlatModel, chosen: list[Steps]) -> list[tuple[torch.Tensor,
     return [(y, losses), (other, run(SGD(other, [], {}, {}), Loop(model), given, other, rate))]
 
 
+@given(examples=st.integers(1, 30), batch_size=st.integers(0, 35), steps=st.integers(1, 9))
+def test_different_examples_are_counted(examples: int, batch_size: int, steps: int) -> None:
+    chosen = batches(examples, batch_size, steps, np.random.default_rng(0))
+    rows, places = chosen.places()
+    assert chosen.different == len(rows) == len(set(chosen.rows.tolist()))
+    np.testing.assert_array_equal(rows[places], chosen.rows)
+
+
 @given(
     examples=st.integers(1, 30),
     steps=st.lists(st.integers(1, 9), min_size=1, max_size=4).map(lambda s: sorted(s, reverse=True)),

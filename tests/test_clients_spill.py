@@ -9,34 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
+from memories import MEMORIES, assert_same_memory
 
 from clients.memory import Memory
 from clients.spill import Memories, Spilled
 from clients.virtual import VirtualClients
-
-ARRAYS = hnp.arrays(
-    st.sampled_from([np.float32, np.float64, np.int64, np.uint8]),
-    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
-)
-STATES = st.dictionaries(st.text(max_size=3), ARRAYS, max_size=3)
-MEMORIES = st.builds(Memory, STATES, st.integers(0, 10**9), st.none() | STATES, st.integers(0, 10**9))
 
 
 def recalled(kept: Memory | Spilled) -> Memory:
     memory = VirtualClients.recall(None, kept)  # type: ignore[arg-type]  # it needs no clients
     assert memory is not None
     return memory
-
-
-def assert_equal(found: Memory, expected: Memory) -> None:
-    assert (found.tag, found.pending_tag) == (expected.tag, expected.pending_tag)
-    assert (found.pending is None) == (expected.pending is None)
-    for one, other in ((found.committed, expected.committed), (found.pending or {}, expected.pending or {})):
-        assert list(one) == list(other)
-        for key in one:
-            assert one[key].dtype == other[key].dtype
-            np.testing.assert_array_equal(one[key], other[key])
 
 
 @given(table=st.lists(st.tuples(st.integers(0, 3), MEMORIES), max_size=12), room=st.integers(0, 400))
@@ -48,7 +31,7 @@ def test_what_was_put_away_last_is_what_is_recalled(table: list[tuple[int, Memor
         states = [state for m in in_ram for state in (m.committed, m.pending or {})]
         assert sum(array.nbytes for state in states for array in state.values()) <= room
     for client, memory in expected.items():
-        assert_equal(recalled(kept[client]), memory)
+        assert_same_memory(recalled(kept[client]), memory)
 
 
 def test_the_file_does_not_grow_from_round_to_round() -> None:

@@ -12,22 +12,13 @@ from fakes import Rounds
 from flwr.app import Context, RecordDict
 from flwr.common import Code, EvaluateIns, FitIns, serde
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
+from memories import MEMORIES, assert_same_memory
 
 from clients.app import client_fn
 from clients.memory import Memory
 from clients.stores import ContextStore, FileStore
 from config import Settings
 from engine.run import prepare
-
-ARRAYS = hnp.arrays(
-    st.sampled_from([np.float32, np.float64, np.int64, np.uint8]),
-    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
-)
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-STATES = st.dictionaries(NAMES, ARRAYS, max_size=4)
-MEMORIES = st.builds(Memory, STATES, st.integers(0, 10**9), st.none() | STATES, st.integers(0, 10**9))
 
 
 def context(**node: Any) -> Context:
@@ -45,15 +36,6 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def assert_same(got: Any, expected: Any) -> None:
-    assert (got is None) == (expected is None)
-    for key in expected or {}:
-        assert got[key].dtype == expected[key].dtype
-        assert got[key].shape == expected[key].shape
-        assert got[key].tobytes() == expected[key].tobytes()
-    assert list(got or {}) == list(expected or {})
-
-
 @pytest.mark.parametrize("kind", ["context", "file"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(memory=MEMORIES, other=MEMORIES)
@@ -66,9 +48,7 @@ def test_a_memory_comes_back_as_it_was(kind: str, tmp_path: Path, memory: Memory
         there = serde.context_from_proto(serde.context_to_proto(there))
     got = (FileStore(tmp_path, 7, 2) if kind == "file" else ContextStore(there)).load()
     assert got is not None
-    assert (got.tag, got.pending_tag) == (memory.tag, memory.pending_tag)
-    assert_same(got.committed, memory.committed)
-    assert_same(got.pending, memory.pending)
+    assert_same_memory(got, memory)
     if kind == "file":
         assert os.listdir(tmp_path) == ["run-7-client-2.npz"]
 
