@@ -19,14 +19,14 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
-from config import Settings
-from config.settings import read_toml
-from engine.availability import remember
-from engine.flower_run import run_on_grid
-from engine.listing import print_list
-from engine.run import drive, prepare, virtual_transport
-from engine.run_folder import RunFolder
-from engine.trace_view import show_trace
+from flexfl.config import Settings
+from flexfl.config.settings import read_toml
+from flexfl.engine.availability import remember
+from flexfl.engine.flower_run import run_on_grid
+from flexfl.engine.listing import print_list
+from flexfl.engine.report.trace_view import show_trace
+from flexfl.engine.run import drive, prepare, virtual_transport
+from flexfl.engine.run_folder import RunFolder
 
 server_app = ServerApp()
 

@@ -24,9 +24,9 @@ from flwr.common import FitRes, Parameters
 
 from benchmarks.measure import Clock, Job, machine, machine_line, measure, mebibytes, table, write_json
 from benchmarks.workloads import WORKLOADS, ensure_mnist, settings_of
-from config import Settings
-from engine.availability import TraceClientManager, remember
-from engine.run import prepare, strategy_options, virtual_transport
+from flexfl.config import Settings
+from flexfl.engine.availability import TraceClientManager, remember
+from flexfl.engine.run import prepare, strategy_options, virtual_transport
 from strategies import STRATEGIES
 
 LARGE = ("mimic", "mifa", "fedlaavg")

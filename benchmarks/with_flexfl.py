@@ -8,10 +8,10 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.measure import Clock, Job
-from config import Settings
-from engine.availability import remember
-from engine.run import drive, prepare, virtual_transport
-from engine.run_folder import RunFolder
+from flexfl.config import Settings
+from flexfl.engine.availability import remember
+from flexfl.engine.run import drive, prepare, virtual_transport
+from flexfl.engine.run_folder import RunFolder
 
 
 class TimedFolder(RunFolder):

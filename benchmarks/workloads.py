@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from benchmarks.measure import Job
 from clients.environment import federated_data
-from config import Settings
-from tasks import MODELS
+from flexfl.config import Settings
+from flexfl.tasks import MODELS
 
 STAND_IN = "MNIST could neither be found nor downloaded: random images of its shapes took its place."
 

@@ -26,10 +26,10 @@ from flwr.common import (
 from numpy.typing import NDArray
 
 from clients.environment import client_settings, federated_data, make_trace, model_builder
-from clients.stores import ContextStore, FileStore, Store
+from clients.memory.stores import ContextStore, FileStore, Store
 from clients.training import Job
 from clients.virtual import VirtualClients
-from config import Settings
+from flexfl.config import Settings
 from traces import Trace
 
 OK = Status(Code.OK, "")

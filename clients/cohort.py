@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.batches import Batch, CohortBatches, ExamplePool, Steps
-from clients.flat import as_tensor
-from clients.memory import Memory
-from clients.oracles import CohortOracle
+from clients.gradients.batches import Batch, CohortBatches, ExamplePool, Steps
+from clients.gradients.flat import as_tensor
+from clients.gradients.oracles import CohortOracle
+from clients.memory.handshake import Memory
 from clients.rules import SGD
-from clients.sgd import Change, Rate
+from clients.rules.sgd import Change, Rate
 from clients.training import Plan, fisher_rows, rule_of
 
 OWN = ("learning-rate", "last-accepted")  # scalars that may differ between the clients of a cohort

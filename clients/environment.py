@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from config import Settings, bind, options_of
-from tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, initialise
+from flexfl.config import Settings, bind, options_of
+from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, initialise
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
 
 

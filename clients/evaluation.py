@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from clients.flat import FlatModel, as_tensor
-from tasks import Examples, FederatedData
+from clients.gradients.flat import FlatModel, as_tensor
+from flexfl.tasks import Examples, FederatedData
 
 BATCH = 1000
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.batches import Rows, Steps, batches
-from clients.memory import Memory
+from clients.gradients.batches import Rows, Steps, batches
+from clients.memory.handshake import Memory
 from clients.rules import RULES, SGD, Config
-from tasks import FederatedData
+from flexfl.tasks import FederatedData
 
 
 class DroppedError(Exception):

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from clients.batches import CohortBatches, Steps, batches
-from clients.chain import Chain, chain
 from clients.cohort import run
-from clients.dual import DualLinear
-from clients.flat import FlatModel, one_thread
-from clients.oracles import CohortOracle, Loop, Vmapped
+from clients.gradients.batches import CohortBatches, Steps, batches
+from clients.gradients.chain import Chain, chain
+from clients.gradients.dual import DualLinear
+from clients.gradients.flat import FlatModel, one_thread
+from clients.gradients.oracles import CohortOracle, Loop, Vmapped
+from clients.gradients.stacked import linear_layers
 from clients.rules import SGD
-from clients.stacked import linear_layers
 
 ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "stacked": DualLinear,

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from clients.batches import ExamplePool, Steps
 from clients.cohort import begin, cohorts, train
 from clients.evaluation import evaluate, own_test
-from clients.flat import FlatModel, as_tensor, one_thread
-from clients.memory import Memory
-from clients.spill import Spilled
+from clients.gradients.batches import ExamplePool, Steps
+from clients.gradients.flat import FlatModel, as_tensor, one_thread
+from clients.memory.handshake import Memory
+from clients.memory.spill import Spilled
 from clients.training import DroppedError, Job, Plan, open_memory, plan, planned_steps
 from clients.tuning import make_oracle
-from tasks import FederatedData
+from flexfl.tasks import FederatedData
 from traces import finished_steps
 
 NOTHING = Steps(np.empty(0, np.intp), np.empty(0, np.intp), 0)  # to train on

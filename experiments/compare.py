@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rich.console import Console
 
-from config import Settings
-from engine.availability import remember
-from engine.run import drive, prepare, virtual_transport
-from engine.run_folder import RunFolder
+from flexfl.config import Settings
+from flexfl.engine.availability import remember
+from flexfl.engine.run import drive, prepare, virtual_transport
+from flexfl.engine.run_folder import RunFolder
 
 
 def combinations(experiment: dict[str, Any]) -> Iterator[dict[str, Any]]:

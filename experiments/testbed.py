@@ -1,6 +1,6 @@
 """Recreates the testbed of Ruan et al. 2021, section 5.1: five workers whose CPU is shared with a competitor.
 
-    python experiments/testbed.py --rounds 100 --write traces/pools_measured.json
+    python experiments/testbed.py --rounds 100 --write traces/patterns/pools_measured.json
     python experiments/testbed.py --write FILE --loads 70 90    # a part; the others stay as they are in FILE
 
 A worker trains (FedAvg's local steps of a two-layer perceptron, batches of 10) pinned to one core. The
@@ -76,7 +76,7 @@ def work(core: int, steps: int, orders: Connection) -> None:
     from torch.nn import functional
 
     from clients.environment import federated_data, model_builder
-    from config import Settings
+    from flexfl.config import Settings
 
     torch.set_num_threads(1)
     settings = Settings(task="digits", model="mlp", num_clients=5, partition="iid")

@@ -8,26 +8,26 @@ from typing import Any
 from flwr.common import Parameters
 
 from strategies.apfl import APFL
-from strategies.base import FlexibleStrategy
+from strategies.core.interfaces import AvailabilityManager, EvaluateFn, Task
+from strategies.core.options import Options
+from strategies.core.parameters import FlatParameters, Layout
+from strategies.core.replies import Replies
+from strategies.core.roster import Roster
+from strategies.core.schedules import SCHEDULES
+from strategies.core.state import State
+from strategies.core.strategy import FlexibleStrategy
 from strategies.efl import EFL
 from strategies.fedavg import FedAvg
 from strategies.fedgate import FedGATE
 from strategies.fedlaavg import FedLaAvg
 from strategies.fedprox import FedProx
 from strategies.fedsgd import FedSGD
-from strategies.interfaces import AvailabilityManager, EvaluateFn, Task
 from strategies.mifa import MIFA
 from strategies.mimic import MimiC
-from strategies.options import Options
-from strategies.parameters import FlatParameters, Layout
 from strategies.pfedme import PFedMe
-from strategies.replies import Replies
-from strategies.roster import Roster
 from strategies.scaffold import Scaffold
-from strategies.schedules import SCHEDULES
 from strategies.schemes import SchemeA, SchemeB, SchemeC
 from strategies.sequential_sgd import SequentialSGD
-from strategies.state import State
 from strategies.vrl_sgd import VRLSGD
 
 STRATEGIES: dict[str, type[FlexibleStrategy]] = {

@@ -1,18 +1,18 @@
 """APFL: clients mix the global model with one of their own.
 
 Deng, Kamani, Mahdavi 2020, "Adaptive Personalized Federated Learning", Algorithm 1. A client's part is the
-rule `apfl` in clients/personal.py.
+rule `apfl` in clients/rules/personal.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strategies.core.interfaces import Task
+from strategies.core.options import Options, choose
+from strategies.core.replies import Replies
 from strategies.fedavg import mean_coefficients
-from strategies.interfaces import Task
-from strategies.options import Options, choose
-from strategies.personal import Personalised
-from strategies.replies import Replies
+from strategies.parts.personal import Personalised
 
 
 @dataclass(frozen=True, kw_only=True)

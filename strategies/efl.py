@@ -1,7 +1,7 @@
 """EFL: elastic local objectives, and updates compressed to ternary vectors in both directions.
 
 Ma et al., "EFL: Elastic Federated Learning on Non-IID Data", Algorithms 1 and 2. A client does s_k steps
-y -= eta (g(y) + lambda (U o y - V)) from y = w, and with ST as in strategies/ternary.py
+y -= eta (g(y) + lambda (U o y - V)) from y = w, and with ST as in strategies/parts/ternary.py
 
     D := R_k + y - w,   sent_k := ST(D),   R_k := D - sent_k,   u_k := diag I(y),   v_k := u_k o y;
     A := RG + sum_S (E p_k / s_k) sent_k,   out := ST(A),   RG := A - out,   w := w + out,
@@ -22,14 +22,14 @@ import numpy as np
 from flwr.common import Parameters, Scalar
 from numpy.typing import NDArray
 
-from strategies.abandoning import Inactivity, judge
-from strategies.base import FlexibleStrategy
-from strategies.interfaces import Task
-from strategies.options import Options, choose, positive
-from strategies.parameters import FlatParameters, FloatVector, read_arrays
-from strategies.replies import Replies
+from strategies.core.interfaces import Task
+from strategies.core.options import Options, choose, positive
+from strategies.core.parameters import FlatParameters, FloatVector, read_arrays
+from strategies.core.replies import Replies
+from strategies.core.strategy import FlexibleStrategy
+from strategies.parts.abandoning import Inactivity, judge
+from strategies.parts.ternary import ROUNDINGS, TIES, kept, ternary, unpack
 from strategies.schemes import scheme_c
-from strategies.ternary import ROUNDINGS, TIES, kept, ternary, unpack
 
 Vector = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ class EFLOptions(Options):
     compress
         `false` sends local weights as FedAvg does, and the server applies what it got.
     ties
-        Entries of equal size: `exact` keeps k entries, `paper` and `mean` all, see `strategies.ternary`.
+        Entries of equal size: `exact` keeps k entries, `paper` and `mean` all, see `ternary`.
     rounding
         What k is where n q is not whole: `floor` or `ceil`.
     apply
@@ -69,7 +69,7 @@ class EFLOptions(Options):
         From how many batches a client estimates its Fisher information; 0: from all its examples.
     abandon
         `auto` lets a client go for good if it is away so much more often than the others that the model is
-        better off without it (Corollary 1, see strategies/abandoning.py), at most one a round; `off` never.
+        better off without it (Corollary 1, see parts/abandoning.py), at most one per round; `off` never.
     abandon_constant
         C of that criterion. Neither the paper nor a calibration gives it: it stands for the variance of the
         gradients and the convexity of the objective, which nobody knows here. J is the mean of the members'

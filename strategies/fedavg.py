@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.base import FlexibleStrategy
-from strategies.options import Options, choose, positive
-from strategies.replies import Replies
+from strategies.core.options import Options, choose, positive
+from strategies.core.replies import Replies
+from strategies.core.strategy import FlexibleStrategy
 
 
 def mean_coefficients(num_examples: NDArray[np.int64], weights: str) -> NDArray[np.float64]:

@@ -18,11 +18,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.base import FlexibleStrategy
-from strategies.interfaces import Task
-from strategies.options import choose, positive
-from strategies.replies import Replies
-from strategies.table import ClientTable, Rows, TableOptions
+from strategies.core.interfaces import Task
+from strategies.core.options import choose, positive
+from strategies.core.replies import Replies
+from strategies.core.strategy import FlexibleStrategy
+from strategies.memory.table import ClientTable, Rows, TableOptions
 
 Vectors = NDArray[np.float64]
 

@@ -19,14 +19,14 @@ import numpy as np
 from flwr.common import Parameters
 from numpy.typing import NDArray
 
-from strategies.base import FlexibleStrategy
-from strategies.client_memory import LatestSum, MemoryOptions
-from strategies.interfaces import Task
-from strategies.options import choose
-from strategies.parameters import FloatVector
-from strategies.replies import Replies, read_vector
-from strategies.roster import Roster
-from strategies.table import SummedTable
+from strategies.core.interfaces import Task
+from strategies.core.options import choose
+from strategies.core.parameters import FloatVector
+from strategies.core.replies import Replies, read_vector
+from strategies.core.roster import Roster
+from strategies.core.strategy import FlexibleStrategy
+from strategies.memory.client_memory import LatestSum, MemoryOptions
+from strategies.memory.table import SummedTable
 
 
 def longest_absent(available: NDArray[np.intp], last: NDArray[np.int64], count: int) -> NDArray[np.intp]:

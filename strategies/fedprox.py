@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from strategies.core.interfaces import Task
 from strategies.fedavg import FedAvg, FedAvgOptions
-from strategies.interfaces import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from strategies.core.options import choose
 from strategies.fedavg import FedAvg, FedAvgOptions
-from strategies.options import choose
 
 
 @dataclass(frozen=True, kw_only=True)

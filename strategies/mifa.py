@@ -16,10 +16,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.base import FlexibleStrategy
-from strategies.options import choose
-from strategies.replies import Replies
-from strategies.table import SummedTable, TableOptions
+from strategies.core.options import choose
+from strategies.core.replies import Replies
+from strategies.core.strategy import FlexibleStrategy
+from strategies.memory.table import SummedTable, TableOptions
 
 
 def gradient_factors(

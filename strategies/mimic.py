@@ -6,7 +6,7 @@ Transactions on Mobile Computing, Algorithm 1. With ghat_i the mean gradient of 
     v_t := (1/|S_t|) sum_{i in S_t} (ghat_i + c_i),   w := w - eta_t v_t,   c_i := v_t - ghat_i  for i in S_t.
 
 The corrections of all members sum to 0 after every round, whoever took part: the optimum is not shifted. They
-are kept by the server, or with `memory=client` by the clients, see strategies/corrections.py.
+are kept by the server, or with `memory=client` by the clients, see strategies/memory/corrections.py.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from flwr.common import Parameters
 from numpy.typing import NDArray
 
-from strategies.base import FlexibleStrategy
-from strategies.client_memory import MemoryOptions
-from strategies.corrections import ClientCorrections, ServerCorrections
-from strategies.interfaces import Task
-from strategies.options import choose, positive
-from strategies.parameters import FloatVector
-from strategies.replies import Replies, read_vector
+from strategies.core.interfaces import Task
+from strategies.core.options import choose, positive
+from strategies.core.parameters import FloatVector
+from strategies.core.replies import Replies, read_vector
+from strategies.core.strategy import FlexibleStrategy
+from strategies.memory.client_memory import MemoryOptions
+from strategies.memory.corrections import ClientCorrections, ServerCorrections
 
 
 @dataclass(frozen=True, kw_only=True)

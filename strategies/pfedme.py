@@ -1,7 +1,7 @@
 """pFedMe: clients have a model of their own, tied to the global one by a Moreau envelope.
 
 T Dinh, Tran, Nguyen 2020, "Personalized Federated Learning with Moreau Envelopes", Algorithm 1. A client's
-part is the rule `pfedme` in clients/personal.py.
+part is the rule `pfedme` in clients/rules/personal.py.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from strategies.core.interfaces import Task
+from strategies.core.options import Options, choose
+from strategies.core.replies import Replies
 from strategies.fedavg import mean_coefficients
-from strategies.interfaces import Task
-from strategies.options import Options, choose
-from strategies.personal import Personalised
-from strategies.replies import Replies
+from strategies.parts.personal import Personalised
 
 
 @dataclass(frozen=True, kw_only=True)

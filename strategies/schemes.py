@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.base import FlexibleStrategy
-from strategies.options import Options, choose, positive
-from strategies.reboot import FastReboot
-from strategies.replies import Replies
+from strategies.core.options import Options, choose, positive
+from strategies.core.replies import Replies
+from strategies.core.strategy import FlexibleStrategy
+from strategies.parts.reboot import FastReboot
 
 Steps = NDArray[np.int64]
 Coefficients = NDArray[np.float64]
@@ -50,7 +50,7 @@ class SchemeOptions(Options):
     reboot_peak
         Factor of an arriving device's coefficient in its first round.
     reboot_factor
-        Allowance in the criterion of `auto`, see `strategies.reboot.near_old_optimum`.
+        Allowance in the criterion of `auto`, see `strategies.parts.reboot.near_old_optimum`.
     """
 
     reboot: str = "on"

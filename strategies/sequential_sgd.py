@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.base import FlexibleStrategy
-from strategies.interfaces import Trainer
-from strategies.replies import Replies
+from strategies.core.interfaces import Trainer
+from strategies.core.replies import Replies
+from strategies.core.strategy import FlexibleStrategy
 
 
 class SequentialSGD(FlexibleStrategy):
@@ -56,7 +56,7 @@ class SequentialSGD(FlexibleStrategy):
         if self.trainer is None:
             raise ValueError(
                 "sequential-sgd trains where the data are: set the strategy's `trainer`, see "
-                "strategies.interfaces.Trainer; sim.py and flwr run do so"
+                "strategies.core.interfaces.Trainer; sim.py and flwr run do so"
             )
         work = self.iterations, self.learning_rate, self.options.batch_size
         self.weights = self.trainer(self._sent.vector, members, self.round, *work).astype(np.float64)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from strategies.core.options import Options
+from strategies.core.replies import Replies
 from strategies.fedgate import GradientTracking, Vectors
-from strategies.options import Options
-from strategies.replies import Replies
-from strategies.table import TableOptions
+from strategies.memory.table import TableOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,10 +71,10 @@ def play() -> Callable[..., Played]:
 
     `wrap` changes the clients' data, `stock` makes a strategy of Flower's own, `trace` may be an object.
     """
-    from config import Settings
-    from engine.availability import TraceClientManager, remember
-    from engine.run import prepare, virtual_transport
-    from engine.server import RoundServer
+    from flexfl.config import Settings
+    from flexfl.engine.availability import TraceClientManager, remember
+    from flexfl.engine.run import prepare, virtual_transport
+    from flexfl.engine.server import RoundServer
 
     def run(
         wrap: Callable[[Any], Any] = lambda data: data,

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 
-from clients.memory import Memory
+from clients.memory.handshake import Memory
 from clients.training import rule_of
 
 Gradient = Callable[[np.ndarray], np.ndarray]

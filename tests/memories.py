@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from clients.memory import Memory
+from clients.memory.handshake import Memory
 
 ARRAYS = hnp.arrays(
     st.sampled_from([np.float32, np.float64, np.int64, np.uint8]),

@@ -5,8 +5,8 @@ import sys
 import time
 from pathlib import Path
 
-from traces.device_log import read_device_log
 from traces.record import Recorder
+from traces.recorded.device_log import read_device_log
 
 ROOT = Path(__file__).parents[1]
 T0 = 1_700_000_000.0

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import sim
-from config import Settings
+from flexfl.config import Settings
+from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES
-from tasks import MODELS, PARTITIONS, SIZES, TASKS
 from traces import TRACES
 
 ROOT = Path(__file__).parents[1]

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import strategies
-from clients.flat import FlatModel
-from clients.stacked import linear_layers
+from clients.gradients.flat import FlatModel
+from clients.gradients.stacked import linear_layers
 from clients.training import Job
 from clients.tuning import Work, choose, make_oracle
 from clients.virtual import Answers, VirtualClients
-from tasks import PartitionedData
-from tasks.models import MODELS
+from flexfl.tasks import PartitionedData
+from flexfl.tasks.models import MODELS
 
 SIZES = [23, 7, 1, 12, 40, 5]
 

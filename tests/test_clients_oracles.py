@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from clients.batches import Batch, CohortBatches, Steps, batches
-from clients.chain import Chain, chain
 from clients.cohort import run
-from clients.dual import DualLinear
-from clients.flat import FlatModel
-from clients.oracles import Loop
+from clients.gradients.batches import Batch, CohortBatches, Steps, batches
+from clients.gradients.chain import Chain, chain
+from clients.gradients.dual import DualLinear
+from clients.gradients.flat import FlatModel
+from clients.gradients.oracles import Loop
 from clients.rules import SGD
 from clients.tuning import make_oracle
 
@@ -97,7 +97,7 @@ def test_what_is_no_chain_is_left_to_the_loop() -> None:
         nn.Sequential(convolution, nn.MaxPool2d(2, return_indices=True), linear),
     ]
     assert [chain(module) for module in others] == [None] * len(others)
-    with pytest.raises(ValueError, match="cohort chain: the model is no chain of layers"):
+    with pytest.raises(ValueError, match="cohort chain: the model is not a chain of layers"):
         make_oracle(FlatModel(others[1]), "chain")
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memories import MEMORIES, assert_same_memory
 
-from clients.memory import Memory
-from clients.spill import Memories, Spilled
+from clients.memory.handshake import Memory
+from clients.memory.spill import Memories, Spilled
 from clients.virtual import VirtualClients
 
 
@@ -62,7 +62,7 @@ def test_a_run_is_the_same_when_its_memories_lie_in_a_file(
         made.append(Memories(20_000))
         return made[-1]
 
-    monkeypatch.setattr("engine.virtual_transport.Memories", few)
+    monkeypatch.setattr("flexfl.engine.transports.virtual.Memories", few)
     found = play(**run)
     assert made[0]._file is not None
     np.testing.assert_array_equal(found.weights, expected.weights)

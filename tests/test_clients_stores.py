@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from memories import MEMORIES, assert_same_memory
 
 from clients.app import client_fn
-from clients.memory import Memory
-from clients.stores import ContextStore, FileStore
-from config import Settings
-from engine.run import prepare
+from clients.memory.handshake import Memory
+from clients.memory.stores import ContextStore, FileStore
+from flexfl.config import Settings
+from flexfl.engine.run import prepare
 
 
 def context(**node: Any) -> Context:

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from clients.batches import batches as draw_batches
 from clients.evaluation import evaluate
-from clients.flat import FlatModel
+from clients.gradients.batches import batches as draw_batches
+from clients.gradients.flat import FlatModel
 from clients.training import Job, draws, planned_steps
 from clients.virtual import Answers, VirtualClients
-from tasks import PartitionedData
+from flexfl.tasks import PartitionedData
 
 SIZES = [23, 7, 12]
 

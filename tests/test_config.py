@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import Settings, bind, build, options_of, parse, parse_options
-from config.settings import read_toml
+from flexfl.config import Settings, bind, build, options_of, parse, parse_options
+from flexfl.config.settings import read_toml
 
 # Words that a spec can hold: none of the characters that divide it, and no space at either end.
 WORDS = st.text(st.characters(exclude_characters=":,=", exclude_categories=["Cs"]), min_size=1).filter(

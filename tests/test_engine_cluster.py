@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sim
-from engine.ray_cluster import start_ray
+from flexfl.engine.transports.ray_cluster import start_ray
 
 ROOT = Path(__file__).parents[1]
 CLUSTER = """

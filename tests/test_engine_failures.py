@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.server.strategy import FedAvg
 
-from engine.evaluation import GlobalEvaluator
+from flexfl.engine.evaluation import GlobalEvaluator
 from strategies import Roster
 from traces import Always
 

@@ -16,10 +16,10 @@ from flwr.common import (
 from flwr.server.criterion import Criterion
 from flwr.server.strategy import FedAdagrad, FedAvg, FedMedian
 
-from config import Settings
-from engine.availability import TraceClientManager, remember
-from engine.run import prepare, virtual_transport
-from engine.transport import ClientFailure
+from flexfl.config import Settings
+from flexfl.engine.availability import TraceClientManager, remember
+from flexfl.engine.run import prepare, virtual_transport
+from flexfl.engine.transports.base import ClientFailure
 
 INLINE: dict[str, Any] = {"model": "logistic", "engine": "inline", "client_gpus": 0.0}
 

@@ -9,7 +9,7 @@ import ray
 import torch
 
 from clients.evaluation import evaluate, own_test
-from clients.flat import FlatModel
+from clients.gradients.flat import FlatModel
 
 METHODS = ["apfl:alpha-mode=step", "pfedme"]
 every_method = pytest.mark.parametrize("strategy", METHODS)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from clients.evaluation import evaluate
-from clients.flat import FlatModel
+from clients.gradients.flat import FlatModel
 
 NUM_WEIGHTS = 64 * 10 + 10  # of the logistic model on digits
 

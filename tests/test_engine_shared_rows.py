@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.shared_rows import PREFIX, AttachedRows, SharedRows
+from flexfl.engine.transports.shared_rows import PREFIX, AttachedRows, SharedRows
 
 FLOAT = np.dtype(np.float32)
 
@@ -70,7 +70,7 @@ def test_views_outlive_the_files() -> None:
 def test_files_of_a_killed_process_are_removed(shared: SharedRows) -> None:
     code = """
 import sys, numpy as np
-from engine.shared_rows import SharedRows
+from flexfl.engine.transports.shared_rows import SharedRows
 lease, rows = SharedRows().lend(2, 2, np.dtype(np.float32))
 print(lease.path, flush=True)
 sys.stdin.read()

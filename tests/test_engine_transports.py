@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import strategies
 from clients.environment import make_trace
-from config import Settings
-from engine.availability import TraceClientManager, remember
-from engine.ray_transport import deal
-from engine.run import prepare, virtual_transport
-from engine.server import RoundServer
+from flexfl.config import Settings
+from flexfl.engine.availability import TraceClientManager, remember
+from flexfl.engine.run import prepare, virtual_transport
+from flexfl.engine.server import RoundServer
+from flexfl.engine.transports.ray import deal
 
 RUN: dict[str, Any] = {
     "strategy": "scheme-c",

@@ -24,7 +24,7 @@ from flower import (
     wait_for_port,
 )
 
-from traces.device_log import read_device_log
+from traces.recorded.device_log import read_device_log
 
 pytestmark = [
     pytest.mark.slow,
@@ -147,7 +147,7 @@ COMPOSED = {
 
 def test_flwr_run_meets_the_same_clients_in_every_trace(flower: dict[str, str], tmp_path: Path) -> None:
     from clients.environment import make_trace
-    from config import Settings
+    from flexfl.config import Settings
     from traces import TRACES
 
     files = trace_files(tmp_path)

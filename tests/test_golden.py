@@ -16,8 +16,8 @@ from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 import strategies
 from clients.training import rule_of
 from strategies import Roster
-from strategies.reboot import boost
-from strategies.schedules import Constant, Staircase, Theorem
+from strategies.core.schedules import Constant, Staircase, Theorem
+from strategies.parts.reboot import boost
 
 METHODS = {
     "fedavg": "fedavg",

@@ -10,10 +10,10 @@ from fakes import TableManager
 from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from test_golden import gradient
 
-import clients.ternary
+import clients.rules.ternary
 import strategies
-import strategies.ternary
-from clients.memory import Memory
+import strategies.parts.ternary
+from clients.memory.handshake import Memory
 from clients.training import rule_of
 from strategies import Roster
 
@@ -140,6 +140,6 @@ def test_ternary(vector: Any) -> None:
     case, name = vector
     ties, rounding = name.split("/")
     T, expected = np.array(case["T"]), case["expect"][name]
-    k = strategies.ternary.kept(len(T), case["q"], rounding)
-    close(strategies.ternary.ternary(T, k, ties), expected, "server")
-    close(clients.ternary.ternary(torch.from_numpy(T), k, ties).numpy(), expected, "client")
+    k = strategies.parts.ternary.kept(len(T), case["q"], rounding)
+    close(strategies.parts.ternary.ternary(T, k, ties), expected, "server")
+    close(clients.rules.ternary.ternary(torch.from_numpy(T), k, ties).numpy(), expected, "client")

@@ -11,7 +11,7 @@ from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from test_golden import gradient
 
 import strategies
-from clients.memory import Memory
+from clients.memory.handshake import Memory
 from clients.training import rule_of
 from strategies import Roster
 

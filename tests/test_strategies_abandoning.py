@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fakes import N, Rounds, make, work
 
-from strategies.abandoning import abandoning_pays
+from strategies.parts.abandoning import abandoning_pays
 
 
 @pytest.mark.parametrize("E", [1, 10])

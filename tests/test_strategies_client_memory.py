@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strategies
-from strategies.schedules import Geometric
+from strategies.core.schedules import Geometric
 
 E = 4
 OPTIONS: list[tuple[str, dict[str, Any]]] = [

@@ -9,8 +9,8 @@ from flwr.common import ndarrays_to_parameters
 
 import strategies
 from strategies import SCHEDULES, Roster
-from strategies.departures import LossTracker, exclusion_pays
-from strategies.replies import Replies
+from strategies.core.replies import Replies
+from strategies.parts.departures import LossTracker, exclusion_pays
 
 
 def federation(sizes: tuple[int, ...] = (1, 1, 2), name: str = "scheme-b", **options: Any) -> Rounds:

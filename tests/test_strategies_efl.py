@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-import clients.ternary
-import strategies.ternary
+import clients.rules.ternary
+import strategies.parts.ternary
 from clients.app import client_fn
-from clients.flat import FlatModel
-from clients.memory import Memory
+from clients.gradients.flat import FlatModel
+from clients.memory.handshake import Memory
 from clients.training import rule_of
-from config import Settings
-from engine.run import prepare, virtual_transport
-from strategies.parameters import Layout
+from flexfl.config import Settings
+from flexfl.engine.run import prepare, virtual_transport
+from strategies.core.parameters import Layout
 
 E = 4
-TIES = st.sampled_from(strategies.ternary.TIES)
+TIES = st.sampled_from(strategies.parts.ternary.TIES)
 SPARSITY = st.floats(0.01, 1)
 
 # Nothing is lost
@@ -146,7 +146,7 @@ def test_elastic_term_pulls_to_the_others() -> None:
 
 def uploads() -> dict[str, tuple[list[Any], str]]:
     """Arrays that a client may not send in round 2, and why."""
-    good = clients.ternary.pack(torch.tensor([0.5, 0, 0, -0.5, 0, 0, 0, 0, 0.5])).numpy()
+    good = clients.rules.ternary.pack(torch.tensor([0.5, 0, 0, -0.5, 0, 0, 0, 0, 0.5])).numpy()
     magnitude = {value: good.copy() for value in (np.nan, np.inf, -1.0, 1e30)}
     for value, packed in magnitude.items():
         packed[:8] = np.array([value], "<f8").view(np.uint8)
@@ -211,7 +211,7 @@ def test_fisher_is_the_mean_of_squared_gradients(monkeypatch: pytest.MonkeyPatch
     got = model.fisher(model.vector, (x, labels))
     assert torch.equal(model.vector, before)
     assert module.training
-    monkeypatch.setattr("clients.flat._BLOCK", 3 * len(before))
+    monkeypatch.setattr("clients.gradients.flat._BLOCK", 3 * len(before))
     np.testing.assert_allclose(model.fisher(before, (x, labels)), got, rtol=1e-5)
     module.eval()
     squares = torch.zeros_like(before)

@@ -10,7 +10,7 @@ from fakes import SIZES, M, N, Rounds, delta, make, stored, work
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.schedules import Geometric
+from strategies.core.schedules import Geometric
 
 E = 4
 ROUNDS = st.lists(

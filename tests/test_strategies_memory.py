@@ -12,7 +12,7 @@ from flwr.common import ndarrays_to_parameters
 
 import strategies
 from strategies import Roster
-from strategies.schedules import Geometric
+from strategies.core.schedules import Geometric
 
 E = 4
 # Limits on quadratics: F_k(x) = (x - e_k)^2

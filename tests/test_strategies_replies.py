@@ -5,8 +5,8 @@ import pytest
 from flwr.common import FitIns, Parameters, ndarrays_to_parameters, parameters_to_ndarrays, serde
 
 from strategies import FlatParameters, Layout
-from strategies.parameters import count_bytes, read_parameters
-from strategies.replies import Replies
+from strategies.core.parameters import count_bytes, read_parameters
+from strategies.core.replies import Replies
 
 ARRAYS = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array(7, np.float32), np.array([8, 9], np.float32)]
 EXTRA = np.array([1, 2, 3], np.uint8)

@@ -12,7 +12,7 @@ from flwr.common import ndarrays_to_parameters
 from flwr.server.client_manager import SimpleClientManager
 
 import strategies
-from strategies.schedules import Staircase
+from strategies.core.schedules import Staircase
 
 every_strategy = pytest.mark.parametrize("name", FEDERATED)
 

@@ -12,9 +12,9 @@ from fakes import stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.parameters import Layout
-from strategies.replies import Replies
-from strategies.table import ClientTable, SummedTable, TableOptions, extend
+from strategies.core.parameters import Layout
+from strategies.core.replies import Replies
+from strategies.memory.table import ClientTable, SummedTable, TableOptions, extend
 
 M = 5
 LAYOUT = Layout.of([np.zeros((2, 2)), np.zeros(1)])

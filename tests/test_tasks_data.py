@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks import PARTITIONS, SIZES, TASKS, PartitionedData
-from tasks.data import holdout_counts
+from flexfl.tasks import PARTITIONS, SIZES, TASKS, PartitionedData
+from flexfl.tasks.data import holdout_counts
 
 EVERYONE = partial(np.arange, dtype=np.intp)
 IID = PARTITIONS["iid"]

@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 import torch
 
-from tasks import MODELS, PARTITIONS, SIZES, TASKS, initialise
+from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, initialise
 
 
 def parameters(model: torch.nn.Module) -> int:

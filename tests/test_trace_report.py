@@ -13,9 +13,9 @@ from PIL import Image
 
 import sim
 from clients.environment import make_trace
-from config import Settings
-from engine.trace_page import CELLS, COLOURS, HeatMap, page
-from engine.trace_report import SpellLengths, State, describe, observe
+from flexfl.config import Settings
+from flexfl.engine.report.trace_page import CELLS, COLOURS, HeatMap, page
+from flexfl.engine.report.trace_report import SpellLengths, State, describe, observe
 from traces import Membership, RoundAvailability, Trace
 
 OFF = -1.0

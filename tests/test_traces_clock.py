@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traces import TRACES
-from traces.clock import Recorded
+from traces.recorded.clock import Recorded
 
 HEADER = "client,start,end,steps_per_second,up_bytes_per_second\n"
 
@@ -212,7 +212,7 @@ def test_any_order_of_rounds_and_of_lines(log):
 
 def test_work_of_the_run_is_known_to_the_clock(log, tmp_path):
     from clients.environment import make_trace
-    from config import Settings
+    from flexfl.config import Settings
 
     log(BY_HAND)
     spec = f"recorded:round-seconds=100,file={tmp_path / 'log.csv'}"

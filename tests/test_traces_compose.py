@@ -5,12 +5,12 @@ import pytest
 
 from traces import TRACES, Combined, Membership
 from traces.compose import Lost
-from traces.daily import Diurnal, Sine
-from traces.generators import Always, Bernoulli
-from traces.markov import Markov
-from traces.mimic import Levels, RoundRobin, TimeVarying
-from traces.pools import Pools
-from traces.sleep import Sleep
+from traces.patterns.bernoulli import Always, Bernoulli
+from traces.patterns.daily import Diurnal, Sine
+from traces.patterns.markov import Markov
+from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
+from traces.patterns.pools import Pools
+from traces.patterns.sleep import Sleep
 
 N = 10_000
 
@@ -59,7 +59,7 @@ def test_combination_refuses():
 
 def test_specs_combine():
     from clients.environment import make_trace
-    from config import Settings
+    from flexfl.config import Settings
 
     def make(spec, **changes):
         return make_trace(Settings(trace=spec, num_clients=20, seed=4, **changes))

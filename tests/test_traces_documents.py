@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.documents import plain_pickle, read_document
+from traces.files.documents import plain_pickle, read_document
 
 
 @pytest.fixture

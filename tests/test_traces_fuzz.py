@@ -11,12 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traces import TRACES, columns
-from traces.device_log import read_device_log
-from traces.fedscale import read_fedscale
-from traces.flash import read_flash
-from traces.rows import read_rows
-from traces.table import Table
+from traces import TRACES
+from traces.files import columns
+from traces.files.rows import read_rows
+from traces.recorded.device_log import read_device_log
+from traces.recorded.fedscale import read_fedscale
+from traces.recorded.flash import read_flash
+from traces.recorded.table import Table
 
 fuzzed = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None

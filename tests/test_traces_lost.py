@@ -5,8 +5,8 @@ from flwr.common import Code, FitIns, ndarrays_to_parameters
 
 from clients.app import FlexibleClient
 from clients.environment import make_trace
-from clients.stores import FileStore
-from config import Settings
+from clients.memory.stores import FileStore
+from flexfl.config import Settings
 
 
 def test_a_lost_reply_is_a_named_failure(play):

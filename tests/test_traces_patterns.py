@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from traces import Trace
-from traces.daily import Diurnal, Sine
-from traces.markov import Markov
-from traces.mimic import Levels, RoundRobin, TimeVarying
-from traces.sleep import Sleep, quietest
+from traces.patterns.daily import Diurnal, Sine
+from traces.patterns.markov import Markov
+from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
+from traces.patterns.sleep import Sleep, quietest
 
 N, ROUNDS = 10_000, 1000
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from traces import TRACES
-from traces.fedscale import Phones, read_fedscale, shipped
-from traces.flash import Flash, read_flash
+from traces.recorded.fedscale import Phones, read_fedscale, shipped
+from traces.recorded.flash import Flash, read_flash
 
 
 @pytest.fixture

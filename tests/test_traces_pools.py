@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from traces import Pools
-from traces.pools import POOLS, measured_shares
+from traces.patterns.pools import POOLS, measured_shares
 
 N, ROUNDS = 4000, 40
 
@@ -85,7 +85,7 @@ def test_refuses(first):
 
 
 def test_measured_pools_beside_those_of_the_paper():
-    table = json.loads(files("traces").joinpath("pools_measured.json").read_text())
+    table = json.loads(files("traces.patterns").joinpath("pools_measured.json").read_text())
     assert [pool["name"] for pool in table["pool"]] == [pool.name for pool in POOLS[:5]]
     assert {"machine", "date", "command"} <= table.keys()
     for pool, shares, paper in zip(table["pool"], measured_shares() * 100, POOLS, strict=False):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traces.rows import read_rows
-from traces.table import Table
+from traces.files.rows import read_rows
+from traces.recorded.table import Table
 
 fuzzed = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None

@@ -5,8 +5,8 @@ import re
 import pytest
 from recorders import T0, Device, sessions
 
-from traces.clock import Recorded
-from traces.device_log import read_device_log
+from traces.recorded.clock import Recorded
+from traces.recorded.device_log import read_device_log
 
 pytestmark = pytest.mark.filterwarnings("error:.*left out as torn")
 
@@ -108,8 +108,8 @@ def test_client_app_writes_down_its_work(tmp_path, caplog):
     from flwr.common import Code, FitIns, ndarrays_to_parameters
 
     from clients.app import FlexibleClient
-    from clients.stores import FileStore
-    from config import Settings
+    from clients.memory.stores import FileStore
+    from flexfl.config import Settings
 
     settings = Settings(trace="always", num_clients=4, model="logistic")
     weights = ndarrays_to_parameters([np.zeros(650, np.float32)])

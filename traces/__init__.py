@@ -3,18 +3,18 @@
 from collections.abc import Callable
 
 from traces.base import RoundAvailability, Trace, finished_steps
-from traces.clock import Recorded
 from traces.compose import Combined, Lost
-from traces.daily import Diurnal, Sine
-from traces.fedscale import Phones
-from traces.flash import Flash
-from traces.generators import Always, Bernoulli
-from traces.markov import Markov
 from traces.membership import Membership, parse_rounds
-from traces.mimic import Levels, RoundRobin, TimeVarying
-from traces.pools import Pools
-from traces.sleep import Sleep
-from traces.table import Table
+from traces.patterns.bernoulli import Always, Bernoulli
+from traces.patterns.daily import Diurnal, Sine
+from traces.patterns.markov import Markov
+from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
+from traces.patterns.pools import Pools
+from traces.patterns.sleep import Sleep
+from traces.recorded.clock import Recorded
+from traces.recorded.fedscale import Phones
+from traces.recorded.flash import Flash
+from traces.recorded.table import Table
 
 # Name -> factory. A factory takes (num_clients, seed); its keyword-only parameters are the user's options.
 TRACES: dict[str, Callable[..., Trace]] = {

@@ -1,0 +1,1 @@
+"""What clients remember between rounds, and where it is kept."""

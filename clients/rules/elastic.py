@@ -1,0 +1,76 @@
+"""EFL at the client: an elastic term in the local steps, and uploads compressed with error feedback.
+
+Ma et al., "EFL: Elastic Federated Learning on Non-IID Data", Algorithm 1, ClientUpdate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clients.rules.sgd import SGD, Oracle, Rate, descend, subtract
+from clients.rules.ternary import pack, ternary
+
+
+def elastic_gradient(y: Tensor, precision: Tensor, weighted: Tensor, strength: float) -> Tensor:
+    """lambda (U o y - V), the gradient of EFL's elastic term (eq. 3); vectors (..., M).
+
+    U = sum_i u_i and V = sum_i u_i o w_i: a pull towards the mean V / U of the other clients' models, in
+    every entry as strong as their data determine it.
+    """
+    return (precision * y).sub_(weighted).mul_(strength)
+
+
+class Elastic(SGD):
+    """y -= eta (g(y) + lambda (U o y - V)); then D = R + y - w, sent = ST(D), R = D - sent.
+
+    The server sends U and V, or neither while there are none. With the update go u = diag I(y), the diagonal
+    of the Fisher information, and v = u o y; without elasticity nobody needs them.
+    """
+
+    @property
+    def needs_fisher(self) -> bool:
+        """Whether `fisher` is called."""
+        return float(self.config["lambda"]) > 0
+
+    @property
+    def sends_weights(self) -> bool:
+        """Whether the local weights are sent; else `upload` has all."""
+        return not self.config["compress"]
+
+    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
+        """Do one local step: change `y` in place."""
+        if not self.arrays:
+            return super().step(y, gradient, rate)
+        descend(y, gradient, rate, lambda y: self._pull(y, rate))
+
+    def upload(self, y: Tensor, steps: Rate, rate: Rate) -> Sequence[Tensor | list[Tensor]]:
+        """Return the packed update, if it is compressed, then u and v."""
+        sent: list[Tensor | list[Tensor]] = []
+        if not self.sends_weights:
+            update = self._compress(y)[0]
+            sent.append(pack(update) if update.dim() == 1 else [pack(row) for row in update])
+        if not self.needs_fisher:
+            return sent
+        u = self.fisher(y)
+        return [*sent, u, u * y]
+
+    def remember(self, y: Tensor, steps: Rate, rate: Rate) -> dict[str, Tensor]:
+        """Return R, what compression has held back so far."""
+        return {} if self.sends_weights else {"residual": self._compress(y)[1]}
+
+    def _pull(self, y: Tensor, rate: Rate) -> None:
+        precision, weighted = self.arrays
+        subtract(y, elastic_gradient(y, precision, weighted, float(self.config["lambda"])), rate)
+
+    def _compress(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """ST(D) and D - ST(D)."""
+        total = y - self.weights
+        if "residual" in self.state:
+            total += self.state["residual"]
+        if not bool(torch.isfinite(total).all()):  # it would be lost among the entries that are kept
+            raise ValueError("the update is not finite; is the learning rate too high?")
+        sent = ternary(total, int(self.config["kept"]), str(self.config["ties"]))
+        return sent, total - sent

@@ -1,0 +1,61 @@
+"""Training in one place, on the data of all members: the ideal that federated methods are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from clients.gradients.batches import batches
+from clients.gradients.flat import FlatModel, one_thread
+from flexfl.tasks import Examples, FederatedData
+from strategies.core.parameters import FloatVector
+
+
+class CentralTrainer:
+    """Plain SGD on the union of some clients' data.
+
+    Parameters
+    ----------
+    data
+        The data of all clients.
+    build
+        Makes the model.
+    seed
+        With the round it determines the batches.
+    """
+
+    def __init__(self, data: FederatedData, build: Callable[[], nn.Module], seed: int) -> None:
+        self.data, self.seed = data, seed
+        self.model = FlatModel(build())
+        self._union: tuple[bytes, Examples] | None = None
+
+    def __call__(
+        self,
+        weights: FloatVector,
+        members: NDArray[np.intp],
+        server_round: int,
+        iterations: int,
+        learning_rate: float,
+        batch_size: int,
+    ) -> FloatVector:
+        """See `strategies.core.interfaces.Trainer`; the batches are reshuffled passes over the union."""
+        x, labels = self._examples(members)
+        rng = np.random.default_rng([self.seed, *b"central", server_round])
+        self.model.load(weights)
+        y = self.model.vector
+        with one_thread():  # as at the clients: the result does not depend on the number of cores
+            for rows in batches(len(labels), batch_size, iterations, rng).split():
+                batch = torch.from_numpy(x[rows]), torch.from_numpy(labels[rows])
+                gradient, _ = self.model.gradient(y, batch)
+                y.sub_(gradient, alpha=learning_rate)
+        return y.numpy().copy()
+
+    def _examples(self, members: NDArray[np.intp]) -> Examples:
+        """Return the union, which stays the same until somebody arrives or departs."""
+        if self._union is None or self._union[0] != members.tobytes():
+            self._union = members.tobytes(), self.data.train_set(members)
+        return self._union[1]

@@ -1,0 +1,92 @@
+"""Evaluation of the global model at the server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.common import Scalar
+from numpy.typing import NDArray
+from torch import nn
+
+from clients.evaluation import evaluate
+from clients.gradients.flat import FlatModel
+from flexfl.tasks import Examples, FederatedData
+from strategies import Roster
+
+LIMIT = 1_000_000  # examples of the training loss
+
+
+class GlobalEvaluator:
+    """Loss and accuracy of the global weights; an `evaluate_fn` for this project's and Flower's strategies.
+
+    Parameters
+    ----------
+    data
+        The data of all clients, and the test split.
+    build
+        Makes the model.
+    roster
+        Says who belongs to the objective.
+    on
+        `test`: the data set's test split; `members`: the hold-outs of those who belong to the objective, so
+        that the test data change with every arrival and exclusion (Ruan et al., Figure 4).
+    train_loss
+        Whether each evaluation gives the training loss, too.
+    """
+
+    def __init__(
+        self,
+        data: FederatedData,
+        build: Callable[[], nn.Module],
+        roster: Roster,
+        on: str = "test",
+        train_loss: bool = False,
+    ) -> None:
+        self.data, self.roster, self.on, self.with_train_loss = data, roster, on, train_loss
+        self.model = FlatModel(build(), "cuda" if torch.cuda.is_available() else "cpu")
+        self._members: bytes | None = None
+        self._examples = data.test
+
+    def __call__(
+        self, server_round: int, arrays: list[NDArray[Any]], config: dict[str, Scalar]
+    ) -> tuple[float, dict[str, Scalar]]:
+        """Evaluate weights, given as one array a tensor."""
+        self._load(arrays)
+        loss, accuracy = self._score(self._test_examples())
+        metrics: dict[str, Scalar] = {"accuracy": accuracy}
+        if self.with_train_loss:
+            metrics["train-loss"] = self.train_loss(arrays)
+        return loss, metrics
+
+    def train_loss(self, arrays: list[NDArray[Any]]) -> float:
+        """F(w) = sum_k p_k F_k(w): the mean loss over the training data of all members.
+
+        Where these are more than `LIMIT` examples, it is that of a sample of members, always the same.
+        """
+        self._load(arrays)
+        members = np.flatnonzero(self.roster.member)
+        if self.data.sizes[members].sum() > LIMIT:
+            members = np.random.default_rng([*b"train-loss"]).permutation(members)
+            members = np.sort(members[np.cumsum(self.data.sizes[members]) <= LIMIT])
+        total, count = 0.0, 0
+        for start in range(0, len(members), 1000):  # the examples of all would be there twice
+            examples = self.data.train_set(members[start : start + 1000])
+            if n := len(examples[1]):
+                total, count = total + n * self._score(examples)[0], count + n
+        return total / count if count else math.nan
+
+    def _load(self, arrays: list[NDArray[Any]]) -> None:
+        self.model.load(np.concatenate([np.ravel(a) for a in arrays]))
+
+    def _score(self, examples: Examples) -> tuple[float, float]:
+        """Loss and accuracy, NaN while the federation has no members and so nothing to evaluate on."""
+        return evaluate(self.model, examples) if len(examples[1]) else (math.nan, math.nan)
+
+    def _test_examples(self) -> Examples:
+        if self.on == "members" and self._members != (now := self.roster.member.tobytes()):
+            self._members, self._examples = now, self.data.holdout(np.flatnonzero(self.roster.member))
+        return self._examples

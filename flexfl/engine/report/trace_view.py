@@ -1,0 +1,99 @@
+"""`--show-trace`: a trace's summary on the console, and its picture in the run-dir."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from clients.environment import federated_data, make_trace, task_source
+from clients.training import planned_steps
+from flexfl.config import Settings, bind, options_of
+from flexfl.engine.report.trace_page import HeatMap, page
+from flexfl.engine.report.trace_report import describe, observe
+from flexfl.tasks import PARTITIONS, SIZES, TASKS
+
+
+def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
+    """Go through the trace of the settings; print what it holds and draw it.
+
+    Returns
+    -------
+    dict
+        The statistics (`TraceReport`), and `page`, the path of the picture.
+
+    Raises
+    ------
+    ValueError
+        The settings cannot be met, or the picture cannot be written.
+    """
+    trace = make_trace(settings)
+    sizes, whose = data_sizes(settings)
+    config = {"local-steps": settings.local_steps, "batch-size": settings.batch_size}
+    if settings.local_epochs:
+        config["local-epochs"] = settings.local_epochs
+    if min(settings.local_steps, settings.batch_size + 1, settings.local_epochs + 1) < 1:
+        raise ValueError("local-steps must be at least 1, batch-size and local-epochs at least 0")
+    planned = np.array([planned_steps(config, n) for n in sizes.tolist()], np.int64)
+    heat = HeatMap(settings.num_clients, settings.num_rounds)
+    report = observe(trace, settings.num_rounds, sizes, planned, heat.add)
+    title = " ".join(
+        [settings.trace]
+        + [f"{n}={getattr(settings, n)}" for n in ("arrivals", "departures") if getattr(settings, n)]
+        + [f"· {settings.num_clients} clients · {settings.num_rounds} rounds · seed {settings.seed}"]
+    )
+    lines = [*describe(report), ("shares", whose)]
+    if settings.clients_per_round:
+        lines.append(("note", "sampling (clients-per-round) is not counted: all who are online are asked"))
+    path = _write(settings, page(title, lines, heat, report.online))
+    width = max(len(name) for name, _ in lines)
+    for text in (title, *(f"{name:{width}}  {text}" for name, text in lines), f"{'picture':{width}}  {path}"):
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    return asdict(report) | {"page": str(path)}
+
+
+def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
+    """Return the clients' numbers of examples, and in words where they are from.
+
+    They are equal where the task's data are not on this machine, or cannot be divided among so many clients:
+    a trace can be looked at without any.
+
+    Raises
+    ------
+    ValueError
+        The settings name a task, partition or sizes that do not exist.
+    """
+    factory, options = bind("task", TASKS, settings.task)
+    name = settings.partition or task_source(settings).default_partition
+    if settings.partition:
+        bind("partition", PARTITIONS, settings.partition)
+    bind("sizes", SIZES, settings.sizes)
+    equal = np.ones(settings.num_clients, np.int64)
+    folder = options.get("data_dir", settings.data_dir)
+    if "data-dir" in options_of(factory) and not Path(folder).is_dir():
+        return equal, f"equal, as the data of {settings.task} are not in {folder}"
+    try:
+        sizes = federated_data(settings).sizes
+    except ValueError as error:
+        return equal, f"equal ({' '.join(str(error).split())})"
+    divided = f", partition {name}, sizes {settings.sizes}" if name else ""
+    return sizes, f"p^k by the examples of {settings.task}{divided}"
+
+
+def _write(settings: Settings, text: str) -> Path:
+    """Write the picture under a name that says what it shows; the same trace replaces its own."""
+    words = (settings.trace, settings.arrivals, settings.departures)
+    slug = re.sub(r"[^A-Za-z0-9.=]+", "-", "-".join(filter(None, words)))[:100].strip("-.")
+    size = f"{settings.num_clients}x{settings.num_rounds}"
+    path = Path(settings.run_dir) / f"trace-{slug}-{size}-seed{settings.seed}.html"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"run-dir {settings.run_dir}: {error.strerror}") from None
+    return path

@@ -1,0 +1,183 @@
+"""The round loop: a Flower `Server` that runs any Flower strategy over any transport."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from flwr.common import FitIns, Scalar
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.history import History
+from flwr.server.server import Server
+from flwr.server.strategy import Strategy
+
+from flexfl.engine.availability import TraceClientManager
+from flexfl.engine.transports.base import ClientFailure, FitResults, Transport
+from strategies import FlexibleStrategy
+from strategies.core.parameters import count_bytes
+
+Record = dict[str, Any]
+
+
+class RoundServer(Server):
+    """Runs rounds, keeps a record of each, and goes on whatever a client does.
+
+    Parameters
+    ----------
+    strategy
+        Any Flower strategy with initial parameters.
+    client_manager
+        Says who is visible in a round.
+    transport
+        Carries the messages.
+    evaluate_every
+        Rounds between two evaluations; the last round is always evaluated.
+    observers
+        Called with the record of each round, and before the first one with that of round 0.
+
+    Attributes
+    ----------
+    stopping
+        Set it to end the training after the running round.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        client_manager: TraceClientManager,
+        transport: Transport,
+        evaluate_every: int = 1,
+        observers: Sequence[Callable[[Record], None]] = (),
+    ) -> None:
+        super().__init__(client_manager=client_manager, strategy=strategy)
+        self.transport, self.evaluate_every, self.observers = transport, evaluate_every, observers
+        self.trace_manager = client_manager
+        self.stopping = False
+        self._seconds_to_report = 0.0
+
+    def fit(self, num_rounds: int, timeout: float | None = None) -> tuple[History, float]:
+        """Run the rounds.
+
+        Parameters
+        ----------
+        num_rounds
+            How many.
+        timeout
+            Seconds that a round waits for replies; None: as long as it takes.
+
+        Returns
+        -------
+        history, seconds
+            Losses and metrics as Flower keeps them, and the duration.
+        """
+        history, start = History(), time.perf_counter()
+        parameters = self.strategy.initialize_parameters(self._client_manager)
+        if parameters is None:
+            raise ValueError("the strategy has no initial parameters; give it some")
+        self.parameters = parameters
+        record: Record = {"round": 0}
+        self._evaluate(0, record, history)
+        self._report(record)
+        for server_round in range(1, num_rounds + 1):
+            record = self._run_round(server_round, timeout, history)
+            if self.stopping or server_round == num_rounds or server_round % self.evaluate_every == 0:
+                self._evaluate(server_round, record, history)
+            self._report(record)
+            if self.stopping:
+                break
+        return history, time.perf_counter() - start
+
+    def _run_round(self, server_round: int, timeout: float | None, history: History) -> Record:
+        """Select, train, aggregate; an empty round leaves the parameters as they are."""
+        record: Record = {"round": server_round, "seconds": {}}
+        self.trace_manager.begin(server_round)
+        with _timed(record, "select"):
+            instructions = self.strategy.configure_fit(server_round, self.parameters, self._client_manager)
+        with _timed(record, "train"):
+            results, failures = (
+                self.transport.fit(server_round, instructions, timeout) if instructions else ([], [])
+            )
+        record["seconds"] |= self.transport.seconds if instructions else {}
+        with _timed(record, "aggregate"):
+            aggregated, metrics = self.strategy.aggregate_fit(server_round, results, list(failures))
+        if aggregated is not None:
+            self.parameters = aggregated
+        history.add_metrics_distributed_fit(server_round, metrics)
+        record["offline"] = self.trace_manager.num_offline()
+        record |= _participation(self.strategy, instructions, results, failures)
+        if "train-loss" in metrics:
+            record["batch_loss"] = metrics["train-loss"]
+        return record
+
+    def _evaluate(self, server_round: int, record: Record, history: History) -> None:
+        """Evaluate at the server, and at clients where the strategy asks for it."""
+        with _timed(record, "evaluate"):
+            central = self.strategy.evaluate(server_round, self.parameters)
+            if central is not None:
+                loss, metrics = central
+                history.add_loss_centralized(server_round, loss)
+                history.add_metrics_centralized(server_round, metrics)
+                record |= {"loss": loss, **_snake(metrics)}
+            if server_round == 0:
+                return
+            asked = self.strategy.configure_evaluate(server_round, self.parameters, self._client_manager)
+            if asked:
+                results, failures = self.transport.evaluate(server_round, asked, None)
+                mean, metrics = self.strategy.aggregate_evaluate(server_round, results, list(failures))
+                if mean is not None:
+                    history.add_loss_distributed(server_round, mean)
+                    record["client_loss"] = mean
+                record |= {f"client_{key}": value for key, value in _snake(metrics).items()}
+
+    def _report(self, record: Record) -> None:
+        """Call the observers; how long they take stands in the record of the next round, as `write`."""
+        record.setdefault("seconds", {})["write"] = self._seconds_to_report
+        start = time.perf_counter()
+        for observer in self.observers:
+            observer(record)
+        self._seconds_to_report = round(time.perf_counter() - start, 6)
+
+
+def _participation(
+    strategy: Strategy,
+    instructions: Sequence[tuple[ClientProxy, FitIns]],
+    results: FitResults,
+    failures: Sequence[ClientFailure],
+) -> Record:
+    """Who was asked, whose work counted, who failed and why, and how many bytes went where."""
+    failed = [(failure.client, failure.reason) for failure in failures]
+    active = {proxy.cid for proxy, _ in results}
+    record: Record = {"selected": _names(proxy.cid for proxy, _ in instructions)}
+    if isinstance(strategy, FlexibleStrategy):
+        failed += strategy.rejected
+        counted = set(strategy.active.tolist())
+        active = {name for name in active if strategy.roster.find(name) in counted}
+        record |= {"learning_rate": strategy.learning_rate, "events": strategy.events}
+        record |= {"incomplete": strategy.incomplete, **strategy.measured}
+    steps = {proxy.cid: result.metrics.get("steps") for proxy, result in results if proxy.cid in active}
+    record["active"] = _names(active)
+    record["steps"] = [steps[str(name)] for name in record["active"]]
+    record["failed"] = {str(name): reason for name, reason in sorted(failed)}
+    record["bytes_down"] = sum(count_bytes(ins.parameters) for _, ins in instructions)
+    record["bytes_up"] = sum(count_bytes(result.parameters) for _, result in results)
+    return record
+
+
+def _names(names: Any) -> list[int | str]:
+    """Sorted names of clients, numbers as numbers."""
+    known = [int(name) if name.isdecimal() else name for name in names]
+    return sorted(known, key=lambda name: (isinstance(name, str), name))
+
+
+def _snake(metrics: dict[str, Scalar]) -> Record:
+    return {key.replace("-", "_"): value for key, value in metrics.items()}
+
+
+@contextmanager
+def _timed(record: Record, phase: str) -> Iterator[None]:
+    """Note how long a phase of the round took."""
+    start = time.perf_counter()
+    yield
+    record.setdefault("seconds", {})[phase] = round(time.perf_counter() - start, 6)

@@ -1,0 +1,1 @@
+"""How instructions reach clients and replies come back: inline, Ray, Flower's Grid."""

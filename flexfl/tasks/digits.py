@@ -1,0 +1,39 @@
+"""Handwritten digits that come with scikit-learn: no download."""
+
+import numpy as np
+
+from flexfl.tasks.pool import Pool, PoolTask
+
+TEST_SHARE = 0.2
+
+
+def digits() -> PoolTask:
+    """8x8 handwritten digits that come with scikit-learn: 1797 images, no download.
+
+    Pixels are scaled from 0..16 to 0..1; the input shape is (1, 8, 8). A fifth of every class is the
+    test set, the same one whatever the seed of a run.
+
+    Returns
+    -------
+    PoolTask
+        The task.
+
+    References
+    ----------
+    Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998.
+    """
+    return PoolTask("digits", _load)
+
+
+def _load() -> Pool:
+    from sklearn.datasets import load_digits  # slow to import, and only this task needs it
+
+    bunch = load_digits()
+    x = (bunch.images[:, None] / 16).astype(np.float32)
+    y = bunch.target.astype(np.int64)
+    rng = np.random.default_rng([0, *b"digits"])
+    test = np.zeros(len(y), dtype=bool)
+    for c in range(10):
+        members = np.flatnonzero(y == c)
+        test[rng.choice(members, round(TEST_SHARE * len(members)), replace=False)] = True
+    return Pool((x[~test], y[~test]), (x[test], y[test]), num_classes=10)

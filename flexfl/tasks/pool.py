@@ -1,0 +1,61 @@
+"""Tasks whose examples are one pool, divided among the clients by a partition."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from flexfl.tasks.data import Examples, FederatedData, PartitionedData
+from flexfl.tasks.partition import PartitionFn
+from flexfl.tasks.sizes import SizesFn
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The examples of a data set.
+
+    Attributes
+    ----------
+    train, test : Examples
+        Examples to divide among clients, and those kept for the test.
+    num_classes : int
+        Labels are 0 .. num_classes - 1.
+    """
+
+    train: Examples
+    test: Examples
+    num_classes: int
+
+
+@dataclass(frozen=True)
+class PoolTask:
+    """A task that reads a pool and divides it.
+
+    Attributes
+    ----------
+    name : str
+        Name of the task in messages.
+    load : callable
+        Returns the pool; called only when the data are needed.
+    default_partition, default_model : str
+        Used where the user names none.
+    """
+
+    name: str
+    load: Callable[[], Pool]
+    default_partition: str = "dirichlet:alpha=0.5"
+    default_model: str = "mlp"
+
+    def federate(
+        self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
+    ) -> FederatedData:
+        """Divide the pool among clients; see `TaskSource.federate`."""
+        if partition is None:
+            raise ValueError(
+                f"task {self.name}: the data are one pool; name a partition such as {self.default_partition}"
+            )
+        pool = self.load()
+        labels = pool.train[1]
+        counts = sizes(num_clients, len(labels), np.random.default_rng([seed, *b"sizes"]))
+        parts = partition(labels, counts, np.random.default_rng([seed, *b"partition"]))
+        return PartitionedData.divide(pool.train, pool.test, pool.num_classes, parts, holdout, seed)

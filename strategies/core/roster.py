@@ -1,0 +1,128 @@
+"""Who belongs to the federation, with how much data, since when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.core.state import Stateful
+
+
+class Roster(Stateful):
+    """The members and their shares of the objective F = sum_k p_k F_k.
+
+    Clients are dense indices: a million of them are a few arrays. The names that Flower knows them by are
+    mapped to indices on first sight; the `num_clients` registered at the start are named "0", "1", ...
+
+    Parameters
+    ----------
+    num_examples
+        n_k of the clients known at the start, shape (N,).
+    members
+        Which of them belong to the objective from the first round on; default: all.
+
+    Attributes
+    ----------
+    num_examples
+        n_k of every client, 0 while unknown, shape (N,).
+    member
+        Which clients the objective is made of, shape (N,). A departed client whose objective is kept is one.
+    gone
+        Which clients have departed, shape (N,).
+    joined
+        tau_0 of a client's arrival: the last round without it; 0 for members from the start. Shape (N,).
+    accepted
+        Last round in which each client's reply counted, 0 for never, shape (N,).
+    shift
+        tau_0 of the objective: the last round of the previous one, 0 if it never changed.
+    """
+
+    saved = ("num_examples", "member", "gone", "joined", "accepted", "shift", "_registered", "_index")
+
+    def __init__(
+        self, num_examples: NDArray[np.integer[Any]] | None = None, members: NDArray[np.bool_] | None = None
+    ) -> None:
+        sizes = np.asarray(num_examples if num_examples is not None else [], dtype=np.int64)
+        if (sizes < 0).any():
+            raise ValueError(f"client {int(np.argmax(sizes < 0))} has a negative number of examples")
+        self.num_examples = sizes.copy()
+        self.member = np.ones(len(sizes), bool) if members is None else np.array(members, bool)
+        if self.member.shape != sizes.shape:
+            raise ValueError(f"{len(self.member)} membership flags for {len(sizes)} clients")
+        self.gone = np.zeros(len(sizes), bool)
+        self.joined = np.zeros(len(sizes), np.int64)
+        self.accepted = np.zeros(len(sizes), np.int64)
+        self.shift = 0
+        self._registered = len(sizes)
+        self._index: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.member)
+
+    @property
+    def num_members(self) -> int:
+        """N, the number of clients in the objective."""
+        return int(self.member.sum())
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """p_k = n_k / sum of n over all members (not over those who reply); 0 for others. Shape (N,)."""
+        sizes = np.where(self.member, self.num_examples, 0).astype(np.float64)
+        total = sizes.sum()
+        return sizes / total if total else sizes
+
+    @property
+    def data_less(self) -> NDArray[np.bool_]:
+        """Which clients are known to have no data: registered at the start, with none. Shape (N,)."""
+        empty: NDArray[np.bool_] = self.num_examples == 0
+        empty[self._registered :] = False
+        return empty
+
+    @property
+    def num_contributors(self) -> int:
+        """N of the methods that divide by it: members that have data, or of whom it is not known yet."""
+        return int((self.member & ~self.data_less).sum())
+
+    def find(self, name: str) -> int | None:
+        """Index of the client that Flower calls `name`; None if it is unknown."""
+        if name in self._index:
+            return self._index[name]
+        known = name.isdecimal() and len(name) <= 18 and int(name) < self._registered
+        return int(name) if known and str(int(name)) == name else None
+
+    def register(self, name: str) -> int:
+        """Index of the client that Flower calls `name`; a new one is no member, of unknown size."""
+        known = self.find(name)
+        if known is not None:
+            return known
+        self._index[name] = client = len(self)
+        for field in ("num_examples", "member", "gone", "joined", "accepted"):
+            array = getattr(self, field)
+            setattr(self, field, np.append(array, np.zeros(1, array.dtype)))
+        return client
+
+    def learn(self, clients: NDArray[np.intp], num_examples: NDArray[np.int64]) -> None:
+        """Take over what the active replies of a round say."""
+        self.num_examples[clients] = num_examples
+
+    def accept(self, clients: NDArray[np.intp], server_round: int) -> None:
+        """Note whose replies counted in a round."""
+        self.accepted[clients] = server_round
+
+    def arrive(self, client: int, server_round: int) -> None:
+        """Make a client a member from `server_round` on (an objective shift, Ruan et al. 3.3).
+
+        A client that comes back and whose objective was kept meanwhile shifts nothing.
+        """
+        if not self.member[client]:
+            self.joined[client] = self.shift = server_round - 1
+        self.member[client], self.gone[client] = True, False
+
+    def depart(self, client: int, server_round: int, keep: bool) -> None:
+        """Let a client go before `server_round`; unless its objective is kept, the objective shifts."""
+        self.gone[client] = True
+        if not keep:
+            self.member[client] = False
+            self.shift = server_round - 1

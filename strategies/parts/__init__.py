@@ -1,0 +1,1 @@
+"""Parts that some methods share."""

@@ -1,0 +1,133 @@
+"""Whether a client that is often away should be abandoned (Ma et al., "EFL", Corollary 1).
+
+Theorem 1 bounds the distance to the optimum by C_t / (t E + gamma)^2 + H_t J / (t E + gamma). Each round in
+which a client is away adds to H_t, so that a client that is away with probability y^a costs y^a J / E in the
+long run; without it only the first term is left, begun anew at the round tau_0 in which it is let go:
+
+    abandon a  if  y^a J / E > f_1(T) = C T / (E (T - tau_0))^2.
+
+This is eq. (8) with C_T = C T and without gamma, as in the paper's eq. (9), y^a > C / (J T E), which is its
+case tau_0 = 0. The paper writes y^a J for the left side, from which (9) does not follow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.core.roster import Roster
+from strategies.core.state import Stateful
+from strategies.memory.table import extend
+from strategies.parts.departures import LossTracker
+
+
+def abandoning_pays(
+    inactivity: float, dissimilarity: float, local_steps: float, shift: int, num_rounds: int, constant: float
+) -> bool:
+    """y^a J / E > C T / (E (T - tau_0))^2, in the form y^a J E (T - tau_0)^2 > C T.
+
+    Parameters
+    ----------
+    inactivity
+        y^a.
+    dissimilarity
+        J up to a factor: the proof has J = (32 E / mu) sum_k p_k D_k, with D_k = F_k(w*) - F_k^*.
+    local_steps
+        E, the mean where it differs by client.
+    shift
+        tau_0, rounds done.
+    num_rounds
+        T.
+    constant
+        C up to a factor.
+    """
+    remaining = max(0, num_rounds - shift)
+    return inactivity * dissimilarity * local_steps * remaining**2 > constant * num_rounds
+
+
+class Inactivity(Stateful):
+    """How often each member was available, as far as the server saw.
+
+    A client counts as active in a round in which it is available, whether it is selected or not: not being
+    asked is no fault of its own.
+
+    Attributes
+    ----------
+    seen
+        Rounds of its membership in which a client was available, shape (N,) or longer.
+    """
+
+    saved = ("seen",)
+
+    def __init__(self) -> None:
+        self.seen: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def observe(self, available: NDArray[np.intp], num_clients: int) -> None:
+        """Take in who is available in a round."""
+        self.seen = extend(self.seen, num_clients, 0)
+        self.seen[available] += 1
+
+    def reset(self, client: int) -> None:
+        """Let a client's membership begin."""
+        self.seen = extend(self.seen, client + 1, 0)
+        self.seen[client] = 0
+
+    def worst(self, roster: Roster, server_round: int, at_least: int) -> tuple[int, float] | None:
+        """Return the member that is away most, and how much more than the others on average: y^a.
+
+        The corollary has one inactive client among active ones. Where all are away at times, abandoning one
+        saves what it is away more than the others; the others' part stays in both bounds.
+
+        Parameters
+        ----------
+        roster
+            Who is a member, since when.
+        server_round
+            The present round, whose availability has been observed.
+        at_least
+            Members that joined fewer rounds ago are not judged.
+
+        Returns
+        -------
+        client, inactivity
+            None if nobody can be judged.
+        """
+        rounds = server_round - roster.joined
+        judged = np.flatnonzero(roster.member & ~roster.gone & ~roster.data_less & (rounds >= at_least))
+        if len(judged) < 2:
+            return None
+        away = 1 - self.seen[judged] / rounds[judged]
+        worst = int(np.argmax(away))
+        return int(judged[worst]), float(away[worst] - np.delete(away, worst).mean())
+
+
+def judge(
+    inactivity: float,
+    losses: LossTracker,
+    roster: Roster,
+    local_steps: float,
+    done: int,
+    total: int,
+    constant: float,
+) -> dict[str, Any] | None:
+    """Decide on the client that is away most; the numbers that the decision rests on, None: it stays.
+
+    An unknown J (no client reported losses) or T (`total` 0) count in favour of keeping the client.
+    """
+    shares = roster.shares
+    known = [(k, gamma) for k in np.flatnonzero(shares).tolist() if (gamma := losses.gamma(k)) is not None]
+    if not known or not total:
+        return None
+    weights = [float(shares[k]) for k, _ in known]
+    dissimilarity = float(np.average([gamma for _, gamma in known], weights=weights))
+    if not abandoning_pays(inactivity, dissimilarity, local_steps, done, total, constant):
+        return None
+    return {
+        "inactivity": inactivity,
+        "dissimilarity": dissimilarity,
+        "remaining": max(0, total - done),
+        "tau_0": done,
+        "constant": constant,
+    }

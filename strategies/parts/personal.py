@@ -1,0 +1,55 @@
+"""What the personalised methods share: every client has a model of its own, and evaluates that one."""
+
+from __future__ import annotations
+
+import numpy as np
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, Parameters, Scalar
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+
+from strategies.core.interfaces import AvailabilityManager
+from strategies.core.strategy import FlexibleStrategy
+
+
+class Personalised(FlexibleStrategy):
+    """A method whose clients remember a personal model; the server knows the global one only.
+
+    A lost reply takes the personal model back to what it was, like everything that clients remember: they
+    cannot tell that it was lost. The method itself would allow to keep it, as nobody else depends on it.
+    """
+
+    client_memory = True
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Ask all members that are visible to evaluate their personal models."""
+        if isinstance(client_manager, AvailabilityManager):
+            visible = [(k, client_manager.proxy(k)) for k in client_manager.available(server_round).tolist()]
+        else:
+            found = ((self.roster.find(name), proxy) for name, proxy in client_manager.all().items())
+            visible = sorted(((k, proxy) for k, proxy in found if k is not None), key=lambda pair: pair[0])
+        common = self.shared_task().added_to(FitIns(parameters, self._config()))
+        asked = []
+        for client, proxy in visible:
+            if self.roster.member[client] and not self.roster.gone[client]:
+                instruction = self._own_task(client).added_to(common)
+                asked.append((proxy, EvaluateIns(instruction.parameters, instruction.config)))
+        return asked
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """Mean loss and accuracy over clients, each of which counts alike, and how many they are."""
+        told = {
+            proxy.cid: (float(result.loss), float(result.metrics["accuracy"]))
+            for proxy, result in results
+            if result.num_examples > 0 and isinstance(result.metrics.get("accuracy"), float)
+        }
+        if not told:
+            return None, {}
+        loss, accuracy = np.mean([told[name] for name in sorted(told)], axis=0).tolist()
+        return loss, {"accuracy": accuracy, "evaluated": len(told)}

@@ -1,0 +1,1 @@
+"""Traces that are generated: the participation patterns of the papers."""

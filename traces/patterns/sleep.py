@@ -1,0 +1,92 @@
+"""Clients that are online while their users sleep."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.base import RoundAvailability, all_or_nothing, check_round
+from traces.files.rows import client_index, read_rows
+from traces.seeded import SeededTrace, check_at_least
+
+_DAY = 86400.0
+
+
+class Sleep(SeededTrace):
+    """Each client is online eight hours a day, those in which its user posts least.
+
+    Yan et al., "FedLaAvg", 6.1.3, for Sentiment140. The posts come from a file of `client,seconds`, of whose
+    times only the time of day counts. As in the authors' program the eight hours begin at one of the client's
+    posts, which is not counted itself; of equally quiet times it is the first of the day. Without a file
+    nothing is known of the users: every client's hours begin at a time drawn uniformly from the day.
+    Round 1 is at 0:00.
+
+    Parameters
+    ----------
+    num_clients : int
+        N.
+    seed : int
+        Seed of all draws.
+    period : int
+        Rounds of a day (the paper's E, 120).
+    hours : float
+        Hours online a day, above 0 and at most 24.
+    file : str
+        Posts as CSV or JSON lines, see `traces.files.rows`: `client` is 0..N-1, `seconds` since any midnight.
+
+    Attributes
+    ----------
+    begin : (N,) float64
+        Seconds after midnight at which each client comes online.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range, the file cannot be read, or a client has no posts.
+    """
+
+    def __init__(
+        self, num_clients: int, seed: int, *, period: int = 120, hours: float = 8.0, file: str = ""
+    ) -> None:
+        super().__init__(num_clients, seed)
+        check_at_least("sleep", "period", period, 1)
+        if not 0 < hours <= 24:
+            raise ValueError(f"trace sleep: hours is {hours}, give a number above 0 and at most 24")
+        self.period, self._length = period, hours * 3600
+        self.begin: NDArray[np.float64] = self.rng("sleep", 0).random(num_clients) * _DAY
+        if file:
+            for client, posts in enumerate(_read_posts(file, num_clients)):
+                self.begin[client] = quietest(posts, self._length)
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return the availability in round t (see `Trace.round`)."""
+        check_round(t)
+        now = (t - 1) % self.period * _DAY / self.period
+        today = (self.begin <= now) & (now < self.begin + self._length)
+        return all_or_nothing(today | (now + _DAY < self.begin + self._length))
+
+
+def quietest(posts: NDArray[np.float64], length: float) -> float:
+    """Return the post after which a stretch of `length` seconds holds the fewest other posts.
+
+    Parameters
+    ----------
+    posts : (n,) float64
+        Seconds after midnight, at least one.
+    length : float
+        Seconds, at most a day.
+    """
+    posts = np.sort(posts)
+    two_days = np.concatenate([posts, posts + _DAY])
+    inside = np.searchsorted(two_days, posts + length, "left") - np.searchsorted(two_days, posts, "right")
+    return float(posts[np.argmin(inside)])
+
+
+def _read_posts(path: str, num_clients: int) -> list[NDArray[np.float64]]:
+    """Read each client's times of day, in seconds."""
+    posts: list[list[float]] = [[] for _ in range(num_clients)]
+    for line, (client, seconds) in read_rows("trace sleep", path, ("client", "seconds"), ()):
+        place = f"trace sleep: {path}, line {line}"
+        posts[client_index(place, client or 0.0, num_clients)].append((seconds or 0.0) % _DAY)
+    silent = next((k for k, times in enumerate(posts) if not times), None)
+    if silent is not None:
+        raise ValueError(f"trace sleep: {path}: client {silent} has no posts, give every client some")
+    return [np.array(times) for times in posts]

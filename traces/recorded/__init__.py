@@ -1,0 +1,1 @@
+"""Traces that replay recordings: of real devices on a virtual clock, and of rounds in a table."""

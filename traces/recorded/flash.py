@@ -1,0 +1,131 @@
+"""Phones of FLASH's state traces: screen, battery and network events."""
+
+import re
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.files.documents import read_document
+from traces.recorded.clock import VirtualClock
+from traces.recorded.device_log import DeviceLog, Sessions
+from traces.recorded.fedscale import choose_devices
+
+_MESSAGE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}) +([0-9]{2}:[0-9]{2}:[0-9]{2}) *\t\s*(\S+)", re.ASCII)
+_LEVEL = re.compile(r"[0-9.]+%")  # of the battery
+# What an event says about the state; the state begins as False throughout.
+_EVENTS: dict[str, tuple[str, bool]] = {
+    "battery_charged_on": ("charging", True),
+    "battery_charged_off": ("charging", False),
+    "wifi": ("wifi", True),
+    **dict.fromkeys(("unknown", "2g", "3g", "4g", "5g"), ("wifi", False)),
+    "screen_lock": ("locked", True),
+    "screen_unlock": ("locked", False),
+    "screen_on": ("screen_off", False),
+    "screen_off": ("screen_off", True),
+}
+_NEEDED = {"locked", "charging", "wifi"}
+
+
+class Flash(VirtualClock):
+    """Phones that replay FLASH's state traces, on a virtual clock (see `VirtualClock`).
+
+    Online means locked, charging and on Wi-Fi, as in FLASH. Client k is a phone drawn from the file by the
+    seed, each phone at most once. All phones share the calendar; each record begins anew at its own end.
+    """
+
+    def _load(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
+        """Read the phones and draw one for each client."""
+        log = read_flash("trace flash", file)
+        return log, choose_devices("flash", log, self.num_clients, self.rng("flash", 0))
+
+
+def read_flash(where: str, path: str) -> DeviceLog:
+    """Read FLASH's ``state_traces.json``: phone -> {"messages": "2020-01-31 08:00:00<TAB>wifi<NEWLINE>..."}.
+
+    The messages of a phone are put in the order of their times. A phone is online while it is locked, on
+    mains and on Wi-Fi (Yang et al., WWW 2021; `timer.py` of their code); a session that still runs at the
+    last message ends there. Phones without messages are never online.
+
+    Parameters
+    ----------
+    where : str
+        What reads the file, for messages.
+    path : str
+        The file, JSON.
+
+    Raises
+    ------
+    ValueError
+        If the file is no such data; the message names the file, the phone and the line of its messages.
+    """
+    content = read_document(where, path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: {path}: no dict of phones, this is not FLASH's state_traces.json")
+    device: list[int] = []
+    sessions: list[tuple[float, float]] = []
+    records: list[tuple[float, float]] = []
+    for d, (name, phone) in enumerate(content.items()):
+        place = f"{where}: {path}, phone {str(name)[:40]!r}"
+        own, record = _phone(place, phone)
+        device += [d] * len(own)
+        sessions += own
+        records.append(record)
+    if not sessions:
+        raise ValueError(f"{where}: {path}: no phone is ever locked, charging and on Wi-Fi")
+    begin, finish = np.array(records).T
+    begin = np.where(np.isnan(begin), np.nanmin(begin), begin)
+    start, end = np.array(sessions).T
+    unknown = np.full(len(sessions), np.nan)
+    return DeviceLog.build(
+        Sessions(device, start, end, unknown, unknown),
+        begin,
+        np.where(finish > begin, finish - begin, 1.0),  # who is never online repeats nothing
+        lambda i: f"{where}: {path}",
+    )
+
+
+def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], tuple[float, float]]:
+    """Return a phone's sessions, and when its record begins and ends (NaN without messages)."""
+    messages = phone.get("messages") if isinstance(phone, dict) else None
+    if not isinstance(messages, str):
+        raise ValueError(f"{place}: no messages, this is not FLASH's state_traces.json")
+    events = []
+    for line, message in enumerate(messages.split("\n"), start=1):
+        text = message.replace("\0", "").strip()
+        if text:
+            events.append(_event(f"{place}, message {line}", text))
+    events.sort(key=lambda event: event[0])
+    if not events:
+        return [], (float("nan"), float("nan"))
+    state = dict.fromkeys(_NEEDED, False)
+    sessions: list[tuple[float, float]] = []
+    since: float | None = None
+    for time, (what, value) in [*events, (events[-1][0], ("locked", False))]:
+        state[what] = value
+        ready = all(state[name] for name in _NEEDED)
+        if ready and since is None:
+            since = time
+        elif not ready and since is not None:
+            if since < time:
+                sessions.append((since, time))
+            since = None
+    return sessions, (events[0][0], events[-1][0])
+
+
+def _event(place: str, text: str) -> tuple[float, tuple[str, bool]]:
+    """Return the time of a message, in seconds of its calendar, and what it changes."""
+    match = _MESSAGE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{place}: {text[:40]!r} is no time, tab and event")
+    day, clock, event = match.groups()
+    try:
+        time = (datetime.fromisoformat(f"{day} {clock}") - datetime.min).total_seconds()
+    except ValueError:
+        raise ValueError(f"{place}: {day} {clock} is no time") from None
+    if _LEVEL.fullmatch(event):
+        return time, ("battery", True)
+    if event.lower() not in _EVENTS:
+        raise ValueError(f"{place}: unknown event {event[:40]!r}; known: {', '.join(_EVENTS)}")
+    return time, _EVENTS[event.lower()]

@@ -1,0 +1,99 @@
+"""Participation written down round by round."""
+
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.base import RoundAvailability, check_round
+from traces.files.rows import client_index, read_rows, whole
+from traces.seeded import SeededTrace
+
+
+class Table(SeededTrace):
+    """Clients that take part as a table says: round,client,completion, one line for each that is online.
+
+    Rounds are counted from 1, clients are 0..N-1, and the completion is the finished share of E, 0..1; 0 is a
+    client that dropped in mid-round. Lines may come in any order. Who has no line in a round is offline. A
+    round in which nobody is online has one line with nothing but the round (``7,,``), so that a missing round
+    is noticed.
+
+    Parameters
+    ----------
+    num_clients : int
+        N.
+    seed : int
+        Not used: nothing is drawn.
+    file : str
+        The table, CSV or JSON lines, see `traces.files.rows`.
+    repeat : bool
+        Whether the table begins anew after its last round; else nobody is online then.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, a client does not exist, a completion lies outside 0..1, a line occurs
+        twice, or a round is missing; the message names file and line.
+    """
+
+    def __init__(self, num_clients: int, seed: int, *, file: str = "", repeat: bool = True) -> None:
+        super().__init__(num_clients, seed)
+        t, k, share = _read_table(file, num_clients)
+        self._repeat, self.num_rounds = repeat, int(t[-1])
+        someone = k >= 0
+        self._client, self._share = k[someone], share[someone]
+        self._first = np.searchsorted(t[someone], np.arange(1, self.num_rounds + 2))
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return the availability in round t (see `Trace.round`)."""
+        check_round(t)
+        online = np.zeros(self.num_clients, np.bool_)
+        completion = np.zeros(self.num_clients, np.float32)
+        if self._repeat or t <= self.num_rounds:
+            i = (t - 1) % self.num_rounds
+            own = slice(self._first[i], self._first[i + 1])
+            online[self._client[own]] = True
+            completion[self._client[own]] = self._share[own]
+        return RoundAvailability(np.ones(self.num_clients, np.bool_), online, completion)
+
+
+def _read_table(
+    path: str, num_clients: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Return round, client (-1: nobody) and completion of all lines, ordered by round and client."""
+    rounds, clients, shares, lines = array("q"), array("q"), array("d"), array("q")
+    for line, (t, client, share) in read_rows("trace table", path, ("round",), ("client", "completion")):
+        place = f"trace table: {path}, line {line}"
+        if (client is None) != (share is None):
+            raise ValueError(f"{place}: give both client and completion, or none where nobody is online")
+        if share is not None and not 0 <= share <= 1:
+            raise ValueError(f"{place}: completion is {share:g}, give a share from 0 to 1")
+        rounds.append(whole(place, "round", t or 0.0, 1))
+        clients.append(-1 if client is None else client_index(place, client, num_clients))
+        shares.append(share or 0.0)
+        lines.append(line)
+    if not rounds:
+        raise ValueError(f"trace table: {path}: there are no rounds, write a line for each client online")
+    order = np.lexsort((clients, rounds))
+    ordered = np.asarray(rounds)[order], np.asarray(clients)[order], np.asarray(shares)[order]
+    _check_order(path, ordered[0], ordered[1], np.asarray(lines)[order])
+    return ordered[0], ordered[1], ordered[2].astype(np.float32)
+
+
+def _check_order(path: str, t: NDArray[np.int64], k: NDArray[np.int64], line: NDArray[np.int64]) -> None:
+    """Refuse lines that occur twice, contradict each other, or leave out a round."""
+    twice = np.flatnonzero((t[1:] == t[:-1]) & ((k[1:] == k[:-1]) | (k[:-1] < 0)))
+    if len(twice):
+        i = twice[0] + 1
+        whom = f"client {k[i]}" if k[i] == k[i - 1] >= 0 else "nobody"
+        raise ValueError(
+            f"trace table: {path}, line {line[i]}: round {t[i]} has a line for {whom} already, leave one out"
+        )
+    gap = np.flatnonzero(np.diff(t, prepend=0) > 1)
+    if len(gap):
+        i = gap[0]
+        missing = (t[i - 1] if i else 0) + 1
+        raise ValueError(
+            f"trace table: {path}, line {line[i]}: round {t[i]} is there but round {missing} is not, "
+            f"write a line '{missing},,' if nobody was online"
+        )
