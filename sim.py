@@ -85,7 +85,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
     for field in fields(Settings):
         given = getattr(arguments, field.name)
         if given is not None:
-            values[field.name.replace("_", "-")] = ",".join(given) if field.name == "option" else given
+            values[field.name.replace("_", "-")] = given
     return Settings.from_mapping(values, arguments.config or "command line")
 
 

@@ -61,8 +61,8 @@ def play(
         start = time.perf_counter()
         current, _ = strategy.aggregate_fit(number, results, list(failures))
         taken["aggregate_ms"].append(1000 * (time.perf_counter() - start))
-        if failures or strategy.rejected:
-            raise RuntimeError(f"round {number}: {[*failures, *strategy.rejected][0]}")
+        if failures or strategy.report.rejected:
+            raise RuntimeError(f"round {number}: {[*failures, *strategy.report.rejected][0]}")
         if clock is not None:
             clock.tick()
     transport.close()

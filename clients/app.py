@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from flwr.app import Context
@@ -23,13 +22,13 @@ from flwr.common import (
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
-from numpy.typing import NDArray
 
-from clients.environment import client_settings, federated_data, make_trace, model_builder
+from clients.environment import ClientEnvironment, client_settings, federated_data, make_trace, model_builder
 from clients.memory.stores import ContextStore, FileStore, Store
-from clients.training import Job
+from clients.training import Broadcast, Job
 from clients.virtual import VirtualClients
 from flexfl.config import Settings
+from flexfl.contract import FitConfig, metrics
 from traces import Trace
 
 OK = Status(Code.OK, "")
@@ -37,9 +36,10 @@ OK = Status(Code.OK, "")
 
 @lru_cache(maxsize=1)
 def environment(settings: Settings) -> tuple[VirtualClients, Trace]:
-    """Make the client's world; a process that serves several messages makes it once."""
+    """Load the client's data and model; a process that serves several messages does so once."""
     data = federated_data(settings)
-    clients = VirtualClients(data, model_builder(settings, data), settings.seed, cohort=settings.cohort)
+    build_model = model_builder(settings, data)
+    clients = VirtualClients(ClientEnvironment(data, build_model, settings.seed, cohort=settings.cohort))
     return clients, make_trace(settings)
 
 
@@ -60,47 +60,45 @@ class FlexibleClient(Client):
 
     def __init__(self, settings: Settings, client: int, store: Store, record: str = "") -> None:
         self.client, self.store, self.record = client, store, record
-        self.player, self.trace = environment(client_settings(settings))
+        self.clients, self.trace = environment(client_settings(settings))
 
     def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
         """Say which client this is."""
-        return GetPropertiesRes(OK, {"client-id": self.client})
+        return GetPropertiesRes(OK, {metrics.CLIENT_ID: self.client})
 
     def fit(self, ins: FitIns) -> FitRes:
         """Train; a client that drops, fails or loses its reply answers with a status that is not OK."""
-        server_round = int(ins.config["round"])
-        completion = float(self.trace.round(server_round).completion[self.client])
-        if ins.config.get("rule") == "farewell":
-            completion = 1.0  # it is no work, and comes when the trace has let the client go
-        job = self._job(ins, completion)
+        config = FitConfig.from_wire(ins.config)
+        completion = float(self.trace.round(config.round).completion[self.client])
+        job = self._job(ins, config, completion)
         begin = time.monotonic()
-        answers = self.player.fit(*job)
+        answers = self.clients.fit(*job)
         seconds = time.monotonic() - begin
         if answers.failures:
-            return _no_reply(answers.failures[0][1])
-        memory = answers.memories[0]
-        if memory is not None:  # kept before the reply goes out: the server may count on it
+            return _no_reply(answers.failures[0].reason)
+        (update,) = answers.updates
+        if update.memory is not None:  # kept before the reply goes out: the server may count on it
             try:
-                self.store.save(memory)
+                self.store.save(update.memory)
             except OSError as error:
                 return _no_reply(f"cannot keep the client's memory: {error}")
-        _, extra, metrics, num_examples = answers.updates[0]
         vector = answers.vectors[0]
-        local = self.player.model.split(vector) if len(vector) else []
-        reply = ndarrays_to_parameters([*local, *extra])
-        if self.record:
-            self._record(int(metrics["steps"]), seconds, sum(map(len, reply.tensors)))
-        if self.trace.lost(server_round)[self.client]:
+        local = self.clients.model.split(vector) if len(vector) else []
+        reply = ndarrays_to_parameters([*local, *update.extra])
+        if self.record and metrics.STEPS in update.metrics:
+            self._record(int(update.metrics[metrics.STEPS]), seconds, sum(map(len, reply.tensors)))
+        if self.trace.lost(config.round)[self.client]:
             return _no_reply("reply lost")
-        return FitRes(OK, reply, num_examples, dict(metrics))
+        return FitRes(OK, reply, update.num_examples, dict(update.metrics))
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Test this client's model, the personal one where the method has such, on examples of its kind."""
-        answers = self.player.evaluate(*self._job(ins, completion=0.0))
+        config = FitConfig.from_wire(ins.config)
+        answers = self.clients.evaluate(*self._job(ins, config, completion=0.0))
         if answers.failures:
-            return EvaluateRes(_status(answers.failures[0][1]), 0.0, 0, {})
-        _, loss, num_examples, accuracy = answers.scores[0]
-        return EvaluateRes(OK, loss, num_examples, {"accuracy": accuracy})
+            return EvaluateRes(_status(answers.failures[0].reason), 0.0, 0, {})
+        (score,) = answers.scores
+        return EvaluateRes(OK, score.loss, score.num_examples, {metrics.ACCURACY: score.accuracy})
 
     def _record(self, steps: int, seconds: float, up_bytes: int) -> None:
         """Write down a piece of work; where that fails, it is no reason to throw the work away."""
@@ -111,13 +109,15 @@ class FlexibleClient(Client):
         except (OSError, ValueError) as error:
             logging.getLogger("flwr").warning("not recorded: %s", error)
 
-    def _job(self, ins: FitIns | EvaluateIns, completion: float) -> tuple[NDArray[Any], list[Job]]:
+    def _job(
+        self, ins: FitIns | EvaluateIns, config: FitConfig, completion: float
+    ) -> tuple[Broadcast, list[Job]]:
         """Return the weights and what is to be done with them."""
         arrays = parameters_to_ndarrays(ins.parameters)
-        count = int(ins.config.get("model-arrays", len(arrays)))
+        count = config.model_arrays or len(arrays)
         weights = np.concatenate([array.ravel() for array in arrays[:count]])
-        memory = self.store.load() if "last-accepted" in ins.config else None
-        return weights, [Job(self.client, arrays[count:], dict(ins.config), completion, memory)]
+        memory = self.store.load() if config.last_accepted is not None else None
+        return Broadcast(weights), [Job(self.client, arrays[count:], config, completion, memory)]
 
 
 def _no_reply(reason: str) -> FitRes:

@@ -19,11 +19,11 @@ from clients.gradients.batches import Batch, CohortBatches, ExamplePool, Steps
 from clients.gradients.flat import as_tensor
 from clients.gradients.oracles import CohortOracle
 from clients.memory.handshake import Memory
-from clients.rules import SGD
-from clients.rules.sgd import Change, Rate
-from clients.training import Plan, fisher_rows, rule_of
+from clients.rules import SGD, rule_named
+from clients.rules.base import Change, Oracle, Rate
+from clients.training import Plan, fisher_rows
+from flexfl.contract import metrics
 
-OWN = ("learning-rate", "last-accepted")  # scalars that may differ between the clients of a cohort
 _BLOCK = 1 << 24  # numbers of examples that are gathered for one step (64 MB)
 
 
@@ -35,7 +35,7 @@ class Update(NamedTuple):
     extra
         The method's own arrays.
     metrics
-        Scalars: `client-id`, `round`, `steps`, `train-loss` (mean over the steps), `final-loss` (last step).
+        See `flexfl.contract.metrics`.
     memory
         What the client remembers from now on; None where the method needs no memory at the client.
     """
@@ -81,14 +81,15 @@ def cohorts(plans: Sequence[Plan], limit: int, input_size: int, oracle: CohortOr
 
 def _kind(plan: Plan) -> Hashable:
     """Equal for clients that can be in one cohort."""
-    scalars = tuple((key, value) for key, value in plan.job.config.items() if key not in OWN)
-    return scalars, tuple(plan.memory.committed), tuple(a.shape for a in plan.job.arrays)
+    shapes = tuple(array.shape for array in plan.job.arrays)
+    return plan.job.config.common, tuple(plan.memory.committed), shapes
 
 
 def train(
     oracle: CohortOracle,
     examples: ExamplePool,
     weights: Tensor,
+    shared: Sequence[Tensor],
     plans: Sequence[Plan],
     seed: int,
     out: NDArray[Any],
@@ -103,6 +104,8 @@ def train(
         The clients' data.
     weights
         Global weights, shape (M,), on the device that trains.
+    shared
+        The method's arrays for all clients, each of shape (M,).
     plans
         What the clients are going to do, one of the lists that `cohorts` returns.
     seed
@@ -111,14 +114,12 @@ def train(
         Gets the local weights after training, shape (K, M).
     """
     start, room = weights.expand(len(plans), -1), as_tensor(out)
-    rule = begin(start, plans)
+    rule = begin(start, shared, plans, lambda at: _fisher(oracle, examples, at, plans, seed))
     fits = (room.device, room.dtype) == (start.device, start.dtype)
     # Single steps are done elsewhere: memory that was used a moment ago is in the cache.
     y = room.copy_(start) if fits and _at_once(rule, oracle, plans[0].chosen) else start.clone()
-    if rule.needs_fisher:
-        rule.fisher = lambda at: _fisher(oracle, examples, at, plans, seed)
     batches = examples.batches([p.job.client for p in plans], [p.chosen for p in plans], y.dtype)
-    rate = y.new_tensor([float(p.job.config["learning-rate"]) for p in plans])[:, None]
+    rate = y.new_tensor([p.job.config.learning_rate for p in plans])[:, None]
     losses = run(rule, oracle, batches, y, rate)
     room.copy_(y)
     steps = y.new_tensor([len(plan.chosen.lengths) for plan in plans])[:, None]
@@ -127,17 +128,14 @@ def train(
         for array in rule.upload(y, steps, rate)
     ]
     states: list[dict[str, NDArray[Any]]] | None = None
-    if "last-accepted" in plans[0].job.config:
+    if plans[0].job.config.last_accepted is not None:
         new = {key: value.cpu().numpy() for key, value in rule.remember(y, steps, rate).items()}
         states = [{key: value[k].copy() for key, value in new.items()} for k in range(len(plans))]
     reported = losses.double().cpu().numpy().T
     updates = []
     for k, plan in enumerate(plans):
-        memory, metrics = None, _metrics(plan, reported[k])
-        if states is not None:
-            memory = plan.memory.stage(int(plan.job.config["round"]), states[k])
-            metrics |= {"resync": True} if plan.resync else {}
-        updates.append(Update([array[k] for array in extra], metrics, memory))
+        memory = None if states is None else plan.memory.stage(plan.job.config.round, states[k])
+        updates.append(Update([array[k] for array in extra], _metrics(plan, reported[k]), memory))
     return Trained(updates, rule.sends_weights)
 
 
@@ -165,13 +163,13 @@ def _at_once(rule: SGD, oracle: CohortOracle, chosen: Steps) -> bool:
     return rule.plain() and oracle.at_once(chosen)
 
 
-def begin(weights: Tensor, plans: Sequence[Plan]) -> SGD:
+def begin(weights: Tensor, shared: Sequence[Tensor], plans: Sequence[Plan], fisher: Oracle) -> SGD:
     """Make the rule of a cohort of global weights, shape (K, M), and what the clients got and remember."""
     jobs, device = [plan.job for plan in plans], weights.device
-    arrays = [_stacked(own).to(device) for own in zip(*(job.arrays for job in jobs), strict=True)]
+    own = [_stacked(arrays).to(device) for arrays in zip(*(job.arrays for job in jobs), strict=True)]
     committed = [plan.memory.committed for plan in plans]
-    state = {key: _stacked([c[key] for c in committed], copy=True).to(device) for key in committed[0]}
-    return rule_of(jobs[0].config)(weights, arrays, jobs[0].config, state)
+    state = {key: _stacked([c[key] for c in committed]).to(device) for key in committed[0]}
+    return rule_named(jobs[0].config.rule)(weights, [*shared, *own], jobs[0].config, state, fisher)
 
 
 class _Step:
@@ -198,23 +196,23 @@ class _Step:
         self._losses = losses if self._losses is None else self._losses
 
 
-def _stacked(arrays: Iterable[NDArray[Any]], copy: bool = False) -> Tensor:
-    """One array for all clients, shape (M,), if it is the same object; else shape (K, M)."""
-    rows = list(arrays)
-    if not copy and len(rows) > 1 and all(row is rows[0] for row in rows):
-        return as_tensor(rows[0])
-    return torch.from_numpy(np.stack(rows))
+def _stacked(rows: Iterable[NDArray[Any]]) -> Tensor:
+    """One array of shape (K, M) of the clients' arrays."""
+    return torch.from_numpy(np.stack(list(rows)))
 
 
 def _metrics(plan: Plan, losses: NDArray[np.float64]) -> dict[str, int | float]:
     steps = len(plan.chosen.lengths)
-    return {
-        "client-id": plan.job.client,
-        "round": int(plan.job.config["round"]),
-        "steps": steps,
-        "train-loss": float(losses[:steps].sum()) / steps,
-        "final-loss": float(losses[steps - 1]),
+    told: dict[str, int | float] = {
+        metrics.CLIENT_ID: plan.job.client,
+        metrics.ROUND: plan.job.config.round,
+        metrics.STEPS: steps,
+        metrics.TRAIN_LOSS: float(losses[:steps].sum()) / steps,
+        metrics.FINAL_LOSS: float(losses[steps - 1]),
     }
+    if plan.resync and plan.job.config.last_accepted is not None:
+        told[metrics.RESYNC] = True
+    return told
 
 
 def _fisher(

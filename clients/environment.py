@@ -1,13 +1,13 @@
-"""The world of a virtual client: its data, its model and its availability, made from the settings.
+"""What clients train on: their data, their model and their availability, made from the settings.
 
-Server and clients make the same world from the same settings, each for itself.
+Server and clients make the same from the same settings, independently of each other.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,32 @@ from torch import nn
 from flexfl.config import Settings, bind, options_of
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, initialise
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
+
+
+@dataclass(frozen=True)
+class ClientEnvironment:
+    """What a process needs to simulate clients.
+
+    Attributes
+    ----------
+    data
+        The data of all clients.
+    build_model
+        Makes the model.
+    seed
+        Seed of the batches.
+    device
+        Where to train.
+    cohort, cohort_size
+        How gradients are computed, and how many clients train in one call; see `clients.tuning.make_oracle`.
+    """
+
+    data: FederatedData
+    build_model: Callable[[], nn.Module]
+    seed: int
+    device: str = "cpu"
+    cohort: str = "auto"
+    cohort_size: int = 0
 
 
 def task_source(settings: Settings) -> TaskSource:
@@ -74,12 +100,9 @@ def _one_trace(spec: str, settings: Settings) -> Trace:
 
 
 def client_settings(settings: Settings) -> Settings:
-    """Return the settings that a client's world depends on; the others are set to their defaults."""
-    kept = (
-        "task model partition sizes trace arrivals departures num_clients batch_size learning_rate "
-        "local_steps local_epochs seed client_gpus cohort data_dir evaluate_on holdout"
-    )
-    return replace(Settings(), **{name: getattr(settings, name) for name in kept.split()})
+    """Return the settings that clients depend on; the others are set to their defaults."""
+    kept = [field.name for field in fields(Settings) if field.metadata["client"]]
+    return replace(Settings(), **{name: getattr(settings, name) for name in kept})
 
 
 def _bound(kind: str, registry: dict[str, Any], text: str) -> Callable[..., Any]:

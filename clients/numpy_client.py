@@ -1,4 +1,4 @@
-"""A client without PyTorch and without any code of ours: what a small device, or another project, may run.
+"""A client without PyTorch: what a small device may run.
 
 Softmax regression by mini-batch SGD in NumPy. It suits `model=logistic` and every method that needs no part
 of its own at the client: FedAvg, FedSGD, the schemes, MIFA, FedLaAvg and MimiC.
@@ -18,8 +18,9 @@ from flwr.app import Context
 from flwr.client import Client, ClientApp, NumPyClient
 from numpy.typing import NDArray
 
+from flexfl.contract import SGD, FitConfig, Scalar, metrics
+
 Array = NDArray[np.floating[Any]]
-Scalar = bool | bytes | float | int | str
 
 
 def load(path: str) -> tuple[Array, NDArray[np.int64]]:
@@ -66,20 +67,20 @@ class SoftmaxRegression(NumPyClient):
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
         """Say which client this is: the server asks each node once."""
-        return {"client-id": self.name}
+        return {metrics.CLIENT_ID: self.name}
 
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Scalar]]:
         """Do local SGD; `steps` is told only if they are fewer than the server asked for."""
-        if "rule" in config:
-            raise ValueError(f"this client does plain SGD only, not {config['rule']!r}")
+        task = FitConfig.from_wire(config)
+        if task.rule != SGD.name:
+            raise ValueError(f"this client does plain SGD only, not {task.rule!r}")
         weight, bias = (array.copy() for array in parameters)
-        rate, batch_size = float(config["learning-rate"]), int(config["batch-size"]) or len(self.y)
-        planned = int(config.get("local-epochs", 0)) * -(-len(self.y) // batch_size)
-        planned = planned or int(config["local-steps"])
+        rate, batch_size = task.learning_rate, task.batch_size or len(self.y)
+        planned = task.planned_steps(len(self.y))
         steps = min(planned, self.max_steps or planned)
-        rng = np.random.default_rng([self.name, int(config["round"])])
+        rng = np.random.default_rng([self.name, task.round])
         losses = []
         for _, rows in zip(range(steps), self._batches(batch_size, rng), strict=False):
             x, y = self.x[rows], self.y[rows]
@@ -88,15 +89,15 @@ class SoftmaxRegression(NumPyClient):
             error[np.arange(len(y)), y] -= 1
             weight -= rate / len(y) * error.T @ x
             bias -= rate / len(y) * error.sum(axis=0)
-        metrics: dict[str, Scalar] = {"train-loss": float(np.mean(losses))}
-        return [weight, bias], len(self.y), metrics | ({"steps": steps} if steps < planned else {})
+        told: dict[str, Scalar] = {metrics.TRAIN_LOSS: float(np.mean(losses))}
+        return [weight, bias], len(self.y), told | ({metrics.STEPS: steps} if steps < planned else {})
 
     def evaluate(
         self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
     ) -> tuple[float, int, dict[str, Scalar]]:
         """Test the weights on this client's examples."""
         p = probabilities(parameters[0], parameters[1], self.x)
-        return loss_of(p, self.y), len(self.y), {"accuracy": float((p.argmax(axis=1) == self.y).mean())}
+        return loss_of(p, self.y), len(self.y), {metrics.ACCURACY: float((p.argmax(axis=1) == self.y).mean())}
 
     def _batches(self, size: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
         """Yield the rows of one batch after the other, in reshuffled passes over the data."""

@@ -11,12 +11,28 @@ from numpy.typing import NDArray
 
 from clients.gradients.batches import Rows, Steps, batches
 from clients.memory.handshake import Memory
-from clients.rules import RULES, SGD, Config
+from clients.rules import rule_named
+from flexfl.contract import FitConfig
 from flexfl.tasks import FederatedData
 
 
 class DroppedError(Exception):
     """The client went offline in mid-round, before it finished a step."""
+
+
+class Broadcast(NamedTuple):
+    """What all clients of a round get.
+
+    Attributes
+    ----------
+    weights
+        The global weights, shape (M,).
+    shared
+        The method's arrays that are the same for all, each of shape (M,).
+    """
+
+    weights: NDArray[Any]
+    shared: tuple[NDArray[Any], ...] = ()
 
 
 class Job(NamedTuple):
@@ -26,19 +42,19 @@ class Job(NamedTuple):
     ----------
     client
         Its index.
-    arrays, config
-        What it got besides the weights: the method's own arrays, and the scalars of the task: `round`,
-        `local-steps` or `local-epochs`, `batch-size`, `learning-rate`, `rule`, and `last-accepted` where the
-        method needs memory at the client.
+    arrays
+        The method's arrays for this client, after the shared ones.
+    config
+        Its task.
     completion
         Share of the planned steps that its availability lets it finish.
     memory
-        What it remembers, or where that is, see `VirtualClients.recall`; None: nothing yet.
+        What it remembers, or where that is, see `VirtualClients.load`; None: nothing yet.
     """
 
     client: int
     arrays: Sequence[NDArray[Any]]
-    config: dict[str, Any]
+    config: FitConfig
     completion: float
     memory: Any = None
 
@@ -65,29 +81,6 @@ class Plan(NamedTuple):
     resync: bool
 
 
-def planned_steps(config: Config, num_examples: int) -> int:
-    """E_k, the steps that the server asks of a client with this many examples."""
-    epochs = int(config.get("local-epochs", 0))
-    if not epochs:
-        return int(config["local-steps"])
-    batch_size = int(config["batch-size"]) or num_examples
-    return epochs * -(-num_examples // batch_size)
-
-
-def rule_of(config: Config) -> type[SGD]:
-    """Return the rule that the server asks for.
-
-    Raises
-    ------
-    ValueError
-        This client does not know it.
-    """
-    name = config.get("rule", "sgd")
-    if name not in RULES:
-        raise ValueError(f"unknown rule {name!r}; known: {', '.join(RULES)}; is this client up to date?")
-    return RULES[name]
-
-
 def plan(job: Job, steps: int, memory: Memory | None, data: FederatedData, seed: int) -> Plan:
     """Draw the batches of a client and open its memory.
 
@@ -109,23 +102,23 @@ def plan(job: Job, steps: int, memory: Memory | None, data: FederatedData, seed:
     DroppedError
         No step gets finished.
     ValueError
-        The client has no examples, or does not know the rule.
+        The client has no examples, or does not have the rule.
     """
     client, config = job.client, job.config
-    rule_of(config)
+    rule_named(config.rule)
     num_examples = int(data.sizes[client])
     if not num_examples:
         raise ValueError("the client has no examples")
     if not steps:
         raise DroppedError("dropped in mid-round")
-    rng = draws(seed, b"batches", client, int(config["round"]))
-    chosen = batches(num_examples, int(config["batch-size"]), steps, rng)
+    rng = draws(seed, b"batches", client, config.round)
+    chosen = batches(num_examples, config.batch_size, steps, rng)
     return Plan(job, chosen, num_examples, *open_memory(job, memory))
 
 
 def open_memory(job: Job, memory: Memory | None) -> tuple[Memory, bool]:
     """Settle what became of the client's last reply; see `Memory.open`."""
-    return (memory or Memory()).open(int(job.config.get("last-accepted", 0)))
+    return (memory or Memory()).open(job.config.last_accepted or 0)
 
 
 def draws(seed: int, purpose: bytes, client: int, server_round: int) -> np.random.Generator:
@@ -147,6 +140,6 @@ def _key(seed: int, purpose: bytes) -> NDArray[Any]:
 def fisher_rows(plan: Plan, seed: int) -> Rows:
     """Draw `fisher-batches` batches of different examples; with 0, or if there are not more, take all."""
     client, config = plan.job.client, plan.job.config
-    wanted = int(config["fisher-batches"]) * int(config["batch-size"]) or plan.num_examples
-    rng = draws(seed, b"fisher", client, int(config["round"]))
+    wanted = int(config.own["fisher-batches"]) * config.batch_size or plan.num_examples
+    rng = draws(seed, b"fisher", client, config.round)
     return rng.permutation(plan.num_examples)[:wanted]

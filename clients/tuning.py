@@ -23,6 +23,7 @@ from clients.gradients.flat import FlatModel, one_thread
 from clients.gradients.oracles import CohortOracle, Loop, Vmapped
 from clients.gradients.stacked import linear_layers
 from clients.rules import SGD
+from flexfl.contract import FitConfig
 
 ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "stacked": DualLinear,
@@ -184,7 +185,8 @@ def _seconds(
     labels = torch.zeros(len(inputs), dtype=torch.int64, device=device)
     y = model.vector.expand(size, -1).clone()
     rate = y.new_full((size, 1), 1e-6)
-    rule = (SGD if work.plain else _Single)(y, [], {}, {})
+    config = FitConfig(round=1, learning_rate=1e-6, batch_size=work.batch_size, local_steps=work.steps)
+    rule = (SGD if work.plain else _Single)(y, [], config, {})
     seconds: list[float] = []
     start = time.perf_counter()  # the first trial may load what it needs
     while len(seconds) < 4 or time.perf_counter() - start < _SECONDS:

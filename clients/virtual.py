@@ -1,26 +1,58 @@
-"""Many clients played by one process: in this one, or in a Ray actor."""
+"""Many clients simulated by one process: this one, or a Ray actor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from clients.cohort import begin, cohorts, train
+from clients.environment import ClientEnvironment
 from clients.evaluation import evaluate, own_test
 from clients.gradients.batches import ExamplePool, Steps
 from clients.gradients.flat import FlatModel, as_tensor, one_thread
 from clients.memory.handshake import Memory
 from clients.memory.spill import Spilled
-from clients.training import DroppedError, Job, Plan, open_memory, plan, planned_steps
+from clients.rules.base import no_fisher
+from clients.training import Broadcast, DroppedError, Job, Plan, open_memory, plan
 from clients.tuning import make_oracle
-from flexfl.tasks import FederatedData
+from flexfl.contract import metrics
 from traces import finished_steps
 
-NOTHING = Steps(np.empty(0, np.intp), np.empty(0, np.intp), 0)  # to train on
+NO_STEPS = Steps(np.empty(0, np.intp), np.empty(0, np.intp), 0)
+
+
+class Failure(NamedTuple):
+    """A client that was asked and has nothing to hand in."""
+
+    client: int
+    reason: str
+
+
+class ClientUpdate(NamedTuple):
+    """What a client hands in besides its weights.
+
+    Attributes
+    ----------
+    client
+        Its index.
+    extra
+        The method's own arrays.
+    metrics
+        See `flexfl.contract.metrics`.
+    num_examples
+        n_k.
+    memory
+        What it remembers from now on; None: nothing new.
+    """
+
+    client: int
+    extra: list[NDArray[Any]]
+    metrics: dict[str, int | float]
+    num_examples: int
+    memory: Memory | None
 
 
 class Answers(NamedTuple):
@@ -31,32 +63,30 @@ class Answers(NamedTuple):
     vectors
         Local weights of those who succeeded, shape (K, M); (K, 0) where the method sends none.
     updates
-        (client, extra arrays, metrics, n_k) of each of them.
-    memories
-        What each of them remembers from now on; None where the method needs no memory at the client.
+        What else each of them hands in.
     failures
-        (client, reason) of the others.
+        The others.
     """
 
     vectors: NDArray[np.float32]
-    updates: list[tuple[int, list[NDArray[Any]], dict[str, int | float], int]]
-    memories: list[Memory | None]
-    failures: list[tuple[int, str]]
+    updates: list[ClientUpdate]
+    failures: list[Failure]
+
+
+class Score(NamedTuple):
+    """A client's evaluation."""
+
+    client: int
+    loss: float
+    num_examples: int
+    accuracy: float
 
 
 class Scores(NamedTuple):
-    """What came of a list of jobs of evaluation.
+    """What came of a list of jobs of evaluation."""
 
-    Attributes
-    ----------
-    scores
-        (client, loss, number of examples, accuracy) of those who succeeded.
-    failures
-        (client, reason) of the others.
-    """
-
-    scores: list[tuple[int, float, int, float]]
-    failures: list[tuple[int, str]]
+    scores: list[Score]
+    failures: list[Failure]
 
 
 class VirtualClients:
@@ -64,107 +94,108 @@ class VirtualClients:
 
     Parameters
     ----------
-    data
-        The data of all clients.
-    build
-        Makes the model.
-    seed
-        Seed of the batches.
-    device
-        Where to train.
-    cohort, cohort_size
-        How gradients are computed, and how many clients train in one call; see `make_oracle`.
+    environment
+        Their data, their model, and how they train.
     """
 
-    def __init__(
-        self,
-        data: FederatedData,
-        build: Callable[[], nn.Module],
-        seed: int,
-        device: str = "cpu",
-        cohort: str = "auto",
-        cohort_size: int = 0,
-    ) -> None:
-        self.data, self.seed = data, seed
-        self.model = FlatModel(build(), device)
-        self.oracle, self.limit = make_oracle(self.model, cohort, cohort_size)
-        self.examples = ExamplePool(data, self.model.device)
+    def __init__(self, environment: ClientEnvironment) -> None:
+        self.data, self.seed = environment.data, environment.seed
+        self.model = FlatModel(environment.build_model(), environment.device)
+        self.oracle, self.limit = make_oracle(self.model, environment.cohort, environment.cohort_size)
+        self.examples = ExamplePool(self.data, self.model.device)
 
-    def recall(self, memory: Any) -> Memory | None:
-        """Fetch what a client remembers: a job has it, or where it is."""
-        remembered: Memory | None = memory.read() if isinstance(memory, Spilled) else memory
-        return remembered
+    def load(self, memory: Any) -> Memory | None:
+        """Return what a client remembers: a job has it, or where it is."""
+        loaded: Memory | None = memory.read() if isinstance(memory, Spilled) else memory
+        return loaded
 
     def fit(
-        self, weights: NDArray[Any], jobs: Sequence[Job], out: NDArray[np.float32] | None = None
+        self, broadcast: Broadcast, jobs: Sequence[Job], out: NDArray[np.float32] | None = None
     ) -> Answers:
         """Train each client from the same weights; what one of them raises is its own failure.
 
         Parameters
         ----------
-        weights
-            Global weights, shape (M,).
+        broadcast
+            Global weights and what else is the same for all.
         jobs
             What the clients are asked to do.
         out
             Where the local weights go, shape (K, M) or longer; None: into new memory.
         """
-        plans, failures = self._plans(jobs)
-        start = as_tensor(weights).to(self.model.vector)
-        vectors = np.empty((len(plans), len(weights)), np.float32) if out is None else out
-        updates: list[tuple[int, list[NDArray[Any]], dict[str, int | float], int]] = []
-        memories: list[Memory | None] = []
-        sends_weights = True
+        updates, failures = self._farewells([job for job in jobs if job.config.farewell])
+        plans = self._plans([job for job in jobs if not job.config.farewell], failures)
+        start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
+        count, sends_weights = len(updates) + len(plans), not updates
+        vectors = np.empty((count, len(start)), np.float32) if out is None else out
         queue = cohorts(plans, self.limit, int(np.prod(self.data.input_shape)), self.oracle)[::-1]
         with one_thread():
             while queue:
                 cohort = queue.pop()
                 out = vectors[len(updates) : len(updates) + len(cohort)]
                 try:
-                    trained = train(self.oracle, self.examples, start, cohort, self.seed, out)
+                    trained = train(self.oracle, self.examples, start, shared, cohort, self.seed, out)
                 except Exception as error:  # one client's fault must not end the round
                     if len(cohort) > 1:  # whose fault it is shows when each trains alone
                         queue += [[member] for member in reversed(cohort)]
                     else:
-                        failures.append((cohort[0].job.client, f"{type(error).__name__}: {error}"))
+                        failures.append(_failure(cohort[0].job, error))
                     continue
-                sends_weights = trained.sends_weights
-                for member, update in zip(cohort, trained.updates, strict=True):
-                    updates.append((member.job.client, update.extra, update.metrics, member.num_examples))
-                    memories.append(update.memory)
+                sends_weights &= trained.sends_weights
+                for member, u in zip(cohort, trained.updates, strict=True):
+                    client = member.job.client
+                    updates.append(ClientUpdate(client, u.extra, u.metrics, member.num_examples, u.memory))
         vectors = vectors[: len(updates)]
-        return Answers(vectors if sends_weights else vectors[:, :0], updates, memories, failures)
+        return Answers(vectors if sends_weights else vectors[:, :0], updates, failures)
 
-    def evaluate(self, weights: NDArray[Any], jobs: Sequence[Job]) -> Scores:
+    def evaluate(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Scores:
         """Test each client's model, the personal one where the method has such, on examples of its kind."""
-        scores: list[tuple[int, float, int, float]] = []
-        failures: list[tuple[int, str]] = []
-        start = as_tensor(weights).to(self.model.vector)
+        scores: list[Score] = []
+        failures: list[Failure] = []
+        start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
         with one_thread():
             for job in jobs:
                 try:
                     examples = own_test(self.data, job.client)
-                    opened = open_memory(job, self.recall(job.memory))
-                    rule = begin(start[None], [Plan(job, NOTHING, 0, *opened)])
+                    opened = open_memory(job, self.load(job.memory))
+                    rule = begin(start[None], shared, [Plan(job, NO_STEPS, 0, *opened)], no_fisher)
                     self.model.load(rule.personal()[0])
                     loss, accuracy = evaluate(self.model, examples)
                 except Exception as error:  # one client's fault must not end the round
-                    failures.append((job.client, f"{type(error).__name__}: {error}"))
+                    failures.append(_failure(job, error))
                 else:
-                    scores.append((job.client, loss, len(examples[1]), accuracy))
+                    scores.append(Score(job.client, loss, len(examples[1]), accuracy))
         return Scores(scores, failures)
 
-    def _plans(self, jobs: Sequence[Job]) -> tuple[list[Plan], list[tuple[int, str]]]:
-        """What the clients are going to do; which of them do nothing, and why."""
+    def _farewells(self, jobs: Sequence[Job]) -> tuple[list[ClientUpdate], list[Failure]]:
+        """What clients that leave remember; nothing if they have forgotten it."""
+        updates: list[ClientUpdate] = []
+        failures: list[Failure] = []
+        for job in jobs:
+            try:
+                memory, _ = open_memory(job, self.load(job.memory))
+            except Exception as error:  # one client's fault must not end the round
+                failures.append(_failure(job, error))
+                continue
+            told: dict[str, int | float] = {metrics.CLIENT_ID: job.client, metrics.ROUND: job.config.round}
+            state = list(memory.committed.values())
+            updates.append(ClientUpdate(job.client, state, told, int(self.data.sizes[job.client]), None))
+        return updates, failures
+
+    def _plans(self, jobs: Sequence[Job], failures: list[Failure]) -> list[Plan]:
+        """What the clients are going to do; those that do nothing are added to the failures."""
         plans: list[Plan] = []
-        failures: list[tuple[int, str]] = []
-        planned = [planned_steps(job.config, int(self.data.sizes[job.client])) for job in jobs]
+        planned = [job.config.planned_steps(int(self.data.sizes[job.client])) for job in jobs]
         finished = finished_steps([job.completion for job in jobs], planned).tolist()
         for job, steps in zip(jobs, finished, strict=True):
             try:
-                plans.append(plan(job, steps, self.recall(job.memory), self.data, self.seed))
+                plans.append(plan(job, steps, self.load(job.memory), self.data, self.seed))
             except DroppedError as reason:
-                failures.append((job.client, str(reason)))
+                failures.append(Failure(job.client, str(reason)))
             except Exception as error:  # one client's fault must not end the round
-                failures.append((job.client, f"{type(error).__name__}: {error}"))
-        return plans, failures
+                failures.append(_failure(job, error))
+        return plans
+
+
+def _failure(job: Job, error: Exception) -> Failure:
+    return Failure(job.client, f"{type(error).__name__}: {error}")

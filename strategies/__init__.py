@@ -8,22 +8,24 @@ from typing import Any
 from flwr.common import Parameters
 
 from strategies.apfl import APFL
-from strategies.core.interfaces import AvailabilityManager, EvaluateFn, Task
+from strategies.core.interfaces import AvailabilityManager, EvaluateFn, Trainer
 from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.replies import Replies
+from strategies.core.report import RoundReport
 from strategies.core.roster import Roster
 from strategies.core.schedules import SCHEDULES
-from strategies.core.state import State
 from strategies.core.strategy import FlexibleStrategy
 from strategies.efl import EFL
 from strategies.fedavg import FedAvg
 from strategies.fedgate import FedGATE
 from strategies.fedlaavg import FedLaAvg
+from strategies.fedlaavg_client_memory import FedLaAvgClientMemory
 from strategies.fedprox import FedProx
 from strategies.fedsgd import FedSGD
 from strategies.mifa import MIFA
 from strategies.mimic import MimiC
+from strategies.mimic_client_memory import MimiCClientMemory
 from strategies.pfedme import PFedMe
 from strategies.scaffold import Scaffold
 from strategies.schemes import SchemeA, SchemeB, SchemeC
@@ -49,35 +51,26 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "sequential-sgd": SequentialSGD,
 }
 
+CLIENT_MEMORY: dict[str, type[FlexibleStrategy]] = {
+    "fedlaavg": FedLaAvgClientMemory,
+    "mimic": MimiCClientMemory,
+}
+"""The same methods with `memory=client`."""
+
 __all__ = [
-    "APFL",
-    "EFL",
-    "MIFA",
+    "CLIENT_MEMORY",
     "SCHEDULES",
     "STRATEGIES",
-    "VRLSGD",
     "AvailabilityManager",
     "EvaluateFn",
-    "FedAvg",
-    "FedGATE",
-    "FedLaAvg",
-    "FedProx",
-    "FedSGD",
     "FlatParameters",
     "FlexibleStrategy",
     "Layout",
-    "MimiC",
     "Options",
-    "PFedMe",
     "Replies",
     "Roster",
-    "Scaffold",
-    "SchemeA",
-    "SchemeB",
-    "SchemeC",
-    "SequentialSGD",
-    "State",
-    "Task",
+    "RoundReport",
+    "Trainer",
     "make",
 ]
 
@@ -87,7 +80,10 @@ def make(
     initial_parameters: Parameters,
     roster: Roster | None = None,
     evaluate_fn: EvaluateFn | None = None,
-    **options: Any,
+    *,
+    options: Options | None = None,
+    trainer: Trainer | None = None,
+    **values: Any,
 ) -> FlexibleStrategy:
     """Make a strategy by its name.
 
@@ -95,21 +91,29 @@ def make(
     ----------
     name
         One of `STRATEGIES`.
-    initial_parameters, roster, evaluate_fn
+    initial_parameters, roster, evaluate_fn, trainer
         See `FlexibleStrategy`.
     options
-        Fields of the strategy's options.
+        The strategy's options, an object of its `options_type()`.
+    values
+        Fields of the strategy's options, in place of `options`.
 
     Raises
     ------
     ValueError
-        The name or an option is unknown (the message lists the known ones), or a value is out of range.
+        The name or an option is unknown (the message lists the known ones), or a value is not allowed.
     """
     if name not in STRATEGIES:
         raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")
-    strategy = STRATEGIES[name]
-    known = [field.name for field in fields(strategy.options_type)]
-    for option in options:
-        if option not in known:
-            raise ValueError(f"{name} has no option {option!r}; known: {', '.join(known)}")
-    return strategy(initial_parameters, roster, evaluate_fn, strategy.options_type(**options))
+    options_type = STRATEGIES[name].options_type()
+    if options is None:
+        known = [field.name for field in fields(options_type)]
+        for option in values:
+            if option not in known:
+                raise ValueError(f"{name} has no option {option!r}; known: {', '.join(known)}")
+        options = options_type(**values)
+    elif values or not isinstance(options, options_type):
+        raise ValueError(f"{name} takes either options of {options_type.__name__}, or their values")
+    at_clients = getattr(options, "memory", "server") == "client"
+    strategy = CLIENT_MEMORY[name] if at_clients else STRATEGIES[name]
+    return strategy(initial_parameters, roster, evaluate_fn, options, trainer)

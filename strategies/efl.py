@@ -1,7 +1,7 @@
 """EFL: elastic local objectives, and updates compressed to ternary vectors in both directions.
 
 Ma et al., "EFL: Elastic Federated Learning on Non-IID Data", Algorithms 1 and 2. A client does s_k steps
-y -= eta (g(y) + lambda (U o y - V)) from y = w, and with ST as in strategies/parts/ternary.py
+y -= eta (g(y) + lambda (U o y - V)) from y = w, and with ST as in flexfl/contract/ternary.py
 
     D := R_k + y - w,   sent_k := ST(D),   R_k := D - sent_k,   u_k := diag I(y),   v_k := u_k o y;
     A := RG + sum_S (E p_k / s_k) sent_k,   out := ST(A),   RG := A - out,   w := w + out,
@@ -14,31 +14,141 @@ clients'. Here both have the same w, and a client that missed rounds simply gets
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from flwr.common import Parameters, Scalar
 from numpy.typing import NDArray
 
-from strategies.core.interfaces import Task
-from strategies.core.options import Options, choose, positive
-from strategies.core.parameters import FlatParameters, FloatVector, read_arrays
+from flexfl.contract import Rule
+from flexfl.contract.ternary import ROUNDINGS, TIES, kept, ternary
+from strategies.core.instructions import Task
+from strategies.core.options import Options, choice, number, positive
+from strategies.core.parameters import FlatParameters
 from strategies.core.replies import Replies
+from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
 from strategies.parts.abandoning import Inactivity, judge
-from strategies.parts.ternary import ROUNDINGS, TIES, kept, ternary, unpack
 from strategies.schemes import scheme_c
 
 Vector = NDArray[np.float64]
 
 
-def feed_back(residual: Vector, change: Vector, k: int, ties: str) -> tuple[Vector, Vector]:
-    """out = ST(RG + change) and the new RG = RG + change - out: nothing is lost, only postponed."""
-    total = residual + change
-    out = ternary(total, k, ties)
-    return out, total - out
+class EFL(FlexibleStrategy):
+    """Ternary updates with error feedback, and a Fisher-weighted pull towards the other clients' models."""
+
+    options: EFLOptions
+    rule = Rule(
+        "elastic",
+        scalars=("lambda", "compress", "kept", "ties", "fisher-batches"),
+        remembers=True,  # R_k
+        sends="packed",
+        extra=2,  # u_k and v_k
+    )
+    saved: ClassVar[tuple[str, ...]] = (
+        *FlexibleStrategy.saved,
+        "residual",
+        "precision",
+        "weighted",
+        "drift",
+        "inactivity",
+    )
+
+    def setup(self) -> None:
+        """Start with RG = U = V = 0."""
+        self.kept = kept(self.layout.size, self.options.sparsity, self.options.rounding)  # k
+        self.residual: Vector = np.zeros(self.layout.size)  # RG
+        self.precision: Vector = np.zeros(self.layout.size)  # U
+        self.weighted: Vector = np.zeros(self.layout.size)  # V
+        self.drift: Vector = np.zeros(self.layout.size)  # server's model - clients' model, with `apply=full`
+        self.inactivity = Inactivity()
+
+    def update(self, replies: Replies) -> None:
+        """Algorithm 1 with the coefficients E p_k / s_k of section 4.2."""
+        shares = self.roster.shares[replies.clients]
+        p = scheme_c(shares, replies.steps, replies.planned, self.roster.num_contributors)
+        self._move(replies.ordered_sum(p))
+        self._set_elastic_term(replies)
+        self.report.measured["fisher_bytes_up"] = sum(a.nbytes for extra in replies.extra for a in extra)
+
+    def empty_round(self) -> bool:
+        """Apply what was held back, with `literal`."""
+        if self.options.empty == "skip":
+            return False
+        self._move(np.zeros(self.layout.size))
+        self.precision, self.weighted = np.zeros(self.layout.size), np.zeros(self.layout.size)
+        return True
+
+    def _move(self, change: Vector) -> None:
+        """out := ST(RG + change), RG := RG + change - out, w := w + out: nothing is lost, only postponed."""
+        if not self.options.compress:
+            self.weights += change
+            return
+        total = self.residual + change  # A
+        out = ternary(total, self.kept, self.options.ties)
+        self.residual = total - out
+        self.weights += out
+        if self.options.apply == "full":
+            self.drift = self.drift + self.residual  # A - out
+
+    def _set_elastic_term(self, replies: Replies) -> None:
+        """U := sum_S u_k, V := sum_S v_k."""
+        self.precision, self.weighted = np.zeros(self.layout.size), np.zeros(self.layout.size)
+        for u, v in filter(None, replies.extra):
+            self.precision += u
+            self.weighted += v
+
+    def shared_task(self) -> Task:
+        """Return U and V, once there are any, and the options of the client's part."""
+        options = self.options
+        known = (self.precision, self.weighted) if self.precision.any() else ()
+        return Task(
+            arrays=tuple(vector.astype(self.layout.dtype) for vector in known),
+            scalars={
+                "lambda": options.elasticity,
+                "compress": options.compress,
+                "kept": self.kept,
+                "ties": options.ties,
+                "fisher-batches": options.fisher_batches,
+            },
+        )
+
+    def check_extra(self, extra: list[NDArray[np.floating]]) -> None:
+        """Refuse Fisher information that is none."""
+        if extra and (extra[0] < 0).any():
+            raise ValueError("negative Fisher information")
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
+        """Evaluate the server's model, where it is not that of the clients."""
+        if self.options.apply == "full":
+            model = (self.weights + self.drift).astype(self.layout.dtype)
+            parameters = FlatParameters(model, self.layout)
+        return super().evaluate(server_round, parameters)
+
+    def select(self, available: Clients) -> Clients:
+        """Choose by the seed, among those who are not abandoned."""
+        self.inactivity.observe(available, len(self.roster))
+        if self.options.abandon == "auto":
+            self._abandon()
+        return super().select(available[~self.roster.gone[available]])
+
+    def on_arrival(self, client: int) -> None:
+        """Count a new member's absences from now on."""
+        self.inactivity.reset(client)
+
+    def _abandon(self) -> None:
+        """Let the member that is away most go, by Corollary 1."""
+        options, roster = self.options, self.roster
+        found = self.inactivity.worst(roster, self.round, options.abandon_after)
+        if found is None:
+            return
+        client, away = found
+        horizon = self.round - 1, options.num_rounds, options.abandon_constant
+        E = options.mean_steps(roster.num_examples[roster.member])
+        numbers = judge(away, self.membership.losses, roster, E, *horizon)
+        if numbers is not None:
+            self.membership.abandon(client, numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +167,8 @@ class EFLOptions(Options):
     compress
         `false` sends local weights as FedAvg does, and the server applies what it got.
     ties
-        Entries of equal size: `exact` keeps k entries, `paper` and `mean` all, see `ternary`.
+        Entries of equal size: `exact` keeps k entries, `paper` and `mean` all, see
+        `flexfl.contract.ternary.ternary`.
     rounding
         What k is where n q is not whole: `floor` or `ceil`.
     apply
@@ -79,154 +190,14 @@ class EFLOptions(Options):
         Rounds for which a client has to be a member before it is judged.
     """
 
-    sparsity: float = 0.3
-    elasticity: float = 1.0
+    sparsity: float = number(0.3, above=0, most=1)
+    elasticity: float = number(1.0, least=0)
     compress: bool = True
-    ties: str = "exact"
-    rounding: str = "floor"
-    apply: str = "ternary"
-    empty: str = "skip"
-    fisher_batches: int = 4
-    abandon: str = "off"
-    abandon_constant: float = 100.0
-    abandon_after: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.sparsity <= 1:
-            raise ValueError(f"sparsity is {self.sparsity}; it must be above 0 and at most 1")
-        if not 0 <= self.elasticity < math.inf:
-            raise ValueError(f"elasticity is {self.elasticity}; it must be finite and not negative")
-        if self.fisher_batches < 0:
-            raise ValueError(f"fisher-batches is {self.fisher_batches}; it cannot be negative")
-        choose("ties", self.ties, TIES)
-        choose("rounding", self.rounding, ROUNDINGS)
-        choose("apply", self.apply, ("ternary", "full"))
-        choose("empty", self.empty, ("skip", "literal"))
-        choose("abandon", self.abandon, ("off", "auto"))
-        positive("abandon-constant", self.abandon_constant)
-        if self.abandon_after < 1:
-            raise ValueError(f"abandon-after is {self.abandon_after}; it must be at least 1")
-
-
-class EFL(FlexibleStrategy):
-    """Ternary updates with error feedback, and a Fisher-weighted pull towards the other clients' models."""
-
-    options_type = EFLOptions
-    options: EFLOptions
-    rule = "elastic"
-    client_memory = True  # R_k
-    saved: ClassVar[tuple[str, ...]] = (
-        *FlexibleStrategy.saved,
-        "residual",
-        "precision",
-        "weighted",
-        "drift",
-        "inactivity",
-    )
-
-    def setup(self) -> None:
-        """Start with RG = U = V = 0."""
-        self.kept = kept(self.layout.size, self.options.sparsity, self.options.rounding)  # k
-        self.residual: Vector = np.zeros(self.layout.size)  # RG
-        self.precision: Vector = np.zeros(self.layout.size)  # U
-        self.weighted: Vector = np.zeros(self.layout.size)  # V
-        self.drift: Vector = np.zeros(self.layout.size)  # server's model - clients' model, with `apply=full`
-        self.inactivity = Inactivity()
-
-    def select(self, available: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Choose by the seed, among those who are not abandoned."""
-        self.inactivity.observe(available, len(self.roster))
-        if self.options.abandon == "auto":
-            self._abandon()
-        return super().select(available[~self.roster.gone[available]])
-
-    def on_arrival(self, client: int) -> None:
-        """Count a new member's absences from now on."""
-        self.inactivity.reset(client)
-
-    def shared_task(self) -> Task:
-        """Return U and V, once there are any, and the options of the client's part."""
-        options = self.options
-        known = (self.precision, self.weighted) if self.precision.any() else ()
-        return Task(
-            arrays=tuple(vector.astype(self.layout.dtype) for vector in known),
-            config=(
-                ("lambda", options.elasticity),
-                ("compress", options.compress),
-                ("kept", self.kept),
-                ("ties", options.ties),
-                ("fisher-batches", options.fisher_batches),
-            ),
-        )
-
-    def decode(self, parameters: Parameters) -> tuple[FloatVector, list[NDArray[Any]]]:
-        """Read a packed update or local weights, then u_k and v_k, which a client of another kind lacks."""
-        arrays, size = read_arrays(parameters), self.layout.size
-        if arrays and arrays[0].dtype == np.uint8 and arrays[0].ndim == 1:
-            first = 1  # in float64: w + sent - w has to be what the client took out of its residual
-            vector: FloatVector = self._sent.vector.astype(np.float64) + unpack(arrays[0], size)
-        else:
-            first = len(self.layout.shapes)
-            vector = self.layout.flatten(arrays[:first])
-        extra = arrays[first:]
-        if len(extra) not in (0, 2):
-            raise ValueError(
-                f"{len(arrays)} arrays where {first} are expected, or 2 more with Fisher information"
-            )
-        for array in extra:
-            if array.shape != (size,) or not np.issubdtype(array.dtype, np.floating):
-                raise ValueError(f"Fisher information of shape {array.shape} and type {array.dtype}")
-        if extra and (extra[0] < 0).any():
-            raise ValueError("negative Fisher information")
-        return vector, extra
-
-    def update(self, replies: Replies) -> None:
-        """Algorithm 1 with the coefficients E p_k / s_k of section 4.2."""
-        shares = self.roster.shares[replies.clients]
-        p = scheme_c(shares, replies.steps, replies.planned, self.roster.num_members)
-        self._move(replies.weighted_sum(p))
-        self.precision, self.weighted = np.zeros(self.layout.size), np.zeros(self.layout.size)
-        for u, v in filter(None, replies.extra):
-            self.precision += u
-            self.weighted += v
-        self.measured["fisher_bytes_up"] = sum(array.nbytes for arrays in replies.extra for array in arrays)
-
-    def empty_round(self) -> bool:
-        """Apply what was held back, with `literal`."""
-        if self.options.empty == "skip":
-            return False
-        self._move(np.zeros(self.layout.size))
-        self.precision, self.weighted = np.zeros(self.layout.size), np.zeros(self.layout.size)
-        return True
-
-    def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
-        """Evaluate the server's model, where it is not that of the clients."""
-        if self.options.apply == "full":
-            model = (self.weights + self.drift).astype(self.layout.dtype)
-            parameters = FlatParameters(model, self.layout)
-        return super().evaluate(server_round, parameters)
-
-    def _abandon(self) -> None:
-        """Let the member that is away most go, by Corollary 1."""
-        options = self.options
-        found = self.inactivity.worst(self.roster, self.round, options.abandon_after)
-        if found is None:
-            return
-        client, away = found
-        horizon = self.round - 1, options.num_rounds, options.abandon_constant
-        E = options.mean_steps(self.roster.num_examples[self.roster.member])
-        numbers = judge(away, self.losses, self.roster, E, *horizon)
-        if numbers is not None:
-            self.roster.depart(client, self.round, keep=False)
-            self.events.append({"event": "abandonment", "client": client, **numbers})
-
-    def _move(self, change: Vector) -> None:
-        """Apply w += out, and keep what was not applied for the next round."""
-        if not self.options.compress:
-            self.weights += change
-            return
-        out, self.residual = feed_back(self.residual, change, self.kept, self.options.ties)
-        self.weights += out
-        if self.options.apply == "full":
-            self.drift = self.drift + self.residual  # A - out
+    ties: str = choice(*TIES)
+    rounding: str = choice(*ROUNDINGS)
+    apply: str = choice("ternary", "full")
+    empty: str = choice("skip", "literal")
+    fisher_batches: int = number(4, least=0)
+    abandon: str = choice("off", "auto")
+    abandon_constant: float = positive(100.0)
+    abandon_after: int = number(10, least=1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.options import Options, choose, positive
+from strategies.core.options import Options, choice, positive
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 
@@ -19,6 +19,17 @@ def mean_coefficients(num_examples: NDArray[np.int64], weights: str) -> NDArray[
     """n_k / sum_S n_k, or 1 / |S| (MimiC eq. 4), over the clients S that replied. Shape (K,)."""
     n: NDArray[np.float64] = num_examples.astype(np.float64) if weights == "n" else np.ones(len(num_examples))
     return n / float(n.sum())
+
+
+class FedAvg(FlexibleStrategy):
+    """w += eta_g sum_S n_k delta_k / sum_S n_k, incomplete work taken as it is."""
+
+    options: FedAvgOptions
+
+    def update(self, replies: Replies) -> None:
+        """Move the global weights by the mean update of those who replied."""
+        mean = replies.weighted_sum(mean_coefficients(replies.num_examples, self.options.weights))
+        self.weights += self.options.server_rate * mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,22 +44,5 @@ class FedAvgOptions(Options):
         eta_g, by which the mean update is multiplied.
     """
 
-    weights: str = "n"
-    server_rate: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choose("weights", self.weights, ("n", "uniform"))
-        positive("server-rate", self.server_rate)
-
-
-class FedAvg(FlexibleStrategy):
-    """w += eta_g sum_S n_k delta_k / sum_S n_k, incomplete work taken as it is."""
-
-    options_type = FedAvgOptions
-    options: FedAvgOptions
-
-    def update(self, replies: Replies) -> None:
-        """Move the global weights by the mean update of those who replied."""
-        mean = replies.weighted_sum(mean_coefficients(replies.num_examples, self.options.weights))
-        self.weights += self.options.server_rate * mean
+    weights: str = choice("n", "uniform")
+    server_rate: float = positive(1.0)

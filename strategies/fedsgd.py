@@ -7,8 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from strategies.core.options import choose
+from strategies.core.options import choice
 from strategies.fedavg import FedAvg, FedAvgOptions
+
+
+class FedSGD(FedAvg):
+    """One gradient step per round, on the whole local set unless `batch=mini`; local steps are ignored."""
+
+    options: FedSGDOptions
+
+    def setup(self) -> None:
+        """Ask every client for a single step."""
+        batch_size = 0 if self.options.batch == "full" else self.options.batch_size
+        self.options = replace(self.options, local_steps=1, local_epochs=0, batch_size=batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,20 +32,4 @@ class FedSGDOptions(FedAvgOptions):
         `full` takes the gradient on the client's whole set, `mini` on one batch of `batch_size`.
     """
 
-    batch: str = "full"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choose("batch", self.batch, ("full", "mini"))
-
-
-class FedSGD(FedAvg):
-    """One gradient step a round, on the whole local set unless `batch=mini`; the local steps are ignored."""
-
-    options_type = FedSGDOptions
-    options: FedSGDOptions
-
-    def setup(self) -> None:
-        """Ask every client for a single step."""
-        batch_size = 0 if self.options.batch == "full" else self.options.batch_size
-        self.options = replace(self.options, local_steps=1, local_epochs=0, batch_size=batch_size)
+    batch: str = choice("full", "mini")

@@ -14,56 +14,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strategies.core.options import choose
+from strategies.core.options import choice
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.memory.table import SummedTable, TableOptions
 
 
-def gradient_factors(
-    steps: NDArray[np.int64], planned: NDArray[np.int64], learning_rate: float, normalize: bool
-) -> NDArray[np.float64]:
-    """G_i / delta_i: -1 / eta_t, times E / s_i for a client that did only s_i of its E steps. Shape (K,)."""
-    return -(planned / steps if normalize else np.ones(len(steps))) / learning_rate
-
-
-def divisor(first_round: str, seen: int, members: int) -> int:
-    """N, or with `seen` the number of clients that the sum is made of."""
-    return max(1, seen if first_round == "seen" else members)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MIFAOptions(TableOptions):
-    """Options of MIFA.
-
-    Attributes
-    ----------
-    first_round
-        The paper has all clients reply in the first round. Otherwise: `zeros` divides by N from the start, as
-        if a client never seen had sent 0; `wait` does not move before every member was seen once (the
-        authors' FDUTrainer, without training all of them once more); `seen` divides by the clients seen.
-    normalize
-        Scale incomplete work by E / s_i; the paper knows no incomplete clients, `false` takes it as it is.
-    empty
-        In a round without replies: `skip` rests, `move` applies the memory once more (the paper).
-    """
-
-    first_round: str = "zeros"
-    normalize: bool = True
-    empty: str = "skip"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choose("first-round", self.first_round, ("zeros", "wait", "seen"))
-        choose("empty", self.empty, ("skip", "move"))
-
-
 class MIFA(FlexibleStrategy):
     """Mean of all clients' latest updates, kept at the server, whoever replies: w -= eta (1/N) sum_i G_i."""
 
-    options_type = MIFAOptions
     options: MIFAOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "latest", "waiting")
 
@@ -74,8 +34,10 @@ class MIFA(FlexibleStrategy):
 
     def update(self, replies: Replies) -> None:
         """Overwrite the entries of those who replied, and move by the mean of all."""
-        factors = gradient_factors(replies.steps, replies.planned, self.learning_rate, self.options.normalize)
-        self.latest.replace(replies, factors)
+        work = replies.planned / replies.steps if self.options.normalize else np.ones(len(replies))
+        per_delta = (-work / self.learning_rate)[:, None]
+        for _, delta, G in self.latest.blocks(replies):
+            np.multiply(delta, per_delta, out=G, casting="same_kind")
         self._move()
 
     def empty_round(self) -> bool:
@@ -89,10 +51,37 @@ class MIFA(FlexibleStrategy):
 
     def _move(self) -> bool:
         """Apply w -= eta_t (1/N) sum_i G_i, unless the first entry of a member is being waited for."""
-        members = self.roster.num_contributors
-        self.waiting = self.waiting and len(self.latest) < members
+        self.waiting = self.waiting and self._some_are_missing()
         if self.waiting or not len(self.latest):
             return False
-        count = divisor(self.options.first_round, len(self.latest), members)
+        seen = self.options.first_round == "seen"
+        count = len(self.latest) if seen else max(1, self.roster.num_contributors)
         self.weights -= self.learning_rate / count * self.latest.total
         return True
+
+    def _some_are_missing(self) -> bool:
+        """Whether there is no entry of a member that may still reply."""
+        expected = np.flatnonzero(self.roster.contributors & ~self.roster.gone)
+        return not np.isin(expected, self.latest.clients).all()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MIFAOptions(TableOptions):
+    """Options of MIFA.
+
+    Attributes
+    ----------
+    first_round
+        The paper has all clients reply in the first round. Otherwise: `zeros` divides by N from the start, as
+        if a client never seen had sent 0; `wait` does not move before every member that is still there was
+        seen once (the authors' FDUTrainer, without training all of them once more); `seen` divides by the
+        clients seen.
+    normalize
+        Scale incomplete work by E / s_i; the paper has no incomplete clients, `false` takes it as it is.
+    empty
+        In a round without replies: `skip` rests, `move` applies the memory once more (the paper).
+    """
+
+    first_round: str = choice("zeros", "wait", "seen")
+    normalize: bool = True
+    empty: str = choice("skip", "move")

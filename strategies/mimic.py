@@ -6,25 +6,73 @@ Transactions on Mobile Computing, Algorithm 1. With ghat_i the mean gradient of 
     v_t := (1/|S_t|) sum_{i in S_t} (ghat_i + c_i),   w := w - eta_t v_t,   c_i := v_t - ghat_i  for i in S_t.
 
 The corrections of all members sum to 0 after every round, whoever took part: the optimum is not shifted. They
-are kept by the server, or with `memory=client` by the clients, see strategies/memory/corrections.py.
+are kept by the server, or with `memory=client` by the clients, see strategies/mimic_client_memory.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from flwr.common import Parameters
 from numpy.typing import NDArray
 
-from strategies.core.interfaces import Task
-from strategies.core.options import choose, positive
-from strategies.core.parameters import FloatVector
-from strategies.core.replies import Replies, read_vector
+from strategies.core.options import choice, number, positive
+from strategies.core.replies import Replies
+from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
-from strategies.memory.client_memory import MemoryOptions
-from strategies.memory.corrections import ClientCorrections, ServerCorrections
+from strategies.memory.at_clients import MemoryOptions
+from strategies.memory.zero_sum import ZeroSumTable
+
+
+class MimiC(FlexibleStrategy):
+    """Mean of updates, each corrected by how it differed from the mean when its client was last there."""
+
+    options: MimiCOptions
+    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "corrections", "started")
+
+    def setup(self) -> None:
+        """Start with c_i = 0."""
+        self.corrections = ZeroSumTable(self.layout, self.options)  # c_i
+        self.started = False
+
+    def update(self, replies: Replies) -> None:
+        """Algorithm 1, lines 5 to 10, for some of the M weights at a time."""
+        per_delta = self.gradient_per_delta(replies)[:, None]
+        v = np.empty(self.layout.size)
+        for at, ghat, c in self.corrections.blocks(replies):
+            ghat *= per_delta  # deltas until here
+            v[at] = (ghat.sum(axis=0) + c.sum(axis=0, dtype=np.float64)) / len(replies)  # lines 6 and 8
+            np.subtract(v[at], ghat, out=c, casting="same_kind")  # line 10
+        self.weights -= self.server_rate(replies) * v  # line 9
+        self.started = True
+
+    def select(self, available: Clients) -> Clients:
+        """Choose by the seed, after the warm-up."""
+        return super().select(available) if self.started or not self.options.warm_up else available
+
+    def on_arrival(self, client: int) -> None:
+        """Start a new member with c_l = 0, which keeps the sum."""
+        self.corrections.arrive(client)
+
+    def on_departure(self, client: int, keep: bool) -> None:
+        """Pass c_l on to the others, unless the client stays in the objective: that bias is meant."""
+        if not keep:
+            self.corrections.depart(client, self.roster.num_contributors)
+
+    def gradient_per_delta(self, replies: Replies) -> NDArray[np.float64]:
+        """ghat_i / delta_i, shape (K,): -1 / (eta s_i) by the client's own steps; -1 in units of updates."""
+        if self.options.units == "update":
+            return -np.ones(len(replies))
+        return -1 / (self.learning_rate * replies.steps)
+
+    def server_rate(self, replies: Replies) -> float:
+        """eta_t."""
+        if self.options.units == "update":
+            return 1.0
+        if self.options.rate == "paper":
+            return self.options.global_rate * self.options.global_decay ** (self.round - 1)
+        return self.learning_rate * float(replies.planned.mean())  # E, the mean where it differs by client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,94 +95,8 @@ class MimiCOptions(MemoryOptions):
         paper assumes that all clients take part in the first round.
     """
 
-    units: str = "gradient"
-    rate: str = "code"
-    global_rate: float = 0.01
-    global_decay: float = 1.0
+    units: str = choice("gradient", "update")
+    rate: str = choice("code", "paper")
+    global_rate: float = positive(0.01)
+    global_decay: float = number(1.0, above=0, most=1)
     warm_up: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choose("units", self.units, ("gradient", "update"))
-        choose("rate", self.rate, ("code", "paper"))
-        positive("global-rate", self.global_rate)
-        if not 0 < self.global_decay <= 1:
-            raise ValueError(f"global-decay is {self.global_decay}; it must be in (0, 1]")
-
-
-class MimiC(FlexibleStrategy):
-    """Mean of updates, each corrected by how it differed from the mean when its client was last there."""
-
-    options_type = MimiCOptions
-    options: MimiCOptions
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "memory", "started")
-
-    def setup(self) -> None:
-        """Start with c_i = 0."""
-        kind = ServerCorrections if self.options.memory == "server" else ClientCorrections
-        self.memory: ServerCorrections | ClientCorrections = kind(self.layout, self.options, self.roster)
-        self.started = False
-        if isinstance(self.memory, ClientCorrections):
-            self.rule, self.client_memory = "corrected-upload", True
-
-    def shared_task(self) -> Task:
-        """With memory at the clients: what they call ghat_i."""
-        if not self.client_memory:
-            return Task()
-        return Task(config=(("per-step", self.options.units == "gradient"),))
-
-    def task(self, client: int) -> Task | None:
-        """With memory at the clients: v of the client's last accepted round."""
-        if not isinstance(self.memory, ClientCorrections):
-            return None
-        b = self.memory.outgoing(client)
-        return None if b is None else Task(arrays=(b,))
-
-    def decode(self, parameters: Parameters) -> tuple[FloatVector, list[NDArray[Any]]]:
-        """Read ghat_i + c_i, with memory at the clients."""
-        if self.client_memory:
-            return read_vector(parameters, self.layout.size), []
-        return super().decode(parameters)
-
-    def select(self, available: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Choose by the seed, after the warm-up."""
-        return super().select(available) if self.started or not self.options.warm_up else available
-
-    def update(self, replies: Replies) -> None:
-        """Algorithm 1, lines 5 to 10."""
-        v = self.memory.mean(replies, self._per_delta(replies), self.round)
-        self.weights -= self._server_rate(replies) * v
-        self.started = True
-
-    def on_arrival(self, client: int) -> None:
-        """Start a new member with c_l = 0, which keeps the sum."""
-        self.memory.arrive(client)
-
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Hand c_l over; if the client stays in the objective, the bias that it leaves is meant."""
-        if not keep:
-            self.memory.depart(client)
-
-    def leaves_memory(self, client: int) -> bool:
-        """Whether c_l is known to the client alone."""
-        return self.client_memory and bool(self.roster.accepted[client])
-
-    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
-        """Hand over the c_l of a client that told its ghat_l; if it returns, it is new."""
-        assert isinstance(self.memory, ClientCorrections)
-        self.memory.farewell(client, memory, self.round)
-        self.roster.accepted[client] = 0
-
-    def _per_delta(self, replies: Replies) -> NDArray[np.float64]:
-        """ghat_i / delta_i, shape (K,): -1 / (eta s_i) by the client's own steps; -1 in units of updates."""
-        if self.options.units == "update":
-            return -np.ones(len(replies))
-        return -1 / (self.learning_rate * replies.steps)
-
-    def _server_rate(self, replies: Replies) -> float:
-        """eta_t."""
-        if self.options.units == "update":
-            return 1.0
-        if self.options.rate == "paper":
-            return self.options.global_rate * self.options.global_decay ** (self.round - 1)
-        return self.learning_rate * float(replies.planned.mean())  # E, the mean where it differs by client

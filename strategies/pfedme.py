@@ -1,19 +1,46 @@
 """pFedMe: clients have a model of their own, tied to the global one by a Moreau envelope.
 
 T Dinh, Tran, Nguyen 2020, "Personalized Federated Learning with Moreau Envelopes", Algorithm 1. A client's
-part is the rule `pfedme` in clients/rules/personal.py.
+part is clients/rules/pfedme.py.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from strategies.core.interfaces import Task
-from strategies.core.options import Options, choose
+from flexfl.contract import Rule
+from strategies.core.instructions import Task
+from strategies.core.options import Options, choice, number, positive
 from strategies.core.replies import Replies
 from strategies.fedavg import mean_coefficients
 from strategies.parts.personal import Personalised
+
+
+class PFedMe(Personalised):
+    """w = (1 - beta) w + beta mean_S w_i; a client uses theta_i = argmin f_i + lambda/2 ||theta_i - w||^2.
+
+    theta_i is the client's: an inactive one keeps it, an arriving one begins with theta_i = w.
+    """
+
+    options: PFedMeOptions
+    rule = Rule("pfedme", scalars=("penalty", "inner-steps", "personal-rate", "start"), remembers=True)
+
+    def shared_task(self) -> Task:
+        """Return what clients need to move theta_i and w_i."""
+        options = self.options
+        return Task(
+            scalars={
+                "penalty": options.penalty,
+                "inner-steps": options.inner_steps,
+                "personal-rate": options.personal_rate,
+                "start": options.start,
+            }
+        )
+
+    def update(self, replies: Replies) -> None:
+        """Move w by beta times the mean update of those who replied."""
+        coefficients = mean_coefficients(replies.num_examples, self.options.weights)
+        self.weights += self.options.beta * replies.weighted_sum(coefficients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,48 +65,9 @@ class PFedMeOptions(Options):
         `uniform` counts clients alike, as the paper does; `n` by their examples, as the authors' code does.
     """
 
-    penalty: float = 15.0
-    inner_steps: int = 5
-    personal_rate: float = 0.05
-    beta: float = 1.0
-    start: str = "warm"
-    weights: str = "uniform"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("penalty", "personal_rate", "beta"):
-            if not 0 < getattr(self, name) < math.inf:
-                flag = name.replace("_", "-")
-                raise ValueError(f"{flag} is {getattr(self, name)}; it must be positive and finite")
-        if self.inner_steps < 1:
-            raise ValueError(f"inner-steps is {self.inner_steps}; a client must do at least 1 step")
-        choose("start", self.start, ("warm", "w"))
-        choose("weights", self.weights, ("uniform", "n"))
-
-
-class PFedMe(Personalised):
-    """w = (1 - beta) w + beta mean_S w_i; a client uses theta_i = argmin f_i + lambda/2 ||theta_i - w||^2.
-
-    theta_i is the client's: an inactive one keeps it, an arriving one begins with theta_i = w.
-    """
-
-    options_type = PFedMeOptions
-    options: PFedMeOptions
-    rule = "pfedme"
-
-    def shared_task(self) -> Task:
-        """Return what clients need to know to move theta_i and w_i."""
-        options = self.options
-        return Task(
-            config=(
-                ("penalty", options.penalty),
-                ("inner-steps", options.inner_steps),
-                ("personal-rate", options.personal_rate),
-                ("start", options.start),
-            )
-        )
-
-    def update(self, replies: Replies) -> None:
-        """Move w by beta times the mean update of those who replied."""
-        coefficients = mean_coefficients(replies.num_examples, self.options.weights)
-        self.weights += self.options.beta * replies.weighted_sum(coefficients)
+    penalty: float = positive(15.0)
+    inner_steps: int = number(5, least=1)
+    personal_rate: float = positive(0.05)
+    beta: float = positive(1.0)
+    start: str = choice("warm", "w")
+    weights: str = choice("uniform", "n")

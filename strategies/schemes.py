@@ -7,91 +7,64 @@ p^k = n_k / n are over all members, so that the coefficients of a round need not
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.options import Options, choose, positive
+from strategies.core.options import Options, choice, number, positive
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.parts.reboot import FastReboot
 
-Steps = NDArray[np.int64]
 Coefficients = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 
-def scheme_a(shares: Coefficients, steps: Steps, planned: Steps, num_members: int) -> Coefficients:
+def scheme_a(shares: Coefficients, steps: Counts, planned: Counts, num_members: int) -> Coefficients:
     """N p^k / K_tau for the K_tau complete devices (s_k = E), 0 for the others; all 0 if none is complete."""
     complete = steps >= planned
     return np.where(complete, num_members * shares / max(1, complete.sum()), 0.0)
 
 
-def scheme_b(shares: Coefficients, steps: Steps, planned: Steps, num_members: int) -> Coefficients:
+def scheme_b(shares: Coefficients, steps: Counts, planned: Counts, num_members: int) -> Coefficients:
     """p^k, whatever the device finished."""
     return shares
 
 
-def scheme_c(shares: Coefficients, steps: Steps, planned: Steps, num_members: int) -> Coefficients:
+def scheme_c(shares: Coefficients, steps: Counts, planned: Counts, num_members: int) -> Coefficients:
     """(E / s_k) p^k, so that every device counts as if it had run all E steps."""
     return planned / steps * shares
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchemeOptions(Options):
-    """Options of the schemes.
-
-    Attributes
-    ----------
-    reboot
-        Boost of arriving devices: `on`, `off`, or `auto` where Corollary 4.0.2 says that it helps.
-    reboot_peak
-        Factor of an arriving device's coefficient in its first round.
-    reboot_factor
-        Allowance in the criterion of `auto`, see `strategies.parts.reboot.near_old_optimum`.
-    """
-
-    reboot: str = "on"
-    reboot_peak: float = 3.0
-    reboot_factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choose("reboot", self.reboot, ("on", "off", "auto"))
-        if not 1 <= self.reboot_peak < math.inf:
-            raise ValueError(f"reboot-peak is {self.reboot_peak}; it must be at least 1")
-        positive("reboot-factor", self.reboot_factor)
 
 
 class Scheme(FlexibleStrategy):
     """What the three schemes share: eq. (2), fast reboot on arrivals."""
 
-    options_type = SchemeOptions
     options: SchemeOptions
-    saved = (*FlexibleStrategy.saved, "reboot")
+    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "reboot")
 
     def setup(self) -> None:
         """Start without any arrival."""
         self.reboot = FastReboot(self.options.reboot, self.options.reboot_peak, self.options.reboot_factor)
 
-    def on_arrival(self, client: int) -> None:
-        """Judge a device anew that was there before."""
-        self.reboot.boosted.pop(client, None)
-
     @staticmethod
     @abstractmethod
-    def coefficients(shares: Coefficients, steps: Steps, planned: Steps, num_members: int) -> Coefficients:
+    def coefficients(shares: Coefficients, steps: Counts, planned: Counts, num_members: int) -> Coefficients:
         """p_tau^k of the devices that replied, shape (K,)."""
 
     def update(self, replies: Replies) -> None:
         """w += sum_k p_tau^k delta_k (eq. 2); the boost multiplies an arriving device's coefficient."""
-        shares = self.roster.shares[replies.clients]
-        p = self.coefficients(shares, replies.steps, replies.planned, self.roster.num_members)
+        shares, N = self.roster.shares[replies.clients], self.roster.num_contributors
+        p = self.coefficients(shares, replies.steps, replies.planned, N)
         factors, events = self.reboot.multipliers(replies, self.roster, self.round, self.learning_rate)
-        self.events += events
+        self.report.events += events
         self.weights += replies.weighted_sum(p * factors)
+
+    def on_arrival(self, client: int) -> None:
+        """Judge a device anew that was there before."""
+        self.reboot.boosted.pop(client, None)
 
 
 class SchemeA(Scheme):
@@ -110,3 +83,22 @@ class SchemeC(Scheme):
     """(E / s_k) p_k: unbiased where devices finish different shares of their work."""
 
     coefficients = staticmethod(scheme_c)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemeOptions(Options):
+    """Options of the schemes.
+
+    Attributes
+    ----------
+    reboot
+        Boost of arriving devices: `on`, `off`, or `auto` where Corollary 4.0.2 says that it helps.
+    reboot_peak
+        Factor of an arriving device's coefficient in its first round.
+    reboot_factor
+        Allowance in the criterion of `auto`, see `strategies.parts.reboot.near_old_optimum`.
+    """
+
+    reboot: str = choice("on", "off", "auto")
+    reboot_peak: float = number(3.0, least=1)
+    reboot_factor: float = positive(1.0)

@@ -7,10 +7,9 @@ round, as many local steps as the K = beta N clients of a round do together. No 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strategies.core.interfaces import Trainer
 from strategies.core.replies import Replies
+from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
 
 
@@ -22,16 +21,9 @@ class SequentialSGD(FlexibleStrategy):
 
     The union is that of the objective: it has the data of members that are away, gains those of clients that
     arrive, and loses those of clients that depart, unless their objective is kept.
-
-    Attributes
-    ----------
-    trainer
-        Does the steps; whoever has the data sets it.
     """
 
-    trainer: Trainer | None = None
-
-    def select(self, available: NDArray[np.intp]) -> NDArray[np.intp]:
+    def select(self, available: Clients) -> Clients:
         """Choose nobody."""
         chosen, sizes = len(super().select(available)), self.roster.num_examples[self.roster.member]
         self.iterations = round(chosen * self.options.mean_steps(sizes))
@@ -47,11 +39,11 @@ class SequentialSGD(FlexibleStrategy):
         Raises
         ------
         ValueError
-            Nobody gave the strategy a `trainer`.
+            The strategy was made without a `trainer`.
         """
-        members = np.flatnonzero(self.roster.member & ~self.roster.data_less)
-        self.measured["iterations"] = self.iterations if len(members) else 0
-        if not self.measured["iterations"]:
+        members = np.flatnonzero(self.roster.contributors)
+        self.report.measured["iterations"] = self.iterations if len(members) else 0
+        if not self.report.measured["iterations"]:
             return False
         if self.trainer is None:
             raise ValueError(

@@ -17,8 +17,32 @@ import numpy as np
 
 from strategies.core.options import Options
 from strategies.core.replies import Replies
-from strategies.fedgate import GradientTracking, Vectors
 from strategies.memory.table import TableOptions
+from strategies.parts.tracking import GradientTracking
+
+
+class VRLSGD(GradientTracking):
+    """Uniform mean of the local models, with local steps corrected by the differences at the last one."""
+
+    options: VRLSGDOptions
+
+    @property
+    def work(self) -> Options:
+        """What clients are asked to do in the present round."""
+        if self.options.warm_up and self.round <= 1:
+            return replace(self.options, local_steps=1, local_epochs=0)
+        return self.options
+
+    def update(self, replies: Replies) -> None:
+        """Move to the mean model and update the D_i of those who replied."""
+        per_delta = -1 / (self.learning_rate * replies.steps)[:, None]
+        mean = np.empty(self.layout.size)  # xbar - x
+        for at, way, D_i in self.tracked.blocks(replies):
+            mean[at] = way.mean(axis=0)
+            way -= mean[at]  # x_i - xbar
+            way *= per_delta
+            np.add(D_i, way, out=D_i, casting="same_kind")
+        self.weights += mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,31 +56,3 @@ class VRLSGDOptions(TableOptions):
     """
 
     warm_up: bool = False
-
-
-class VRLSGD(GradientTracking):
-    """Uniform mean of the local models, with local steps corrected by the differences at the last one."""
-
-    options_type = VRLSGDOptions
-    options: VRLSGDOptions
-    rule = "corrected"
-
-    @property
-    def work(self) -> Options:
-        """What clients are asked to do in the present round."""
-        if self.options.warm_up and self.round <= 1:
-            return replace(self.options, local_steps=1, local_epochs=0)
-        return self.options
-
-    def update(self, replies: Replies) -> None:
-        """Move to the mean model and update the D_i of those who replied."""
-        mean = np.empty(self.layout.size)
-        per_delta = 1 / (self.learning_rate * replies.steps)
-
-        def difference(columns: slice, updates: Vectors) -> None:
-            mean[columns] = updates.mean(axis=0)
-            updates -= mean[columns]
-            updates *= -per_delta[:, None]
-
-        self.track(replies, difference)
-        self.weights += mean

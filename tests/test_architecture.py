@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+GROUND = {"flexfl.contract", "flexfl.spill"}  # NumPy and the standard library only
 ALLOWED = {
+    "flexfl.contract": set(),
+    "flexfl.spill": set(),
     "flexfl.config": set(),
     "flexfl.tasks": set(),
     "traces": set(),
-    "strategies": set(),
-    "clients": {"flexfl.config", "flexfl.tasks", "traces"},
-    "flexfl.engine": {"clients", "flexfl.config", "flexfl.tasks", "strategies", "traces"},
+    "strategies": GROUND,
+    "clients": {*GROUND, "flexfl.config", "flexfl.tasks", "traces"},
+    "flexfl.engine": {*GROUND, "clients", "flexfl.config", "flexfl.tasks", "strategies", "traces"},
     "sim": {"flexfl.config", "flexfl.engine"},
 }
 OURS = set(ALLOWED)
@@ -37,7 +40,8 @@ FLOWER = {
 
 
 def sources(part: str) -> list[Path]:
-    return [ROOT / "sim.py"] if part == "sim" else sorted((ROOT / part.replace(".", "/")).rglob("*.py"))
+    path = ROOT / part.replace(".", "/")
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
 
 
 FILES = [pytest.param(part, path, id=str(path.relative_to(ROOT))) for part in OURS for path in sources(part)]
@@ -83,7 +87,14 @@ def test_parts_use_only_the_parts_below_them(part: str, path: Path) -> None:
 @pytest.mark.parametrize("path", sources("strategies"), ids=lambda path: path.name)
 def test_strategies_need_only_numpy_and_flower(path: Path) -> None:
     used = {top(module) for module in imports(path)} - sys.stdlib_module_names
-    assert used <= {"numpy", "flwr", "strategies"}
+    assert used <= {"numpy", "flwr", "strategies", "flexfl"}
+
+
+@pytest.mark.parametrize("part", sorted(GROUND))
+def test_the_ground_needs_only_numpy(part: str) -> None:
+    for path in sources(part):
+        used = {top(module) for module in imports(path)} - sys.stdlib_module_names
+        assert used <= {"numpy", "flexfl"}
 
 
 @pytest.mark.parametrize(("part", "path"), FILES)

@@ -111,13 +111,25 @@ def test_flags_override_the_file(run: Any, tmp_path: Path) -> None:
     summary = run("--config", file, "--num-rounds=2", "--no-train-loss", base=SMALL[:4])
     config = tomllib.loads((Path(summary["run_dir"]) / "config.toml").read_text())
     assert (summary["strategy"], summary["rounds"]) == ("fedavg", 2)
-    assert (config["option"], config["train-loss"]) == ("weights=uniform", False)
+    assert (config["option"], config["train-loss"]) == (["weights=uniform"], False)
 
 
 def test_options_can_be_repeated(run: Any) -> None:
     summary = run("--option=departure=include", "--option", "reboot=off")
     config = tomllib.loads((Path(summary["run_dir"]) / "config.toml").read_text())
-    assert config["option"] == "departure=include,reboot=off"
+    assert config["option"] == ["departure=include", "reboot=off"]
+
+
+def test_the_value_of_an_option_may_have_commas_and_equals_signs(run: Any, tmp_path: Path) -> None:
+    """Everything after the first `=` is the value: here a folder, in which the table's file lies."""
+    folder = tmp_path / "tables" / "a,b=c"
+    options = ["--strategy=mimic", f"--option=table-folder={folder}", "--option=table-memory=0"]
+    first = run(*options)
+    assert folder.is_dir()
+    folder.rmdir()
+    again = run("--config", Path(first["run_dir"]) / "config.toml", base=[])
+    assert folder.is_dir()
+    assert again["weights_sha256"] == first["weights_sha256"]
 
 
 @pytest.mark.parametrize("extra", [[], ["--evaluate-on=members"]])
@@ -208,8 +220,8 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--strategy=fedavg:", "an option is missing at character 8"),
         ("--strategy=", "a name is missing at character 1"),
         ("--strategy=fedavg:seed=3", "set seed by --seed"),
-        ("--option=weights", "'weights' at character 1 is not key=value"),
-        ("--option=departure=maybe", "departure is 'maybe'; choose one of include, exclude, auto"),
+        ("--option=weights", "option 'weights' is not KEY=VALUE"),
+        ("--option=departure=maybe", "departure is 'maybe'; choose one of exclude, include, auto"),
         ("--trace=pools:first=two", "trace pools: first=two is not a whole number"),
         ("--trace=pools:first=9", "first is 9"),
         ("--trace=bernoulli:p=2", "p is 2"),
@@ -222,14 +234,14 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--num-clients=0", "num-clients is 0; it must be at least 1"),
         ("--clients-per-round=5", "clients-per-round is 5 of only 4 clients"),
         ("--clients-per-round=-1", "clients-per-round is -1"),
-        ("--local-steps=0", "local-steps is 0; a client must do at least 1 step"),
+        ("--local-steps=0", "local-steps is 0; it must be at least 1"),
         ("--local-epochs=-1", "local-epochs is -1"),
         ("--batch-size=-1", "batch-size is -1"),
         ("--learning-rate=-0.1", "learning-rate is -0.1; it must be positive"),
         ("--learning-rate=0", "learning-rate is 0.0; it must be positive"),
         ("--learning-rate=nan", "learning-rate is nan"),
         ("--learning-rate=inf", "learning-rate is inf"),
-        ("--seed=-1", "seed is -1; it cannot be negative"),
+        ("--seed=-1", "seed is -1; it must be at least 0"),
         ("--num-rounds=0", "num-rounds is 0; it must be at least 1"),
         ("--num-rounds=many", "--num-rounds: invalid int value: 'many'"),
         ("--evaluate-every=0", "evaluate-every is 0"),

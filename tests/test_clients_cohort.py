@@ -1,6 +1,7 @@
 """Clients that train together give what each gives alone, whatever is mixed and however it is computed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import strategies
+from clients.environment import ClientEnvironment
 from clients.gradients.flat import FlatModel
 from clients.gradients.stacked import linear_layers
-from clients.training import Job
+from clients.training import Broadcast, Job
 from clients.tuning import Work, choose, make_oracle
 from clients.virtual import Answers, VirtualClients
+from flexfl.contract import FitConfig
 from flexfl.tasks import PartitionedData
 from flexfl.tasks.models import MODELS
 
@@ -49,18 +52,20 @@ def build(model: str) -> nn.Module:
 
 
 def fit(model: str, jobs: list[Job], cohort: str, size: int, data: Any = None) -> Answers:
-    player = VirtualClients(data or make_data(), lambda: build(model), 3, cohort=cohort, cohort_size=size)
-    return player.fit(player.model.vector.numpy().copy(), jobs)
+    environment = ClientEnvironment(
+        data or make_data(), lambda: build(model), 3, cohort=cohort, cohort_size=size
+    )
+    clients = VirtualClients(environment)
+    return clients.fit(Broadcast(clients.model.vector.numpy().copy()), jobs)
 
 
 def in_order(found: Answers) -> tuple[np.ndarray, list[dict[str, Any]]]:
     order = np.argsort([client for client, *_ in found.updates])
-    return found.vectors[order], [found.updates[i][2] for i in order]
+    return found.vectors[order], [found.updates[i].metrics for i in order]
 
 
-def config(**changes: Any) -> dict[str, Any]:
-    given = {key.replace("_", "-"): value for key, value in changes.items()}
-    return {"round": 2, "local-steps": 7, "batch-size": 6, "learning-rate": 0.1, **given}
+def config(**changes: Any) -> FitConfig:
+    return replace(FitConfig(round=2, local_steps=7, batch_size=6, learning_rate=0.1), **changes)
 
 
 WAYS = [
@@ -109,7 +114,7 @@ def test_nothing_depends_on_who_is_in_the_cohort(
     assert len(whole) == len(singles)
     for vector, metrics, single in zip(whole, told, singles, strict=True):
         np.testing.assert_array_equal(vector, single.vectors[0])
-        assert metrics == single.updates[0][2]
+        assert metrics == single.updates[0].metrics
 
 
 METHODS = sorted(set(strategies.STRATEGIES) - {"sequential-sgd"})  # it has no clients

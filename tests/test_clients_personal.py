@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from clients.rules import RULES
+from flexfl.contract import FitConfig
 
 M = 5
-APFL = {"alpha": 0.3, "alpha-mode": "step", "gradient": "chain"}
-PFEDME = {"penalty": 4.0, "inner-steps": 3, "personal-rate": 0.05, "start": "warm"}
+APFL: dict[str, Any] = {"alpha": 0.3, "alpha-mode": "step", "gradient": "chain-rule"}
+PFEDME: dict[str, Any] = {"penalty": 4.0, "inner-steps": 3, "personal-rate": 0.05, "start": "warm"}
 CONFIGS = [
     ("apfl", APFL),
     ("apfl", {**APFL, "alpha-mode": "fixed", "gradient": "plain"}),
@@ -18,6 +19,11 @@ CONFIGS = [
     ("pfedme", PFEDME),
     ("pfedme", {**PFEDME, "start": "w"}),
 ]
+
+
+def make(name: str, w: Tensor, own: dict[str, Any], state: dict[str, Tensor] | None = None) -> Any:
+    config = FitConfig(round=1, learning_rate=0.01, batch_size=1, local_steps=3, own=own)
+    return RULES[name](w, [], config, state or {})
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -35,9 +41,7 @@ def oracle(at: Tensor) -> Tensor:
 
 def test_apfl_follows_the_gradients_of_the_mixture() -> None:
     w, y, v, rate = draw(M), draw(M, seed=1), draw(M, seed=2), 0.01
-    rule: Any = RULES["apfl"](
-        w, [], APFL, {"v": v.clone(), "alpha": torch.tensor([0.3], dtype=torch.float64)}
-    )
+    rule = make("apfl", w, APFL, {"v": v.clone(), "alpha": torch.tensor([0.3], dtype=torch.float64)})
     before = y.clone()
     at = [part.clone().requires_grad_() for part in (v, torch.tensor([0.3], dtype=torch.float64))]
     loss(at[1] * at[0] + (1 - at[1]) * before).backward()
@@ -50,9 +54,7 @@ def test_apfl_follows_the_gradients_of_the_mixture() -> None:
 def test_alpha_stays_a_share() -> None:
     for rate, expected in ((100.0, 0.0), (-100.0, 1.0)):
         y, v = torch.zeros(M, dtype=torch.float64), torch.full((M,), 9.0, dtype=torch.float64)
-        rule: Any = RULES["apfl"](
-            y.clone(), [], APFL, {"v": v, "alpha": torch.full((1,), 0.5, dtype=torch.float64)}
-        )
+        rule = make("apfl", y.clone(), APFL, {"v": v, "alpha": torch.full((1,), 0.5, dtype=torch.float64)})
         rule.step(y, oracle, rate)
         assert rule.state["alpha"].item() == expected
 
@@ -62,7 +64,7 @@ def test_many_inner_steps_of_pfedme_solve_its_problem(start: str) -> None:
     """Then grad f(theta) + lambda (theta - w_i) = 0, and w_i moves by eta grad f(theta) downhill."""
     w = draw(M)
     y = w.clone()
-    rule: Any = RULES["pfedme"](w, [], {**PFEDME, "penalty": 20.0, "inner-steps": 400, "start": start}, {})
+    rule = make("pfedme", w, {**PFEDME, "penalty": 20.0, "inner-steps": 400, "start": start})
     for _ in range(2):
         before = y.clone()
         rule.step(y, oracle, 0.01)
@@ -74,13 +76,13 @@ def test_many_inner_steps_of_pfedme_solve_its_problem(start: str) -> None:
 @pytest.mark.parametrize(("name", "config"), CONFIGS)
 def test_a_stack_of_clients_is_each_of_them_alone(name: str, config: dict[str, Any]) -> None:
     w, stack = draw(M), draw(2, 3, M, seed=1)
-    together: Any = RULES[name](w.expand(2, 3, M), [], config, {})
+    together = make(name, w.expand(2, 3, M), config)
     y = stack.clone()
     for _ in range(3):
         together.step(y, oracle, 0.02)
     for i in range(2):
         for j in range(3):
-            alone: Any = RULES[name](w, [], config, {})
+            alone = make(name, w, config)
             own = stack[i, j].clone()
             for _ in range(3):
                 alone.step(own, oracle, 0.02)
@@ -93,7 +95,7 @@ def test_a_stack_of_clients_is_each_of_them_alone(name: str, config: dict[str, A
 @pytest.mark.parametrize(("name", "config"), CONFIGS)
 def test_a_step_leaves_the_global_weights_alone(name: str, config: dict[str, Any]) -> None:
     w = draw(M)
-    rule: Any = RULES[name](w, [], config, {})
+    rule = make(name, w, config)
     torch.testing.assert_close(rule.personal(), w)  # before the first step there is nothing else
     y = w.clone()
     rule.step(y, oracle, 0.02)

@@ -17,7 +17,7 @@ from clients.virtual import VirtualClients
 
 
 def recalled(kept: Memory | Spilled) -> Memory:
-    memory = VirtualClients.recall(None, kept)  # type: ignore[arg-type]  # it needs no clients
+    memory = VirtualClients.load(None, kept)  # type: ignore[arg-type]  # it needs no clients
     assert memory is not None
     return memory
 
@@ -26,7 +26,7 @@ def recalled(kept: Memory | Spilled) -> Memory:
 def test_what_was_put_away_last_is_what_is_recalled(table: list[tuple[int, Memory]], room: int) -> None:
     memories, kept, expected = Memories(room), {}, {}
     for client, memory in table:
-        kept[client], expected[client] = memories.keep(client, memory), memory
+        kept[client], expected[client] = memories.store(client, memory), memory
         in_ram = [m for m in kept.values() if isinstance(m, Memory)]
         states = [state for m in in_ram for state in (m.committed, m.pending or {})]
         assert sum(array.nbytes for state in states for array in state.values()) <= room
@@ -39,9 +39,9 @@ def test_the_file_does_not_grow_from_round_to_round() -> None:
     for number in range(50):
         for client in range(3):
             state = {"v": np.full(1000, number, np.float32)}
-            kept = memories.keep(client, Memory(state, number, state, number + 1))
+            kept = memories.store(client, Memory(state, number, state, number + 1))
             assert isinstance(kept, Spilled)
-    assert os.fstat(kept.file).st_size == 3 * 2 * 4000
+    assert kept.file.size == 3 * 2 * 4000
 
 
 @pytest.mark.parametrize("method", ["mimic:memory=client", "fedlaavg:memory=client", "apfl", "pfedme", "efl"])
@@ -74,7 +74,7 @@ def test_a_run_is_the_same_when_its_memories_lie_in_a_file(
 def test_a_full_disk_is_an_error_with_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwrite", _full)
     with pytest.raises(OSError, match="free space or set TMPDIR") as raised:
-        Memories(0).keep(0, Memory({"v": np.ones(3)}, 1))
+        Memories(0).store(0, Memory({"v": np.ones(3)}, 1))
     assert raised.value.errno == errno.ENOSPC
 
 

@@ -202,6 +202,6 @@ def test_a_client_that_has_left_hands_over_what_it_remembers(strategy: str) -> N
         asked = rounds.ask([k for k in range(6) if k not in departed], departed=departed)
         replies = {k: client_fn(flower[k]).fit(instruction) for k, instruction in asked.items()}
         rounds.hear(*replies.items())
-        assert experiment.strategy.rejected == []
-    assert {"event": "farewell", "client": 2, "received": True} in experiment.strategy.events
-    assert experiment.strategy.active.tolist() == [0, 1, 3, 4, 5]
+        assert experiment.strategy.report.rejected == []
+    assert {"event": "farewell", "client": 2, "received": True} in experiment.strategy.report.events
+    assert experiment.strategy.report.active.tolist() == [0, 1, 3, 4, 5]

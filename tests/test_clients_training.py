@@ -1,5 +1,6 @@
 """What a client computes: batches, gradients on flat vectors, complete and incomplete training."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from clients.environment import ClientEnvironment
 from clients.evaluation import evaluate
 from clients.gradients.batches import batches as draw_batches
 from clients.gradients.flat import FlatModel
-from clients.training import Job, draws, planned_steps
+from clients.training import Broadcast, Job, draws
 from clients.virtual import Answers, VirtualClients
+from flexfl.contract import FitConfig
 from flexfl.tasks import PartitionedData
 
 SIZES = [23, 7, 12]
@@ -36,7 +39,7 @@ def make_module(normalise: bool = False) -> nn.Module:
         return nn.Sequential(nn.Linear(4, 5), *middle, nn.Tanh(), nn.Linear(5, 3))
 
 
-CONFIG = {"round": 2, "local-steps": 6, "batch-size": 5, "learning-rate": 0.2}
+CONFIG = FitConfig(round=2, local_steps=6, batch_size=5, learning_rate=0.2)
 
 
 def answers(
@@ -47,17 +50,17 @@ def answers(
     player: VirtualClients | None = None,
     **changes: Any,
 ) -> Answers:
-    player = player or VirtualClients(make_data(), module, seed)
-    config = {**CONFIG, **{key.replace("_", "-"): value for key, value in changes.items()}}
+    player = player or VirtualClients(ClientEnvironment(make_data(), module, seed))
+    config = replace(CONFIG, **changes)
     start = FlatModel(module()).vector.numpy()
-    return player.fit(start, [Job(client, [], config, completion)])
+    return player.fit(Broadcast(start), [Job(client, [], config, completion)])
 
 
 def do(*args: Any, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
     """The local weights and the metrics of a client that trains alone."""
     found = answers(*args, **kwargs)
     assert not found.failures
-    return found.vectors[0], found.updates[0][2]
+    return found.vectors[0], found.updates[0].metrics
 
 
 def ordinary(module: nn.Module, client: int, chosen: list[np.ndarray], rate: float) -> list[float]:
@@ -121,7 +124,8 @@ def test_batch_size_0_is_everything() -> None:
     ],
 )
 def test_planned_steps(config: dict, n: int, steps: int) -> None:
-    assert planned_steps(config, n) == steps
+    task = FitConfig.from_wire({"round": 1, "learning-rate": 0.1, **config})
+    assert task.planned_steps(n) == steps
 
 
 # The flat model
@@ -185,7 +189,7 @@ def test_a_client_trains_as_far_as_its_availability_lets_it(
     completion: float, steps: int, normalise: bool
 ) -> None:
     found = answers(completion, module=lambda: make_module(normalise))
-    (client, extra, metrics, num_examples), vector = found.updates[0], found.vectors[0]
+    (client, extra, metrics, num_examples, memory), vector = found.updates[0], found.vectors[0]
     plain = make_module(normalise)
     chosen = batches(SIZES[0], 5, 6, draws(4, b"batches", 0, 2))[:steps]
     if normalise:
@@ -198,7 +202,7 @@ def test_a_client_trains_as_far_as_its_availability_lets_it(
     assert metrics["train-loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     assert metrics["final-loss"] == pytest.approx(losses[-1], rel=1e-5)
     assert (metrics["client-id"], metrics["round"]) == (0, 2)
-    assert (client, num_examples, extra, found.memories) == (0, SIZES[0], [], [None])
+    assert (client, num_examples, extra, memory) == (0, SIZES[0], [], None)
 
 
 def test_incomplete_work_is_the_beginning_of_complete_work() -> None:
@@ -212,7 +216,7 @@ def test_a_client_that_finishes_nothing_has_dropped() -> None:
 
 
 def test_a_client_without_examples_says_so() -> None:
-    found = answers(player=VirtualClients(make_data([0, 3]), make_module, 4))
+    found = answers(player=VirtualClients(ClientEnvironment(make_data([0, 3]), make_module, 4)))
     assert found.failures == [(0, "ValueError: the client has no examples")]
 
 
@@ -242,7 +246,7 @@ def test_the_model_in_memory_does_not_matter() -> None:
     def module() -> nn.Module:
         return make_module(normalise=True)
 
-    player = VirtualClients(make_data(), module, 4)
+    player = VirtualClients(ClientEnvironment(make_data(), module, 4))
     first = do(module=module, player=player)[0]
-    player.fit(first * 3, [Job(2, [], CONFIG, 1.0)])
+    player.fit(Broadcast(first * 3), [Job(2, [], CONFIG, 1.0)])
     np.testing.assert_array_equal(do(module=module, player=player)[0], first)

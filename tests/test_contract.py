@@ -83,7 +83,7 @@ def test_client_that_is_never_seen(name: str) -> None:
     rounds = Rounds(make(name))
     for _ in range(3):
         weights = play(rounds, range(N - 1))
-        assert rounds.strategy.active.tolist() == [0, 1, 2, 3]
+        assert rounds.strategy.report.active.tolist() == [0, 1, 2, 3]
     assert np.isfinite(weights).all()
     assert rounds.strategy.roster.num_members == N
 
@@ -97,7 +97,7 @@ def test_client_that_is_seen_once(name: str) -> None:
         before, after = rounds.strategy.weights.copy(), play(rounds, range(N - 1))
         assert not np.array_equal(before, after)
         assert np.isfinite(after).all()
-        assert rounds.strategy.events == []
+        assert rounds.strategy.report.events == []
     assert rounds.strategy.roster.num_members == N
 
 
@@ -111,8 +111,8 @@ def test_arrival_in_the_middle(name: str) -> None:
     np.testing.assert_array_equal(with_it.strategy.weights, without.strategy.weights)
     assert with_it.strategy.roster.num_members == N - 1
     play(with_it, arrived=[N - 1])
-    assert with_it.strategy.active.tolist() == list(range(N))
-    assert {"event": "arrival", "client": N - 1} in with_it.strategy.events
+    assert with_it.strategy.report.active.tolist() == list(range(N))
+    assert {"event": "arrival", "client": N - 1} in with_it.strategy.report.events
     assert with_it.strategy.roster.num_members == N
     assert not np.array_equal(with_it.strategy.weights, play(without, range(N - 1)))
 
@@ -124,11 +124,11 @@ def test_departure(name: str, departure: str) -> None:
     rounds = Rounds(make(name, departure=departure))
     play(rounds)
     play(rounds, departed=[1])
-    assert {"event": "departure", "client": 1, "objective": departure} in rounds.strategy.events
-    assert rounds.strategy.active.tolist() == [0, 2, 3, 4]
+    assert {"event": "departure", "client": 1, "objective": departure} in rounds.strategy.report.events
+    assert rounds.strategy.report.active.tolist() == [0, 2, 3, 4]
     assert rounds.strategy.roster.num_members == (N if departure == "include" else N - 1)
     assert np.isfinite(play(rounds)).all()
-    assert rounds.strategy.events == []
+    assert rounds.strategy.report.events == []
 
 
 @every_strategy
@@ -140,7 +140,7 @@ def test_client_says_that_it_departs(name: str) -> None:
     play(seen)
     np.testing.assert_array_equal(told.strategy.weights, seen.strategy.weights)
     np.testing.assert_array_equal(play(told), play(seen, [0, 2, 3, 4], departed=[1]))
-    assert told.strategy.events == seen.strategy.events != []
+    assert told.strategy.report.events == seen.strategy.report.events != []
 
 
 @every_strategy
@@ -236,7 +236,7 @@ def test_local_epochs_plan_the_steps(name: str) -> None:
     assert asked[0].config["local-epochs"] == 2
     assert "local-steps" not in asked[0].config
     rounds.hear((0, work(0, asked[0], steps=5)), (1, work(1, asked[1], steps=6)))
-    assert rounds.strategy.rejected == [("0", "impossible number of steps 5 of 4")]
+    assert rounds.strategy.report.rejected == [("0", "impossible number of steps 5 of 4")]
 
 
 @every_strategy

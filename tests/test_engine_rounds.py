@@ -68,7 +68,7 @@ def test_arrivals_and_departures_reach_the_strategy(play: Callable[..., Any], ob
         arrivals="5=2",
         departures="0=3",
         strategy="scheme-c",
-        option=f"departure={objective}",
+        option=(f"departure={objective}",),
         evaluate_on="members",
         train_loss=True,
     )

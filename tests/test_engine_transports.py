@@ -17,7 +17,7 @@ from flexfl.config import Settings
 from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.run import prepare, virtual_transport
 from flexfl.engine.server import RoundServer
-from flexfl.engine.transports.ray import deal
+from flexfl.engine.transports.ray import assign
 
 RUN: dict[str, Any] = {
     "strategy": "scheme-c",
@@ -68,29 +68,29 @@ WORK = st.lists(st.floats(0, 1000, allow_nan=False), max_size=40)
 
 @given(WORK, st.integers(1, 9))
 def test_every_job_is_dealt_once(work: list[float], num_workers: int) -> None:
-    hands = deal(work, num_workers)
+    hands = assign(work, num_workers)
     assert len(hands) == num_workers
     assert sorted(position for hand in hands for position in hand) == list(range(len(work)))
 
 
 @given(WORK, st.integers(1, 9))
 def test_no_worker_gets_much_more_than_it_must(work: list[float], num_workers: int) -> None:
-    loads = [sum(work[position] for position in hand) for hand in deal(work, num_workers)]
+    loads = [sum(work[position] for position in hand) for hand in assign(work, num_workers)]
     # Longest first: at most 4/3 - 1/(3m) of the optimum (Graham 1969), here against lower bounds of it.
     at_least = max([sum(work) / num_workers, *work[:1], *sorted(work)[-1:]])
     longest = sorted(work, reverse=True)
     if len(longest) > num_workers:
         at_least = max(at_least, longest[num_workers - 1] + longest[num_workers])
     assert max(loads) <= at_least * 4 / 3 + 1e-9 or max(loads) <= sum(work) / num_workers + max(work)
-    for hand, load in zip(deal(work, num_workers), loads, strict=True):
+    for hand, load in zip(assign(work, num_workers), loads, strict=True):
         if hand:  # its last job went to the worker that had the least then
             assert load - work[hand[-1]] <= min(loads) + 1e-9
 
 
 @given(st.lists(st.integers(0, 5).map(float), max_size=30), st.integers(1, 5))
 def test_dealing_follows_from_the_work_alone(work: list[float], num_workers: int) -> None:
-    hands = deal(work, num_workers)
-    assert hands == deal(list(work), num_workers)
+    hands = assign(work, num_workers)
+    assert hands == assign(list(work), num_workers)
     for hand in hands:
         assert [work[position] for position in hand] == sorted((work[p] for p in hand), reverse=True)
 

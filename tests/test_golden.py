@@ -5,16 +5,16 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from fakes import TableManager, reply
-from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
+from devices import Device
+from fakes import TableManager
+from flwr.common import ndarrays_to_parameters
 
 import strategies
-from clients.training import rule_of
 from strategies import Roster
 from strategies.core.schedules import Constant, Staircase, Theorem
 from strategies.parts.reboot import boost
@@ -95,17 +95,23 @@ def gradient(problem: dict[str, Any], client: int, w: np.ndarray) -> np.ndarray:
     return X.T @ (1 / (1 + np.exp(-X @ w)) - y) / len(y) + problem["l2"] * w
 
 
-def local_update(problem: dict[str, Any], client: int, instruction: FitIns, steps: int) -> np.ndarray:
-    """What the real client code does, on the problem's gradients."""
-    w, *arrays = [torch.from_numpy(array) for array in parameters_to_ndarrays(instruction.parameters)]
-    y, rule = w.clone(), rule_of(instruction.config)(w, arrays, instruction.config, {})
-    for _ in range(steps):
-        rule.step(
-            y,
-            lambda at: torch.from_numpy(gradient(problem, client, at.numpy())),
-            instruction.config["learning-rate"],
-        )
-    return (y - w).numpy()
+def devices_of(problem: dict[str, Any]) -> list[Device]:
+    """The problem's clients, with the real client code."""
+    return [
+        Device(client["n"], partial(gradient, problem, k), partial(fisher, problem, k))
+        for k, client in enumerate(problem["clients"])
+    ]
+
+
+def fisher(problem: dict[str, Any], client: int, w: np.ndarray) -> np.ndarray:
+    """Diagonal of A^T A, or mean p (1 - p) x^2."""
+    data = problem["clients"][client]
+    if problem["type"] == "quadratic":
+        curvature = np.array(data["H"]) if "H" in data else np.transpose(data["A"]) @ np.array(data["A"])
+        return np.diag(curvature).copy()
+    X = np.array(data["X"])
+    p = 1 / (1 + np.exp(-X @ w))
+    return (p * (1 - p)) @ X**2 / len(X)
 
 
 def make_strategy(problem: dict[str, Any], case: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -142,11 +148,11 @@ def check_state(strategy: Any, expected: dict[str, Any]) -> None:
     read = {
         "G": lambda client: strategy.latest.read(client)[0],
         "u": lambda client: strategy.latest.read(client)[0],
-        "c": lambda client: strategy.memory.read(client)[0],
+        "c": lambda client: strategy.corrections.read(client)[0],
         "T": lambda client: strategy.roster.accepted[client[0]],
         "ci": lambda client: strategy.table.read(client)[0],
-        "d": lambda client: strategy.tracked(client)[0],
-        "D": lambda client: strategy.tracked(client)[0],
+        "d": lambda client: strategy.tracked.read(client)[0],
+        "D": lambda client: strategy.tracked.read(client)[0],
     }
     if isinstance(c := expected.get("c"), list):  # SCAFFOLD's, a single vector
         np.testing.assert_allclose(strategy.control, c, rtol=1e-9, atol=1e-11)
@@ -161,6 +167,7 @@ def test_trajectory(trajectory: Any) -> None:
     problem, case, name = trajectory
     variant = case["variants"][name]
     strategy = make_strategy(problem, case, variant["opts"])
+    devices = devices_of(problem)
     manager = TableManager()
     parameters = strategy.initialize_parameters(manager)
     for t in range(1, case["rounds"] + 1):
@@ -182,14 +189,14 @@ def test_trajectory(trajectory: Any) -> None:
             assert strategy.selected.tolist() == variant["selected"][t - 1]
         for proxy, instruction in instructions:
             client = int(proxy.cid)
-            delta = local_update(problem, client, instruction, steps[client])
+            result = devices[client].fit(instruction, steps[client])
             if name == case["primary"]:
                 sent = next(r for r in case["replies"][t - 1] if r["cid"] == client)
-                np.testing.assert_allclose(delta, sent["delta"], rtol=1e-9, atol=1e-11)
+                np.testing.assert_allclose(devices[client].update, sent["delta"], rtol=1e-9, atol=1e-11)
             if [t, client] in case.get("lost", []):
                 continue
-            n = 0 if [t, client] in case.get("data_less", []) else problem["clients"][client]["n"]
-            results.append((proxy, reply(instruction, delta, n, steps=steps[client], round=t)))
+            n = 0 if [t, client] in case.get("data_less", []) else result.num_examples
+            results.append((proxy, replace(result, num_examples=n)))
         parameters, _ = strategy.aggregate_fit(t, results[::-1], [])
         np.testing.assert_allclose(strategy.weights, variant["w"][t - 1], rtol=1e-9, atol=1e-11)
     check_state(strategy, variant.get("state", {}))

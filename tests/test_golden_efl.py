@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 import torch
 from fakes import TableManager
-from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
-from test_golden import gradient
+from flwr.common import ndarrays_to_parameters
+from test_golden import devices_of
 
 import clients.rules.ternary
+import flexfl.contract.ternary
 import strategies
-import strategies.parts.ternary
-from clients.memory.handshake import Memory
-from clients.training import rule_of
 from strategies import Roster
+from strategies.core.decoding import decode
 
 OPTIONS = {"objective": "departure", "lam": "elasticity", "q": "sparsity"}  # others have our names
 
@@ -39,37 +38,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for name in case["expect"]
         ]
         metafunc.parametrize("vector", cases)
-
-
-def fisher(problem: dict[str, Any], client: int, w: np.ndarray) -> np.ndarray:
-    """Diagonal of A^T A, or mean p (1 - p) x^2."""
-    data = problem["clients"][client]
-    if problem["type"] == "quadratic":
-        curvature = np.array(data["H"]) if "H" in data else np.transpose(data["A"]) @ np.array(data["A"])
-        return np.diag(curvature).copy()
-    X = np.array(data["X"])
-    p = 1 / (1 + np.exp(-X @ w))
-    return (p * (1 - p)) @ X**2 / len(X)
-
-
-def work(
-    problem: dict[str, Any], client: int, instruction: FitIns, steps: int, memory: Memory
-) -> tuple[FitRes, np.ndarray, Memory]:
-    """What the real client code answers, on the problem's gradients; its update, its memory."""
-    w, *arrays = [torch.from_numpy(array) for array in parameters_to_ndarrays(instruction.parameters)]
-    config = instruction.config
-    memory, _ = memory.open(int(config["last-accepted"]))
-    state = {key: torch.from_numpy(value) for key, value in memory.committed.items()}
-    y, rule, rate = w.clone(), rule_of(config)(w, arrays, config, state), float(config["learning-rate"])
-    rule.fisher = lambda at: torch.from_numpy(fisher(problem, client, at.numpy()))
-    for _ in range(steps):
-        rule.step(y, lambda at: torch.from_numpy(gradient(problem, client, at.numpy())), rate)
-    new = {key: value.numpy() for key, value in rule.remember(y, steps, rate).items()}
-    sent = [y] * rule.sends_weights + rule.upload(y, steps, rate)
-    parameters = ndarrays_to_parameters([array.numpy() for array in sent])
-    metrics: Any = {"steps": steps, "round": config["round"]}
-    result = FitRes(Status(Code.OK, ""), parameters, problem["clients"][client]["n"], metrics)
-    return result, (y - w).numpy(), memory.stage(int(config["round"]), new)
 
 
 def make_strategy(problem: dict[str, Any], case: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -98,7 +66,7 @@ def test_trajectory(trajectory: Any) -> None:
     problem, case, name = trajectory
     variant = case["variants"][name]
     strategy = make_strategy(problem, case, variant["opts"])
-    memories = {client: Memory() for client in range(len(problem["clients"]))}
+    devices = devices_of(problem)
     manager = TableManager()
     parameters = strategy.initialize_parameters(manager)
     for t in range(1, case["rounds"] + 1):
@@ -110,26 +78,28 @@ def test_trajectory(trajectory: Any) -> None:
         results = []
         for proxy, instruction in strategy.configure_fit(t, parameters, manager):
             client = int(proxy.cid)
-            result, delta, memories[client] = work(
-                problem, client, instruction, steps[client], memories[client]
-            )
+            result = devices[client].fit(instruction, steps[client])
             if name == case["primary"]:
                 expected = next(r for r in case["replies"][t - 1] if r["cid"] == client)
-                vector, extra = strategy.decode(result.parameters)
-                close(delta, expected["delta"], "delta")
-                close(vector - strategy.weights, expected["sent"], "sent")
+                sent, extra = decode(result.parameters, strategy.rule, parameters)
+                if extra:  # the clients' own weights are known where they are asked for Fisher information
+                    close(devices[client].update, expected["delta"], "delta")
+                close(sent, expected["sent"], "sent")
                 for array, symbol in zip(extra, "uv", strict=False):
                     close(array, expected[symbol], symbol)
             if [t, client] not in case.get("lost", []):
                 results.append((proxy, result))
         parameters, _ = strategy.aggregate_fit(t, results[::-1], [])
-        assert strategy.rejected == []
+        assert strategy.report.rejected == []
         close(strategy.weights, variant["wc"][t - 1], f"clients' model of round {t}")
         close(strategy.weights + strategy.drift, variant["w"][t - 1], f"model of round {t}")
         close(strategy.residual, variant["RG"][t - 1], f"RG of round {t}")
     accepted = strategy.roster.accepted
     for client, expected in variant["state"]["R"].items():
-        state = memories[int(client)].open(int(accepted[int(client)]))[0].committed
+        device = devices[int(client)]
+        state = device.memory.open(int(accepted[int(client)]))[0].committed
+        if strategy.roster.gone[int(client)]:  # should it come back, it is new; until then it has its R
+            state = device.state()
         close(state.get("residual", np.zeros(len(case["w0"]))), expected, f"R of {client}")
     if strategy.options.elasticity:  # else nobody asks for them
         close(strategy.precision, variant["state"]["U"], "U")
@@ -140,6 +110,6 @@ def test_ternary(vector: Any) -> None:
     case, name = vector
     ties, rounding = name.split("/")
     T, expected = np.array(case["T"]), case["expect"][name]
-    k = strategies.parts.ternary.kept(len(T), case["q"], rounding)
-    close(strategies.parts.ternary.ternary(T, k, ties), expected, "server")
+    k = flexfl.contract.ternary.kept(len(T), case["q"], rounding)
+    close(flexfl.contract.ternary.ternary(T, k, ties), expected, "server")
     close(clients.rules.ternary.ternary(torch.from_numpy(T), k, ties).numpy(), expected, "client")

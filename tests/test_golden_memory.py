@@ -6,7 +6,6 @@ wrong where a client takes every reply for accepted.
 
 import json
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 from devices import Device
 from fakes import TableManager
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
-from test_golden import gradient, make_strategy
+from test_golden import devices_of, make_strategy
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -48,9 +47,7 @@ def test_trajectory(trajectory: Any) -> None:
     problem, case, name = trajectory
     variant = case["variants"][name]
     strategy = make_strategy(problem, case, {**variant["opts"], "memory": "client"})
-    devices = [
-        Device(client["n"], partial(gradient, problem, k)) for k, client in enumerate(problem["clients"])
-    ]
+    devices = devices_of(problem)
     manager = TableManager()
     parameters, v = strategy.initialize_parameters(manager), [np.zeros(len(case["w0"]))]
     for t in range(1, case["rounds"] + 1):
@@ -88,4 +85,4 @@ def test_trajectory(trajectory: Any) -> None:
     if case["method"] == "fedlaavg":
         gone = strategy.roster.gone & ~strategy.roster.member
         latest = [np.array(u) for k, u in variant["state"]["u"].items() if not gone[int(k)]]
-        close(strategy.latest.total, np.sum(latest, axis=0), "sum of u")
+        close(strategy.sum.total, np.sum(latest, axis=0), "sum of u")

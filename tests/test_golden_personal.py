@@ -6,16 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import TableManager, reply
-from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
-from test_golden import gradient
+from fakes import TableManager
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+from test_golden import devices_of
 
 import strategies
-from clients.memory.handshake import Memory
-from clients.training import rule_of
+from clients.rules import rule_named
+from flexfl.contract import FitConfig
 from strategies import Roster
 
 OPTIONS = {"vgrad": "gradient", "alpha_mode": "alpha_mode", "theta_init": "start"}
+VALUES = {"chain": "chain-rule"}  # the reference's words for ours
 HYPER = {"alpha": "alpha", "lam": "penalty", "plr": "personal_rate", "K": "inner_steps", "beta": "beta"}
 
 
@@ -33,38 +34,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("personal_trajectory", cases)
 
 
-class Phone:
-    """A client in float64: the real rule and the real memory on the problem's gradients."""
-
-    def __init__(self, problem: dict[str, Any], client: int) -> None:
-        self.problem, self.client, self.memory = problem, client, Memory()
-
-    def oracle(self, at: torch.Tensor) -> torch.Tensor:
-        """The gradient, in memory that the next call overwrites."""
-        self.buffer = getattr(self, "buffer", torch.empty_like(at))
-        return self.buffer.copy_(torch.from_numpy(gradient(self.problem, self.client, at.numpy())))
-
-    def open(self, parameters: Any, config: Any) -> tuple[torch.Tensor, Any, Memory]:
-        w, *arrays = [torch.from_numpy(array) for array in parameters_to_ndarrays(parameters)]
-        memory, resync = self.memory.open(config["last-accepted"])
-        assert not resync
-        state = {key: torch.from_numpy(value.copy()) for key, value in memory.committed.items()}
-        return w, rule_of(config)(w, arrays, config, state), memory
-
-    def fit(self, instruction: FitIns, steps: int) -> np.ndarray:
-        w, rule, memory = self.open(instruction.parameters, instruction.config)
-        y, rate = w.clone(), instruction.config["learning-rate"]
-        for _ in range(steps):
-            rule.step(y, self.oracle, rate)
-        state = {key: value.numpy() for key, value in rule.remember(y, steps, rate).items()}
-        self.memory = memory.stage(instruction.config["round"], state)
-        return (y - w).numpy()
-
-    def state(self) -> dict[str, np.ndarray]:
-        """The newest state, which holds if the last reply was accepted."""
-        return dict(self.memory.committed if self.memory.pending is None else self.memory.pending)
-
-
 def check(got: Any, expected: Any, what: str) -> None:
     np.testing.assert_allclose(np.squeeze(got), expected, rtol=1e-9, atol=1e-11, err_msg=what)
 
@@ -75,7 +44,9 @@ def test_personal_trajectory(personal_trajectory: Any, lose: bool) -> None:
     problem, case, name = personal_trajectory
     variant = case["variants"][name]
     options = {HYPER[key]: value for key, value in case["hyper"].items() if key in HYPER}
-    options |= {OPTIONS[key]: value for key, value in variant["opts"].items() if value != "exact"}
+    options |= {
+        OPTIONS[key]: VALUES.get(value, value) for key, value in variant["opts"].items() if value != "exact"
+    }
     if name == "exact":  # the reference's closed form of theta is where many inner steps end
         options["inner_steps"] = 500
     strategy = strategies.make(
@@ -86,36 +57,41 @@ def test_personal_trajectory(personal_trajectory: Any, lose: bool) -> None:
         learning_rate=case["lr"],
         **options,
     )
-    phones = [Phone(problem, client) for client in range(len(problem["clients"]))]
+    devices = devices_of(problem)
     manager, server_round = TableManager(), 0
     parameters = strategy.initialize_parameters(manager)
     for t, steps in enumerate(case["steps"]):
         if lose:
             server_round += 1
-            manager.online = range(len(phones))
+            manager.online = range(len(devices))
             for proxy, instruction in strategy.configure_fit(server_round, parameters, manager):
-                phones[int(proxy.cid)].fit(instruction, 2)
+                devices[int(proxy.cid)].fit(instruction, 2)
             parameters, _ = strategy.aggregate_fit(server_round, [], [])
         server_round += 1
         manager.online = [client for client, s in enumerate(steps) if s > 0]
         results = []
         for proxy, instruction in strategy.configure_fit(server_round, parameters, manager):
             client = int(proxy.cid)
-            delta = phones[client].fit(instruction, steps[client])
+            result = devices[client].fit(instruction, steps[client])
             if name == case["primary"]:
                 sent = next(r for r in case["replies"][t] if r["cid"] == client)
-                check(delta, sent["delta"], f"delta of {client}")
+                check(devices[client].update, sent["delta"], f"delta of {client}")
                 for symbol in ("v", "alpha", "theta"):
                     if f"{symbol}_new" in sent:
-                        check(phones[client].state()[symbol], sent[f"{symbol}_new"], f"{symbol} of {client}")
-            results.append((proxy, reply(instruction, delta, problem["clients"][client]["n"])))
+                        check(devices[client].state()[symbol], sent[f"{symbol}_new"], f"{symbol} of {client}")
+            results.append((proxy, result))
         parameters, _ = strategy.aggregate_fit(server_round, results[::-1], [])
         check(strategy.weights, variant["w"][t], "w")
-        manager.online = range(len(phones))
+        manager.online = range(len(devices))
         asked = strategy.configure_evaluate(server_round, parameters, manager)
         assert [int(proxy.cid) for proxy, _ in asked] == list(manager.online)
         for proxy, question in asked:
-            _, rule, memory = phones[int(proxy.cid)].open(question.parameters, question.config)
+            config = FitConfig.from_wire(question.config)
+            memory, resync = devices[int(proxy.cid)].memory.open(config.last_accepted)
+            assert not resync
+            w = torch.from_numpy(parameters_to_ndarrays(question.parameters)[0])
+            state = {key: torch.from_numpy(value) for key, value in memory.committed.items()}
+            rule = rule_named(config.rule)(w, [], config, state)
             if "personal" in variant:
                 check(rule.personal(), variant["personal"][t][proxy.cid], f"personal model of {proxy.cid}")
             for symbol, values in variant["state"].items() if t + 1 == case["rounds"] else ():

@@ -42,8 +42,8 @@ def go(online: Any, rounds: int = 20, loss: float = 1.0, **options: Any) -> Roun
     for number in range(1, rounds + 1):
         asked = played.ask(online(number))
         played.hear(*((c, work(c, i, train_loss=loss, final_loss=loss / 2)) for c, i in asked.items()))
-        if played.strategy.events:
-            played.notes[number] = played.strategy.events
+        if played.strategy.report.events:
+            played.notes[number] = played.strategy.report.events
     return played
 
 
@@ -65,7 +65,7 @@ def test_a_client_that_is_away_is_let_go_with_the_numbers() -> None:
     roster = rounds.strategy.roster
     assert roster.num_members == N - 1
     assert roster.shift == 3
-    assert rounds.strategy.active.tolist() == list(range(N - 1))
+    assert rounds.strategy.report.active.tolist() == list(range(N - 1))
 
 
 def test_not_selected_is_not_away() -> None:

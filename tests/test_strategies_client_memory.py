@@ -69,8 +69,8 @@ class Run:
             if self.silent:
                 heard -= set(self.departed)
             self.rounds.hear(*((c, results[c]) for c in sorted(heard, reverse=True)))
-            assert self.strategy.rejected == []
-            yield self.strategy.active.tolist()
+            assert self.strategy.report.rejected == []
+            yield self.strategy.report.active.tolist()
 
     def remembered(self, client: int) -> Any:
         """What the client would train from, were it asked now."""
@@ -80,8 +80,10 @@ class Run:
 
     def corrections(self) -> np.ndarray:
         """c_i of all members: what the client knows, and what the server does."""
-        memory, members = self.strategy.memory, np.flatnonzero(self.strategy.roster.member)
-        b = memory.table.read(memory._keys(members)) + memory.handed_over
+        ring, members = self.strategy.ring, np.flatnonzero(self.strategy.roster.member)
+        last = self.strategy.roster.accepted[members]
+        b = np.where(last[:, None] > 0, ring.by_round.read(last), ring.by_arrival.read(members))
+        b = b + ring.handed_over
         return b - np.array([self.remembered(k) for k in members.tolist()]).reshape(-1, M)
 
 
@@ -105,8 +107,8 @@ def test_mimics_corrections_sum_to_zero(table: Any, in_memory: float) -> None:
     run = Run("mimic", table, memory="client", table_memory=in_memory)
     for _ in run:
         np.testing.assert_allclose(run.corrections().sum(axis=0), 0, atol=1e-10)
-        if len(run.strategy.active):
-            assert len(run.strategy.memory.table) <= run.strategy.roster.num_members
+        if len(run.strategy.report.active):
+            assert len(run.strategy.ring.by_round) <= run.strategy.roster.num_members
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -116,7 +118,7 @@ def test_mimic_after_departures_without_a_word(table: Any) -> None:
     run = Run("mimic", table, memory="client", silent=True)
     left, before = np.zeros(M), np.zeros((N, M))
     for _ in run:
-        told = [event["client"] for event in run.strategy.events if event["event"] == "farewell"]
+        told = [event["client"] for event in run.strategy.report.events if event["event"] == "farewell"]
         left += before[told].sum(axis=0)
         np.testing.assert_allclose(run.corrections().sum(axis=0), -left, atol=1e-10)
         before = np.zeros((N, M))
@@ -131,14 +133,14 @@ def test_fedlaavg_moves_by_the_mean_of_the_latest(table: Any, silent: bool) -> N
     orphans: list[np.ndarray] = []
     before = [np.zeros(M)] * N
     for _ in run:
-        told = [event for event in run.strategy.events if event["event"] == "farewell"]
+        told = [event for event in run.strategy.report.events if event["event"] == "farewell"]
         assert all(event["received"] is not silent for event in told)
         orphans += [before[event["client"]] for event in told if silent]
         before = [run.remembered(client) for client in range(N)]
         members = np.flatnonzero(run.strategy.roster.member)
         total = sum([before[k] for k in members.tolist()] + orphans, np.zeros(M))
-        np.testing.assert_allclose(run.strategy.latest.total, total, atol=1e-10)
-        assert run.strategy.latest.orphans == len(orphans)
+        np.testing.assert_allclose(run.strategy.sum.total, total, atol=1e-10)
+        assert run.strategy.sum.orphans == len(orphans)
 
 
 # The messages
@@ -163,9 +165,9 @@ def test_mimic_sends_one_v_to_all_who_were_last_there_in_a_round() -> None:
     assert len({id(asked[k].parameters.extra[0]) for k in (0, 1)}) == 1
     assert len({id(asked[k].parameters.extra[0]) for k in (2, 3, 4)}) == 1
     assert asked[0].parameters.extra[0].shape == (M,)
-    assert sorted(rounds.strategy.memory.table.clients.tolist()) == [2, 4]
+    assert sorted(rounds.strategy.ring.by_round.clients.tolist()) == [1, 2]
     rounds.hear(*((c, devices[c].fit(i, E)) for c, i in asked.items()))
-    assert len(rounds.strategy.memory.table) == 1
+    assert len(rounds.strategy.ring.by_round) == 1
 
 
 @pytest.mark.parametrize("name", ["mimic", "fedlaavg"])
@@ -175,11 +177,11 @@ def test_farewell_is_one_message_without_work(name: str) -> None:
     play(rounds, devices, range(N - 1))
     asked = rounds.ask(range(N), departed=[1, N - 1])
     assert sorted(asked) == [0, 1, 2, 3]  # the last one never was there
-    assert asked[1].config["rule"] == "farewell"
+    assert asked[1].config["farewell"] is True
     assert rounds.strategy.selected.tolist() == [0, 2, 3]
     rounds.hear(*((c, devices[c].fit(i, E)) for c, i in asked.items()))
-    assert rounds.strategy.active.tolist() == [0, 2, 3]
-    assert {"event": "farewell", "client": 1, "received": True} in rounds.strategy.events
+    assert rounds.strategy.report.active.tolist() == [0, 2, 3]
+    assert {"event": "farewell", "client": 1, "received": True} in rounds.strategy.report.events
     np.testing.assert_array_equal(devices[1].sent[0], next(iter(devices[1].memory.pending.values())))
     assert 1 not in rounds.ask(range(N))
 
@@ -204,7 +206,7 @@ def test_farewell_to_flowers_clients_that_say_so(name: str) -> None:
         parameters, _ = strategy.aggregate_fit(number, results, [])
         if number == 1:
             manager.unregister(NamedProxy("a"))
-        received = {e["client"]: e["received"] for e in strategy.events if e["event"] == "farewell"}
+        received = {e["client"]: e["received"] for e in strategy.report.events if e["event"] == "farewell"}
         assert received == ({0: False, 1: True} if number == 2 else {})
     assert asked == [["a", "b", "c"], ["c", "b"], ["c"], ["c"]]
 
@@ -228,8 +230,8 @@ def test_farewells_that_do_not_count(name: str, kind: str) -> None:
     elif kind == "failed":
         result.status.message, result.status.code = "no", type(result.status.code).FIT_NOT_IMPLEMENTED
     rounds.hear((1, result))
-    assert [client for client, _ in rounds.strategy.rejected] == ["1"]
-    assert {"event": "farewell", "client": 1, "received": False} in rounds.strategy.events
+    assert [client for client, _ in rounds.strategy.report.rejected] == ["1"]
+    assert {"event": "farewell", "client": 1, "received": False} in rounds.strategy.report.events
 
 
 @pytest.mark.parametrize("name", ["mimic", "fedlaavg"])
@@ -240,7 +242,7 @@ def test_plain_weights_are_refused(name: str) -> None:
     result.parameters = ndarrays_to_parameters(START)
     before = rounds.strategy.weights.copy()
     np.testing.assert_array_equal(rounds.hear((0, result)), before)
-    ((_, reason),) = rounds.strategy.rejected
+    ((_, reason),) = rounds.strategy.report.rejected
     assert reason.endswith("memory=client needs the clients of flexfl")
 
 
@@ -253,7 +255,7 @@ def test_fedlaavg_keeps_what_a_client_forgot_as_that_of_a_departed_one() -> None
     forgotten = next(iter(devices[2].memory.pending.values()))
     devices[2] = device(2)
     play(rounds, devices)
-    latest: Any = rounds.strategy.latest
+    latest: Any = rounds.strategy.sum
     assert latest.orphans == 1
     now = sum(next(iter(d.memory.pending.values())) for d in devices)
     np.testing.assert_allclose(latest.total, now + forgotten, atol=1e-12)
@@ -272,6 +274,24 @@ def test_mimic_goes_on_with_a_client_that_forgot() -> None:
     for _ in range(3):
         play(rounds, devices)
         np.testing.assert_allclose(run.corrections().sum(axis=0), -c, atol=1e-12)
+
+
+def test_mimic_starts_a_client_anew_that_forgot_after_a_departure() -> None:
+    """Its c_i is 0, not what the departed client passed on."""
+    rounds, devices = begin("mimic")
+    play(rounds, devices)
+    play(rounds, devices, departed=[0])
+    assert np.abs(rounds.strategy.ring.handed_over).max() > 0.01  # type: ignore[attr-defined]
+    devices[2] = device(2)
+    before = rounds.strategy.weights.copy()
+    after = play_alone(rounds, devices, 2)
+    update = devices[2].sent[0]  # ghat of its new work, with c = 0
+    np.testing.assert_allclose(after, before - 0.1 * E * update, rtol=1e-12)
+
+
+def play_alone(rounds: Rounds, devices: list[Device], client: int) -> np.ndarray:
+    play(rounds, devices, [client])
+    return rounds.strategy.weights.copy()
 
 
 # State, options

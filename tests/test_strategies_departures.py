@@ -9,8 +9,8 @@ from flwr.common import ndarrays_to_parameters
 
 import strategies
 from strategies import SCHEDULES, Roster
+from strategies.core.departures import LossTracker, exclusion_pays
 from strategies.core.replies import Replies
-from strategies.parts.departures import LossTracker, exclusion_pays
 
 
 def federation(sizes: tuple[int, ...] = (1, 1, 2), name: str = "scheme-b", **options: Any) -> Rounds:
@@ -19,7 +19,7 @@ def federation(sizes: tuple[int, ...] = (1, 1, 2), name: str = "scheme-b", **opt
 
 
 def departures(rounds: Rounds) -> list[dict[str, Any]]:
-    return [event for event in rounds.strategy.events if event["event"] == "departure"]
+    return [event for event in rounds.strategy.report.events if event["event"] == "departure"]
 
 
 # What becomes of the objective
@@ -121,6 +121,7 @@ def told(train_loss: float, final_loss: float) -> Replies:
         np.array([7]),
         np.zeros((1, 1)),
         np.zeros(1),
+        1,
         one,
         one,
         one,

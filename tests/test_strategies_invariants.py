@@ -126,7 +126,7 @@ def test_mimic_corrections_sum_to_zero(units: str, float32: bool, **table: Any) 
             c |= {client: v - g for client, g in ghat.items()}
             expected = run.before - (1 if units == "update" else E * run.rate) * v
         members = np.array(sorted(run.members), np.intp)
-        ours = run.strategy.memory.read(members)
+        ours = run.strategy.corrections.read(members)
         np.testing.assert_allclose(ours, np.array([c[k] for k in members]).reshape(-1, M), **close)
         np.testing.assert_allclose(ours.sum(axis=0), 0, atol=close["atol"])
         np.testing.assert_allclose(run.strategy.weights, expected, **close)

@@ -124,15 +124,22 @@ def test_mifa_takes_incomplete_work_as_it_is_if_told_so() -> None:
 
 
 def test_fedlaavg_selects_who_was_absent_longest() -> None:
-    """Never seen first, then by last accepted round, ties by index; a lost reply is no participation."""
+    """Never asked first, then by the last round in which they were asked, also if the reply got lost."""
     rounds = Rounds(make("fedlaavg", range(N - 1), clients_per_round=2))
     assert sorted(play_some(rounds, [0, 1, 2, 3])) == [0, 1]
     assert sorted(play_some(rounds, [0, 1, 2, 3], lost=[3])) == [2, 3]
-    assert sorted(play_some(rounds, [0, 1, 2, 3])) == [0, 3]
-    assert sorted(play_some(rounds, range(N), arrived=[N - 1])) == [1, N - 1]
+    assert sorted(play_some(rounds, [0, 1, 2, 3])) == [0, 1]
+    assert sorted(play_some(rounds, range(N), arrived=[N - 1])) == [2, N - 1]
     assert sorted(play_some(rounds, [0, 3])) == [0, 3]
     assert sorted(play_some(rounds, range(N), departed=[2])) == [1, N - 1]
     assert sorted(play_some(rounds, range(N), arrived=[2])) == [0, 2]  # came back, as a new one
+
+
+def test_fedlaavg_does_not_ask_for_ever_who_never_delivers() -> None:
+    """Clients that are online but drop out of every round must not keep the others from training."""
+    rounds = Rounds(make("fedlaavg", clients_per_round=2))
+    asked = [sorted(play_some(rounds, range(N), lost=[0, 1])) for _ in range(5)]
+    assert asked == [[0, 1], [2, 3], [0, 4], [1, 2], [0, 3]]
 
 
 def play_some(rounds: Rounds, online: Any, lost: Any = (), **events: Any) -> dict[int, Any]:
@@ -219,9 +226,9 @@ def test_mimic_forgets_all_when_everybody_has_left() -> None:
     play(rounds, [0, 1])
     play(rounds, [0])
     play(rounds, [], departed=[0, 1])
-    assert not rounds.strategy.memory.handed_over.any()
+    assert not rounds.strategy.corrections.handed_over.any()
     play(rounds, [2], arrived=[2])
-    np.testing.assert_allclose(rounds.strategy.memory.read(np.array([2])), 0, atol=1e-15)
+    np.testing.assert_allclose(rounds.strategy.corrections.read(np.array([2])), 0, atol=1e-15)
 
 
 # Empty rounds
@@ -262,3 +269,11 @@ def test_empty_round_moves_along_the_memory(name: str) -> None:
 def test_options_are_checked(name: str, option: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"^{option.replace('_', '-')} is {value!r}; (choose|it must)"):
         make(name, **{option: value})
+
+
+def test_mifa_does_not_wait_for_who_departed_unheard() -> None:
+    """Its part of the objective is kept, but nothing will ever come from it."""
+    rounds = Rounds(make("mifa", first_round="wait", departure="include"))
+    before = rounds.strategy.weights.copy()
+    np.testing.assert_array_equal(play(rounds, range(N - 1)), before)
+    assert not np.array_equal(play(rounds, range(N - 1), departed=[N - 1]), before)

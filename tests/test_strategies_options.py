@@ -62,7 +62,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
 
 @every_strategy
 def test_options_out_of_range_are_named(name: str) -> None:
-    known = {field.name for field in fields(strategies.STRATEGIES[name].options_type)}
+    known = {field.name for field in fields(strategies.STRATEGIES[name].options_type())}
     for option in sorted(known & set(OUT_OF_RANGE)):
         for value in OUT_OF_RANGE[option]:
             with pytest.raises(ValueError, match=f"^{option.replace('_', '-')} is "):

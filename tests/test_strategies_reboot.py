@@ -38,7 +38,7 @@ def moves(rounds: Rounds, *plays: dict[str, Any]) -> list[float]:
 
 
 def decisions(rounds: Rounds) -> list[dict[str, Any]]:
-    return [event for event in rounds.strategy.events if event["event"] == "fast-reboot"]
+    return [event for event in rounds.strategy.report.events if event["event"] == "fast-reboot"]
 
 
 def test_boost_by_round() -> None:

@@ -82,7 +82,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "other-shape": (arrays(START[0].T, *START[1:]), "arrays of shapes .* are expected"),
     "other-sizes": (arrays(np.zeros(9), *START[1:]), "arrays of shapes .* are expected"),
     "too-few-arrays": (arrays(*START[:-1]), "arrays of shapes .* are expected"),
-    "too-many-arrays": (arrays(*START, np.zeros(3)), "5 arrays where 4 are expected"),
+    "too-many-arrays": (arrays(*START, np.zeros(3)), "5 arrays where 4 (or 6 )?are expected"),
     "no-arrays": (arrays(), "arrays of shapes .* are expected"),
     "integers": (arrays(*(a.astype(np.int64) for a in START)), "weights of type int64"),
     "complex": (arrays(START[0] + 1j, *START[1:]), "array of type complex128"),
@@ -136,15 +136,15 @@ def test_bad_reply_is_as_if_it_had_not_come(name: str, kind: str) -> None:
         else:
             del results[2]
         rounds.hear(*results.items())
-        assert rounds.strategy.active.tolist() == [0, 1, 3, 4]
-    ((client, message),) = bad.strategy.rejected
+        assert rounds.strategy.report.active.tolist() == [0, 1, 3, 4]
+    ((client, message),) = bad.strategy.report.rejected
     assert client == "2"
     assert re.search(reason, message)
-    assert silent.strategy.rejected == []
+    assert silent.strategy.report.rejected == []
     np.testing.assert_array_equal(bad.strategy.weights, silent.strategy.weights)
     np.testing.assert_array_equal(play(bad), play(silent))
     np.testing.assert_array_equal(play(bad, [0], departed=[2]), play(silent, [0], departed=[2]))
-    assert bad.strategy.events == silent.strategy.events
+    assert bad.strategy.report.events == silent.strategy.report.events
 
 
 @every_strategy
@@ -156,7 +156,7 @@ def test_reply_of_a_client_that_was_not_asked(name: str, stranger: str) -> None:
         asked = rounds.ask(range(4))
         results = [(client, work(client, instruction)) for client, instruction in asked.items()]
         rounds.hear(*results, *([(stranger, work(1, asked[1]))] if rounds is with_it else []))
-    assert with_it.strategy.rejected == [(stranger, "was not asked in this round")]
+    assert with_it.strategy.report.rejected == [(stranger, "was not asked in this round")]
     np.testing.assert_array_equal(with_it.strategy.weights, without.strategy.weights)
     np.testing.assert_array_equal(play(with_it), play(without))
 
@@ -171,7 +171,7 @@ def test_second_reply_in_a_round(name: str, same: bool) -> None:
         second = work(2, asked[2]) if same else reply(asked[2], np.ones(M), 7, steps=1, departing=True)
         results = [(client, work(client, instruction)) for client, instruction in asked.items()]
         rounds.hear(*results, *([(2, second)] if rounds is twice else []))
-    assert twice.strategy.rejected == [("2", "second reply in one round")]
+    assert twice.strategy.report.rejected == [("2", "second reply in one round")]
     np.testing.assert_array_equal(twice.strategy.weights, once.strategy.weights)
     np.testing.assert_array_equal(play(twice), play(once))
 
@@ -186,7 +186,7 @@ def test_late_reply_does_not_keep_out_the_right_one(name: str) -> None:
     on_time.hear()
     asked = late.ask(range(N))
     late.hear((2, owed), *((client, work(client, instruction)) for client, instruction in asked.items()))
-    assert late.strategy.rejected == [("2", "late reply of round 1")]
+    assert late.strategy.report.rejected == [("2", "late reply of round 1")]
     np.testing.assert_array_equal(late.strategy.weights, play(on_time))
 
 
@@ -199,7 +199,7 @@ def test_results_of_a_closed_round(name: str) -> None:
     rounds.number -= 1
     after = rounds.hear(*((client, reply(i, delta(client, 1))) for client, i in asked.items()))
     np.testing.assert_array_equal(after, before)
-    assert {reason for _, reason in rounds.strategy.rejected} == {"was not asked in this round"}
+    assert {reason for _, reason in rounds.strategy.report.rejected} == {"was not asked in this round"}
 
 
 @every_strategy
@@ -209,7 +209,7 @@ def test_nonsense_beside_good_work_does_not_matter(name: str, loss: Any) -> None
     asked = odd.ask(range(N))
     told = {"train-loss": loss, "final-loss": loss, "seconds": "many", "resync": 2}
     odd.hear(*((client, work(client, i, **told)) for client, i in asked.items()))
-    assert odd.strategy.rejected == []
+    assert odd.strategy.report.rejected == []
     assert odd.metrics == {"active": N, "rejected": 0}
     np.testing.assert_array_equal(odd.strategy.weights, play(plain))
 

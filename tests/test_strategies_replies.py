@@ -75,7 +75,9 @@ def test_weighted_sum_equals_the_naive_one(size: int) -> None:
     vectors = rng.standard_normal((3, size), dtype=np.float32)
     origin = rng.standard_normal(size, dtype=np.float32)
     ones = np.ones(3, np.int64)
-    replies = Replies(np.arange(3), vectors, origin, ones, ones, ones, np.full(3, np.nan), np.full(3, np.nan))
+    replies = Replies(
+        np.arange(3), vectors, origin, size, ones, ones, ones, np.full(3, np.nan), np.full(3, np.nan)
+    )
     coefficients = np.array([0.5, -2.0, 1e-3])
     expected = np.zeros(size)
     for coefficient, vector in zip(coefficients, vectors, strict=True):

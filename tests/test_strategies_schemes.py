@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import Rounds, reply
+from fakes import NamedProxy, Rounds, reply
 from flwr.common import ndarrays_to_parameters
+from flwr.server.client_manager import SimpleClientManager
 
 import strategies
 from strategies import Roster
@@ -124,3 +125,33 @@ def test_names() -> None:
 def test_roster_refuses(sizes: list[int], members: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Roster(np.array(sizes), members)
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), [("scheme-a", 1.0), ("scheme-b", 0.1), ("scheme-c", 0.1), ("efl", 0.1)]
+)
+def test_unknown_sizes_count_as_the_mean_of_the_known_ones(name: str, step: float) -> None:
+    """Under a stock client manager: 2 of 20 equal clients move the weight by 2/20, or with A by N/K 2/20."""
+    manager = SimpleClientManager()
+    for client in range(20):
+        manager.register(NamedProxy(f"node {client:02}"))
+    own: dict[str, Any] = {"compress": False, "elasticity": 0.0} if name == "efl" else {}
+    strategy = strategies.make(name, ndarrays_to_parameters([np.zeros(1)]), clients_per_round=2, **own)
+    parameters = strategy.initialize_parameters(manager)
+    for number in range(1, 6):
+        asked = strategy.configure_fit(number, parameters, manager)
+        assert len(asked) == 2
+        results = [(proxy, reply(instruction, 1.0, 50)) for proxy, instruction in asked]
+        parameters, _ = strategy.aggregate_fit(number, results, [])
+        assert strategy.weights[0] == pytest.approx(step * number)
+
+
+def test_sizes_that_are_known_decide() -> None:
+    """Sizes 10, 30, unknown: the third counts as 20, so that p = (1/6, 1/2, 1/3)."""
+    roster = Roster()
+    for name in "abc":
+        client = roster.register(name)
+        roster.member[client] = True
+    np.testing.assert_allclose(roster.shares, [1 / 3, 1 / 3, 1 / 3])
+    roster.learn(np.array([0, 1]), np.array([10, 30]))
+    np.testing.assert_allclose(roster.shares, [1 / 6, 1 / 2, 1 / 3])

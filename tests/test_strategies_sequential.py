@@ -42,7 +42,7 @@ def test_as_many_steps_as_the_clients_of_a_round_could_do() -> None:
             before, after = rounds.strategy.weights.copy(), play(rounds, online)
             assert np.array_equal(before, after) is (not len(online))
             np.testing.assert_array_equal(rounds.parameters.vector, after)
-            assert rounds.strategy.measured["iterations"] == expected[rounds.number - 1]
+            assert rounds.strategy.report.measured["iterations"] == expected[rounds.number - 1]
         assert [steps for *_, steps in notes.asked] == expected[:2]
 
 
@@ -67,7 +67,7 @@ def test_who_replies_nevertheless_does_not_count() -> None:
     asked = Rounds(make("fedavg")).ask([0])
     rounds.ask([0])
     rounds.hear((0, work(0, asked[0])))
-    assert rounds.strategy.rejected == [("0", "was not asked in this round")]
+    assert rounds.strategy.report.rejected == [("0", "was not asked in this round")]
 
 
 def test_without_a_trainer_it_says_so() -> None:

@@ -71,13 +71,13 @@ def test_resumed_run_is_the_same(name: str, own: dict[str, Any], after: int, dty
     whole, stopped, resumed = (begin(name, dtype, own) for _ in range(3))
     expected = go(whole, 10)
     go(stopped, after)
-    assert stopped.strategy.departing == ([1] if after == 4 else [])
+    assert stopped.strategy.membership.departing == ([1] if after == 4 else [])
     resumed.strategy.load_state_dict(stored(stopped.strategy.state_dict()))
     resumed.number = after
     resumed.parameters = resumed.strategy.initialize_parameters(resumed.manager)
     np.testing.assert_array_equal(resumed.parameters.vector, stopped.parameters.vector)
     np.testing.assert_array_equal(go(resumed, 10), expected[after:])
-    assert resumed.strategy.events == whole.strategy.events
+    assert resumed.strategy.report.events == whole.strategy.report.events
     ends = [stored(rounds.strategy.state_dict()) for rounds in (whole, resumed)]
     assert ends[0].keys() == ends[1].keys()
     for key, value in ends[0].items():

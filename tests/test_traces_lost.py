@@ -30,10 +30,10 @@ def test_who_dropped_has_no_reply_to_lose(play):
 def test_a_client_loses_its_reply_after_the_work(monkeypatch, tmp_path):
     settings = Settings(trace="always+lost:p=1", num_clients=4, model="logistic")
     client = FlexibleClient(settings, 2, FileStore(tmp_path, 1, 2))
-    weights = np.zeros(client.player.model.vector.numel(), np.float32)
+    weights = np.zeros(client.clients.model.vector.numel(), np.float32)
     trained = []
-    fit = client.player.fit
-    monkeypatch.setattr(client.player, "fit", lambda *args: trained.append(1) or fit(*args))
+    fit = client.clients.fit
+    monkeypatch.setattr(client.clients, "fit", lambda *args: trained.append(1) or fit(*args))
     config = {"round": 1, "model-arrays": 1, "local-steps": 2, "batch-size": 5, "learning-rate": 0.1}
     answer = client.fit(FitIns(ndarrays_to_parameters([weights]), config))
     assert (answer.status.code, answer.status.message) == (Code.FIT_NOT_IMPLEMENTED, "reply lost")

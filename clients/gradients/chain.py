@@ -17,7 +17,7 @@ from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import AnyModel
 from clients.gradients.stacked import softmax_errors
-from clients.rules.sgd import Change, Rate
+from clients.rules.base import Change, Rate
 
 aten = torch.ops.aten
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from clients.gradients.batches import Batch, CohortBatches, Steps
 from clients.gradients.flat import FlatModel
-from clients.rules.sgd import Change, Rate, subtract
+from clients.rules.base import Change, Rate, subtract
 
 
 class CohortOracle(ABC):

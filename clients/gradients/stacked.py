@@ -15,7 +15,7 @@ from torch.nn import functional
 from clients.gradients.batches import Batch, Steps
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import CohortOracle
-from clients.rules.sgd import Change, Rate
+from clients.rules.base import Change, Rate
 
 
 class Views(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-State = Mapping[str, NDArray[Any]]  # a method's own vectors and scalars by name
+ClientState = Mapping[str, NDArray[Any]]  # a method's own vectors and scalars by name
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Memory:
         State if the reply of round `pending_tag` was accepted; None: there is none.
     """
 
-    committed: State = field(default_factory=dict)
+    committed: ClientState = field(default_factory=dict)
     tag: int = 0
-    pending: State | None = None
+    pending: ClientState | None = None
     pending_tag: int = 0
 
     def open(self, last_accepted: int) -> tuple[Memory, bool]:
@@ -55,6 +55,6 @@ class Memory:
             return Memory(self.committed, self.tag), False
         return Memory({}, last_accepted), True
 
-    def stage(self, server_round: int, state: State) -> Memory:
+    def stage(self, server_round: int, state: ClientState) -> Memory:
         """Keep the state that holds if the reply of this round is accepted."""
         return Memory(self.committed, self.tag, state, server_round)

@@ -18,7 +18,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context
 from numpy.typing import NDArray
 
-from clients.memory.handshake import Memory, State
+from clients.memory.handshake import ClientState, Memory
 
 RECORD = "flexfl.memory"
 FORMAT = "flexfl client memory 1"
@@ -141,7 +141,7 @@ def unpack(arrays: Mapping[str, NDArray[Any]]) -> Memory:
     if header["format"] != FORMAT:
         raise ValueError(f"format {header['format']!r} where {FORMAT!r} is expected")
 
-    def state(version: str) -> State:
+    def state(version: str) -> ClientState:
         return {name: arrays[f"{version}-{i}"] for i, name in enumerate(header[version])}
 
     pending = None if header["pending"] is None else state("pending")

@@ -6,37 +6,16 @@ device. Only the gradient oracle underneath differs.
 
 from __future__ import annotations
 
-from torch import Tensor
-
+from clients.rules.apfl import APFL
+from clients.rules.base import SGD
+from clients.rules.corrected import Corrected
+from clients.rules.corrected_upload import CorrectedUpload
+from clients.rules.difference_upload import DifferenceUpload
 from clients.rules.elastic import Elastic
-from clients.rules.personal import APFL, PFedMe
-from clients.rules.sgd import SGD, Config, Oracle, Rate, descend, subtract
-from clients.rules.uploads import CorrectedUpload, DifferenceUpload, Farewell
+from clients.rules.pfedme import PFedMe
+from clients.rules.proximal import Proximal
 
-__all__ = ["RULES", "SGD", "Config", "Oracle"]
-
-
-class Proximal(SGD):
-    """FedProx: y -= eta (g(y) + mu (y - w)) (Li et al. 2018, eq. 2)."""
-
-    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
-        """Do one local step: change `y` in place."""
-        share = rate * float(self.config["mu"])
-        descend(y, gradient, rate, lambda y: y.lerp_(self.weights, share))
-
-
-class Corrected(SGD):
-    """y -= eta (g(y) + d) with a direction d, shape (..., M), that the server sends to each client.
-
-    SCAFFOLD has d = c - c_i, FedGATE and VRL-SGD have d = -delta_i.
-    """
-
-    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
-        """Do one local step: change `y` in place."""
-        if not self.arrays:  # the server sends none while it is zero
-            return super().step(y, gradient, rate)
-        descend(y, gradient, rate, lambda y: subtract(y, self.arrays[0], rate))
-
+__all__ = ["RULES", "SGD", "rule_named"]
 
 RULES: dict[str, type[SGD]] = {
     "sgd": SGD,
@@ -47,5 +26,18 @@ RULES: dict[str, type[SGD]] = {
     "elastic": Elastic,
     "corrected-upload": CorrectedUpload,
     "difference-upload": DifferenceUpload,
-    "farewell": Farewell,
 }
+"""Client's side of each `flexfl.contract.Rule`, by its name."""
+
+
+def rule_named(name: str) -> type[SGD]:
+    """Return the rule that the server asks for.
+
+    Raises
+    ------
+    ValueError
+        This client does not have it.
+    """
+    if name not in RULES:
+        raise ValueError(f"unknown rule {name!r}; known: {', '.join(RULES)}; is this client up to date?")
+    return RULES[name]

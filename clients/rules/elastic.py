@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from clients.rules.sgd import SGD, Oracle, Rate, descend, subtract
+from clients.rules.base import SGD, Oracle, Rate, descend, subtract
 from clients.rules.ternary import pack, ternary
 
 
@@ -31,14 +31,9 @@ class Elastic(SGD):
     """
 
     @property
-    def needs_fisher(self) -> bool:
-        """Whether `fisher` is called."""
-        return float(self.config["lambda"]) > 0
-
-    @property
     def sends_weights(self) -> bool:
-        """Whether the local weights are sent; else `upload` has all."""
-        return not self.config["compress"]
+        """Whether the local weights are sent; otherwise `upload` returns all that is."""
+        return not self.config.own["compress"]
 
     def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` in place."""
@@ -52,7 +47,7 @@ class Elastic(SGD):
         if not self.sends_weights:
             update = self._compress(y)[0]
             sent.append(pack(update) if update.dim() == 1 else [pack(row) for row in update])
-        if not self.needs_fisher:
+        if not float(self.config.own["lambda"]):
             return sent
         u = self.fisher(y)
         return [*sent, u, u * y]
@@ -63,7 +58,7 @@ class Elastic(SGD):
 
     def _pull(self, y: Tensor, rate: Rate) -> None:
         precision, weighted = self.arrays
-        subtract(y, elastic_gradient(y, precision, weighted, float(self.config["lambda"])), rate)
+        subtract(y, elastic_gradient(y, precision, weighted, float(self.config.own["lambda"])), rate)
 
     def _compress(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """ST(D) and D - ST(D)."""
@@ -72,5 +67,5 @@ class Elastic(SGD):
             total += self.state["residual"]
         if not bool(torch.isfinite(total).all()):  # it would be lost among the entries that are kept
             raise ValueError("the update is not finite; is the learning rate too high?")
-        sent = ternary(total, int(self.config["kept"]), str(self.config["ties"]))
+        sent = ternary(total, int(self.config.own["kept"]), str(self.config.own["ties"]))
         return sent, total - sent

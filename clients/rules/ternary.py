@@ -1,14 +1,15 @@
-"""Ternary vectors at the client: strategies/parts/ternary.py has the server's side and the explanations."""
+"""Ternary vectors of torch; flexfl/contract/ternary.py has the explanations."""
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from flexfl.contract import ternary as codec
+
 
 def ternary(vector: Tensor, k: int, ties: str = "exact") -> Tensor:
-    """ST(T) of vectors (..., M), each for itself (Ma et al., EFL, Algorithm 2)."""
+    """ST(T) of vectors (..., M), of each on its own (Ma et al., EFL, Algorithm 2)."""
     size = vector.abs()
     edge = size.kthvalue(size.shape[-1] - k + 1, dim=-1, keepdim=True).values
     mask = size >= edge
@@ -24,9 +25,5 @@ def ternary(vector: Tensor, k: int, ties: str = "exact") -> Tensor:
 
 
 def pack(vector: Tensor) -> Tensor:
-    """Bytes of one ternary vector, shape (M,): 8 for the magnitude, then mask and signs in bits."""
-    entries = vector.cpu().numpy()
-    values = entries[entries != 0]
-    magnitude = np.array([abs(values[0]) if len(values) else 0.0], "<f8")
-    parts = (magnitude.view(np.uint8), np.packbits(entries != 0), np.packbits(values > 0))
-    return torch.from_numpy(np.concatenate(parts))
+    """Bytes of one ternary vector, shape (M,), see `flexfl.contract.ternary.pack`."""
+    return torch.from_numpy(codec.pack(vector.cpu().numpy()))

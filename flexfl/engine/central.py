@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ class CentralTrainer:
 
     def __init__(self, data: FederatedData, build: Callable[[], nn.Module], seed: int) -> None:
         self.data, self.seed = data, seed
-        self.model = FlatModel(build())
+        self._build = build
         self._union: tuple[bytes, Examples] | None = None
 
     def __call__(
@@ -53,6 +54,11 @@ class CentralTrainer:
                 gradient, _ = self.model.gradient(y, batch)
                 y.sub_(gradient, alpha=learning_rate)
         return y.numpy().copy()
+
+    @cached_property
+    def model(self) -> FlatModel:
+        """The model; only a strategy that trains in one place needs it."""
+        return FlatModel(self._build())
 
     def _examples(self, members: NDArray[np.intp]) -> Examples:
         """Return the union, which stays the same until somebody arrives or departs."""

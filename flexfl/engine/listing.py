@@ -23,8 +23,8 @@ def print_list(console: Console) -> None:
     _print(console, "--option, for every strategy", [("", "", _options(Options, general))])
     strategies = []
     for name, strategy in STRATEGIES.items():
-        own = set(options_of(strategy.options_type)) - general - FLAGS
-        strategies.append((name, _summary(strategy), _options(strategy.options_type, own)))
+        own = set(options_of(strategy.options_type())) - general - FLAGS
+        strategies.append((name, _summary(strategy), _options(strategy.options_type(), own)))
     _print(console, "--strategy", strategies)
     registries: dict[str, Mapping[str, Callable[..., Any]]] = {
         "--task": TASKS,

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,13 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 import strategies
-from clients.environment import federated_data, make_trace, model_builder
+from clients.environment import ClientEnvironment, federated_data, make_trace, model_builder
 from clients.gradients.flat import FlatModel
-from clients.rules import RULES, SGD
+from clients.rules import SGD, rule_named
 from clients.tuning import Work, choose
-from clients.virtual import VirtualClients
 from flexfl.config import Settings, build, options_of, parse
 from flexfl.config.specs import convert, find
+from flexfl.contract.fit import planned_steps
 from flexfl.engine.availability import TraceClientManager
 from flexfl.engine.central import CentralTrainer
 from flexfl.engine.evaluation import GlobalEvaluator
@@ -35,7 +34,7 @@ from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.base import Transport
 from flexfl.engine.transports.virtual import InlineTransport
 from flexfl.tasks import FederatedData
-from strategies import FlatParameters, FlexibleStrategy, Layout, Roster, SequentialSGD
+from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
 from traces import RoundAvailability, Trace
 
 GENERAL = (
@@ -88,18 +87,17 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     roster = Roster(data.sizes, trace.round(1).member)
     evaluator = GlobalEvaluator(data, build_model, roster, settings.evaluate_on, settings.train_loss)
     name = parse("strategy", settings.strategy).name
-    strategy = strategies.make(name, initial, roster, evaluator, **options)
+    trainer = CentralTrainer(data, build_model, settings.seed)
+    strategy = strategies.make(name, initial, roster, evaluator, options=options, trainer=trainer)
     if tune:
-        settings = _tuned(settings, model, data, RULES[strategy.rule])
-    if isinstance(strategy, SequentialSGD):
-        strategy.trainer = CentralTrainer(data, build_model, settings.seed)
+        settings = _tuned(settings, model, data, rule_named(strategy.rule.name))
     return Experiment(settings, data, build_model, initial, trace, strategy, evaluator)
 
 
-def strategy_options(settings: Settings) -> dict[str, Any]:
+def strategy_options(settings: Settings) -> Options:
     """Return the strategy's options: the general ones, those of its spec, and those given with `option`."""
     spec = parse("strategy", settings.strategy)
-    options_type = find("strategy", strategies.STRATEGIES, spec.name).options_type
+    options_type = find("strategy", strategies.STRATEGIES, spec.name).options_type()
     given = {**spec.options, **settings.strategy_options}
     flags = {name.replace("_", "-") for name in GENERAL}
     if flagged := sorted(given.keys() & flags):
@@ -107,9 +105,9 @@ def strategy_options(settings: Settings) -> dict[str, Any]:
     known = {key: option for key, option in options_of(options_type).items() if key not in flags}
     own = convert(f"strategy {spec.name}", known, given)
     general = {name: getattr(settings, name) for name in GENERAL}
-    general["lr_schedule"] = build("lr-schedule", strategies.SCHEDULES, settings.lr_schedule)
-    options_type(**general, **own)  # checks the values
-    return general | own
+    schedule = build("lr-schedule", strategies.SCHEDULES, settings.lr_schedule)
+    options: Options = options_type(**general, lr_schedule=schedule, **own)
+    return options
 
 
 def client_device(settings: Settings) -> str:
@@ -121,7 +119,7 @@ def _tuned(settings: Settings, model: FlatModel, data: FederatedData, rule: type
     """Choose how cohorts are trained, as far as the user has left it open."""
     examples = max(1, int(np.median(data.sizes)))
     batch_size = min(settings.batch_size or examples, examples)
-    steps = settings.local_epochs * -(-examples // batch_size) or settings.local_steps
+    steps = planned_steps(settings.local_steps, settings.local_epochs, batch_size, examples)
     work = Work(steps, batch_size, examples, rule.plain())
     most = settings.clients_per_round or settings.num_clients
     wanted = (settings.cohort, settings.cohort_size)
@@ -137,16 +135,30 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
         "batch-size": settings.batch_size,
         "learning-rate": settings.learning_rate,
     }
-    general = (experiment.initial, availability, defaults, experiment.trace.lost)
-    player = (experiment.data, experiment.build_model, settings.seed)
-    cohort = (settings.cohort, settings.cohort_size)
+    environment = ClientEnvironment(
+        experiment.data,
+        experiment.build_model,
+        settings.seed,
+        client_device(settings),
+        settings.cohort,
+        settings.cohort_size,
+    )
+    initial, lost = experiment.initial, experiment.trace.lost
     if settings.engine == "inline":
-        return InlineTransport(VirtualClients(*player, client_device(settings), *cohort), *general)
+        return InlineTransport(environment, initial, availability, defaults, lost)
     with putting_interrupt_off() as interrupted:
         from flexfl.engine.transports.ray import RayTransport  # Ray is not there on every machine
 
-        workers = (settings.num_workers, settings.client_gpus, settings.ray_address)
-        transport = RayTransport(player, cohort, *workers, *general)
+        transport = RayTransport(
+            environment,
+            initial,
+            availability,
+            defaults,
+            lost,
+            num_workers=settings.num_workers,
+            client_gpus=settings.client_gpus,
+            address=settings.ray_address,
+        )
     if interrupted:
         transport.close()
         raise KeyboardInterrupt
@@ -173,13 +185,9 @@ def drive(
         manager = TraceClientManager(availability, transport, settings.seed)
         with ProgressReport(settings.num_rounds, console) as progress:
             last: dict[str, Any] = {}
-            observers = (
-                partial(_tell_time, experiment.trace),
-                folder.write_round,
-                progress.show,
-                last.update,
-            )
-            server = RoundServer(strategy, manager, transport, settings.evaluate_every, observers)
+            observers = (folder.write_round, progress.show, last.update)
+            clock = experiment.trace.seconds
+            server = RoundServer(strategy, manager, transport, settings.evaluate_every, observers, clock)
             start = time.perf_counter()
             with _undisturbed(), stopping_on_interrupt(server, console), suppress(KeyboardInterrupt):
                 server.fit(settings.num_rounds, timeout)
@@ -224,10 +232,3 @@ def _undisturbed() -> Iterator[None]:
             yield
     finally:
         gc.unfreeze()
-
-
-def _tell_time(trace: Trace, record: dict[str, Any]) -> None:
-    """Note how many virtual seconds have passed, where the trace has a clock."""
-    seconds = trace.seconds(record["round"]) if record["round"] else None
-    if seconds is not None:
-        record["virtual_seconds"] = seconds

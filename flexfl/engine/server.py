@@ -13,6 +13,7 @@ from flwr.server.history import History
 from flwr.server.server import Server
 from flwr.server.strategy import Strategy
 
+from flexfl.contract.metrics import STEPS, TRAIN_LOSS
 from flexfl.engine.availability import TraceClientManager
 from flexfl.engine.transports.base import ClientFailure, FitResults, Transport
 from strategies import FlexibleStrategy
@@ -36,6 +37,8 @@ class RoundServer(Server):
         Rounds between two evaluations; the last round is always evaluated.
     observers
         Called with the record of each round, and before the first one with that of round 0.
+    clock
+        Virtual seconds that have passed at the end of a round; None where there is no clock.
 
     Attributes
     ----------
@@ -50,9 +53,11 @@ class RoundServer(Server):
         transport: Transport,
         evaluate_every: int = 1,
         observers: Sequence[Callable[[Record], None]] = (),
+        clock: Callable[[int], float | None] = lambda server_round: None,
     ) -> None:
         super().__init__(client_manager=client_manager, strategy=strategy)
         self.transport, self.evaluate_every, self.observers = transport, evaluate_every, observers
+        self.clock = clock
         self.trace_manager = client_manager
         self.stopping = False
         self._seconds_to_report = 0.0
@@ -107,8 +112,10 @@ class RoundServer(Server):
         history.add_metrics_distributed_fit(server_round, metrics)
         record["offline"] = self.trace_manager.num_offline()
         record |= _participation(self.strategy, instructions, results, failures)
-        if "train-loss" in metrics:
-            record["batch_loss"] = metrics["train-loss"]
+        if TRAIN_LOSS in metrics:
+            record["batch_loss"] = metrics[TRAIN_LOSS]
+        if (seconds := self.clock(server_round)) is not None:
+            record["virtual_seconds"] = seconds
         return record
 
     def _evaluate(self, server_round: int, record: Record, history: History) -> None:
@@ -151,12 +158,13 @@ def _participation(
     active = {proxy.cid for proxy, _ in results}
     record: Record = {"selected": _names(proxy.cid for proxy, _ in instructions)}
     if isinstance(strategy, FlexibleStrategy):
-        failed += strategy.rejected
-        counted = set(strategy.active.tolist())
+        report = strategy.report
+        failed += report.rejected
+        counted = set(report.active.tolist())
         active = {name for name in active if strategy.roster.find(name) in counted}
-        record |= {"learning_rate": strategy.learning_rate, "events": strategy.events}
-        record |= {"incomplete": strategy.incomplete, **strategy.measured}
-    steps = {proxy.cid: result.metrics.get("steps") for proxy, result in results if proxy.cid in active}
+        record |= {"learning_rate": report.learning_rate, "events": report.events}
+        record |= {"incomplete": report.incomplete, **report.measured}
+    steps = {proxy.cid: result.metrics.get(STEPS) for proxy, result in results if proxy.cid in active}
     record["active"] = _names(active)
     record["steps"] = [steps[str(name)] for name in record["active"]]
     record["failed"] = {str(name): reason for name, reason in sorted(failed)}

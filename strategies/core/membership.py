@@ -1,25 +1,58 @@
-"""Who belongs to the federation: clients arrive, say that they leave, and are asked once more as they go."""
+"""Who takes part in the federation: clients arrive, depart, and hand in their state as they go."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from flwr.common import FitRes
+from flwr.common import FitIns, FitRes
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from strategies.core.farewells import Farewells, event
+from strategies.core import farewells
+from strategies.core.departures import LossTracker, judge
+from strategies.core.instructions import RoundInstructions
 from strategies.core.interfaces import AvailabilityManager
 from strategies.core.options import Options
-from strategies.core.roster import Roster
-from strategies.parts.departures import LossTracker, judge
+from strategies.core.replies import Replies
+from strategies.core.roster import Clients, Roster
+from strategies.core.state import Stateful
+
+Proxies = Callable[[int], ClientProxy]
+Event = dict[str, Any]
 
 
-class WithMembers:
-    """The part of a strategy that keeps the roster up to date.
+class Method(Protocol):
+    """What a method does when the clients that its state is about change; see `FlexibleStrategy`."""
+
+    def on_arrival(self, client: int) -> None:
+        """Take in a client."""
+
+    def on_departure(self, client: int, keep: bool) -> None:
+        """Let a client go."""
+
+    def leaves_memory(self, client: int) -> bool:
+        """Whether a client that goes has something to hand in."""
+
+    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
+        """Take in what it handed in."""
+
+
+class Membership(Stateful):
+    """Keeps the roster up to date and tells the method who comes and goes.
+
+    The method hears of clients with data only: one without data is part of no sum or mean.
+
+    Parameters
+    ----------
+    roster
+        The clients known at the start.
+    options
+        What happens to the objective of a client that departs.
+    method
+        Is told of arrivals and departures, after the roster has been brought up to date.
 
     Attributes
     ----------
@@ -28,100 +61,142 @@ class WithMembers:
     losses
         What their training losses tell about a departure.
     departing
-        Clients that have told in the last round that they leave.
-    farewells
-        Those who leave in this round and have something to hand over.
-    round, options, rejected, events
-        See `FlexibleStrategy`.
+        Clients that have announced in the last round that they leave.
+    leaving
+        Clients that leave in this round and have something to hand in.
+    events
+        Arrivals and departures of this round, each with the numbers that a decision rests on.
     """
 
-    roster: Roster
-    losses: LossTracker
-    departing: list[int]
-    farewells: Farewells
-    round: int
-    options: Options
-    rejected: list[tuple[str, str]]
-    events: list[dict[str, Any]]
+    saved = ("roster", "losses", "departing")
 
-    # What a method overrides
+    def __init__(self, roster: Roster, options: Options, method: Method) -> None:
+        self.roster, self.options, self.method = roster, options, method
+        self.losses = LossTracker()
+        self.departing: list[int] = []
+        self.leaving: list[int] = []
+        self.events: list[Event] = []
+        self._round = 0
 
-    def on_arrival(self, client: int) -> None:
-        """Adapt the method's state to a new member (it is in the roster already)."""
+    def begin(self, server_round: int, manager: ClientManager) -> tuple[Clients, Proxies]:
+        """Begin a round: carry out what has been announced and what the manager knows.
 
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Adapt the method's state to a departure; `keep` tells that the client stays in the objective."""
-
-    def leaves_memory(self, client: int) -> bool:
-        """Whether a client that leaves the objective is asked once more, for what it remembers."""
-        return False
-
-    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
-        """Take in what a client that has left remembered, shape (M,); None: it did not answer.
-
-        This comes after `on_departure`, at the end of the same round and before its `update`.
+        Returns
+        -------
+        available, proxy
+            The members that can be asked, in ascending order, and what gives the proxy of one.
         """
-
-    # What a strategy calls
+        self._round, self.events, self.leaving = server_round, [], []
+        for client in sorted(self.departing):
+            self.depart(client)
+        self.departing = []
+        founding = self.roster.num_members == 0
+        proxy: Proxies
+        if isinstance(manager, AvailabilityManager):
+            arrived, departed = manager.membership_changes(server_round)
+            for client in departed.tolist():
+                self.depart(client)
+            for client in arrived.tolist():
+                self.arrive(client)
+            available, proxy = manager.available(server_round), manager.proxy
+        else:
+            proxies = self._register(manager)
+            available, proxy = np.array(sorted(proxies), np.intp), proxies.__getitem__
+        if founding:  # there is no old objective that the first members could be late for
+            self.roster.joined[:] = 0
+        return available[~self.roster.gone[available]], proxy
 
     def arrive(self, client: int) -> None:
         """Admit a client before the current round: the objective shifts to include its data."""
-        kept = self.roster.member[client]
-        self.roster.arrive(client, self.round)
-        if not kept:
-            self.on_arrival(client)
-        if self.round > 1:
+        member = self.roster.member[client]
+        self.roster.arrive(client, self._round)
+        if not member and not self.roster.data_less[client]:
+            self.method.on_arrival(client)
+        if self._round > 1:
             self.events.append({"event": "arrival", "client": client})
 
     def depart(self, client: int) -> None:
         """Let a client go before the current round, with or without its part of the objective."""
         if self.roster.gone[client]:
             return
-        event: dict[str, Any] = {"event": "departure", "client": client, "objective": self.options.departure}
+        event: Event = {"event": "departure", "client": client, "objective": self.options.departure}
         if self.options.departure == "auto":
             gamma = self.losses.gamma(client)
-            event |= judge(gamma, self.round - 1, self.options.num_rounds, self.options.departure_constant)
-        keep, member = event["objective"] == "include", self.roster.member[client]
-        self.roster.depart(client, self.round, keep)
-        if member:
-            if not keep and self.leaves_memory(client):
-                self.farewells.leaving.append(client)
-            self.on_departure(client, keep)
+            horizon = (self._round - 1, self.options.num_rounds)
+            event |= judge(gamma, *horizon, self.options.departure_constant)
+        self._remove(client, event["objective"] == "include")
         self.events.append(event)
 
-    def meet(self, manager: ClientManager) -> tuple[NDArray[np.intp], Callable[[int], ClientProxy]]:
-        """Bring the roster up to date; the available members, in ascending order, and how to get a proxy."""
-        for client in sorted(self.departing):
-            self.depart(client)
-        self.departing = []
-        founding = self.roster.num_members == 0
-        proxy: Callable[[int], ClientProxy]
-        if isinstance(manager, AvailabilityManager):
-            arrived, departed = manager.membership_changes(self.round)
-            for client in departed.tolist():
-                self.depart(client)
-            for client in arrived.tolist():
-                self.arrive(client)
-            available, proxy = manager.available(self.round), manager.proxy
-        else:
-            proxies = self._met(manager)
-            available, proxy = np.array(sorted(proxies), np.intp), proxies.__getitem__
-        if founding:  # there is no old objective that the first members could be late for
-            self.roster.joined[:] = 0
-        return available[~self.roster.gone[available]], proxy
+    def abandon(self, client: int, numbers: Event) -> None:
+        """Let a member go for good that has not asked for it; `numbers` are those of the decision."""
+        self._remove(client, keep=False)
+        self.events.append({"event": "abandonment", "client": client, **numbers})
+
+    def announce_departure(self, client: int) -> None:
+        """Note that a client leaves after this round."""
+        if client not in self.departing:
+            self.departing.append(client)
+
+    def ask_leaving(self, instructions: RoundInstructions[FitIns], proxy: Proxies) -> None:
+        """Ask those who leave in this round for their state."""
+        farewells.ask(self.leaving, instructions, self.roster.accepted, proxy)
 
     def take_leave(
-        self, server_round: int, results: list[tuple[ClientProxy, FitRes]], size: int
-    ) -> list[tuple[ClientProxy, FitRes]]:
-        """Take in the answers, vectors of this size, of those who leave; the results of the others."""
-        answers, others, rejected = self.farewells.hear(server_round, results, self.roster.find, size)
-        self.rejected += rejected
-        for client, memory in answers.items():
-            self.on_farewell(client, memory)
-            self.events.append(event(client, memory))
-        return others
+        self, server_round: int, results: farewells.Results, size: int
+    ) -> tuple[list[tuple[ClientProxy, FitRes]], list[tuple[str, str]]]:
+        """Take in the states, M = `size` numbers, of those who leave.
 
-    def _met(self, manager: ClientManager) -> dict[int, ClientProxy]:
+        Returns
+        -------
+        others, rejected
+            The results of the other clients; name and reason of each answer that was none.
+        """
+        answers, others, rejected = farewells.collect(
+            self.leaving, server_round, results, self.roster.find, size
+        )
+        for client, memory in answers.items():
+            self.method.on_farewell(client, memory)
+            self.roster.forget(client)
+            self.events.append({"event": "farewell", "client": client, "received": memory is not None})
+        self.leaving = []
+        return others, rejected
+
+    def learn(self, replies: Replies) -> None:
+        """Note what the active replies of a round report about the clients' data."""
+        for client in replies.clients[self.roster.data_less[replies.clients]].tolist():
+            self.roster.data_less[client] = False
+            if self.roster.member[client]:
+                self.method.on_arrival(client)
+        self.roster.learn(replies.clients, replies.num_examples)
+        self.losses.update(replies)
+
+    def learn_data_less(self, client: int) -> None:
+        """Note that a client reports to have no data.
+
+        If a reply of it has counted before, this one is simply not active: its part of the method's state
+        came from data that it had.
+        """
+        roster = self.roster
+        if roster.accepted[client] or roster.data_less[client]:
+            return
+        roster.data_less[client] = True
+        if roster.member[client]:
+            self.method.on_departure(client, keep=False)
+
+    def _remove(self, client: int, keep: bool) -> None:
+        roster = self.roster
+        contributed = roster.contributors[client]
+        roster.depart(client, self._round, keep)
+        if contributed:
+            if not keep and self.method.leaves_memory(client):
+                self.leaving.append(client)
+            self.method.on_departure(client, keep)
+        if not keep:
+            self.losses.forget(client)
+            if client not in self.leaving:
+                roster.forget(client)
+
+    def _register(self, manager: ClientManager) -> dict[int, ClientProxy]:
         """Return the proxies of a stock client manager by index; clients never seen before arrive."""
         proxies: dict[int, ClientProxy] = {}
         for name, proxy in sorted(manager.all().items()):

@@ -3,13 +3,78 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.contract.fit import planned_steps
 from strategies.core.schedules import Constant, Schedule
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The values that an option may have: one of some words, or a finite number in a range.
+
+    Attributes
+    ----------
+    choices
+        The words; empty: the option is a number.
+    least, above, most
+        Bounds of the number: at least, more than, at most.
+    """
+
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+
+    def __str__(self) -> str:
+        if self.choices:
+            return " | ".join(self.choices)
+        if self.above == 0 and self.most is None:
+            return "positive"
+        if self.least is not None and self.most is not None:
+            return f"from {self.least:g} to {self.most:g}"
+        bounds = (("above", self.above), ("at least", self.least), ("at most", self.most))
+        return " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+
+    def check(self, option: str, value: Any) -> None:
+        """Refuse a value that is not allowed.
+
+        Raises
+        ------
+        ValueError
+            Names the option, the value and what is allowed.
+        """
+        if self.choices:
+            if value not in self.choices:
+                raise ValueError(f"{option} is {value!r}; choose one of {', '.join(self.choices)}")
+            return
+        inside = math.isfinite(value)
+        inside &= self.least is None or value >= self.least
+        inside &= self.above is None or value > self.above
+        inside &= self.most is None or value <= self.most
+        if not inside:
+            raise ValueError(f"{option} is {value}; it must be {self}")
+
+
+def choice(default: str, *others: str) -> Any:
+    """Field of an option that is one of some words."""
+    return field(default=default, metadata={"allowed": Allowed((default, *others))})
+
+
+def number(
+    default: float, *, least: float | None = None, above: float | None = None, most: float | None = None
+) -> Any:
+    """Field of an option that is a number in a range, see `Allowed`."""
+    return field(default=default, metadata={"allowed": Allowed((), least, above, most)})
+
+
+def positive(default: float) -> Any:
+    """Field of an option that is a positive number."""
+    return number(default, above=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +90,7 @@ class Options:
     local_epochs
         If positive, E_k = local_epochs * ceil(n_k / batch_size) steps instead of `local_steps`.
     batch_size
-        Examples a step; 0 takes the client's whole set.
+        Examples per step; 0 takes the client's whole set.
     learning_rate
         eta_0 of the schedule.
     lr_schedule
@@ -40,62 +105,35 @@ class Options:
     departure_constant
         Factor in front of sqrt(Gamma_l tau_0) in that criterion, of which the paper gives the order only. 10
         to 20 fit SYNTHETIC(.1,.1) to (1,1) best, see experiments/README.md.
+
+    Raises
+    ------
+    ValueError
+        A value is not allowed; the message names it and says what is.
     """
 
-    clients_per_round: int = 0
-    local_steps: int = 10
-    local_epochs: int = 0
-    batch_size: int = 10
-    learning_rate: float = 0.1
+    clients_per_round: int = number(0, least=0)
+    local_steps: int = number(10, least=1)
+    local_epochs: int = number(0, least=0)
+    batch_size: int = number(10, least=0)
+    learning_rate: float = positive(0.1)
     lr_schedule: Schedule = field(default_factory=Constant)
-    num_rounds: int = 0
-    seed: int = 0
-    departure: str = "exclude"
-    departure_constant: float = 10.0
+    num_rounds: int = number(0, least=0)
+    seed: int = number(0, least=0)
+    departure: str = choice("exclude", "include", "auto")
+    departure_constant: float = positive(10.0)
 
     def __post_init__(self) -> None:
-        for name in ("clients_per_round", "local_epochs", "batch_size", "num_rounds", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name.replace('_', '-')} is {getattr(self, name)}; it cannot be negative")
-        if self.local_steps < 1:
-            raise ValueError(f"local-steps is {self.local_steps}; a client must do at least 1 step")
-        positive("learning-rate", self.learning_rate)
-        positive("departure-constant", self.departure_constant)
-        choose("departure", self.departure, ("include", "exclude", "auto"))
+        for f in fields(self):
+            if "allowed" in f.metadata:
+                f.metadata["allowed"].check(f.name.replace("_", "-"), getattr(self, f.name))
 
     def planned_steps(self, num_examples: int) -> int:
         """E_k, the steps of a complete client with this many examples."""
-        if not self.local_epochs:
-            return self.local_steps
-        batches = -(-num_examples // self.batch_size) if self.batch_size else 1
-        return self.local_epochs * batches
+        return planned_steps(self.local_steps, self.local_epochs, self.batch_size, num_examples)
 
     def mean_steps(self, num_examples: NDArray[np.int64]) -> float:
         """Mean E_k of complete clients with these numbers of examples, shape (K,)."""
         if not self.local_epochs or not len(num_examples):
             return float(self.local_steps)
         return float(np.mean([self.planned_steps(n) for n in num_examples.tolist()]))
-
-
-def choose(option: str, value: str, known: Collection[str]) -> None:
-    """Refuse a value that an option does not know.
-
-    Raises
-    ------
-    ValueError
-        Names the option, the value and what is known.
-    """
-    if value not in known:
-        raise ValueError(f"{option} is {value!r}; choose one of {', '.join(known)}")
-
-
-def positive(option: str, value: float) -> None:
-    """Refuse a value that is not a positive finite number.
-
-    Raises
-    ------
-    ValueError
-        Names the option and the value.
-    """
-    if not 0 < value < math.inf:
-        raise ValueError(f"{option} is {value}; it must be positive and finite")

@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from strategies.core.state import Stateful
 
+Clients = NDArray[np.intp]
+
 
 class Roster(Stateful):
     """The members and their shares of the objective F = sum_k p_k F_k.
 
-    Clients are dense indices: a million of them are a few arrays. The names that Flower knows them by are
-    mapped to indices on first sight; the `num_clients` registered at the start are named "0", "1", ...
+    Clients are dense indices: a million of them are a few arrays. The names by which Flower knows them are
+    mapped to indices at first sight; the `num_clients` registered at the start are named "0", "1", ...
 
     Parameters
     ----------
@@ -27,19 +29,24 @@ class Roster(Stateful):
     ----------
     num_examples
         n_k of every client, 0 while unknown, shape (N,).
+    data_less
+        Which clients have no data: registered at the start without any, or by their own word. Shape (N,).
     member
-        Which clients the objective is made of, shape (N,). A departed client whose objective is kept is one.
+        Clients that the objective consists of, shape (N,). A departed client whose objective is kept is one.
     gone
         Which clients have departed, shape (N,).
     joined
         tau_0 of a client's arrival: the last round without it; 0 for members from the start. Shape (N,).
+    asked
+        Last round in which each client was asked, 0 for never, shape (N,).
     accepted
         Last round in which each client's reply counted, 0 for never, shape (N,).
     shift
         tau_0 of the objective: the last round of the previous one, 0 if it never changed.
     """
 
-    saved = ("num_examples", "member", "gone", "joined", "accepted", "shift", "_registered", "_index")
+    _BY_CLIENT = ("num_examples", "data_less", "member", "gone", "joined", "asked", "accepted")
+    saved = (*_BY_CLIENT, "shift", "_registered", "_index")
 
     def __init__(
         self, num_examples: NDArray[np.integer[Any]] | None = None, members: NDArray[np.bool_] | None = None
@@ -48,12 +55,12 @@ class Roster(Stateful):
         if (sizes < 0).any():
             raise ValueError(f"client {int(np.argmax(sizes < 0))} has a negative number of examples")
         self.num_examples = sizes.copy()
+        self.data_less: NDArray[np.bool_] = sizes == 0
         self.member = np.ones(len(sizes), bool) if members is None else np.array(members, bool)
         if self.member.shape != sizes.shape:
             raise ValueError(f"{len(self.member)} membership flags for {len(sizes)} clients")
         self.gone = np.zeros(len(sizes), bool)
-        self.joined = np.zeros(len(sizes), np.int64)
-        self.accepted = np.zeros(len(sizes), np.int64)
+        self.joined, self.asked, self.accepted = (np.zeros(len(sizes), np.int64) for _ in range(3))
         self.shift = 0
         self._registered = len(sizes)
         self._index: dict[str, int] = {}
@@ -63,27 +70,33 @@ class Roster(Stateful):
 
     @property
     def num_members(self) -> int:
-        """N, the number of clients in the objective."""
+        """Number of clients in the objective."""
         return int(self.member.sum())
 
     @property
-    def shares(self) -> NDArray[np.float64]:
-        """p_k = n_k / sum of n over all members (not over those who reply); 0 for others. Shape (N,)."""
-        sizes = np.where(self.member, self.num_examples, 0).astype(np.float64)
-        total = sizes.sum()
-        return sizes / total if total else sizes
-
-    @property
-    def data_less(self) -> NDArray[np.bool_]:
-        """Which clients are known to have no data: registered at the start, with none. Shape (N,)."""
-        empty: NDArray[np.bool_] = self.num_examples == 0
-        empty[self._registered :] = False
-        return empty
+    def contributors(self) -> NDArray[np.bool_]:
+        """Members that have data, or of which it is not known yet, shape (N,)."""
+        return self.member & ~self.data_less
 
     @property
     def num_contributors(self) -> int:
-        """N of the methods that divide by it: members that have data, or of whom it is not known yet."""
-        return int((self.member & ~self.data_less).sum())
+        """N of the methods that divide by it or multiply with it."""
+        return int(self.contributors.sum())
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """p_k = n_k / sum of n over all members (not over those who reply); 0 for others. Shape (N,).
+
+        A member of unknown size counts as if it had the mean of the known sizes.
+        """
+        contributors = self.contributors
+        sizes = np.where(contributors, self.num_examples, 0).astype(np.float64)
+        unknown = contributors & (self.num_examples == 0)
+        if unknown.any():
+            known = sizes[sizes > 0]
+            sizes[unknown] = known.mean() if len(known) else 1.0
+        total = sizes.sum()
+        return sizes / total if total else sizes
 
     def find(self, name: str) -> int | None:
         """Index of the client that Flower calls `name`; None if it is unknown."""
@@ -98,23 +111,23 @@ class Roster(Stateful):
         if known is not None:
             return known
         self._index[name] = client = len(self)
-        for field in ("num_examples", "member", "gone", "joined", "accepted"):
+        for field in self._BY_CLIENT:
             array = getattr(self, field)
             setattr(self, field, np.append(array, np.zeros(1, array.dtype)))
         return client
 
-    def learn(self, clients: NDArray[np.intp], num_examples: NDArray[np.int64]) -> None:
-        """Take over what the active replies of a round say."""
+    def learn(self, clients: Clients, num_examples: NDArray[np.int64]) -> None:
+        """Note the sizes that the active replies of a round report."""
         self.num_examples[clients] = num_examples
 
-    def accept(self, clients: NDArray[np.intp], server_round: int) -> None:
+    def accept(self, clients: Clients, server_round: int) -> None:
         """Note whose replies counted in a round."""
         self.accepted[clients] = server_round
 
     def arrive(self, client: int, server_round: int) -> None:
         """Make a client a member from `server_round` on (an objective shift, Ruan et al. 3.3).
 
-        A client that comes back and whose objective was kept meanwhile shifts nothing.
+        The return of a client whose objective was kept meanwhile shifts nothing.
         """
         if not self.member[client]:
             self.joined[client] = self.shift = server_round - 1
@@ -126,3 +139,7 @@ class Roster(Stateful):
         if not keep:
             self.member[client] = False
             self.shift = server_round - 1
+
+    def forget(self, client: int) -> None:
+        """Forget what a client did: should it arrive again, it is new."""
+        self.asked[client] = self.accepted[client] = 0

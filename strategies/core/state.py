@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-State = dict[str, Any]
+StateDict = dict[str, Any]
 
 
 class Stateful:
@@ -25,9 +25,9 @@ class Stateful:
 
     saved: ClassVar[tuple[str, ...]] = ()
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         """Return the state; tables in it are views, to be written before the next round."""
-        state: State = {}
+        state: StateDict = {}
         for name in self.saved:
             value, key = getattr(self, name), name.lstrip("_")
             if isinstance(value, Stateful):
@@ -38,7 +38,7 @@ class Stateful:
                 state[key] = value.copy() if isinstance(value, np.ndarray | list) else value
         return state
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from a state that `state_dict` returned.
 
         Raises
@@ -62,7 +62,7 @@ class Stateful:
                 setattr(self, name, part.copy() if isinstance(part, list) else part)
 
 
-def take(state: State, key: str) -> Any:
+def take(state: StateDict, key: str) -> Any:
     """Return one entry of a state; a missing one is refused by its name."""
     if key not in state:
         raise ValueError(f"the state has no {key!r}: it was saved by another strategy, or is incomplete")

@@ -2,13 +2,13 @@
 
 A method overrides `update`, and where it needs them `setup`, `select`, `shared_task`, `task`, `empty_round`,
 `on_arrival` and `on_departure`, and names its state in `saved`; everything about Flower and about whose reply
-counts happens here, and in members.py what happens when clients come and go.
+counts happens here, and in membership.py what happens when clients come and go.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar, get_type_hints
 
 import numpy as np
 from flwr.common import FitIns, FitRes, Parameters, Scalar, parameters_to_ndarrays
@@ -16,19 +16,21 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
+from flexfl.contract import SGD, FitConfig, Rule, metrics
+from strategies.core.decoding import NoExamplesError, read_reply
 from strategies.core.evaluation import ServerEvaluated
-from strategies.core.farewells import Farewells
-from strategies.core.interfaces import EvaluateFn, Task
-from strategies.core.membership import WithMembers
+from strategies.core.instructions import RoundInstructions, Task
+from strategies.core.interfaces import EvaluateFn, Trainer
+from strategies.core.membership import Membership
 from strategies.core.options import Options
-from strategies.core.parameters import FlatParameters, FloatVector, Layout, read_parameters
-from strategies.core.replies import Candidate, Replies, collect, read_reply
-from strategies.core.roster import Roster
-from strategies.core.state import State, Stateful, take
-from strategies.parts.departures import LossTracker
+from strategies.core.parameters import FlatParameters, Layout, read_parameters
+from strategies.core.replies import Replies, Reply
+from strategies.core.report import RoundReport
+from strategies.core.roster import Clients, Roster
+from strategies.core.state import StateDict, Stateful, take
 
 
-class FlexibleStrategy(WithMembers, Stateful, ServerEvaluated):
+class FlexibleStrategy(Stateful, ServerEvaluated):
     """A federated method that handles incomplete, inactive, arriving and departing clients.
 
     Parameters
@@ -40,31 +42,25 @@ class FlexibleStrategy(WithMembers, Stateful, ServerEvaluated):
     evaluate_fn
         Evaluation of the global weights at the server, as in Flower's `FedAvg`.
     options
-        See `Options` and the method's own subclass of it.
+        See `Options` and the method's own subclass of it, `options_type`.
+    trainer
+        Trains where the data are; only methods that ask no client need it.
 
     Attributes
     ----------
     weights
         Global weights in float64, shape (M,); clients get them in the type of `initial_parameters`.
-    rejected
-        Replies of the last round that did not count: name of the client and reason.
-    active
-        Clients whose replies counted in the last round.
-    incomplete
-        How many of them did fewer steps than planned.
-    events
-        Arrivals, departures and decisions of the last round, each with the numbers it rests on.
-    learning_rate
-        Rate of the last round.
-    measured
-        The method's own numbers of the last round, by the name that they get in its record.
+    round, learning_rate
+        The present round and the clients' rate in it.
+    selected
+        Clients that were asked in it.
+    report
+        What it brought.
     """
 
-    options_type: ClassVar[type[Options]] = Options
-    saved: ClassVar[tuple[str, ...]] = ("weights", "round", "learning_rate", "roster", "losses", "departing")
-    reply_arrays: ClassVar[int] = 0  # arrays of the method's own that a client sends after the weights
-    rule: str = "sgd"  # how a client does a local step, see clients/rules/__init__.py
-    client_memory: bool = False  # whether clients remember something, see clients/memory/handshake.py
+    options: Options
+    saved: ClassVar[tuple[str, ...]] = ("weights", "round", "learning_rate", "membership")
+    rule: ClassVar[Rule] = SGD
 
     def __init__(
         self,
@@ -72,26 +68,31 @@ class FlexibleStrategy(WithMembers, Stateful, ServerEvaluated):
         roster: Roster | None = None,
         evaluate_fn: EvaluateFn | None = None,
         options: Options | None = None,
+        trainer: Trainer | None = None,
     ) -> None:
         arrays = parameters_to_ndarrays(initial_parameters)
         self.layout = Layout.of(arrays)
         self.weights: NDArray[np.float64] = self.layout.flatten(arrays).astype(np.float64)
-        self.roster = roster if roster is not None else Roster()
-        self.evaluate_fn = evaluate_fn
-        self.options = options if options is not None else self.options_type()
-        self.losses = LossTracker()
+        self.evaluate_fn, self.trainer = evaluate_fn, trainer
+        self.options = options if options is not None else self.options_type()()
+        self.membership = Membership(roster if roster is not None else Roster(), self.options, self)
         self.round = 0
         self.learning_rate = self.options.learning_rate
-        self.selected: NDArray[np.intp] = np.empty(0, np.intp)
-        self.active: NDArray[np.intp] = np.empty(0, np.intp)
-        self.incomplete = 0
-        self.rejected: list[tuple[str, str]] = []
-        self.events: list[dict[str, Any]] = []
-        self.measured: dict[str, Any] = {}
-        self.departing: list[int] = []
-        self.farewells = Farewells()
+        self.selected: Clients = np.empty(0, np.intp)
+        self.report = RoundReport()
         self._sent = self._pack()
         self.setup()
+
+    @classmethod
+    def options_type(cls) -> type[Options]:
+        """Return the class of the method's options: what it annotates `options` with."""
+        options: type[Options] = get_type_hints(cls)["options"]
+        return options
+
+    @property
+    def roster(self) -> Roster:
+        """The clients, and who of them is a member."""
+        return self.membership.roster
 
     # What a method overrides
 
@@ -106,8 +107,8 @@ class FlexibleStrategy(WithMembers, Stateful, ServerEvaluated):
         """Act on a round without active replies; whether `self.weights` changed. Default: nothing happens."""
         return False
 
-    def select(self, available: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Choose the clients of a round: by the seed, `clients_per_round` of those available, uniformly."""
+    def select(self, available: Clients) -> Clients:
+        """Choose the clients of a round: `clients_per_round` of those available, uniformly, by the seed."""
         count = self.options.clients_per_round or len(available)
         if count >= len(available):
             return available
@@ -127,19 +128,24 @@ class FlexibleStrategy(WithMembers, Stateful, ServerEvaluated):
         """Return what one client gets besides the weights and the shared task; None: nothing."""
         return None
 
-    def decode(self, parameters: Parameters) -> tuple[FloatVector, list[NDArray[Any]]]:
-        """Return the local weights, shape (M,), and the method's own arrays that a client sent.
+    def check_extra(self, extra: list[NDArray[np.floating]]) -> None:
+        """Refuse, by ValueError, vectors of a reply that follow its weights (all are finite already)."""
 
-        Raises
-        ------
-        ValueError
-            There are other arrays than the method expects.
+    def on_arrival(self, client: int) -> None:
+        """Adapt the method's state to a new member with data (it is in the roster already)."""
+
+    def on_departure(self, client: int, keep: bool) -> None:
+        """Adapt the method's state to a departure; `keep`: the client stays in the objective."""
+
+    def leaves_memory(self, client: int) -> bool:
+        """Whether a client that leaves the objective is asked for the state that it keeps."""
+        return False
+
+    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
+        """Take in the state of a client that has left, shape (M,); None: it did not answer.
+
+        This comes after `on_departure`, at the end of the same round and before its `update`.
         """
-        vector, extra = read_parameters(parameters, self.layout)
-        if len(extra) != self.reply_arrays:
-            count = len(self.layout.shapes)
-            raise ValueError(f"{count + len(extra)} arrays where {count + self.reply_arrays} are expected")
-        return vector, extra
 
     # Flower's side
 
@@ -151,18 +157,21 @@ class FlexibleStrategy(WithMembers, Stateful, ServerEvaluated):
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Bring the roster up to date, select clients and tell them what to do."""
-        self._begin(server_round, parameters)
-        available, proxy = self.meet(client_manager)
+        self.round = server_round
+        self._adopt(parameters)
+        available, proxy = self.membership.begin(server_round, client_manager)
+        self.report = RoundReport(events=self.membership.events)
         self.selected = self.select(available)
-        rate = self.options.lr_schedule(
-            self.options.learning_rate, server_round, self.roster.shift, self.options.local_steps
-        )
-        self.learning_rate = float(rate)
-        common = self.shared_task().added_to(FitIns(self._sent, self._config()))
-        asked = [
-            (proxy(client), self._own_task(client).added_to(common)) for client in self.selected.tolist()
-        ]
-        return asked + self.farewells.ask(common, self.roster.accepted, proxy)
+        self.roster.asked[self.selected] = server_round
+        schedule, options = self.options.lr_schedule, self.options
+        rate = schedule(options.learning_rate, server_round, self.roster.shift, options.local_steps)
+        self.learning_rate = self.report.learning_rate = float(rate)
+        shared = self.shared_task()
+        instructions = RoundInstructions(FitIns, self._sent, shared.arrays, self._config(shared))
+        for client in self.selected.tolist():
+            instructions.add(proxy(client), self.own_task(client))
+        self.membership.ask_leaving(instructions, proxy)
+        return instructions
 
     def aggregate_fit(
         self,
@@ -170,30 +179,31 @@ class FlexibleStrategy(WithMembers, Stateful, ServerEvaluated):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Update the global weights from the active replies; without any they stay, as a rule."""
-        if server_round == self.round:
-            results = self.take_leave(server_round, results, self.layout.size)
-        candidates = self._check(server_round, results)
-        replies = collect(candidates, self._sent.vector)
-        self.active = replies.clients
-        self.incomplete = int((replies.steps < replies.planned).sum())
+        """Update the global weights from the active replies; without any they usually stay."""
+        report = self.report
+        if server_round != self.round:  # nobody was asked for it
+            report = self.report = RoundReport(self.learning_rate)
+        else:
+            results, report.rejected = self.membership.take_leave(server_round, results, self.layout.size)
+        replies = self._read(server_round, results)
+        report.active = replies.clients
+        report.incomplete = int((replies.steps < replies.planned).sum())
         if len(replies):
-            self.roster.learn(replies.clients, replies.num_examples)
-            self.losses.update(replies)
+            self.membership.learn(replies)
             self.update(replies)
             self.roster.accept(replies.clients, server_round)
         if len(replies) or (server_round == self.round and self.empty_round()):
             self._sent = self._pack()
-        metrics: dict[str, Scalar] = {"active": len(replies), "rejected": len(self.rejected)}
-        told = np.isfinite(replies.train_loss)
-        if told.any():
-            mean = np.average(replies.train_loss[told], weights=replies.num_examples[told])
-            metrics["train-loss"] = float(mean)
-        return self._sent, metrics
+        told: dict[str, Scalar] = {"active": len(replies), "rejected": len(report.rejected)}
+        known = np.isfinite(replies.train_loss)
+        if known.any():
+            mean = np.average(replies.train_loss[known], weights=replies.num_examples[known])
+            told[metrics.TRAIN_LOSS] = float(mean)
+        return self._sent, told
 
     # Resuming
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from a state: a strategy with the same options then does bit by bit what this one would."""
         if take(state, "weights").shape != self.weights.shape:
             shapes = f"{take(state, 'weights').shape} where {self.weights.shape} are expected"
@@ -203,63 +213,64 @@ class FlexibleStrategy(WithMembers, Stateful, ServerEvaluated):
 
     # Details
 
-    def _begin(self, server_round: int, parameters: Parameters) -> None:
-        self.round = server_round
-        self.events, self.rejected, self.measured = [], [], {}
-        self.active, self.farewells.leaving = np.empty(0, np.intp), []
-        # the server, or a wrapper such as differential privacy, may have changed them
+    def own_task(self, client: int) -> Task | None:
+        """Return what a client gets of its own, with what its rule needs to settle its last reply."""
+        task = self.task(client)
+        if not self.rule.remembers:
+            return task
+        accepted = int(self.roster.accepted[client])
+        if task is None:
+            return Task(last_accepted=accepted)
+        return Task(task.arrays, task.scalars, task.learning_rate, accepted)
+
+    def _adopt(self, parameters: Parameters) -> None:
+        """Take over the weights if the server, or a wrapper such as differential privacy, changed them."""
         if parameters is not self._sent:
             self.weights = read_parameters(parameters, self.layout)[0].astype(np.float64)
             self._sent = self._pack()
 
-    def _own_task(self, client: int) -> Task:
-        task = self.task(client) or Task()
-        if not self.client_memory:
-            return task
-        accepted = int(self.roster.accepted[client])
-        return Task(task.arrays, (*task.config, ("last-accepted", accepted)))
-
-    def _check(self, server_round: int, results: list[tuple[ClientProxy, FitRes]]) -> dict[int, Candidate]:
-        """Keep the active replies; name the others in `rejected`.
+    def _read(self, server_round: int, results: list[tuple[ClientProxy, FitRes]]) -> Replies:
+        """Keep the active replies; the report names the others.
 
         That a client departs is believed whatever its work is worth, unless the reply is late.
         """
         asked = set(self.selected.tolist()) if server_round == self.round else set()
-        candidates: dict[int, Candidate] = {}
+        active: dict[int, Reply] = {}
         for proxy, result in results:
             client = self.roster.find(proxy.cid)
             try:
                 if client is None or client not in asked:
                     raise ValueError("was not asked in this round")
-                if client in candidates:
+                if client in active:
                     raise ValueError("second reply in one round")
-                on_time = result.metrics.get("round", server_round) == server_round
-                if result.metrics.get("departing") and on_time and client not in self.departing:
-                    self.departing.append(client)
-                candidates[client] = read_reply(
-                    client, result, server_round, self.decode, self.work.planned_steps
-                )
+                on_time = result.metrics.get(metrics.ROUND, server_round) == server_round
+                if result.metrics.get(metrics.DEPARTING) and on_time:
+                    self.membership.announce_departure(client)
+                reply = read_reply(client, result, server_round, self.rule, self._sent, self.work)
+                self.check_extra(list(reply.extra))
+                active[client] = reply
             except ValueError as reason:
-                self.rejected.append((proxy.cid, str(reason)))
-        return candidates
+                self.report.rejected.append((proxy.cid, str(reason)))
+                if isinstance(reason, NoExamplesError) and client is not None:
+                    self.membership.learn_data_less(client)
+        origin = self._sent.vector if self.rule.sends == "weights" else None
+        return Replies.collect(active, origin, self.layout.size)
 
     def _pack(self) -> FlatParameters:
         return FlatParameters(self.weights.astype(self.layout.dtype), self.layout)
 
-    def _config(self) -> dict[str, Scalar]:
-        """Return the scalars that all clients of a round get."""
+    def _config(self, shared: Task) -> FitConfig:
+        """Return the scalars for all clients of a round."""
         work = self.work
-        amount: dict[str, Scalar] = (
-            {"local-epochs": work.local_epochs} if work.local_epochs else {"local-steps": work.local_steps}
+        if missing := set(self.rule.scalars) - set(shared.scalars):
+            raise TypeError(f"rule {self.rule.name} needs {sorted(missing)} in the shared task")
+        return FitConfig(
+            round=self.round,
+            learning_rate=self.learning_rate,
+            batch_size=work.batch_size,
+            model_arrays=len(self.layout.shapes),
+            local_steps=0 if work.local_epochs else work.local_steps,
+            local_epochs=work.local_epochs,
+            rule=self.rule.name,
+            own=shared.scalars,
         )
-        rule: dict[str, Scalar] = (
-            {} if self.rule == "sgd" else {"rule": self.rule}
-        )  # SGD needs no client of ours
-        return {
-            "round": self.round,
-            "learning-rate": self.learning_rate,
-            "batch-size": work.batch_size,
-            "model-arrays": len(self.layout.shapes),
-            **amount,
-            **rule,
-        }

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.core.departures import LossTracker
 from strategies.core.roster import Roster
 from strategies.core.state import Stateful
 from strategies.memory.table import extend
-from strategies.parts.departures import LossTracker
 
 
 def abandoning_pays(

@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 import numpy as np
-from flwr.common import EvaluateIns, EvaluateRes, FitIns, Parameters, Scalar
+from flwr.common import EvaluateIns, EvaluateRes, Parameters, Scalar
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
+from flexfl.contract import metrics
+from strategies.core.instructions import RoundInstructions
 from strategies.core.interfaces import AvailabilityManager
 from strategies.core.strategy import FlexibleStrategy
 
 
 class Personalised(FlexibleStrategy):
-    """A method whose clients remember a personal model; the server knows the global one only.
+    """A method whose clients keep a personal model; the server knows the global one only.
 
     A lost reply takes the personal model back to what it was, like everything that clients remember: they
     cannot tell that it was lost. The method itself would allow to keep it, as nobody else depends on it.
     """
 
-    client_memory = True
-
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Ask all members that are visible to evaluate their personal models."""
+        self._adopt(parameters)
         if isinstance(client_manager, AvailabilityManager):
             visible = [(k, client_manager.proxy(k)) for k in client_manager.available(server_round).tolist()]
         else:
             found = ((self.roster.find(name), proxy) for name, proxy in client_manager.all().items())
             visible = sorted(((k, proxy) for k, proxy in found if k is not None), key=lambda pair: pair[0])
-        common = self.shared_task().added_to(FitIns(parameters, self._config()))
-        asked = []
+        shared = self.shared_task()
+        instructions = RoundInstructions(EvaluateIns, self._sent, shared.arrays, self._config(shared))
         for client, proxy in visible:
             if self.roster.member[client] and not self.roster.gone[client]:
-                instruction = self._own_task(client).added_to(common)
-                asked.append((proxy, EvaluateIns(instruction.parameters, instruction.config)))
-        return asked
+                instructions.add(proxy, self.own_task(client))
+        return instructions
 
     def aggregate_evaluate(
         self,
@@ -45,11 +45,11 @@ class Personalised(FlexibleStrategy):
     ) -> tuple[float | None, dict[str, Scalar]]:
         """Mean loss and accuracy over clients, each of which counts alike, and how many they are."""
         told = {
-            proxy.cid: (float(result.loss), float(result.metrics["accuracy"]))
+            proxy.cid: (float(result.loss), float(result.metrics[metrics.ACCURACY]))
             for proxy, result in results
-            if result.num_examples > 0 and isinstance(result.metrics.get("accuracy"), float)
+            if result.num_examples > 0 and isinstance(result.metrics.get(metrics.ACCURACY), float)
         }
         if not told:
             return None, {}
         loss, accuracy = np.mean([told[name] for name in sorted(told)], axis=0).tolist()
-        return loss, {"accuracy": accuracy, "evaluated": len(told)}
+        return loss, {metrics.ACCURACY: accuracy, "evaluated": len(told)}

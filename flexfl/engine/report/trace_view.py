@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from clients.environment import federated_data, make_trace, task_source
-from clients.training import planned_steps
 from flexfl.config import Settings, bind, options_of
+from flexfl.contract.fit import planned_steps
 from flexfl.engine.report.trace_page import HeatMap, page
 from flexfl.engine.report.trace_report import describe, observe
 from flexfl.tasks import PARTITIONS, SIZES, TASKS
@@ -34,12 +34,10 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     """
     trace = make_trace(settings)
     sizes, whose = data_sizes(settings)
-    config = {"local-steps": settings.local_steps, "batch-size": settings.batch_size}
-    if settings.local_epochs:
-        config["local-epochs"] = settings.local_epochs
+    work = (settings.local_steps, settings.local_epochs, settings.batch_size)
     if min(settings.local_steps, settings.batch_size + 1, settings.local_epochs + 1) < 1:
         raise ValueError("local-steps must be at least 1, batch-size and local-epochs at least 0")
-    planned = np.array([planned_steps(config, n) for n in sizes.tolist()], np.int64)
+    planned = np.array([planned_steps(*work, n) for n in sizes.tolist()], np.int64)
     heat = HeatMap(settings.num_clients, settings.num_rounds)
     report = observe(trace, settings.num_rounds, sizes, planned, heat.add)
     title = " ".join(

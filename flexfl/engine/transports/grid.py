@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from flexfl.contract import metrics
 from flexfl.engine.transports.base import (
     ClientFailure,
     EvaluateInstructions,
@@ -35,8 +36,10 @@ from flexfl.engine.transports.flower_compat import (
     recorddict_to_fitres,
     recorddict_to_getpropertiesres,
 )
+from strategies.core.instructions import RoundInstructions
 
 POLL_SECONDS = 0.1
+Contents = dict[int, RecordDict]
 Result = TypeVar("Result")
 
 
@@ -84,7 +87,7 @@ class GridTransport:
         self._online = set(self.grid.get_node_ids())
         unknown = self._online - self._asked
         if unknown:
-            self._meet(sorted(unknown))
+            self._identify(sorted(unknown))
         return np.array(sorted(k for k, node in self.node_of.items() if node in self._online), np.intp)
 
     def proxy(self, client: int) -> ClientProxy:
@@ -97,9 +100,7 @@ class GridTransport:
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
         """Let clients train."""
-        return self._round(
-            server_round, instructions, MessageType.TRAIN, _cached(_pack_fit), _unpack_fit, timeout
-        )
+        return self._round(server_round, instructions, MessageType.TRAIN, _pack_fit, _unpack_fit, timeout)
 
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
@@ -109,7 +110,7 @@ class GridTransport:
             server_round,
             instructions,
             MessageType.EVALUATE,
-            _cached(_pack_evaluate),
+            _pack_evaluate,
             recorddict_to_evaluateres,
             timeout,
         )
@@ -126,7 +127,7 @@ class GridTransport:
         unpack: Callable[[RecordDict], Any],
         timeout: float | None,
     ) -> tuple[list[tuple[ClientProxy, Any]], list[ClientFailure]]:
-        contents = {int(proxy.cid): pack(ins) for proxy, ins in instructions}
+        contents = _packed(instructions, pack)
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
         results: list[tuple[ClientProxy, Any]] = []
         failures: list[ClientFailure] = []
@@ -143,7 +144,7 @@ class GridTransport:
                 results.append((proxies[client], result))
         return results, failures
 
-    def _meet(self, nodes: list[int]) -> None:
+    def _identify(self, nodes: list[int]) -> None:
         """Ask new nodes which client they are."""
         content = getpropertiesins_to_recorddict(GetPropertiesIns({}))
         self._asked.update(nodes)
@@ -152,7 +153,7 @@ class GridTransport:
             if isinstance(reply, str):
                 self._asked.discard(node)  # it may have been too busy; ask again when it is seen again
                 continue
-            client = recorddict_to_getpropertiesres(reply.content).properties.get("client-id")
+            client = recorddict_to_getpropertiesres(reply.content).properties.get(metrics.CLIENT_ID)
             if isinstance(client, int) and 0 <= client < self.num_clients:
                 self.node_of[client] = node
 
@@ -197,13 +198,15 @@ def _pack_evaluate(instruction: EvaluateIns) -> RecordDict:
     return evaluateins_to_recorddict(instruction, keep_input=True)
 
 
-def _cached(pack: Callable[[Any], RecordDict]) -> Callable[[Any], RecordDict]:
-    """Pack an instruction that goes to many clients only once."""
-    packed: dict[int, RecordDict] = {}
-
-    def pack_once(instruction: Any) -> RecordDict:
-        if id(instruction) not in packed:
-            packed[id(instruction)] = pack(instruction)
-        return packed[id(instruction)]
-
-    return pack_once
+def _packed(instructions: Sequence[tuple[ClientProxy, Any]], pack: Callable[[Any], RecordDict]) -> Contents:
+    """Pack instructions, the one that many clients share only once."""
+    own = instructions.own if isinstance(instructions, RoundInstructions) else None
+    contents: Contents = {}
+    common: RecordDict | None = None
+    for proxy, instruction in instructions:
+        if own is None or proxy.cid in own:
+            contents[int(proxy.cid)] = pack(instruction)
+        else:
+            common = pack(instruction) if common is None else common
+            contents[int(proxy.cid)] = common
+    return contents

@@ -20,15 +20,18 @@ from flwr.common import (
     GetPropertiesIns,
     GetPropertiesRes,
     ReconnectIns,
+    Scalar,
     Status,
 )
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
+from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
 from clients.memory.spill import Memories
-from clients.training import Job
+from clients.training import Broadcast, Job
 from clients.virtual import Answers, Scores, VirtualClients
+from flexfl.contract import FitConfig, metrics
 from flexfl.engine.transports.base import (
     ClientFailure,
     EvaluateInstructions,
@@ -37,6 +40,7 @@ from flexfl.engine.transports.base import (
     FitResults,
 )
 from strategies import FlatParameters, Layout
+from strategies.core.instructions import RoundInstructions
 from strategies.core.parameters import read_parameters
 from traces import RoundAvailability
 
@@ -56,7 +60,7 @@ class VirtualTransport(ABC):
     defaults
         Configuration for strategies that send none of their own.
     lost
-        The trace's answer to whose reply of a round gets lost after the work; None: nobody's.
+        Whose reply of a round gets lost after the work, according to the trace; None: nobody's.
     """
 
     def __init__(
@@ -67,24 +71,24 @@ class VirtualTransport(ABC):
         lost: Callable[[int], NDArray[np.bool_]] | None = None,
     ) -> None:
         self.initial, self.availability, self.defaults = initial, availability, dict(defaults)
-        self.memories: dict[int, Any] = {}  # what `keep` returned for each client that remembers something
+        self.memories: dict[int, Any] = {}  # what `store` returned for each client that remembers something
         self.lost = lost
         self.seconds: Mapping[str, float] = {}
 
     @abstractmethod
-    def run(self, weights: NDArray[Any], jobs: list[Job]) -> Iterable[Answers]:
-        """Have the jobs done, all from the same weights, shape (M,).
+    def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterable[Answers]:
+        """Have clients train, all from the same weights.
 
-        When it returns, they are on their way; what it returns waits for the answers.
+        When it returns, they are at work; iterating over what it returns waits for the answers.
         """
 
     @abstractmethod
-    def run_evaluation(self, weights: NDArray[Any], jobs: list[Job]) -> Iterable[Scores]:
-        """Have clients evaluate, all of them the same weights, shape (M,), or what they make of them."""
+    def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> Iterable[Scores]:
+        """Have clients evaluate, all of them the same weights, or what they make of them."""
 
     @abstractmethod
-    def keep(self, client: int, memory: Memory) -> Any:
-        """Put away what a client remembers; what this returns is in the client's next job."""
+    def store(self, client: int, memory: Memory) -> Any:
+        """Store what a client remembers; the client's next job carries what this returns."""
 
     @property
     def layout(self) -> Layout:
@@ -109,23 +113,23 @@ class VirtualTransport(ABC):
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
         results: FitResults = []
         failures: list[ClientFailure] = []
-        for weights, jobs in self._jobs(server_round, instructions, completion):
-            waiting = iter(self.run(weights, jobs))
+        for broadcast, jobs in self._jobs(server_round, instructions, completion):
+            waiting = iter(self.run(broadcast, jobs))
             phases.end("broadcast")
             for answers in waiting:
                 phases.end("train")
                 failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
-                for vector, (client, extra, metrics, n), memory in zip(
-                    answers.vectors, answers.updates, answers.memories, strict=True
-                ):
-                    if memory is not None:
-                        self.memories[client] = self.keep(client, memory)
+                for vector, update in zip(answers.vectors, answers.updates, strict=True):
+                    client = update.client
+                    if update.memory is not None:
+                        self.memories[client] = self.store(client, update.memory)
                     if lost[client]:  # the client has done its work and cannot know
                         failures.append(ClientFailure(str(client), "reply lost"))
                         continue
                     layout = self.layout if len(vector) else NO_WEIGHTS
-                    parameters = FlatParameters(vector, layout, extra)
-                    results.append((proxies[client], FitRes(OK, parameters, n, dict(metrics))))
+                    parameters = FlatParameters(vector, layout, update.extra)
+                    result = FitRes(OK, parameters, update.num_examples, dict(update.metrics))
+                    results.append((proxies[client], result))
                 phases.end("collect")
         self.seconds = phases.seconds
         return results, failures
@@ -138,11 +142,12 @@ class VirtualTransport(ABC):
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
         results: EvaluateResults = []
         failures: list[ClientFailure] = []
-        for weights, jobs in self._jobs(server_round, instructions, completion):
-            for answers in self.run_evaluation(weights, jobs):
+        for broadcast, jobs in self._jobs(server_round, instructions, completion):
+            for answers in self.run_evaluation(broadcast, jobs):
                 failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
                 for client, loss, n, accuracy in answers.scores:
-                    results.append((proxies[client], EvaluateRes(OK, loss, n, {"accuracy": accuracy})))
+                    told: dict[str, Scalar] = {metrics.ACCURACY: accuracy}
+                    results.append((proxies[client], EvaluateRes(OK, loss, n, told)))
         return results, failures
 
     def _jobs(
@@ -150,21 +155,37 @@ class VirtualTransport(ABC):
         server_round: int,
         instructions: FitInstructions | EvaluateInstructions,
         completion: NDArray[np.floating[Any]],
-    ) -> Iterable[tuple[NDArray[Any], list[Job]]]:
+    ) -> Iterable[tuple[Broadcast, list[Job]]]:
         """Turn instructions into jobs, those with the same weights together."""
-        read: dict[int, tuple[NDArray[Any], list[NDArray[Any]], dict[str, Any]]] = {}
-        groups: dict[int, tuple[NDArray[Any], list[Job]]] = {}
+        if not isinstance(instructions, RoundInstructions):
+            yield from self._stock_jobs(server_round, instructions, completion)
+            return
+        jobs = []
+        for proxy, _ in instructions:
+            client, task = int(proxy.cid), instructions.own.get(proxy.cid)
+            config = instructions.config if task is None else task.added_to(instructions.config)
+            own = () if task is None else task.arrays
+            jobs.append(Job(client, own, config, float(completion[client]), self.memories.get(client)))
+        yield Broadcast(instructions.weights.vector, instructions.shared), jobs
+
+    def _stock_jobs(
+        self,
+        server_round: int,
+        instructions: FitInstructions | EvaluateInstructions,
+        completion: NDArray[np.floating[Any]],
+    ) -> Iterable[tuple[Broadcast, list[Job]]]:
+        """Do the same for a strategy of Flower's own, which usually sends one `Parameters` object to all."""
+        groups: dict[int, tuple[Broadcast, list[NDArray[Any]], list[Job]]] = {}
         for proxy, instruction in instructions:
-            if id(instruction) not in read:  # one object for all clients, as a rule
-                config = {**self.defaults, "round": server_round, **instruction.config}
-                read[id(instruction)] = (*read_parameters(instruction.parameters, self.layout), config)
-            weights, arrays, config = read[id(instruction)]
+            key = id(instruction.parameters)
+            if key not in groups:
+                weights, arrays = read_parameters(instruction.parameters, self.layout)
+                groups[key] = Broadcast(weights), arrays, []
+            _, arrays, jobs = groups[key]
+            config = FitConfig.from_wire({**self.defaults, "round": server_round, **instruction.config})
             client = int(proxy.cid)
-            _, jobs = groups.setdefault(id(weights), (weights, []))
-            leaves = config.get("rule") == "farewell"  # that is no work, and the trace has let it go already
-            done = 1.0 if leaves else float(completion[client])
-            jobs.append(Job(client, arrays, config, done, self.memories.get(client)))
-        return groups.values()
+            jobs.append(Job(client, arrays, config, float(completion[client]), self.memories.get(client)))
+        yield from ((broadcast, jobs) for broadcast, _, jobs in groups.values())
 
     @abstractmethod
     def close(self) -> None:
@@ -186,32 +207,39 @@ class _Phases:
 
 
 class InlineTransport(VirtualTransport):
-    """Plays all clients in this process, one after the other: for tests, debugging and machines without Ray.
+    """Simulates all clients in this process: for tests, debugging and machines without Ray.
 
     Parameters
     ----------
-    clients
-        Who plays them.
+    environment
+        The clients' data and model.
     initial, availability, defaults, lost
         See `VirtualTransport`.
     """
 
-    def __init__(self, clients: VirtualClients, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.clients = clients
-        self.put_away = Memories()
+    def __init__(
+        self,
+        environment: ClientEnvironment,
+        initial: FlatParameters,
+        availability: Callable[[int], RoundAvailability],
+        defaults: Mapping[str, Any],
+        lost: Callable[[int], NDArray[np.bool_]] | None = None,
+    ) -> None:
+        super().__init__(initial, availability, defaults, lost)
+        self.clients = VirtualClients(environment)
+        self.stored = Memories()
 
-    def keep(self, client: int, memory: Memory) -> Any:
-        """Put away what a client remembers: in RAM, or in a file."""
-        return self.put_away.keep(client, memory)
+    def store(self, client: int, memory: Memory) -> Any:
+        """Store what a client remembers: in RAM, or in a file."""
+        return self.stored.store(client, memory)
 
-    def run(self, weights: NDArray[Any], jobs: list[Job]) -> Iterator[Answers]:
-        """Have the jobs done, in this process."""
-        yield self.clients.fit(weights, jobs)
+    def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
+        """Have clients train, in this process."""
+        yield self.clients.fit(broadcast, jobs)
 
-    def run_evaluation(self, weights: NDArray[Any], jobs: list[Job]) -> list[Scores]:
+    def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> list[Scores]:
         """Have clients evaluate, one after the other."""
-        return [self.clients.evaluate(weights, jobs)]
+        return [self.clients.evaluate(broadcast, jobs)]
 
     def close(self) -> None:
         """Nothing is held."""
@@ -236,7 +264,7 @@ class VirtualProxy(ClientProxy):
         self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
     ) -> GetPropertiesRes:
         """Its index, as `client-id`."""
-        return GetPropertiesRes(OK, {"client-id": int(self.cid)})
+        return GetPropertiesRes(OK, {metrics.CLIENT_ID: int(self.cid)})
 
     def get_parameters(
         self, ins: GetParametersIns, timeout: float | None, group_id: int | None

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
-Config = Mapping[str, Any]
+from flexfl.contract import FitConfig
+
 Rate = float | Tensor  # of all clients, or of each, shape (..., 1)
 Change = Callable[[Tensor], object]
 
 Oracle = Callable[[Tensor], Tensor]
 """Weights (..., M) -> gradient (..., M), overwritten by the next call.
 
-An oracle may also have `descend(y, rate, besides)`, see the function of that name, if it knows a faster way.
+An oracle may also have `descend(y, rate, besides)`, see the function of that name, if it has a faster way.
 """
 
 
@@ -50,6 +50,11 @@ def subtract(y: Tensor, vector: Tensor, factor: Rate) -> None:
         y.sub_(vector, alpha=factor)
 
 
+def no_fisher(at: Tensor) -> Tensor:
+    """Stand in where a client has no way to compute Fisher information."""
+    raise ValueError("this client cannot compute Fisher information")
+
+
 class SGD:
     """Plain stochastic gradient descent: y -= eta g(y) (Ruan et al., eq. 1), and the base of the other rules.
 
@@ -60,23 +65,24 @@ class SGD:
     arrays
         What the method sent after the weights, each of shape (..., M), or (M,) where it is the same for all.
     config
-        The scalars of the task.
+        The task; of the method's own scalars in `config.own`, those that its `Rule` names are there.
     state
         What the client remembers of its last accepted round, by name; empty at first. Each of shape (..., M)
         or (..., 1); a rule changes them in place.
-
-    Attributes
-    ----------
     fisher
-        Diagonal of the Fisher information at weights (..., M) on the client's data; there if `needs_fisher`.
+        Diagonal of the Fisher information at weights (..., M) on the client's data.
     """
 
-    fisher: Oracle
-
     def __init__(
-        self, weights: Tensor, arrays: Sequence[Tensor], config: Config, state: Mapping[str, Tensor]
+        self,
+        weights: Tensor,
+        arrays: Sequence[Tensor],
+        config: FitConfig,
+        state: Mapping[str, Tensor],
+        fisher: Oracle = no_fisher,
     ) -> None:
-        self.weights, self.arrays, self.config, self.state = weights, list(arrays), config, dict(state)
+        self.weights, self.arrays, self.state = weights, list(arrays), dict(state)
+        self.config, self.fisher = config, fisher
         self._all: tuple[Tensor, list[Tensor], dict[str, Tensor]] | None = None
 
     def narrow(self, count: int) -> None:
@@ -94,13 +100,8 @@ class SGD:
             (self.weights, self.arrays, self.state), self._all = self._all, None
 
     @property
-    def needs_fisher(self) -> bool:
-        """Whether the rule calls `fisher`."""
-        return False
-
-    @property
     def sends_weights(self) -> bool:
-        """Whether the local weights are sent; else `upload` returns all that is."""
+        """Whether the local weights are sent; otherwise `upload` returns all that is."""
         return True
 
     @classmethod
@@ -115,14 +116,23 @@ class SGD:
     def upload(self, y: Tensor, steps: Rate, rate: Rate) -> Sequence[Tensor | list[Tensor]]:
         """Return the method's own arrays that follow the local weights `y` after `steps` steps.
 
-        Where the length of an array differs between clients, it is a list with one tensor a client.
+        Where the length of an array differs between clients, it is a list with one tensor per client.
         """
         return []
 
     def personal(self) -> Tensor:
-        """Return the weights that suit this client best, shape (..., M): the global ones, as a rule."""
+        """Return the weights that suit this client best, shape (..., M): the global ones by default."""
         return self.weights
 
     def remember(self, y: Tensor, steps: Rate, rate: Rate) -> dict[str, Tensor]:
         """Return the state after this round, should the reply be accepted."""
         return self.state
+
+
+class VectorUpload(SGD):
+    """Base of the rules that send one vector, shape (..., M), in place of the weights."""
+
+    @property
+    def sends_weights(self) -> bool:
+        """Whether the local weights are sent; otherwise `upload` returns all that is."""
+        return False

@@ -72,6 +72,11 @@ class LossTracker(Stateful):
             if math.isfinite(final):
                 self.lowest[client] = min(final, self.lowest.get(client, np.inf))
 
+    def forget(self, client: int) -> None:
+        """Forget a client: should it come back, it is new."""
+        self.mean.pop(client, None)
+        self.lowest.pop(client, None)
+
     def gamma(self, client: int) -> float | None:
         """Gamma_l of a client; None if it never reported a loss."""
         if client not in self.mean:

@@ -1,7 +1,7 @@
-"""Ternary vectors: what EFL makes of an update, and how it is sent.
+"""Ternary vectors: how EFL compresses an update, and how it is sent.
 
 Ma et al., EFL, Algorithm 2, which follows Sattler et al. 2019, "Robust and Communication-Efficient Federated
-Learning from Non-IID Data". The client's side, for torch and with the packing, is clients/rules/ternary.py.
+Learning from Non-IID Data". The same compression for torch's tensors is in clients/rules/ternary.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 TIES = ("exact", "paper", "mean")
 ROUNDINGS = ("floor", "ceil")
-HEAD = 8  # bytes of the magnitude, a little-endian float64
+HEADER = 8  # bytes of the magnitude, a little-endian float64
 
 
 def kept(size: int, sparsity: float, rounding: str = "floor") -> int:
-    """k = max(floor(n q), 1) of n entries, or the next integer above, as STC's code has it (`ceil`).
+    """k = max(floor(n q), 1) of n entries, or the next integer above, as in STC's code (`ceil`).
 
     100 * 0.29 means 29, though it is less in floating point.
     """
@@ -58,28 +58,40 @@ def ternary(vector: NDArray[np.float64], k: int, ties: str = "exact") -> NDArray
     return np.where(mask, magnitude * np.sign(vector), 0.0)
 
 
-def unpack(packed: NDArray[Any], size: int) -> NDArray[np.float64]:
-    """Decode a packed ternary vector: the magnitude, a bit an entry (kept?), a bit a kept entry (positive?).
+def pack(vector: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
+    """Encode a ternary vector: the magnitude, a bit per entry (kept?), a bit per kept entry (positive?).
 
     Parameters
     ----------
-    packed
+    vector
+        0, mu and -mu, shape (M,).
+
+    Returns
+    -------
+    NDArray
         Bytes, shape (B,) of uint8; both bit strings are filled up with zeros to whole bytes.
-    size
-        M.
+    """
+    values = vector[vector != 0]
+    magnitude = np.array([abs(values[0]) if len(values) else 0.0], "<f8")
+    parts = (magnitude.view(np.uint8), np.packbits(vector != 0), np.packbits(values > 0))
+    return np.concatenate(parts)
+
+
+def unpack(packed: NDArray[Any], size: int) -> NDArray[np.float64]:
+    """Decode what `pack` made of a vector of `size` entries.
 
     Raises
     ------
     ValueError
         The length or the magnitude is impossible.
     """
-    signs_at = HEAD + -(-size // 8)
+    signs_at = HEADER + -(-size // 8)
     if len(packed) < signs_at:
         raise ValueError(f"packed update of {len(packed)} bytes where at least {signs_at} are expected")
-    magnitude = float(np.frombuffer(packed[:HEAD].tobytes(), "<f8")[0])
+    magnitude = float(np.frombuffer(packed[:HEADER].tobytes(), "<f8")[0])
     if not 0 <= magnitude < math.inf:
         raise ValueError(f"packed update with magnitude {magnitude}")
-    bits = np.unpackbits(packed[HEAD:signs_at])
+    bits = np.unpackbits(packed[HEADER:signs_at])
     mask = bits[:size].astype(bool)
     count = int(mask.sum())
     expected = signs_at + -(-count // 8)

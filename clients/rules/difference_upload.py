@@ -1,0 +1,30 @@
+"""FedLaAvg at the client, where the clients keep their latest updates."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from clients.rules.base import Rate, VectorUpload
+
+
+class DifferenceUpload(VectorUpload):
+    """u_i^new - u_i^old is sent (Yan et al. 2020, Algorithm 2); the local steps are those of SGD.
+
+    u_i = a (y - w), with `normalize` a (y - w) / s_i, by a factor a that the server sends: an array of shape
+    (..., 1). A client without memory has u_i^old = 0.
+    """
+
+    def upload(self, y: Tensor, steps: Rate, rate: Rate) -> list[Tensor]:
+        """Return the difference to what was sent in the last accepted round."""
+        u = self._latest(y, steps)
+        if "latest" in self.state:
+            u -= self.state["latest"]
+        return [u]
+
+    def remember(self, y: Tensor, steps: Rate, rate: Rate) -> dict[str, Tensor]:
+        """Return u_i."""
+        return {"latest": self._latest(y, steps)}
+
+    def _latest(self, y: Tensor, steps: Rate) -> Tensor:
+        change = (y - self.weights).mul_(self.arrays[0])
+        return change / steps if self.config.own["normalize"] else change

@@ -1,0 +1,40 @@
+"""pFedMe at the client: a model of its own, tied to the local one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clients.rules.base import SGD, Oracle, Rate
+
+
+class PFedMe(SGD):
+    """A personal theta, tied to the local w_i (T Dinh et al. 2020, Algorithm 1).
+
+        theta -= plr (grad f(theta) + lambda (theta - w_i)),    K times
+        w_i   -= eta lambda (w_i - theta)
+
+    with plr = `personal-rate`, lambda = `penalty`, K = `inner-steps`. The first K steps of a round begin at
+    w, the others at the theta before (`start` = warm) or at w_i (`start` = w).
+
+    State: theta, shape (..., M).
+    """
+
+    fresh = True  # no step of this round has been done
+
+    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
+        """Do one local round: change `y` and theta."""
+        own = self.config.own
+        penalty, personal_rate = float(own["penalty"]), float(own["personal-rate"])
+        if self.fresh or own["start"] == "w":
+            self.state.setdefault("theta", torch.empty_like(y)).copy_(y)  # in the first step y is w
+            self.fresh = False
+        theta = self.state["theta"]
+        for _ in range(int(own["inner-steps"])):
+            pull = (theta - y).mul_(penalty)
+            theta.sub_(pull.add_(gradient(theta)), alpha=personal_rate)
+        y.lerp_(theta, rate * penalty)
+
+    def personal(self) -> Tensor:
+        """Return theta; w before the first participation."""
+        return self.state.get("theta", self.weights)

@@ -1,0 +1,10 @@
+"""What server and client agree on: the task of a round, the rules of local training, and the reply.
+
+NumPy and the standard library only, so that a client on a small device can use it.
+"""
+
+from flexfl.contract import metrics, ternary
+from flexfl.contract.fit import FitConfig, Scalar
+from flexfl.contract.rule import CORRECTED, SGD, Rule
+
+__all__ = ["CORRECTED", "SGD", "FitConfig", "Rule", "Scalar", "metrics", "ternary"]

@@ -1,0 +1,86 @@
+"""Arrays in a file without a name, where they do not fit into memory.
+
+The file vanishes with the process. It is written with `pwrite`, not through a mapping: a full disk is then an
+error with a name, not a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class SpillFile:
+    """A file that takes arrays at any position.
+
+    Parameters
+    ----------
+    what
+        What is stored, for messages.
+    folder
+        Where the file lies; it is made if it is missing. Default: the system's temporary folder.
+    remedy
+        What a user does if that folder is full.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be written to.
+    """
+
+    def __init__(self, what: str, folder: str = "", remedy: str = "set TMPDIR") -> None:
+        self._what, self._remedy = what, remedy
+        self._folder = folder or tempfile.gettempdir()
+        os.makedirs(self._folder, exist_ok=True)
+        self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115, lives as long as this object
+
+    def write(self, array: NDArray[Any], start: int) -> int:
+        """Write an array at byte `start`; return where it ends.
+
+        Raises
+        ------
+        OSError
+            The disk is full.
+        """
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        try:
+            while content:
+                done = os.pwrite(self._file.fileno(), content, start)
+                content, start = content[done:], start + done
+        except OSError as error:
+            message = f"{error.strerror} while storing {self._what}; free space or {self._remedy}"
+            raise OSError(error.errno, message, self._folder) from error
+        return start
+
+    def read(self, dtype: np.dtype[Any], shape: tuple[int, ...], start: int) -> NDArray[Any]:
+        """Read the array that was written at byte `start`.
+
+        Raises
+        ------
+        OSError
+            The file ends before the array.
+        """
+        array = np.empty(shape, dtype)
+        room = array.reshape(-1).view(np.uint8).data
+        while room:
+            done = os.preadv(self._file.fileno(), [room], start)
+            if not done:
+                raise OSError(f"the file of {self._what} has been cut off")
+            room, start = room[done:], start + done
+        return array
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def view(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return a read-only view of the beginning of the file.
+
+        It is mapped anew each time: pages of a mapping that stays would count as memory of this process.
+        """
+        return np.memmap(self._file, dtype, "r", shape=shape)

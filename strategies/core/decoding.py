@@ -1,0 +1,168 @@
+"""Which replies count, and what they say.
+
+An *active* reply belongs to the current round, comes from a client that was asked, reports at least one step
+and one example, and carries finite weights of the right shapes. Any other is treated exactly as if nothing
+had come, and is named with its reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.common import Code, FitRes, Parameters
+from numpy.typing import NDArray
+
+from flexfl.contract import Rule, metrics, ternary
+from strategies.core.options import Options
+from strategies.core.parameters import FlatParameters, FloatVector, read_arrays, read_parameters
+from strategies.core.replies import Reply
+
+MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
+MAX_WEIGHT = 1e18  # more is a diverged client; sums of such weights stay finite in float32
+
+
+class NoExamplesError(ValueError):
+    """The client reports that it has no data."""
+
+
+def read_reply(
+    client: int, result: FitRes, server_round: int, rule: Rule, sent: FlatParameters, work: Options
+) -> Reply:
+    """Check and decode one reply.
+
+    Parameters
+    ----------
+    client
+        Index of the client that sent it.
+    result
+        What it sent.
+    server_round
+        The current round.
+    rule
+        What it was to send.
+    sent
+        The global weights that it got.
+    work
+        What it was asked to do.
+
+    Raises
+    ------
+    ValueError
+        The reply is not active; the message is the reason.
+    """
+    check_in_time(result, server_round)
+    told = result.metrics
+    n = result.num_examples
+    if not isinstance(n, int) or not 0 <= n <= MAX_EXAMPLES:
+        raise ValueError(f"impossible number of examples {n!r}")
+    if n == 0:
+        raise NoExamplesError("no examples")
+    planned = work.planned_steps(n)
+    steps = told.get(metrics.STEPS, planned)
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 0 <= steps <= planned:
+        raise ValueError(f"impossible number of steps {steps!r} of {planned}")
+    if steps == 0:
+        raise ValueError("no local steps")
+    vector, extra = decode(result.parameters, rule, sent)
+    losses = _loss(told, metrics.TRAIN_LOSS), _loss(told, metrics.FINAL_LOSS)
+    return Reply(client, vector, steps, planned, n, *losses, extra, told.get(metrics.RESYNC) is True)
+
+
+def check_in_time(result: FitRes, server_round: int) -> None:
+    """Raise ValueError if the client failed, or answers another round."""
+    if result.status.code != Code.OK:
+        raise ValueError(result.status.message or f"status {result.status.code.name}")
+    if result.metrics.get(metrics.ROUND, server_round) != server_round:
+        raise ValueError(f"late reply of round {result.metrics[metrics.ROUND]!r}")
+
+
+def decode(
+    parameters: Parameters, rule: Rule, sent: FlatParameters
+) -> tuple[FloatVector, list[NDArray[Any]]]:
+    """Read what a client of this rule sends.
+
+    Parameters
+    ----------
+    parameters
+        What came.
+    rule
+        Says what it should be. Where updates are packed, a client of another kind may send weights.
+    sent
+        The global weights that the client started from.
+
+    Returns
+    -------
+    vector, extra
+        Local weights if `rule.sends` is `weights`, else what is sent in their place, shape (M,); and the
+        vectors that follow.
+
+    Raises
+    ------
+    ValueError
+        It is something else, not finite, or too large; the message says what.
+    """
+    size, count = len(sent.vector), len(sent.layout.shapes)
+    if rule.sends == "vector":
+        return read_vector(parameters, size), []
+    if rule.sends == "weights":
+        vector, extra = read_parameters(parameters, sent.layout)
+        _check_range(vector)
+    else:
+        arrays = read_arrays(parameters)
+        if arrays and arrays[0].dtype == np.uint8 and arrays[0].ndim == 1:
+            vector, extra, count = ternary.unpack(arrays[0], size), arrays[1:], 1
+            _check_range(vector)
+        else:
+            weights, extra = sent.layout.flatten(arrays[:count]), arrays[count:]
+            _check_range(weights)
+            vector = np.subtract(weights, sent.vector, dtype=np.float64)
+    if len(extra) not in (0, rule.extra):
+        expected = f"{count} or {count + rule.extra}" if rule.extra else str(count)
+        raise ValueError(f"{count + len(extra)} arrays where {expected} are expected")
+    for array in extra:
+        if array.shape != (size,) or array.dtype.kind != "f":
+            raise ValueError(f"an array of shape {array.shape} and type {array.dtype} after the weights")
+        _check_range(array)
+    return vector, extra
+
+
+def read_vector(parameters: Parameters, size: int) -> FloatVector:
+    """Return the only array, shape (M,), of a client that sends something else than its weights.
+
+    Raises
+    ------
+    ValueError
+        Something else was sent.
+    """
+    arrays = read_arrays(parameters)
+    shapes = [array.shape for array in arrays]
+    if shapes != [(size,)]:
+        expected = f"one of ({size},) is expected; memory=client needs the clients of flexfl"
+        raise ValueError(f"arrays of shapes {shapes} where {expected}")
+    _check_range(arrays[0])
+    return arrays[0]
+
+
+def _check_range(array: NDArray[Any]) -> None:
+    """Refuse what is not floating point, NaN, infinities, and numbers with which a sum could overflow."""
+    if array.dtype.kind != "f":
+        raise ValueError(f"weights of type {array.dtype}")
+    if not array.size or float(np.vdot(array, array)) < MAX_WEIGHT**2:  # False for NaN
+        return
+    low, high = float(array.min()), float(array.max())  # NaN if any is
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError("weights are not finite")
+    if max(-low, high) > MAX_WEIGHT:
+        raise ValueError(f"weights as large as {max(-low, high):.1e}")
+
+
+def _loss(told: Mapping[str, Any], key: str) -> float:
+    """Return a loss that a client may or may not report."""
+    value = told.get(key)
+    try:
+        return float(value) if isinstance(value, int | float) else float("nan")
+    except OverflowError:  # an integer beyond the floats
+        return float("nan")

@@ -1,0 +1,37 @@
+"""What a round brought, as the strategy saw it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass
+class RoundReport:
+    """The outcome of one round, complete when `aggregate_fit` has returned.
+
+    Attributes
+    ----------
+    learning_rate
+        The clients' rate.
+    active
+        Clients whose replies counted, in ascending order.
+    incomplete
+        How many of them did fewer steps than planned.
+    rejected
+        Replies that did not count: name of the client and reason.
+    events
+        Arrivals, departures and decisions, each with the numbers it rests on.
+    measured
+        The method's own numbers, by the names that they get in the round's record.
+    """
+
+    learning_rate: float = 0.0
+    active: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
+    incomplete: int = 0
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    measured: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,81 @@
+"""One vector for each client, all of which sum to zero: the corrections of MimiC, FedGATE and VRL-SGD.
+
+The optimum is not shifted as long as the vectors of all members sum to zero. A client that leaves the
+objective therefore passes its vector on to the others in equal parts: without that, theirs would sum to minus
+its vector for ever, a bias towards the client that left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.core.parameters import Layout
+from strategies.core.replies import Replies
+from strategies.core.roster import Clients
+from strategies.core.state import Stateful
+from strategies.memory.table import ALL, ClientTable, TableOptions, Vectors
+
+Vector = NDArray[np.float64]
+
+
+class ZeroSumTable(Stateful):
+    """A table whose vectors sum to zero over all members with data, whoever arrives and departs.
+
+    What departed clients passed on is one vector H, added to every row when it is read: a departure costs M
+    numbers, not N x M.
+
+    Parameters
+    ----------
+    layout
+        Layout of the weights, which gives M.
+    options
+        Type of the numbers and where they are kept.
+
+    Attributes
+    ----------
+    table
+        The vectors less H.
+    handed_over
+        H, shape (M,).
+    """
+
+    saved: ClassVar[tuple[str, ...]] = ("table", "handed_over")
+
+    def __init__(self, layout: Layout, options: TableOptions) -> None:
+        self.table = ClientTable(layout, options)
+        self.handed_over: Vector = np.zeros(layout.size)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether all vectors still are zero."""
+        return not len(self.table) and not self.handed_over.any()
+
+    def read(self, clients: Clients, columns: slice = ALL) -> Vector:
+        """Vectors of some members, shape (K, columns)."""
+        vectors: Vector = self.table.read(clients, columns) + self.handed_over[columns]
+        return vectors
+
+    def blocks(self, replies: Replies) -> Iterator[tuple[slice, Vector, Vectors]]:
+        """See `ClientTable.blocks`."""
+        shifted = bool(self.handed_over.any())
+        for columns, deltas, vectors in self.table.blocks(replies):
+            if shifted:
+                vectors += self.handed_over[columns]
+            yield columns, deltas, vectors
+            if shifted:
+                vectors -= self.handed_over[columns]
+
+    def arrive(self, client: int) -> None:
+        """Start a new member with zeros, which keeps the sum."""
+        if self.handed_over.any():
+            self.table.write(np.array([client]), -self.handed_over[None])
+
+    def depart(self, client: int, remaining: int) -> None:
+        """Pass the vector of a client on to the `remaining` ones; without any, all is forgotten."""
+        (vector,) = self.read(np.array([client]))
+        self.table.drop(client)
+        self.handed_over = self.handed_over + vector / remaining if remaining else np.zeros_like(vector)

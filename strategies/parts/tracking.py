@@ -1,0 +1,41 @@
+"""Gradient tracking: clients take local steps along g(y) - delta_j, where all delta_j sum to zero."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from flexfl.contract import CORRECTED
+from strategies.core.instructions import Task
+from strategies.core.strategy import FlexibleStrategy
+from strategies.memory.table import TableOptions
+from strategies.memory.zero_sum import ZeroSumTable
+
+
+class GradientTracking(FlexibleStrategy):
+    """Base of FedGATE and VRL-SGD: the server keeps the delta_j and sends each client its -delta_j."""
+
+    options: TableOptions
+    rule = CORRECTED
+    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "tracked")
+
+    def setup(self) -> None:
+        """Start with delta_j = 0."""
+        self.tracked = ZeroSumTable(self.layout, self.options)  # delta_j
+
+    def task(self, client: int) -> Task | None:
+        """Return -delta_j; nothing while all are zero."""
+        if self.tracked.is_zero:
+            return None
+        (delta,) = self.tracked.read(np.array([client]))
+        return Task(arrays=((-delta).astype(self.layout.dtype),))
+
+    def on_arrival(self, client: int) -> None:
+        """Start a new member with delta_l = 0, which keeps the sum."""
+        self.tracked.arrive(client)
+
+    def on_departure(self, client: int, keep: bool) -> None:
+        """Pass delta_l on to the others in equal parts, unless the client stays in the objective."""
+        if not keep:
+            self.tracked.depart(client, self.roster.num_contributors)
