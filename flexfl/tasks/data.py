@@ -100,13 +100,13 @@ def require_holdout(share: float) -> None:
 
 @dataclass(frozen=True)
 class PartitionedData:
-    """A pool of examples, and which of them belong to which client.
+    """A data set's training split, and which of them belong to which client.
 
     The division is kept as one index array with offsets, so a client costs a few numbers.
     Client k's examples are ``order[offsets[k]:offsets[k + 1]]``, the training ones first.
     """
 
-    pool: Examples
+    train: Examples
     test: Examples
     num_classes: int
     order: NDArray[np.intp]
@@ -117,23 +117,23 @@ class PartitionedData:
     @classmethod
     def divide(
         cls,
-        pool: Examples,
+        train: Examples,
         test: Examples,
         num_classes: int,
         parts: list[NDArray[np.intp]],
         holdout_share: float,
         seed: int,
     ) -> "PartitionedData":
-        """Give every client its part of the pool, and hold a share of each part out.
+        """Give every client its part, and hold a share of each part out.
 
         Parameters
         ----------
-        pool, test : Examples
+        train, test : Examples
             The examples to divide, and those that belong to no client.
         num_classes : int
             Number of classes.
         parts : list of ndarray of intp
-            Rows of the pool for each client, disjoint.
+            Rows of `train` for each client, disjoint.
         holdout_share : float
             Share of its examples that each client holds out, in [0, 1).
         seed : int
@@ -152,12 +152,12 @@ class PartitionedData:
             keys = np.random.default_rng([seed, *b"holdout"]).random(len(order))
             order = order[np.lexsort((keys, np.repeat(np.arange(len(parts)), totals)))]
         offsets = np.concatenate([[0], np.cumsum(totals)])
-        return cls(pool, test, num_classes, order, offsets, sizes, holdout_share)
+        return cls(train, test, num_classes, order, offsets, sizes, holdout_share)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""
-        return self.pool[0].shape[1:]
+        return self.train[0].shape[1:]
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
         """Return fresh, writable copies of a client's training examples."""
@@ -174,10 +174,10 @@ class PartitionedData:
         return self._take(np.concatenate([self.order[:0], *parts]))
 
     def train_rows(self, client: int) -> NDArray[np.intp]:
-        """Return the rows of the pool that are a client's training examples."""
+        """Return the rows of `train` that are a client's training examples."""
         start = self.offsets[client]
         return self.order[start : start + self.sizes[client]]
 
     def _take(self, rows: NDArray[np.intp]) -> Examples:
-        x, y = self.pool
+        x, y = self.train
         return x[rows], y[rows]

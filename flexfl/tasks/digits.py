@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from flexfl.tasks.pool import Pool, PoolTask
+from flexfl.tasks.dataset import Dataset, DatasetTask
 
 TEST_SHARE = 0.2
 
 
-def digits() -> PoolTask:
+def digits() -> DatasetTask:
     """8x8 handwritten digits that come with scikit-learn: 1797 images, no download.
 
     Pixels are scaled from 0..16 to 0..1; the input shape is (1, 8, 8). A fifth of every class is the
@@ -15,17 +15,17 @@ def digits() -> PoolTask:
 
     Returns
     -------
-    PoolTask
+    DatasetTask
         The task.
 
     References
     ----------
     Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998.
     """
-    return PoolTask("digits", _load)
+    return DatasetTask("digits", _load)
 
 
-def _load() -> Pool:
+def _load() -> Dataset:
     from sklearn.datasets import load_digits  # slow to import, and only this task needs it
 
     bunch = load_digits()
@@ -36,4 +36,4 @@ def _load() -> Pool:
     for c in range(10):
         members = np.flatnonzero(y == c)
         test[rng.choice(members, round(TEST_SHARE * len(members)), replace=False)] = True
-    return Pool((x[~test], y[~test]), (x[test], y[test]), num_classes=10)
+    return Dataset((x[~test], y[~test]), (x[test], y[test]), num_classes=10)

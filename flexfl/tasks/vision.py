@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.tasks.data import Examples
-from flexfl.tasks.pool import Pool, PoolTask
+from flexfl.tasks.dataset import Dataset, DatasetTask
 
 
-def mnist(*, data_dir: str = "data", normalize: bool = True) -> PoolTask:
+def mnist(*, data_dir: str = "data", normalize: bool = True) -> DatasetTask:
     """28x28 handwritten digits: 60,000 training and 10,000 test images (MNIST).
 
     The input shape is (1, 28, 28). Images that are not in the directory are downloaded into it.
@@ -25,19 +25,19 @@ def mnist(*, data_dir: str = "data", normalize: bool = True) -> PoolTask:
 
     Returns
     -------
-    PoolTask
+    DatasetTask
         The task; its `federate` raises ValueError where the images are missing and cannot be had.
 
     References
     ----------
     LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998.
     """
-    return PoolTask(
+    return DatasetTask(
         "mnist", partial(_load, "MNIST", data_dir, *((0.1307, 0.3081) if normalize else (0.0, 1.0)))
     )
 
 
-def fashion_mnist(*, data_dir: str = "data", normalize: bool = True) -> PoolTask:
+def fashion_mnist(*, data_dir: str = "data", normalize: bool = True) -> DatasetTask:
     """28x28 pictures of clothes: 60,000 training and 10,000 test images (Fashion-MNIST).
 
     The input shape is (1, 28, 28). Images that are not in the directory are downloaded into it.
@@ -51,7 +51,7 @@ def fashion_mnist(*, data_dir: str = "data", normalize: bool = True) -> PoolTask
 
     Returns
     -------
-    PoolTask
+    DatasetTask
         The task; its `federate` raises ValueError where the images are missing and cannot be had.
 
     References
@@ -59,10 +59,10 @@ def fashion_mnist(*, data_dir: str = "data", normalize: bool = True) -> PoolTask
     Xiao et al., Fashion-MNIST: a Novel Image Dataset for Benchmarking, 2017.
     """
     scale = (0.2860, 0.3530) if normalize else (0.0, 1.0)
-    return PoolTask("fashion-mnist", partial(_load, "FashionMNIST", data_dir, *scale))
+    return DatasetTask("fashion-mnist", partial(_load, "FashionMNIST", data_dir, *scale))
 
 
-def _load(name: str, data_dir: str, mean: float, std: float) -> Pool:
+def _load(name: str, data_dir: str, mean: float, std: float) -> Dataset:
     from torchvision import datasets  # slow to import, and only these tasks need it
 
     def read(train: bool) -> Examples:
@@ -73,7 +73,7 @@ def _load(name: str, data_dir: str, mean: float, std: float) -> Pool:
     try:
         # Standard output is the run's own; a download reports its progress on standard error.
         with redirect_stdout(sys.stderr):
-            return Pool(read(True), read(False), num_classes=10)
+            return Dataset(read(True), read(False), num_classes=10)
     except (OSError, RuntimeError, AssertionError, ValueError) as error:
         # torchvision lists every mirror that it tried on lines of their own.
         reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__

@@ -1,4 +1,4 @@
-"""Tasks whose examples are one pool, divided among the clients by a partition."""
+"""Tasks whose examples are one data set, divided among the clients by a partition."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from flexfl.tasks.sizes import SizesFn
 
 
 @dataclass(frozen=True)
-class Pool:
+class Dataset:
     """The examples of a data set.
 
     Attributes
@@ -28,34 +28,34 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class PoolTask:
-    """A task that reads a pool and divides it.
+class DatasetTask:
+    """A task that loads a data set and divides it.
 
     Attributes
     ----------
     name : str
         Name of the task in messages.
     load : callable
-        Returns the pool; called only when the data are needed.
+        Returns the data set; called only when the data are needed.
     default_partition, default_model : str
         Used where the user names none.
     """
 
     name: str
-    load: Callable[[], Pool]
+    load: Callable[[], Dataset]
     default_partition: str = "dirichlet:alpha=0.5"
     default_model: str = "mlp"
 
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
     ) -> FederatedData:
-        """Divide the pool among clients; see `TaskSource.federate`."""
+        """Divide the data set among clients; see `TaskSource.federate`."""
         if partition is None:
             raise ValueError(
-                f"task {self.name}: the data are one pool; name a partition such as {self.default_partition}"
+                f"task {self.name}: the data are undivided; name a partition such as {self.default_partition}"
             )
-        pool = self.load()
-        labels = pool.train[1]
+        dataset = self.load()
+        labels = dataset.train[1]
         counts = sizes(num_clients, len(labels), np.random.default_rng([seed, *b"sizes"]))
         parts = partition(labels, counts, np.random.default_rng([seed, *b"partition"]))
-        return PartitionedData.divide(pool.train, pool.test, pool.num_classes, parts, holdout, seed)
+        return PartitionedData.divide(dataset.train, dataset.test, dataset.num_classes, parts, holdout, seed)
