@@ -12,12 +12,12 @@ from flexfl.tasks.sizes import SizesFn
 
 @dataclass(frozen=True)
 class Dataset:
-    """The examples of a data set.
+    """A data set with its own split into training and test examples.
 
     Attributes
     ----------
     train, test : Examples
-        Examples to divide among clients, and those kept for the test.
+        Examples to divide among the clients, and those of the common test set.
     num_classes : int
         Labels are 0 .. num_classes - 1.
     """
@@ -29,16 +29,16 @@ class Dataset:
 
 @dataclass(frozen=True)
 class DatasetTask:
-    """A task that loads a data set and divides it.
+    """A task that loads a data set and partitions it.
 
     Attributes
     ----------
     name : str
-        Name of the task in messages.
+        Name of the task in error messages.
     load : callable
         Returns the data set; called only when the data are needed.
     default_partition, default_model : str
-        Used where the user names none.
+        Used if the user names none.
     """
 
     name: str
@@ -49,10 +49,11 @@ class DatasetTask:
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
     ) -> FederatedData:
-        """Divide the data set among clients; see `TaskSource.federate`."""
+        """Divide the data set among the clients; see `TaskSource.federate`."""
         if partition is None:
             raise ValueError(
-                f"task {self.name}: the data are undivided; name a partition such as {self.default_partition}"
+                f"task {self.name}: the data are not divided among the clients; "
+                f"name a partition such as {self.default_partition}"
             )
         dataset = self.load()
         labels = dataset.train[1]

@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn: no download."""
+"""Handwritten digits shipped with scikit-learn."""
 
 import numpy as np
 
@@ -8,10 +8,10 @@ TEST_SHARE = 0.2
 
 
 def digits() -> DatasetTask:
-    """8x8 handwritten digits that come with scikit-learn: 1797 images, no download.
+    """8x8 handwritten digits shipped with scikit-learn: 1797 images, no download.
 
-    Pixels are scaled from 0..16 to 0..1; the input shape is (1, 8, 8). A fifth of every class is the
-    test set, the same one whatever the seed of a run.
+    Pixels are scaled from 0..16 to 0..1; the input shape is (1, 8, 8). A fifth of each class forms
+    the test set, which does not depend on the seed of the run.
 
     Returns
     -------
