@@ -1,1 +1,1 @@
-"""Measurements: clients a second beside other frameworks, scaling, the server's step."""
+"""Measurements: clients per second compared with other frameworks, scaling, and the server's step."""

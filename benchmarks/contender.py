@@ -1,4 +1,4 @@
-"""One job of a benchmark, in a process of its own: `python -m benchmarks.contender`, see `measure`."""
+"""Runs one job of a benchmark in its own process: `python -m benchmarks.contender`, see `measure`."""
 
 import importlib
 import json

@@ -1,8 +1,8 @@
-"""What the benchmarks share: processes that are timed from outside, their memory, tables, the machine.
+"""Shared by the benchmarks: timing and memory of separate processes, tables, a description of the machine.
 
-A benchmark gives each thing that it measures processes of its own. It starts `python -m benchmarks.contender`
-with a job, a dictionary in the environment; the job names the module of this package whose `run` does the
-work and calls `Clock.tick` at the end of each round. All processes that inherit the job count as its own.
+A benchmark runs each thing that it measures in separate processes. It starts `python -m benchmarks.contender`
+with a job, a dictionary passed in the environment; the job names the module of this package whose `run` does
+the work and calls `Clock.tick` at the end of each round. All processes that inherit the job belong to it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 JOB = "FLEXFL_BENCHMARK"  # the environment variable with the job
 PACKAGES = ("flwr", "ray", "torch", "numpy", "pfl")
-PAUSE = 0.2  # seconds between two looks at the memory, at least
+PAUSE = 0.2  # minimum seconds between two measurements of the memory
 
 Job = dict[str, Any]
 
 
 class Clock:
-    """Notes when each round of a job ended, and says when it has been enough.
+    """Records when each round of a job ends, and decides when enough rounds have been timed.
 
     Parameters
     ----------
     job
-        Has `clock`, a file; `rounds`, how many to time, or with 0 `seconds`, for how long (two rounds at
-        least). The first round is not timed.
+        Has `clock`, a file; `rounds`, how many rounds to time, or if that is 0 `seconds`, for how long (at
+        least two rounds). The first round is not timed.
     """
 
     def __init__(self, job: Job) -> None:
@@ -48,20 +48,20 @@ class Clock:
         self._ticks: list[float] = []
 
     def tick(self) -> None:
-        """Note the end of a round; before the first one, that of the start-up."""
+        """Record the end of a round; before the first round, the end of the start-up."""
         self._ticks.append(time.monotonic())
         self._append(repr(self._ticks[-1]))
 
     @property
     def enough(self) -> bool:
-        """Whether no further round is needed."""
+        """Whether enough rounds have been timed."""
         timed = len(self._ticks) - 1
         if self._rounds:
             return timed >= self._rounds
         return timed >= 2 and self._ticks[-1] - self._ticks[0] >= self._seconds
 
     def note(self, **values: Any) -> None:
-        """Hand a result of the job's own to the benchmark."""
+        """Report results of the job itself to the benchmark."""
         self._append(json.dumps(values))
 
     def _append(self, line: str) -> None:
@@ -71,21 +71,21 @@ class Clock:
 
 @dataclass
 class Measured:
-    """What came of a job.
+    """The measurements of a job.
 
     Attributes
     ----------
     round_seconds
-        Duration of each round but the first.
+        Duration of each round except the first.
     start_seconds
-        From the start of the process to the end of the first round, less a median round.
+        From the start of the process to the end of the first round, minus a median round.
     peak_bytes
-        Largest sum over the job's processes of the proportional set size (memory that several of them share
-        counts once); None where the system does not tell.
+        Largest sum over the job's processes of the proportional set size (memory shared by several of them
+        counts once); None if the system does not report it.
     notes
-        What the job noted itself.
+        Results that the job reported itself.
     error
-        Why there is nothing to report; empty if there is.
+        Why the job failed; empty if it did not.
     """
 
     round_seconds: list[float] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Measured:
         return statistics.median(self.round_seconds) if self.round_seconds else None
 
     def as_json(self) -> dict[str, Any]:
-        """Numbers for a JSON file."""
+        """Return the values for a JSON file."""
         return {
             "seconds_per_round": self.seconds,
             "rounds": len(self.round_seconds),
@@ -112,7 +112,7 @@ class Measured:
 
 
 def measure(job: Job, timeout: float = 1800.0) -> Measured:
-    """Do a job in processes of its own and watch them; none of them is left when this returns."""
+    """Run a job in separate processes and monitor them; all of them have ended when this returns."""
     with tempfile.TemporaryDirectory(prefix="flexfl-benchmark-") as scratch:
         clock, log = Path(scratch, "clock"), Path(scratch, "log")
         clock.touch()
@@ -126,7 +126,7 @@ def measure(job: Job, timeout: float = 1800.0) -> Measured:
             "RAY_USAGE_STATS_ENABLED": "0",
         }
         command = [sys.executable, "-m", "benchmarks.contender"]
-        signal.signal(signal.SIGTERM, _exit)  # the job's processes are to end with this one
+        signal.signal(signal.SIGTERM, _exit)  # so that the job's processes end with this one
         measured, start = Measured(), time.monotonic()
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -139,7 +139,7 @@ def measure(job: Job, timeout: float = 1800.0) -> Measured:
                         measured.error = f"stopped after {timeout:.0f} s"
                         break
                     measured.peak_bytes = _larger(measured.peak_bytes, _memory(mark))
-                    # Looking costs time; at most a fiftieth of a core.
+                    # Measuring costs time: at most a fiftieth of a core.
                     time.sleep(max(PAUSE, 50 * (time.monotonic() - before)))
             finally:
                 _end(mark, process)
@@ -165,17 +165,17 @@ def _read(clock: Path, start: float, measured: Measured) -> None:
 
 
 def _marked(mark: str) -> Iterator[int]:
-    """Processes that inherited a job."""
+    """Yield the processes that inherited a job."""
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark.encode() in entry.read_bytes():
                 yield int(entry.parent.name)
-        except OSError:  # it ended, or is not ours
+        except OSError:  # it has ended, or belongs to another user
             continue
 
 
 def _memory(mark: str) -> int | None:
-    """Sum of the proportional set sizes in bytes."""
+    """Return the sum of the proportional set sizes in bytes."""
     total = None
     for pid in _marked(mark):
         try:
@@ -197,7 +197,7 @@ def _exit(number: int, frame: object) -> None:
 
 
 def _end(mark: str, process: subprocess.Popen[bytes]) -> None:
-    """End what is left of a job: politely, then not."""
+    """End the remaining processes of a job: by SIGTERM, then by SIGKILL."""
     for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + patience
         left = list(_marked(mark))
@@ -216,13 +216,13 @@ def _end(mark: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Markdown."""
+    """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(map(shown, line)) + " |" for line in lines)
 
 
 def shown(value: Any) -> str:
-    """A number with three digits that mean something; a dash for what is not known."""
+    """Format a number with three significant digits; a dash for an unknown value."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -231,12 +231,12 @@ def shown(value: Any) -> str:
 
 
 def mebibytes(size: int | None) -> int | None:
-    """Bytes in MiB."""
+    """Convert bytes to MiB."""
     return None if size is None else round(size / 2**20)
 
 
 def machine() -> dict[str, Any]:
-    """The machine and the versions that numbers hold for."""
+    """Describe the machine and the versions that the results hold for."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -259,7 +259,7 @@ def machine() -> dict[str, Any]:
 
 
 def machine_line(about: dict[str, Any]) -> str:
-    """`machine` in a sentence."""
+    """Return the description by `machine` as a sentence."""
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     return (
         f"{about['cpu']}, {about['cores']} cores, {about['system']}; Python {about['python']}, {versions}; "
@@ -268,6 +268,6 @@ def machine_line(about: dict[str, Any]) -> str:
 
 
 def write_json(path: Path | None, **content: Any) -> None:
-    """Keep results in a file, if one was asked for."""
+    """Write the results to a file, if one is given."""
     if path is not None:
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,9 +1,9 @@
-"""How a round of ours grows: with the clients N, the cohort K, the workers, and the model.
+"""How the duration of a round scales with the clients N, the cohort K, the workers, and the model.
 
     python benchmarks/scaling.py --data-dir data
     python benchmarks/scaling.py --sections clients --clients 1000,1000000
 
-Each line of the table is a run of its own on Ray, of which the first round is not timed.
+Each row of the table is a separate run on Ray, whose first round is not timed.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ SECTIONS = ("clients", "cohort", "workers", "models")
 INPUTS, CLASSES = 784, 10  # of MNIST
 
 
-def hidden_units(numbers: int) -> int:
-    """Hidden units with which the two-layer perceptron on MNIST has about so many weights."""
+def hidden_units(num_weights: int) -> int:
+    """Return the hidden units with which the two-layer perceptron on MNIST has about this many weights."""
     linear = INPUTS + CLASSES + 2
-    return max(1, round((math.sqrt(linear**2 + 4 * (numbers - CLASSES)) - linear) / 2))
+    return max(1, round((math.sqrt(linear**2 + 4 * (num_weights - CLASSES)) - linear) / 2))
 
 
 def weights_of(hidden: int) -> int:
-    """Return M of that model."""
+    """Return the number of weights M of that model."""
     return hidden**2 + (INPUTS + CLASSES + 2) * hidden + CLASSES
 
 
 def cases(
     arguments: argparse.Namespace, data_dir: str
 ) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Yield (section, what varies, settings) of each run."""
+    """Yield (section, varied values, settings) of each run."""
 
     def whole(text: str) -> list[int]:
         return [int(float(part)) for part in text.split(",")]
@@ -66,22 +66,22 @@ def cases(
                 varied = {"workload": workload, "workers": workers}
                 yield "workers", varied, {**base(workload, few, cohort), "num-workers": workers}
     if "models" in sections:
-        for numbers in whole(arguments.models):
-            hidden = hidden_units(numbers)
+        for num_weights in whole(arguments.models):
+            hidden = hidden_units(num_weights)
             count = min(arguments.model_cohort, few)
             values = {**base("fedlaavg", few, count), "model": f"mlp:hidden={hidden}"}
             yield "models", {"M": weights_of(hidden), "K": count}, values
 
 
 def describe(results: list[dict[str, Any]]) -> str:
-    """Return a table for each section."""
+    """Return one table per section."""
     parts = []
     for section in SECTIONS:
         chosen = [r for r in results if r["section"] == section]
         if not chosen:
             continue
         varied = list(chosen[0]["varied"])
-        header = [*varied, "ms a round", "clients/s", "rounds timed", "start-up s", "peak MiB"]
+        header = [*varied, "ms per round", "clients/s", "rounds timed", "start-up s", "peak MiB"]
         rows = []
         for r in chosen:
             seconds = r["seconds_per_round"]
@@ -101,7 +101,7 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--sections", default=",".join(SECTIONS), help="what to vary (default: all of it)")
     add("--clients", default="1e3,1e4,1e5,1e6", help="values of N, task synthetic (default: 1e3,1e4,1e5,1e6)")
-    add("--cohort", type=int, default=100, help="K where it does not vary (default: 100)")
+    add("--cohort", type=int, default=100, help="K if it is not varied (default: 100)")
     add("--cohorts", default="10,30,100,300,1000", help="values of K (default: 10,30,100,300,1000)")
     add("--workers", default="1,2", help="numbers of Ray actors (default: 1,2)")
     add("--workloads", default="fedlaavg,2nn", help=f"for the workers, of {','.join(WORKLOADS)}")
@@ -109,17 +109,17 @@ def parse() -> argparse.Namespace:
     add("--model-cohort", type=int, default=20, help="K of the runs that vary M (default: 20)")
     add("--max-clients", type=int, default=1000, help="N of the other sections (default: 1000)")
     add("--engine", default="ray", choices=("ray", "inline"))
-    add("--rounds", type=int, default=0, help="rounds to time (default: by --seconds)")
-    add("--seconds", type=float, default=10.0, help="time rounds for so long, two at least (default: 10)")
-    add("--timeout", type=float, default=1800.0, help="seconds for one run (default: 1800)")
-    add("--data-dir", default="data", help="MNIST is looked for and downloaded here")
+    add("--rounds", type=int, default=0, help="rounds to time (default: as many as --seconds allows)")
+    add("--seconds", type=float, default=10.0, help="how long to time rounds, at least two (default: 10)")
+    add("--timeout", type=float, default=1800.0, help="limit of one run in seconds (default: 1800)")
+    add("--data-dir", default="data", help="directory of MNIST, downloaded if missing")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting (TOML)")
-    add("--json", type=Path, metavar="FILE", help="keep the numbers")
+    add("--json", type=Path, metavar="FILE", help="write the results to this file")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Do all runs and print the tables."""
+    """Run all cases and print the tables."""
     arguments, about, results, note = parse(), machine(), [], ""
     changes: dict[str, Any] = {}
     for change in arguments.set:
@@ -142,7 +142,7 @@ def main() -> None:
                     **measured.as_json(),
                 }
             )
-    print(f"Logistic regression, 10 local steps of batch 5, where nothing else is said. {note}\n")
+    print(f"Logistic regression and 10 local steps of batch 5, unless stated otherwise. {note}\n")
     print(describe(results))
     print(f"\n{machine_line(about)}")
     write_json(arguments.json, machine=about, note=note, changes=changes, results=results)

@@ -1,10 +1,10 @@
 """The server's step: `configure_fit` and `aggregate_fit` of every strategy, with replies of real clients.
 
-    python benchmarks/server_step.py --data-dir data       # K = 100 replies of 8,000 numbers
+    python benchmarks/server_step.py --data-dir data       # K = 100 replies of 8,000 weights
     python benchmarks/server_step.py --large               # N = 1,000, M = 1,000,000, both memory modes
 
-Replies come as virtual clients hand them over (one vector in memory), and as the bytes that Flower sends.
-With `--large` each method has a process of its own, whose memory is watched: clients and replies included.
+Replies come as virtual clients return them (one vector in memory), and as the bytes that Flower sends. With
+`--large` each method runs in a separate process, whose memory is measured, clients and replies included.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ LARGE = ("mimic", "mifa", "fedlaavg")
 MODES = ("server", "client")
 
 
-def play(
+def time_rounds(
     settings: Settings, rounds: int, as_bytes: bool = False, clock: Clock | None = None
 ) -> dict[str, Any]:
-    """Play rounds with clients in this process; milliseconds of both steps, one a round.
+    """Run rounds with clients in this process; returns the median milliseconds of both steps.
 
     Raises
     ------
     RuntimeError
-        A client failed, or its reply did not count.
+        A client failed, or its reply was rejected.
     """
     experiment = prepare(settings)
     availability, strategy = remember(experiment.trace), experiment.strategy
@@ -72,27 +72,27 @@ def play(
 
 
 def _serialised(result: FitRes) -> FitRes:
-    """Return a reply as it comes off the wire."""
+    """Return a reply as it arrives over the network."""
     parameters = Parameters(list(result.parameters.tensors), result.parameters.tensor_type)
     return FitRes(result.status, parameters, result.num_examples, result.metrics)
 
 
 def run(job: Job, clock: Clock) -> None:
-    """Play one strategy of the large table, in a process of its own."""
+    """Run one strategy of the large table, in this process."""
     settings = Settings.from_mapping({**job["settings"], "run-dir": job["scratch"]}, "benchmark")
-    clock.note(**play(settings, job["rounds"], clock=clock))
+    clock.note(**time_rounds(settings, job["rounds"], clock=clock))
 
 
 def small(names: Sequence[str], values: dict[str, Any], rounds: int) -> list[dict[str, Any]]:
-    """Time every strategy with replies of both kinds."""
+    """Time each strategy with replies of both kinds."""
     results = []
     for name in names:
         settings = Settings.from_mapping({**values, "strategy": name}, "benchmark")
         result: dict[str, Any] = {"strategy": name}
         try:
-            result |= play(settings, rounds)
-            result["aggregate_bytes_ms"] = play(settings, rounds, as_bytes=True)["aggregate_ms"]
-        except Exception as error:  # the others are worth knowing all the same
+            result |= time_rounds(settings, rounds)
+            result["aggregate_bytes_ms"] = time_rounds(settings, rounds, as_bytes=True)["aggregate_ms"]
+        except Exception as error:  # the other strategies are still measured
             result["error"] = f"{type(error).__name__}: {error}"
         print(f"# {result}", file=sys.stderr, flush=True)
         results.append(result)
@@ -100,7 +100,7 @@ def small(names: Sequence[str], values: dict[str, Any], rounds: int) -> list[dic
 
 
 def large(names: list[str], values: dict[str, Any], rounds: int, timeout: float) -> list[dict[str, Any]]:
-    """Time the methods that keep a vector for each client, in both memory modes."""
+    """Time the methods that store one vector per client, in both memory modes."""
     results = []
     for name in names:
         for mode in MODES:
@@ -110,7 +110,7 @@ def large(names: list[str], values: dict[str, Any], rounds: int, timeout: float)
             except ValueError:
                 if mode != "server":
                     continue
-                chosen["strategy"] = name  # the only mode there is
+                chosen["strategy"] = name  # a method without the option has this mode only
             job = {"module": "server_step", "settings": chosen, "rounds": rounds}
             measured = measure(job, timeout)
             results.append({"strategy": name, "memory": mode, **measured.as_json()})
@@ -148,17 +148,19 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--strategies", default="", help=f"default: all; with --large {','.join(LARGE)}")
     parser.add_argument("--num-clients", type=int, default=1000, help="N (default: 1000)")
     parser.add_argument("--clients-per-round", type=int, default=100, help="K (default: 100)")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds of each strategy (default: 15)")
-    parser.add_argument("--large", action="store_true", help="the table of methods with a vector a client")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds per strategy (default: 15)")
     parser.add_argument(
-        "--hidden", type=int, default=965, help="units of the large model (965: M = 1,000,000)"
+        "--large", action="store_true", help="the table of methods with one vector per client"
     )
     parser.add_argument(
-        "--timeout", type=float, default=1800.0, help="seconds for one method (default: 1800)"
+        "--hidden", type=int, default=965, help="hidden units of the large model (965: M = 1,000,000)"
     )
-    parser.add_argument("--data-dir", default="data", help="MNIST is looked for and downloaded here")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table here, too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the numbers")
+    parser.add_argument(
+        "--timeout", type=float, default=1800.0, help="limit of one method in seconds (default: 1800)"
+    )
+    parser.add_argument("--data-dir", default="data", help="directory of MNIST, downloaded if missing")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="also write the table to this file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     return parser.parse_args()
 
 
@@ -179,7 +181,7 @@ def main() -> None:
             results = small(names or list(STRATEGIES), values, arguments.rounds)
     numbers = max((r.get("numbers", 0) for r in results), default=0)
     text = (
-        f"N = {arguments.num_clients:,}, K = {count:,} replies of M = {numbers:,} numbers; median of "
+        f"N = {arguments.num_clients:,}, K = {count:,} replies of M = {numbers:,} weights; median of "
         f"{arguments.rounds} rounds without the first. {note}\n\n{describe(results)}\n\n"
         f"{machine_line(about)}\n"
     )

@@ -1,10 +1,10 @@
-"""Clients a second: ours, stock Flower, pfl-research and a bare PyTorch loop on the same work in one run.
+"""Clients per second: flexfl, stock Flower, pfl-research and a plain PyTorch loop on the same work.
 
     python benchmarks/throughput.py --data-dir data
     python benchmarks/throughput.py --workload 2nn --contenders ray,inline,bare --seconds 30
 
-FedLaAvg's setting: MNIST, 1,000 clients of 60 images, logistic regression, 10 local steps of batch 5. Each
-contender has processes of its own, one contender after the other. Work that failed is an error, not a result.
+FedLaAvg's setting: MNIST, 1,000 clients of 60 images, logistic regression, 10 local steps of batch 5. The
+contenders run one after the other, in separate processes. Failed work is an error, not a result.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from benchmarks.workloads import WORKLOADS, Workload, ensure_mnist, job_of, sett
 CONTENDERS = {
     "ray": "flexfl on Ray",
     "inline": "flexfl inline",
-    "bare": "bare PyTorch loop",
-    "bare-busy": "bare PyTorch loop on one core, all others doing the same",
+    "bare": "plain PyTorch loop",
+    "bare-busy": "plain PyTorch loop on one core, all other cores doing the same",
     "flower-classic": "stock Flower, classic loop",
     "flower-tuned": "stock Flower, classic loop, `set_max_workers(K)`",
     "flower-message": "stock Flower, Message API",
@@ -41,7 +41,7 @@ def job_for(
     places: tuple[str, str],
     changes: dict[str, Any],
 ) -> Job:
-    """Describe the work to one contender; sizes are N and K, places those of MNIST and of the shards."""
+    """Return the job of one contender; sizes are N and K, places the directories of MNIST and the shards."""
     if contender in ("ray", "inline"):
         settings = {**settings_of(workload, *sizes, places[0]), "engine": contender, **changes}
         return {"module": "with_flexfl", "settings": settings}
@@ -52,7 +52,7 @@ def job_for(
 
 
 def contenders_of(names: str) -> list[str]:
-    """Return the contenders to run; by default all that are installed."""
+    """Return the contenders to run; by default, all that are installed."""
     if names:
         chosen = names.split(",")
         if unknown := sorted(set(chosen) - set(CONTENDERS)):
@@ -62,7 +62,7 @@ def contenders_of(names: str) -> list[str]:
 
 
 def clients_per_second(measured: Measured, clients: int) -> float | None:
-    """Clients a second in the median round."""
+    """Return the clients per second of the median round."""
     return clients / measured.seconds if measured.seconds else None
 
 
@@ -83,7 +83,7 @@ def describe(results: list[dict[str, Any]]) -> str:
                 result["ratio"],
             ]
         )
-    header = ["K", "", "clients/s", "rounds timed", "start-up s", "peak MiB", "ours on Ray is faster by"]
+    header = ["K", "", "clients/s", "rounds timed", "start-up s", "peak MiB", "flexfl on Ray is faster by"]
     return table(header, rows)
 
 
@@ -98,18 +98,20 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--num-clients", type=int, default=1000, help="N (default: 1000)")
     parser.add_argument("--clients-per-round", default="100", help="values of K (default: 100)")
-    parser.add_argument("--rounds", type=int, default=0, help="rounds to time (default: by --seconds)")
     parser.add_argument(
-        "--seconds", type=float, default=20.0, help="time rounds for so long, two at least (default: 20)"
+        "--rounds", type=int, default=0, help="rounds to time (default: as many as --seconds allows)"
     )
     parser.add_argument(
-        "--timeout", type=float, default=1800.0, help="seconds for one contender (default: 1800)"
+        "--seconds", type=float, default=20.0, help="how long to time rounds, at least two (default: 20)"
     )
-    parser.add_argument("--data-dir", default="data", help="MNIST is looked for and downloaded here")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of ours (TOML)"
+        "--timeout", type=float, default=1800.0, help="limit of one contender in seconds (default: 1800)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the numbers")
+    parser.add_argument("--data-dir", default="data", help="directory of MNIST, downloaded if missing")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of flexfl (TOML)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     return parser.parse_args()
 
 
@@ -144,20 +146,20 @@ def main() -> None:
                         **measured.as_json(),
                     }
                 )
-            ours = next((r["clients_per_second"] for r in of_count if r["contender"] == "ray"), None)
+            reference = next((r["clients_per_second"] for r in of_count if r["contender"] == "ray"), None)
             for result in of_count:
                 rate = result["clients_per_second"]
-                result["ratio"] = ours / rate if ours and rate else None
+                result["ratio"] = reference / rate if reference and rate else None
             results += of_count
     print(
-        f"{arguments.workload}: {workload.model}, {arguments.num_clients:,} clients, K of them a round, "
+        f"{arguments.workload}: {workload.model}, {arguments.num_clients:,} clients, K of them per round, "
         f"{workload.local_steps} local steps of batch {workload.batch_size}. {note}\n"
     )
     print(describe(results))
     print(
-        "\nClients/s: K by the median duration of a round, the first one left out. Start-up: from the start "
-        "of the process to the end of the first round, less a median round. Peak: sum of the proportional "
-        f"set sizes of all processes.\n\n{machine_line(about)}"
+        "\nClients/s: K divided by the median duration of a round, without the first. Start-up: from the "
+        "start of the process to the end of the first round, minus a median round. Peak: sum of the "
+        f"proportional set sizes of all processes.\n\n{machine_line(about)}"
     )
     write_json(
         arguments.json,

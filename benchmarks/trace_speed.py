@@ -1,8 +1,8 @@
-"""Times every generator of `traces` and the replay of a device log, and prints a table of ms a round.
+"""Times each generator of `traces` and the replay of a device log, and prints a table of ms per round.
 
     python benchmarks/trace_speed.py [--clients 1000000] [--rounds 30]
 
-The log has three sessions of each device, one a day. Times are medians; nothing else should run meanwhile.
+The log has three sessions per device, one per day. Times are medians; nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GENERATORS = {
     "pools:source=measured": {"source": "measured"},
     "lost": {},
 }
-FIRST = 50  # round
+FIRST = 50  # the first round timed
 
 
 def write_log(path: Path, num_clients: int) -> None:
@@ -51,7 +51,7 @@ def write_log(path: Path, num_clients: int) -> None:
 
 
 def milliseconds(trace: Trace, rounds: int) -> tuple[float, float]:
-    """Median and maximum over rounds of what availability and losses of a round take."""
+    """Return the median and the longest time that one round's availability and lost replies take."""
     taken = []
     for t in range(FIRST, FIRST + rounds):
         begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Our engine, driven as `sim.py` does it."""
+"""flexfl's engine, run as `sim.py` runs it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from flexfl.engine.run_folder import RunFolder
 
 
 class TimedFolder(RunFolder):
-    """A run folder that notes when the record of each round comes, and has the run end when it is enough."""
+    """A run folder that times the rounds by their records, and ends the run after enough of them."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         super().__init__(settings)
-        self.clock, self.wanted = clock, settings.clients_per_round
+        self.clock, self.expected = clock, settings.clients_per_round
 
     def write_round(self, record: dict[str, Any]) -> None:
-        """Note the end of a round in which all did their work."""
+        """Record the end of a round in which all selected clients replied."""
         super().write_round(record)
         if not record["round"]:
             return
-        if self.wanted and len(record["active"]) != self.wanted:
-            raise RuntimeError(f"{len(record['active'])} clients where {self.wanted} are wanted")
+        if self.expected and len(record["active"]) != self.expected:
+            raise RuntimeError(f"{len(record['active'])} clients replied, not {self.expected}")
         self.clock.tick()
         if self.clock.enough:
-            signal.raise_signal(signal.SIGINT)  # as Ctrl-C does: the run ends after this round
+            signal.raise_signal(signal.SIGINT)  # like Ctrl-C: the run ends after this round
 
 
 def run(job: Job, clock: Clock) -> None:

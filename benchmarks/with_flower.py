@@ -1,4 +1,4 @@
-"""Stock Flower under its Simulation Runtime, written as its own examples are, a CPU core for each client."""
+"""Stock Flower on its Simulation Runtime, written like its own examples, with one CPU core per client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from benchmarks.measure import JOB, Clock, Job
 from benchmarks.workloads import Trainer, build_model
 
-ROUNDS_PER_SECOND = 50  # more than Flower does; the rounds after the time is up have no clients
+ROUNDS_PER_SECOND = 50  # more than Flower reaches; rounds after the time is up have no clients
 
 
 @cache
@@ -61,7 +61,7 @@ def client_fn(context: Context) -> Client:
 
 
 class TimedFedAvg(FedAvg):
-    """FedAvg that notes the end of each round, and asks nobody once it is enough."""
+    """FedAvg that records each round's end, and selects no clients after enough rounds."""
 
     def __init__(self, job: Job, clock: Clock) -> None:
         self.job, self.clock = job, clock
@@ -88,7 +88,7 @@ class TimedFedAvg(FedAvg):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Any]]:
-        """Average, and note the end of the round."""
+        """Average, and record the end of the round."""
         if len(results) != self.job["clients_per_round"]:
             raise RuntimeError(f"{len(results)} results; failures: {failures[:1]}")
         aggregated = super().aggregate_fit(server_round, results, failures)
@@ -97,7 +97,7 @@ class TimedFedAvg(FedAvg):
 
 
 def classic_server(job: Job, clock: Clock) -> ServerApp:
-    """Flower's `Server`, with `max_workers` as it is or as the job says."""
+    """Return a ServerApp with Flower's `Server`; if tuned, with one thread per selected client."""
 
     def server_fn(context: Context) -> ServerAppComponents:
         server = Server(client_manager=SimpleClientManager(), strategy=TimedFedAvg(job, clock))
@@ -126,7 +126,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 class TimedMessageFedAvg(MessageFedAvg):
-    """The Message API's FedAvg that notes the end of each round, and asks nobody once it is enough."""
+    """The Message API's FedAvg that records each round's end, and selects no clients after enough rounds."""
 
     def __init__(self, job: Job, clock: Clock) -> None:
         self.job, self.clock = job, clock
@@ -142,11 +142,11 @@ class TimedMessageFedAvg(MessageFedAvg):
         return [] if self.clock.enough else super().configure_train(*args, **kwargs)
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        """Average, and note the end of the round."""
+        """Average, and record the end of the round."""
         replies = list(replies)
         good = sum(not reply.has_error() for reply in replies)
         if replies and good != self.job["clients_per_round"]:
-            raise RuntimeError(f"{good} of {len(replies)} replies are good")
+            raise RuntimeError(f"{good} of {len(replies)} replies are without error")
         aggregated = super().aggregate_train(server_round, replies)
         if replies:
             self.clock.tick()

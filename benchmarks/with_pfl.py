@@ -1,4 +1,4 @@
-"""pfl-research (Apple), one process, as its PyTorch tutorials show it."""
+"""pfl-research (Apple) in one process, as in its PyTorch tutorials."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from pfl.model.pytorch import PyTorchModel
 
 
 class Classifier(nn.Sequential):
-    """A model with the methods that pfl asks for."""
+    """A model with the methods that pfl requires."""
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the mean cross-entropy."""
         return functional.cross_entropy(self(x), y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
-        """Nothing is evaluated."""
+        """Return nothing: there is no evaluation."""
         return {}
 
 
 class TimedRounds(TrainingProcessCallback):  # type: ignore[misc]
-    """Notes the end of each round, and has the training stop once it is enough."""
+    """Records the end of each round, and stops the training after enough rounds."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -47,7 +47,7 @@ class TimedRounds(TrainingProcessCallback):  # type: ignore[misc]
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
-        """Note the end of the round."""
+        """Record the end of the round."""
         self.clock.tick()
         return self.clock.enough, Metrics()
 
@@ -59,7 +59,7 @@ def run(job: Job, clock: Clock) -> None:
     batch_size, steps = job["batch_size"], job["local_steps"]
 
     def draw(user: int) -> Dataset:
-        """Return the examples of the user's next local steps, in their order."""
+        """Return the examples of the user's next local steps, in order."""
         x, y = shards.client(user)
         rows = torch.cat(list(batches(len(y), batch_size, steps)))
         return Dataset([x[rows], y[rows]], user_id=user)

@@ -1,4 +1,4 @@
-"""The bare loop: PyTorch and nothing else, one client after the other in one process."""
+"""A plain PyTorch loop: one client after the other, in one process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from benchmarks.workloads import Trainer
 
 
 def run(job: Job, clock: Clock) -> None:
-    """Average the local weights of K random clients, round after round; with `busy`, on all other cores too.
+    """Average the local weights of K random clients, round after round; with `busy`, also on all other cores.
 
-    Cores share caches and memory: one that works alone is faster.
+    Cores share caches and memory: a core is faster while the others are idle.
     """
     others = []
     if job["api"] == "busy":

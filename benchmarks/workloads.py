@@ -1,4 +1,4 @@
-"""What all contenders do: FedLaAvg's setting on MNIST, and the same with larger models."""
+"""The work of all contenders: FedLaAvg's setting on MNIST, and the same with larger models."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from clients.environment import federated_data
 from flexfl.config import Settings
 from flexfl.tasks import MODELS
 
-STAND_IN = "MNIST could neither be found nor downloaded: random images of its shapes took its place."
+STAND_IN = "MNIST could neither be found nor downloaded; random images of its shapes are used instead."
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a client does in a round."""
+    """The work of a client in a round."""
 
     model: str
     local_steps: int
@@ -44,7 +44,7 @@ WORKLOADS = {
 def settings_of(
     workload: Workload, num_clients: int, clients_per_round: int, data_dir: str
 ) -> dict[str, Any]:
-    """Our settings for a workload; clients are always there, and nothing is evaluated between rounds."""
+    """Return flexfl's settings for a workload: clients are always online, and nothing is evaluated."""
     return {
         "strategy": "fedavg",
         "task": "mnist",
@@ -64,7 +64,7 @@ def settings_of(
 
 
 def ensure_mnist(data_dir: str, scratch: str) -> tuple[str, str]:
-    """Return the directory to read MNIST from, and a note if that is a stand-in."""
+    """Return the directory to load MNIST from, and a note if that is a stand-in."""
     try:
         federated_data(Settings.from_mapping({"task": "mnist", "data-dir": data_dir}, "benchmark"))
     except ValueError as error:
@@ -75,7 +75,7 @@ def ensure_mnist(data_dir: str, scratch: str) -> tuple[str, str]:
 
 
 def write_stand_in(directory: Path, train: int = 60_000, test: int = 10_000) -> None:
-    """Write random images in MNIST's format, each class around an image of its own."""
+    """Write random images in MNIST's format, each class scattered around its own image."""
     rng = np.random.default_rng(0)
     raw = directory / "MNIST" / "raw"
     raw.mkdir(parents=True)
@@ -93,7 +93,7 @@ def write_stand_in(directory: Path, train: int = 60_000, test: int = 10_000) -> 
 
 
 def write_shards(directory: Path, num_clients: int, data_dir: str) -> None:
-    """Write the clients' examples, one client after the other, for contenders that do not read ours."""
+    """Write the clients' examples, one client after the other, for contenders other than flexfl."""
     values = settings_of(WORKLOADS["fedlaavg"], num_clients, num_clients, data_dir)
     data = federated_data(Settings.from_mapping(values, "benchmark"))
     x, y = data.train_set(np.arange(num_clients))
@@ -105,7 +105,7 @@ class Shards:
     """The clients' examples as tensors, mapped from the files of `write_shards`."""
 
     def __init__(self, directory: str) -> None:
-        def read(name: str) -> NDArray[Any]:  # pages that nobody changes are shared by all processes
+        def read(name: str) -> NDArray[Any]:  # processes share the pages that none of them changes
             array: NDArray[Any] = np.load(Path(directory, f"{name}.npy"), mmap_mode="c")
             return array
 
@@ -119,13 +119,13 @@ class Shards:
 
 
 def build_model(job: Job) -> nn.Module:
-    """Make the workload's model for MNIST, the same in each process."""
+    """Build the workload's model for MNIST, the same in each process."""
     torch.manual_seed(0)
     return MODELS[job["model"]]((1, 28, 28), 10)
 
 
 def batches(num_examples: int, batch_size: int, steps: int) -> Iterator[Tensor]:
-    """Positions of each step's examples: reshuffled passes over the data."""
+    """Yield the positions of each step's examples, in reshuffled passes over the data."""
     done = 0
     while done < steps:
         for rows in torch.split(torch.randperm(num_examples), batch_size)[: steps - done]:
@@ -134,12 +134,12 @@ def batches(num_examples: int, batch_size: int, steps: int) -> Iterator[Tensor]:
 
 
 class Trainer:
-    """A client in plain PyTorch: one model and one copy of the data for all clients of a process, one thread.
+    """Trains clients in plain PyTorch: one thread, one model and one copy of the data per process.
 
     Attributes
     ----------
     model
-        Load the global weights into it, `train`, and read the local weights from it.
+        To train a client, load the global weights into it, call `train`, and read the local weights from it.
     """
 
     def __init__(self, job: Job) -> None:
@@ -147,7 +147,7 @@ class Trainer:
         self.shards, self.model, self.job = Shards(job["shards"]), build_model(job), job
 
     def train(self, client: int) -> int:
-        """Do the local steps of a round; returns the number of the client's examples."""
+        """Do the local steps of a round; returns the client's number of examples."""
         x, y = self.shards.client(client)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=self.job["learning_rate"])
         for rows in batches(len(y), self.job["batch_size"], self.job["local_steps"]):
@@ -158,7 +158,7 @@ class Trainer:
 
 
 def job_of(workload: Workload, num_clients: int, clients_per_round: int, shards: str) -> Job:
-    """What contenders other than ours have to know."""
+    """Return the job of the contenders other than flexfl."""
     return {
         **asdict(workload),
         "num_clients": num_clients,

@@ -1,11 +1,11 @@
-"""Runs every combination of the settings that an experiment varies, and prints a table.
+"""Runs all combinations of the settings that an experiment varies, and prints a table.
 
     python experiments/compare.py experiments/ruan-table3-mnist.toml [--set num-rounds=10]
 
 An experiment is a TOML file of settings (see `sim.py --help`) with a table `[vary]`: lists of values for some
-of them. Runs that differ in the seed only are one row: mean and standard deviation over seeds of the test
-accuracy, and means of what it cost: replies that counted, megabytes that clients sent and got. With
-`--reach 0.8` the row also has the first evaluated round with that accuracy, for each seed.
+of them. Runs that differ only in the seed form one row: mean and standard deviation of the test accuracy over
+seeds, and the mean cost: replies that counted, megabytes uploaded and downloaded by the clients. With
+`--reach 0.8`, a row also has the first evaluated round with that accuracy, for each seed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flexfl.engine.run_folder import RunFolder
 
 
 def combinations(experiment: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Settings of each run."""
+    """Yield the settings of each run."""
     fixed = {key: value for key, value in experiment.items() if key != "vary"}
     keys, values = zip(*experiment.get("vary", {"seed": [0]}).items(), strict=True)
     for chosen in itertools.product(*values):
@@ -49,13 +49,13 @@ def run(values: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def read_records(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """The records of a run's rounds, that of round 0 first."""
+    """Return the records of a run's rounds, starting with round 0."""
     lines = (Path(summary["run_dir"]) / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
 def cost(records: list[dict[str, Any]]) -> tuple[float, ...]:
-    """Replies that counted, megabytes from the clients and to them."""
+    """Return the number of counted replies, and the megabytes uploaded and downloaded by the clients."""
     uploads = sum(len(r.get("active", [])) for r in records)
     return (uploads, *(sum(r.get(key, 0) for r in records) / 1e6 for key in ("bytes_up", "bytes_down")))
 
@@ -65,7 +65,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("experiment", type=Path)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
-    parser.add_argument("--reach", type=float, metavar="ACCURACY", help="tell when it is reached, 0..1")
+    parser.add_argument(
+        "--reach", type=float, metavar="ACCURACY", help="report the first round with this accuracy, 0..1"
+    )
     arguments = parser.parse_args()
     experiment = tomllib.loads(arguments.experiment.read_text())
     for change in arguments.set:

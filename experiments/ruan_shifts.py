@@ -2,7 +2,7 @@
 
     python experiments/ruan_shifts.py arrival      # Table 4, SYNTHETIC(1,1)
     python experiments/ruan_shifts.py departure    # Table 5, SYNTHETIC(1,1)
-    python experiments/ruan_shifts.py constant     # how often departure=auto is right
+    python experiments/ruan_shifts.py constant     # how often departure=auto decides correctly
 
 The last of 30 devices arrives or departs after round tau_0. The test data are the hold-outs of the members.
 """
@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
-from pathlib import Path
 from typing import Any
 
-from compare import run
+from compare import read_records, run
 
 SEEDS = range(5)
-LAST = 100  # rounds that are watched after the shift
+LAST = 100  # rounds observed after the shift
 BASE: dict[str, Any] = {
     "strategy": "scheme-c",
     "task": "synthetic:alpha=1,beta=1",
-    "trace": "pools:first=5",  # the paper leaves inactive devices out of these experiments
+    "trace": "pools:first=5",  # in these experiments of the paper, no device is inactive
     "num-clients": 30,
     "local-steps": 10,
     "batch-size": 20,
@@ -32,26 +30,26 @@ BASE: dict[str, Any] = {
     "evaluate-on": "members",
     "engine": "inline",
 }
-DEADLINE = 60  # T of the departure's automatic decision
+NUM_ROUNDS = 60  # T of the runs with departure=auto
 
 
 def records(run_dir: str, **changes: Any) -> list[dict[str, Any]]:
-    """Run with some settings changed; returns the records of its rounds."""
+    """Run with some settings changed; returns the records of the rounds."""
     values = BASE | {"run-dir": run_dir} | {k.replace("_", "-"): v for k, v in changes.items()}
-    summary = run(values, "experiment")
-    lines = (Path(summary["run_dir"]) / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return read_records(run(values, "experiment"))
 
 
 def rounds_to_recover(rounds: list[dict[str, Any]], shift: int) -> int:
-    """Rounds after `shift` until the accuracy is back at that of the last round before it."""
+    """Return the number of rounds until the accuracy is back at its value of round `shift`."""
     target = rounds[shift]["accuracy"]
     after = (t for t in range(shift + 1, len(rounds)) if rounds[t]["accuracy"] >= target)
     return next(after, shift + LAST + 1) - shift
 
 
-def rounds_to_cross(include: list[dict[str, Any]], exclude: list[dict[str, Any]], shift: int) -> int:
-    """Rounds after `shift` until excluding the device gives no higher loss than including it."""
+def rounds_until_excluding_pays(
+    include: list[dict[str, Any]], exclude: list[dict[str, Any]], shift: int
+) -> int:
+    """Return the number of rounds after `shift` until excluding gives no higher loss than including."""
     after = (t for t in range(shift + 1, len(include)) if exclude[t]["loss"] <= include[t]["loss"])
     return next(after, shift + LAST + 1) - shift
 
@@ -64,49 +62,48 @@ def arrival(run_dir: str) -> None:
         boosted = 0
         for seed in SEEDS:
             for mode, rounds in found.items():
-                watched = records(
+                observed = records(
                     run_dir,
                     arrivals=f"29={shift + 1}",
                     num_rounds=shift + LAST,
                     option=f"reboot={mode}",
                     seed=seed,
                 )
-                rounds.append(rounds_to_recover(watched, shift))
-                events = [event for record in watched for event in record.get("events", [])]
+                rounds.append(rounds_to_recover(observed, shift))
+                events = [event for record in observed for event in record.get("events", [])]
                 boosted += any(event.get("boosted") for event in events)
         print(f"| {shift} | {' | '.join(map(_spread, found.values()))} | {boosted} of {len(SEEDS)} |")
 
 
 def departure(run_dir: str) -> None:
-    """Print Table 5, and what the criterion of Corollary 4.0.3 decides for T = DEADLINE."""
-    columns = "tau_0 | rounds to cross | Gamma_l | sqrt(Gamma_l tau_0) | T - tau_0 | auto excludes | right"
-    print(f"| {columns} |\n|---|---|---|---|---|---|---|")
+    """Print Table 5, and the decisions by the criterion of Corollary 4.0.3 for T = NUM_ROUNDS."""
+    columns = "tau_0 | rounds until excluding pays | Gamma_l | sqrt(Gamma_l tau_0) | T - tau_0"
+    print(f"| {columns} | auto excludes | correct |\n|---|---|---|---|---|---|---|")
     for shift in (10, 15, 20, 25, 30, 35, 40, 45, 50):
-        crossings, gammas, excluded, right = [], [], 0, 0
+        waits, gammas, excluded, correct = [], [], 0, 0
         for seed in SEEDS:
             common = {"departures": f"29={shift + 1}", "seed": seed}
             include, exclude = (
                 records(run_dir, num_rounds=shift + LAST, option=f"departure={mode}", **common)
                 for mode in ("include", "exclude")
             )
-            crossings.append(rounds_to_cross(include, exclude, shift))
-            auto = records(run_dir, num_rounds=DEADLINE, option="departure=auto", **common)
+            waits.append(rounds_until_excluding_pays(include, exclude, shift))
+            auto = records(run_dir, num_rounds=NUM_ROUNDS, option="departure=auto", **common)
             (event,) = auto[shift + 1]["events"]
             gammas.append(event["gamma"])
             excludes = event["objective"] == "exclude"
             excluded += excludes
-            right += excludes == (exclude[DEADLINE]["loss"] <= include[DEADLINE]["loss"])
+            correct += excludes == (exclude[NUM_ROUNDS]["loss"] <= include[NUM_ROUNDS]["loss"])
         gamma = statistics.mean(gammas)
         bound = (gamma * shift) ** 0.5
-        numbers = f"{_spread(crossings)} | {gamma:.2f} | {bound:.1f} | {DEADLINE - shift}"
-        print(f"| {shift} | {numbers} | {excluded} of {len(SEEDS)} | {right} of {len(SEEDS)} |", flush=True)
+        numbers = f"{_spread(waits)} | {gamma:.2f} | {bound:.1f} | {NUM_ROUNDS - shift}"
+        print(f"| {shift} | {numbers} | {excluded} of {len(SEEDS)} | {correct} of {len(SEEDS)} |", flush=True)
 
 
 def constant(run_dir: str) -> None:
-    """Print how often excluding by Corollary 4.0.3 gives the lower loss, for several values of its O(.)."""
-    cases: list[
-        tuple[int, float, bool]
-    ] = []  # remaining rounds, sqrt(Gamma tau_0), whether excluding is better
+    """Print how often Corollary 4.0.3 decides correctly, for several constants in place of its O(.)."""
+    # Remaining rounds, sqrt(Gamma_l tau_0), and whether excluding is better.
+    cases: list[tuple[int, float, bool]] = []
     for alpha, shift, seed in itertools.product(("0.1", "0.5", "1"), (10, 30, 50), range(3)):
         common = {
             "departures": f"29={shift + 1}",
@@ -121,15 +118,15 @@ def constant(run_dir: str) -> None:
         for remaining in (5, 10, 20, 40, 60, 100):
             better = exclude[shift + remaining]["loss"] <= include[shift + remaining]["loss"]
             cases.append((remaining, (event["gamma"] * shift) ** 0.5, better))
-    print("| departure-constant | right decisions |\n|---|---|")
+    print("| departure-constant | correct decisions |\n|---|---|")
     for factor in (1, 2, 5, 10, 15, 20, 30, 50):
-        right = sum((remaining >= factor * bound) == better for remaining, bound, better in cases)
-        print(f"| {factor} | {right} of {len(cases)} |")
+        correct = sum((remaining >= factor * bound) == better for remaining, bound, better in cases)
+        print(f"| {factor} | {correct} of {len(cases)} |")
     print(f"| 0, always exclude | {sum(better for *_, better in cases)} of {len(cases)} |")
 
 
 def _spread(values: list[int]) -> str:
-    """Median, and all values."""
+    """Show the median, and all values."""
 
     def shown(value: float) -> str:
         return f">{LAST}" if value > LAST else f"{value:g}"

@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
+from flower import BIN, end_processes, processes_of
 from numpy.typing import NDArray
 
 # Flower neither reports home nor installs packages while tests run.
@@ -130,3 +131,23 @@ def free_ports() -> Callable[[int], list[int]]:
         return ports
 
     return find
+
+
+@pytest.fixture
+def flower(tmp_path: Path, free_ports: Any) -> Iterator[dict[str, str]]:
+    """Environment of a Flower installation of its own, all of whose processes are ended afterwards."""
+    home = tmp_path / "flower-home"
+    home.mkdir()
+    http, control = free_ports(2)
+    yield {
+        **os.environ,
+        "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
+        "FLWR_HOME": str(home),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(control),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    }
+    end_processes(home)
+    assert not processes_of(home)

@@ -45,7 +45,7 @@ def flwr_run(env: dict[str, str], settings: dict[str, Any], *arguments: str, app
     """Call `flwr run` on an app's folder; returns all that it printed."""
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
     done = subprocess.run(
-        [BIN / "flwr", "run", ".", *arguments, "--run-config", config, "--stream"],
+        ["flwr", "run", ".", *arguments, "--run-config", config, "--stream"],  # the first in the PATH of env
         cwd=app,
         env=env,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The benchmarks run in a tiny configuration; nothing is timed here."""
+"""The benchmarks run in a tiny configuration; their timings are not checked."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(script: str, data: Path, *flags: str, file: Path) -> tuple[dict[str, Any], str]:
-    """The JSON and the standard output of a benchmark."""
+    """Run a benchmark; returns its JSON and its standard output."""
     command = [
         sys.executable,
         f"benchmarks/{script}.py",
@@ -53,16 +53,16 @@ def throughput(data: Path, tmp_path: Path, contenders: str, *flags: str) -> list
     return results
 
 
-def test_throughput_of_the_bare_loop(data: Path, tmp_path: Path) -> None:
+def test_throughput_of_the_plain_loop(data: Path, tmp_path: Path) -> None:
     results = throughput(data, tmp_path, "bare-busy", "--workload", "2nn")
-    assert all(r["ratio"] is None for r in results)  # it is the one to ours on Ray
+    assert all(r["ratio"] is None for r in results)  # there is no run of flexfl on Ray to compare with
     if sys.platform == "linux":
         assert all(r["peak_bytes"] > 2**20 for r in results)
 
 
 @pytest.mark.slow
-def test_throughput_of_ours_on_ray_and_of_stock_flower(data: Path, tmp_path: Path) -> None:
-    """The classic loop is the tuned one without a call."""
+def test_throughput_of_flexfl_on_ray_and_of_stock_flower(data: Path, tmp_path: Path) -> None:
+    """The classic loop is left out: it differs from the tuned one by a single call."""
     results = throughput(data, tmp_path, "ray,flower-tuned,flower-message")
     assert results[0]["ratio"] == 1.0
 
@@ -91,12 +91,12 @@ def test_scaling(data: Path, tmp_path: Path) -> None:
         ("workers", {"workload": "fedlaavg", "workers": 1}),
         ("models", {"M": weights_of(hidden_units(10_000)), "K": 10}),
     ]
-    assert shown.count("ms a round") == 4
+    assert shown.count("ms per round") == 4
 
 
-@pytest.mark.parametrize("numbers", [10**4, 10**5, 10**6, 10**7])
-def test_models_have_about_the_numbers_asked_for(numbers: int) -> None:
-    assert weights_of(hidden_units(numbers)) == pytest.approx(numbers, rel=0.05)
+@pytest.mark.parametrize("num_weights", [10**4, 10**5, 10**6, 10**7])
+def test_models_have_about_as_many_weights_as_requested(num_weights: int) -> None:
+    assert weights_of(hidden_units(num_weights)) == pytest.approx(num_weights, rel=0.05)
 
 
 def test_server_step(data: Path, tmp_path: Path) -> None:
@@ -122,20 +122,20 @@ def test_server_step_of_large_models(data: Path, tmp_path: Path) -> None:
     assert output.read_text(encoding="utf-8") in shown
 
 
-def test_a_job_that_fails_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_job_reports_its_error(tmp_path: Path) -> None:
     job = {"module": "with_flexfl", "settings": {"task": "nothing"}, "rounds": 1}
     measured = measure.measure(job, 100)
     assert "unknown task 'nothing'" in measured.error
     assert measured.as_json()["seconds_per_round"] is None
 
 
-def test_a_job_that_takes_too_long_is_ended() -> None:
+def test_a_job_that_takes_too_long_is_stopped() -> None:
     settings = {"engine": "inline", "model": "logistic", "num-rounds": 10**6, "client-gpus": 0.0}
     job = {"module": "with_flexfl", "settings": settings, "seconds": 1e6}
     measured = measure.measure(job, 6.0)
     assert measured.error == "stopped after 6 s"
 
 
-def test_table_shows_what_is_known() -> None:
+def test_table_formats_values() -> None:
     shown = measure.table(["a", "b", "c"], [[None, 1234.5, 0.012345]])
     assert shown == "| a | b | c |\n| --- | --- | --- |\n| - | 1,234 | 0.0123 |"

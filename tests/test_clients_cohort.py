@@ -145,7 +145,7 @@ def test_every_method_gives_the_same_with_cohorts_and_without(play: Callable[...
 
 def test_a_client_that_fails_does_not_take_its_cohort_along() -> None:
     data = make_data()
-    x, labels = data.pool
+    x, labels = data.train
     x, labels = x.copy(), labels.copy()
     labels[data.train_rows(1)] = 77
     x[data.train_rows(4)] = np.nan

@@ -1,11 +1,9 @@
 """The same run under Flower's own engines: its Simulation Runtime, and real SuperNodes on this machine."""
 
 import json
-import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,9 @@ from flower import (
     BIN,
     ROOT,
     assert_same_run,
-    end_processes,
     flwr_run,
     flwr_runs,
     outcome,
-    processes_of,
     sim,
     wait_for_port,
 )
@@ -30,26 +26,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc"),
 ]
-
-
-@pytest.fixture
-def flower(tmp_path: Path, free_ports: Any) -> Iterator[dict[str, str]]:
-    """Environment of a Flower installation of its own, all of whose processes are ended afterwards."""
-    home = tmp_path / "flower-home"
-    home.mkdir()
-    http, control = free_ports(2)
-    yield {
-        **os.environ,
-        "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
-        "FLWR_HOME": str(home),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http),
-        "FLWR_LOCAL_CONTROL_API_PORT": str(control),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-    }
-    end_processes(home)
-    assert not processes_of(home)
 
 
 def test_flwr_run_gives_what_sim_gives(flower: dict[str, str], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ needs_data = pytest.mark.skipif(
 
 
 def numbered(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Examples whose input is their own position."""
+    """Examples whose inputs are their positions."""
     return np.arange(n, dtype=np.float32).reshape(n, 1, 1, 1), np.arange(n) % 3
 
 
@@ -29,7 +29,7 @@ def divide(parts, holdout=0.0, seed=0):
     return PartitionedData.divide(numbered(n), numbered(2), 3, [np.array(p) for p in parts], holdout, seed)
 
 
-def test_a_client_has_its_part_of_the_pool():
+def test_a_client_has_its_part_of_the_data_set():
     data = divide([[4, 2], [0, 5, 3], [1]])
     assert data.sizes.tolist() == [2, 3, 1]
     assert data.input_shape == (1, 1, 1)
@@ -46,7 +46,7 @@ def test_a_client_has_its_part_of_the_pool():
 @given(
     st.integers(1, 12), st.integers(0, 60), st.sampled_from([0.0, 0.1, 0.29, 0.5, 0.99]), st.integers(0, 5)
 )
-def test_holdout_and_training_examples_share_out_each_part(num_clients, extra, share, seed):
+def test_holdout_and_training_examples_make_up_each_part(num_clients, extra, share, seed):
     order = np.random.default_rng(seed).permutation(num_clients + extra)
     parts = np.array_split(order, num_clients)
     data = divide(parts, share, seed)
@@ -110,19 +110,19 @@ def test_digits_are_split_by_class_and_not_by_the_seed():
     assert not np.array_equal(one.examples(0, EVERYONE(9))[0], two.examples(0, EVERYONE(9))[0])
 
 
-def test_a_pool_needs_a_partition():
+def test_a_data_set_needs_a_partition():
     with pytest.raises(ValueError, match=r"task digits: .* name a partition such as dirichlet"):
         TASKS["digits"]().federate(10, None, EQUAL, 0.0, 0)
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_images_that_cannot_be_had_are_refused(name, tmp_path, capsys):
+def test_missing_images_are_refused(name, tmp_path, capsys):
     (tmp_path / "file").touch()
-    directory = str(tmp_path / "file" / "data")  # cannot be made, so nothing is downloaded either
+    directory = str(tmp_path / "file" / "data")  # cannot be created, so nothing is downloaded
     with pytest.raises(ValueError, match="cannot read the images from directory") as error:
         TASKS[name](data_dir=directory).federate(10, IID, EQUAL, 0.0, 0)
     assert f"'{directory}'" in str(error.value)
-    assert "unpack its four files into" in str(error.value)
+    assert "unpack the four files into" in str(error.value)
     assert "\n" not in str(error.value)
     assert capsys.readouterr().out == ""
 
@@ -183,7 +183,7 @@ def test_synthetic_holdout_is_the_rest_of_the_client():
         split.examples(3, np.array([75]))
 
 
-def test_synthetic_test_set_is_bounded_and_new():
+def test_synthetic_test_set_is_bounded_and_disjoint_from_the_training_data():
     data = TASKS["synthetic"](mean_size=2000).federate(1000, None, EQUAL, 0.0, 0)
     assert len(data.test[1]) == 100_000
     assert not np.isin(data.examples(0, EVERYONE(2000))[0][:, 0], data.test[0][:, 0]).all()
@@ -223,7 +223,7 @@ def test_iid_clients_share_one_model_but_no_examples():
 
 
 def test_synthetic_refuses_a_partition_and_bad_options():
-    with pytest.raises(ValueError, match=r"task synthetic: .* name no partition"):
+    with pytest.raises(ValueError, match=r"task synthetic: .* leave the partition out"):
         TASKS["synthetic"]().federate(2, IID, EQUAL, 0.0, 0)
     for options in ({"alpha": -1.0}, {"beta": float("nan")}, {"mean_size": 0}):
         with pytest.raises(ValueError, match=f"task synthetic: {next(iter(options))} must be"):

@@ -26,7 +26,7 @@ def test_models_give_logits(name, shape):
 
 @pytest.mark.parametrize("name", ["cnn", "lenet"])
 @pytest.mark.parametrize("shape", [(60,), (1, 3, 8)])
-def test_convolutions_refuse_what_is_no_image(name, shape):
+def test_convolutions_refuse_inputs_that_are_not_images(name, shape):
     with pytest.raises(ValueError, match=f"model {name}: inputs must be images"):
         MODELS[name](shape, 10)
 
@@ -37,7 +37,7 @@ def test_hidden_units():
         MODELS["mlp"]((60,), 10, hidden=0)
 
 
-def test_first_parameters_depend_on_the_seed_alone():
+def test_initial_parameters_depend_only_on_the_seed():
     build = partial(MODELS["mlp"], (60,), 10)
     torch.default_generator.manual_seed(1)
     before = torch.get_rng_state()

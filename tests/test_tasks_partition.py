@@ -14,7 +14,8 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng([seed, *b"partition"])
 
 
-def pool(*counts: int) -> np.ndarray:
+def labels_of(*counts: int) -> np.ndarray:
+    """Labels of a data set with these many examples of each class, shuffled."""
     return np.random.default_rng(5).permutation(np.repeat(np.arange(len(counts)), counts))
 
 
@@ -37,9 +38,9 @@ def assert_disjoint(labels, partition):
     st.integers(6, 30),
     st.integers(0, 9),
 )
-def test_partitions_are_disjoint_cover_the_pool_and_repeat(name, law, counts, num_clients, seed):
-    labels = pool(*counts)
-    sizes = SIZES[law](num_clients, len(labels), rng(seed))
+def test_partitions_are_disjoint_exhaustive_and_reproducible(name, distribution, counts, num_clients, seed):
+    labels = labels_of(*counts)
+    sizes = SIZES[distribution](num_clients, len(labels), rng(seed))
     partition = PARTITIONS[name](labels, sizes, rng(seed))
     assert len(partition) == num_clients
     assert_disjoint(labels, partition)
@@ -55,21 +56,21 @@ def test_partitions_are_disjoint_cover_the_pool_and_repeat(name, law, counts, nu
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
-def test_other_seed_other_partition(name):
-    labels, sizes = pool(50, 50, 50), np.full(15, 10)
+def test_another_seed_gives_another_partition(name):
+    labels, sizes = labels_of(50, 50, 50), np.full(15, 10)
     one, two = (PARTITIONS[name](labels, sizes, rng(seed)) for seed in (0, 1))
     assert any(set(a) != set(b) for a, b in zip(one, two, strict=True))
 
 
-def test_iid_clients_have_the_proportions_of_the_pool():
-    labels = pool(2000, 6000)
+def test_iid_clients_have_the_class_proportions_of_the_data_set():
+    labels = labels_of(2000, 6000)
     shares = [np.mean(labels[part]) for part in PARTITIONS["iid"](labels, np.full(4, 2000), rng())]
     assert shares == pytest.approx([0.75] * 4, abs=0.04)
 
 
-def test_sixty_shards_of_one_class_two_a_client():
+def test_sixty_shards_of_one_class_two_per_client():
     # MimiC 7.1: 30 clients, two of 60 shards each, all of one class and of equal size.
-    labels = pool(*[600] * 10)
+    labels = labels_of(*[600] * 10)
     partition = PARTITIONS["classes"](labels, SIZES["equal"](30, 6000, rng()), rng(), m=2)
     table = np.array([histogram(labels, part) for part in partition])
     assert set(table.ravel()) == {0, 100}
@@ -78,8 +79,8 @@ def test_sixty_shards_of_one_class_two_a_client():
 
 
 def test_sorted_clients_hold_labels_by_their_number():
-    # FedLaAvg's program: client k of N holds digit floor(10 k / N).
-    labels = pool(*[60] * 10)
+    # FedLaAvg's code: client k of N holds digit floor(10 k / N).
+    labels = labels_of(*[60] * 10)
     for num_clients in (10, 25, 40):
         partition = PARTITIONS["label"](
             labels, SIZES["equal"](num_clients, 600, rng()), rng(), order="sorted"
@@ -91,20 +92,20 @@ def test_sorted_clients_hold_labels_by_their_number():
 
 @pytest.mark.parametrize(("num_clients", "m"), [(10, 1), (10, 2), (7, 3), (25, 10), (1, 10), (4, 4)])
 def test_sorted_clients_hold_m_different_classes(num_clients, m):
-    labels = pool(*[60] * 10)
+    labels = labels_of(*[60] * 10)
     sizes = SIZES["equal"](num_clients, 600, rng())
     partition = PARTITIONS["classes"](labels, sizes, rng(), m=m, order="sorted")
     table = np.array([histogram(labels, part) > 0 for part in partition])
     assert (table.sum(axis=1) == m).all()
-    assert np.ptp(table.sum(axis=0)) <= 1  # shards are spread equally over the classes
+    assert np.ptp(table.sum(axis=0)) <= 1  # shards are spread evenly over the classes
     assert table.any(axis=0).all()
     assert sum(map(len, partition)) == 600
 
 
 def test_an_unknown_order_is_refused():
     for name in ("label", "classes"):
-        with pytest.raises(ValueError, match=f"partition {name}: order is 'up', give random or sorted"):
-            PARTITIONS[name](pool(9, 9), np.full(4, 4), rng(), order="up")
+        with pytest.raises(ValueError, match=f"partition {name}: order must be random or sorted, not 'up'"):
+            PARTITIONS[name](labels_of(9, 9), np.full(4, 4), rng(), order="up")
 
 
 @settings(max_examples=60, deadline=None)
@@ -112,7 +113,7 @@ def test_an_unknown_order_is_refused():
 def test_classes_has_exactly_m_and_spreads_the_shards(num_classes, m, num_clients, seed):
     m = min(m, num_classes)
     num_clients = max(num_clients, -(-num_classes // m))
-    labels = pool(*[40] * num_classes)
+    labels = labels_of(*[40] * num_classes)
     sizes = SIZES["equal"](num_clients, len(labels), rng(seed))
     table = np.array([histogram(labels, p) for p in PARTITIONS["classes"](labels, sizes, rng(seed), m=m)])
     assert (np.count_nonzero(table, axis=1) == m).all()
@@ -121,11 +122,11 @@ def test_classes_has_exactly_m_and_spreads_the_shards(num_classes, m, num_client
 
 
 def test_holders_share_a_class_in_proportion_to_their_sizes():
-    labels = pool(40)
+    labels = labels_of(40)
     partition = PARTITIONS["label"](labels, np.array([1, 9, 30]), rng())
     assert [len(part) for part in partition] == [1, 9, 30]
-    # Two classes of 10 examples: whoever shares a class with weights a : b gets 10 a / (a + b) of it.
-    labels, sizes = pool(10, 10), np.array([2, 2, 8, 8])
+    # Two classes of 10 examples: holders of sizes a and b get 10 a / (a + b) and 10 b / (a + b) of a class.
+    labels, sizes = labels_of(10, 10), np.array([2, 2, 8, 8])
     partition = PARTITIONS["label"](labels, sizes, rng(3))
     for c in range(2):
         holders = [k for k in range(4) if labels[partition[k][0]] == c]
@@ -134,15 +135,15 @@ def test_holders_share_a_class_in_proportion_to_their_sizes():
 
 
 def test_absolute_sizes_are_halved_between_two_classes():
-    labels = pool(100, 100, 100)
+    labels = labels_of(100, 100, 100)
     partition = PARTITIONS["classes"](labels, np.array([11, 20, 7, 1, 8, 2]), rng(), m=2)
     shards = [sorted(n for n in histogram(labels, part) if n) for part in partition]
     assert shards == [[5, 6], [10, 10], [3, 4], [1, 1], [4, 4], [1, 1]]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_short_class_of_fedlaavg_is_scaled_down(seed):
-    # FedLaAvg 6.1: N / 10 clients a digit, Normal(6e4 / N, (1e4 / N)^2) sizes; digit 5 has 5,421 images.
+def test_shards_of_a_class_with_too_few_examples_are_scaled_down(seed):
+    # FedLaAvg 6.1: N / 10 clients per digit, Normal(6e4 / N, (1e4 / N)^2) sizes; digit 5 has 5,421 images.
     labels = np.repeat(np.arange(10), MNIST_COUNTS)
     sizes = SIZES["normal"](1000, 60_000, rng(seed), mean=60.0, sd=10.0)
     partition = PARTITIONS["label"](labels, sizes, rng(seed))
@@ -155,8 +156,8 @@ def test_the_short_class_of_fedlaavg_is_scaled_down(seed):
     assert np.abs(got[digit == 5] - scale * sizes[digit == 5]).max() <= 1
 
 
-def test_small_alpha_gives_few_classes_and_large_alpha_the_pool():
-    labels = pool(*[1000] * 10)
+def test_small_alpha_gives_few_classes_and_large_alpha_all():
+    labels = labels_of(*[1000] * 10)
     sizes = np.full(40, 200)
     few = [histogram(labels, p).max() for p in PARTITIONS["dirichlet"](labels, sizes, rng(), alpha=0.01)]
     even = [histogram(labels, p).max() for p in PARTITIONS["dirichlet"](labels, sizes, rng(), alpha=1e4)]
@@ -164,9 +165,9 @@ def test_small_alpha_gives_few_classes_and_large_alpha_the_pool():
     assert np.median(even) < 40
 
 
-def test_dirichlet_proportions_have_the_variance_of_the_law():
+def test_dirichlet_proportions_have_the_variance_of_the_distribution():
     # q_c ~ Beta(alpha p, alpha (1 - p)) has variance p (1 - p) / (alpha + 1).
-    labels = pool(200_000, 200_000)
+    labels = labels_of(200_000, 200_000)
     parts = PARTITIONS["dirichlet"](labels, np.full(1000, 100), rng(), alpha=3.0)
     shares = np.array([np.mean(labels[part]) for part in parts])
     sampling = 0.25 * 0.75 / 100
@@ -175,7 +176,7 @@ def test_dirichlet_proportions_have_the_variance_of_the_law():
 
 @pytest.mark.parametrize("alpha", [1e-9, 1e-3, 1e9])
 def test_dirichlet_is_exact_at_extreme_alphas(alpha):
-    labels = pool(3, 100, 7, 60)
+    labels = labels_of(3, 100, 7, 60)
     partition = PARTITIONS["dirichlet"](labels, np.full(17, 10), rng(), alpha=alpha)
     assert_disjoint(labels, partition)
     assert {len(part) for part in partition} == {10}
@@ -189,32 +190,32 @@ def test_dirichlet_is_fast_enough():
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
-def test_what_does_not_fit_is_refused(name):
+def test_sizes_that_do_not_fit_are_refused(name):
     with pytest.raises(ValueError, match=f"partition {name}: 11 clients for 10 examples"):
-        PARTITIONS[name](pool(5, 5), np.ones(11, dtype=np.int64), rng())
+        PARTITIONS[name](labels_of(5, 5), np.ones(11, dtype=np.int64), rng())
     with pytest.raises(ValueError, match="sizes sum to 12 but there are 10 examples"):
-        PARTITIONS[name](pool(5, 5), np.array([6, 6]), rng())
+        PARTITIONS[name](labels_of(5, 5), np.array([6, 6]), rng())
     with pytest.raises(ValueError, match="every size must be at least 1"):
-        PARTITIONS[name](pool(5, 5), np.array([0, 6]), rng())
+        PARTITIONS[name](labels_of(5, 5), np.array([0, 6]), rng())
 
 
 @pytest.mark.parametrize("m", [0, 3])
 def test_m_out_of_range_is_refused(m):
     with pytest.raises(ValueError, match=f"m must be between 1 and the data's 2 classes, not {m}"):
-        PARTITIONS["classes"](pool(5, 5), np.array([5, 5]), rng(), m=m)
+        PARTITIONS["classes"](labels_of(5, 5), np.array([5, 5]), rng(), m=m)
 
 
 def test_a_class_with_fewer_examples_than_holders_is_refused():
     with pytest.raises(ValueError, match="3 clients must hold class 1, which has only 2 examples"):
-        PARTITIONS["label"](pool(52, 2), np.full(6, 9), rng())
+        PARTITIONS["label"](labels_of(52, 2), np.full(6, 9), rng())
 
 
-def test_classes_that_nobody_would_hold_are_refused():
+def test_classes_without_holders_are_refused():
     with pytest.raises(ValueError, match="use at least 3 clients"):
-        PARTITIONS["classes"](pool(9, 9, 9, 9, 9), np.array([5, 5]), rng(), m=2)
+        PARTITIONS["classes"](labels_of(9, 9, 9, 9, 9), np.array([5, 5]), rng(), m=2)
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
 def test_alpha_out_of_range_is_refused(alpha):
     with pytest.raises(ValueError, match="partition dirichlet: alpha"):
-        PARTITIONS["dirichlet"](pool(5, 5), np.array([5, 5]), rng(), alpha=alpha)
+        PARTITIONS["dirichlet"](labels_of(5, 5), np.array([5, 5]), rng(), alpha=alpha)

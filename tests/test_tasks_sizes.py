@@ -12,11 +12,11 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def test_apportion_rounds_by_largest_remainder():
-    # Quotas 1.5, 3.75, 4.75: the two largest remainders get the two examples that are left.
+    # Quotas 1.5, 3.75, 4.75: the two examples left go to the two largest remainders.
     assert apportion(10, np.array([6.0, 15.0, 19.0])).tolist() == [1, 4, 5]
 
 
-def test_apportion_gives_everyone_one_and_shares_the_rest():
+def test_apportion_gives_each_at_least_one():
     assert apportion(10, np.array([1e-12, 0.0, 1.0, 3.0])).tolist() == [1, 1, 2, 6]
 
 
@@ -46,7 +46,7 @@ def test_equal_differs_by_at_most_one():
 
 
 def test_pareto_has_the_tail_of_its_index():
-    # P(w > t) = t^-index: 2^-2 of the clients lie above twice the smallest size, 4^-2 above four times.
+    # P(w > t) = t^-index: 2^-2 of the sizes exceed twice the smallest one, 4^-2 four times.
     sizes = SIZES["pareto"](20_000, 200_000_000, rng(), index=2.0)
     assert np.mean(sizes > 2 * sizes.min()) == pytest.approx(1 / 4, abs=0.01)
     assert np.mean(sizes > 4 * sizes.min()) == pytest.approx(1 / 16, abs=0.01)
@@ -57,7 +57,7 @@ def test_pareto_survives_extreme_indices(index):
     assert SIZES["pareto"](100, 10_000, rng(), index=index).sum() == 10_000
 
 
-def test_other_seed_other_sizes():
+def test_another_seed_gives_other_sizes():
     for name in ("pareto", "normal"):
         assert not np.array_equal(SIZES[name](50, 6000, rng(0)), SIZES[name](50, 6000, rng(1)))
 
@@ -70,14 +70,14 @@ def test_normal_has_its_mean_and_deviation():
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1000))
-def test_normal_fits_the_data_whose_mean_it_has(seed):
-    # FedLaAvg on MNIST: 1000 clients with a mean of 60 of the 60,000 images.
+def test_normal_fits_a_data_set_of_its_expected_total(seed):
+    # FedLaAvg on MNIST: 1000 clients with on average 60 of the 60,000 images.
     sizes = SIZES["normal"](1000, 60_000, rng(seed), mean=60.0, sd=10.0)
     assert 58_000 < sizes.sum() <= 60_000
     assert sizes.min() >= 1
 
 
-def test_normal_refuses_more_than_there_is():
+def test_normal_refuses_sizes_beyond_the_data_set():
     with pytest.raises(
         ValueError, match=r"100 clients with mean=60, sd=0 need 6000 examples but there are 5000;"
     ):

@@ -178,8 +178,8 @@ class ExamplePool:
     def __init__(self, data: FederatedData, device: torch.device) -> None:
         self.data, self.device = data, device
         self._pool: tuple[Tensor, Tensor] | None = None
-        if isinstance(data, PartitionedData) and self._are_classes(data.pool[1]):
-            self._pool = self._move(data.pool)
+        if isinstance(data, PartitionedData) and self._are_classes(data.train[1]):
+            self._pool = self._move(data.train)
 
     def examples(self, client: int, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return examples of one client."""

@@ -1,4 +1,4 @@
-"""Learning tasks: data sets, how they are divided among clients, and models."""
+"""Learning tasks: data sets, their partitions among clients, and models."""
 
 from collections.abc import Callable
 

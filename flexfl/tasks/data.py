@@ -1,4 +1,4 @@
-"""What a run sees of a data set: the examples of every client, and the common test set."""
+"""A run's view of a data set: the examples of each client, and the common test set."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +13,7 @@ Examples = tuple[NDArray[np.float32], NDArray[np.int64]]
 class FederatedData(Protocol):
     """Examples divided among N clients.
 
-    Instances are pickled into every worker process, and the arrays may come back read-only.
+    Instances are pickled into every worker process, where the arrays may be read-only.
 
     Attributes
     ----------
@@ -22,7 +22,7 @@ class FederatedData(Protocol):
     num_classes : int
         Labels are 0 .. num_classes - 1.
     sizes : ndarray of int64, shape (N,)
-        Training examples of each client, held-out examples not counted.
+        Number of training examples of each client, without the held-out ones.
     test : Examples
         The data set's own test split, which belongs to no client.
     """
@@ -74,9 +74,9 @@ def holdout_counts(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]
     Parameters
     ----------
     totals : ndarray of int64, shape (N,)
-        All examples of each client.
+        Number of examples of each client, n.
     share : float
-        Held-out share h of [0, 1): floor(h n) examples, but at least one where h > 0 and n >= 2.
+        Held-out share h in [0, 1): floor(h n) examples, but at least one if h > 0 and n >= 2.
 
     Raises
     ------
@@ -93,20 +93,20 @@ def holdout_counts(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]
 
 
 def require_holdout(share: float) -> None:
-    """Refuse to return held-out examples where there are none."""
+    """Raise a ValueError if no examples are held out."""
     if share == 0:
-        raise ValueError("holdout: the clients hold no examples out; set a holdout share above 0")
+        raise ValueError("holdout: no examples are held out; set a holdout share above 0")
 
 
 @dataclass(frozen=True)
 class PartitionedData:
-    """A pool of examples, and which of them belong to which client.
+    """The training split of a data set, and which of its examples belong to which client.
 
-    The division is kept as one index array with offsets, so a client costs a few numbers.
-    Client k's examples are ``order[offsets[k]:offsets[k + 1]]``, the training ones first.
+    The partition is stored as one index array with offsets, so that a client costs only a few numbers.
+    The rows of client k are ``order[offsets[k]:offsets[k + 1]]``, its held-out examples last.
     """
 
-    pool: Examples
+    train: Examples
     test: Examples
     num_classes: int
     order: NDArray[np.intp]
@@ -117,27 +117,27 @@ class PartitionedData:
     @classmethod
     def divide(
         cls,
-        pool: Examples,
+        train: Examples,
         test: Examples,
         num_classes: int,
         parts: list[NDArray[np.intp]],
         holdout_share: float,
         seed: int,
     ) -> "PartitionedData":
-        """Give every client its part of the pool, and hold a share of each part out.
+        """Assign each client its part, and hold out a share of it.
 
         Parameters
         ----------
-        pool, test : Examples
+        train, test : Examples
             The examples to divide, and those that belong to no client.
         num_classes : int
             Number of classes.
         parts : list of ndarray of intp
-            Rows of the pool for each client, disjoint.
+            Rows of `train` for each client, disjoint.
         holdout_share : float
-            Share of its examples that each client holds out, in [0, 1).
+            Share of its examples that each client holds out of training, in [0, 1).
         seed : int
-            Seed of the draw that picks the held-out examples.
+            Seed of the choice of the held-out examples.
 
         Raises
         ------
@@ -152,12 +152,12 @@ class PartitionedData:
             keys = np.random.default_rng([seed, *b"holdout"]).random(len(order))
             order = order[np.lexsort((keys, np.repeat(np.arange(len(parts)), totals)))]
         offsets = np.concatenate([[0], np.cumsum(totals)])
-        return cls(pool, test, num_classes, order, offsets, sizes, holdout_share)
+        return cls(train, test, num_classes, order, offsets, sizes, holdout_share)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""
-        return self.pool[0].shape[1:]
+        return self.train[0].shape[1:]
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
         """Return fresh, writable copies of a client's training examples."""
@@ -174,10 +174,10 @@ class PartitionedData:
         return self._take(np.concatenate([self.order[:0], *parts]))
 
     def train_rows(self, client: int) -> NDArray[np.intp]:
-        """Return the rows of the pool that are a client's training examples."""
+        """Return the rows of `train` that are a client's training examples."""
         start = self.offsets[client]
         return self.order[start : start + self.sizes[client]]
 
     def _take(self, rows: NDArray[np.intp]) -> Examples:
-        x, y = self.pool
+        x, y = self.train
         return x[rows], y[rows]

@@ -1,31 +1,31 @@
-"""Handwritten digits that come with scikit-learn: no download."""
+"""Handwritten digits shipped with scikit-learn."""
 
 import numpy as np
 
-from flexfl.tasks.pool import Pool, PoolTask
+from flexfl.tasks.dataset import Dataset, DatasetTask
 
 TEST_SHARE = 0.2
 
 
-def digits() -> PoolTask:
-    """8x8 handwritten digits that come with scikit-learn: 1797 images, no download.
+def digits() -> DatasetTask:
+    """8x8 handwritten digits shipped with scikit-learn: 1797 images, no download.
 
-    Pixels are scaled from 0..16 to 0..1; the input shape is (1, 8, 8). A fifth of every class is the
-    test set, the same one whatever the seed of a run.
+    Pixels are scaled from 0..16 to 0..1; the input shape is (1, 8, 8). A fifth of each class forms
+    the test set, which does not depend on the seed of the run.
 
     Returns
     -------
-    PoolTask
+    DatasetTask
         The task.
 
     References
     ----------
     Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998.
     """
-    return PoolTask("digits", _load)
+    return DatasetTask("digits", _load)
 
 
-def _load() -> Pool:
+def _load() -> Dataset:
     from sklearn.datasets import load_digits  # slow to import, and only this task needs it
 
     bunch = load_digits()
@@ -36,4 +36,4 @@ def _load() -> Pool:
     for c in range(10):
         members = np.flatnonzero(y == c)
         test[rng.choice(members, round(TEST_SHARE * len(members)), replace=False)] = True
-    return Pool((x[~test], y[~test]), (x[test], y[test]), num_classes=10)
+    return Dataset((x[~test], y[~test]), (x[test], y[test]), num_classes=10)

@@ -1,4 +1,4 @@
-"""The models that the clients train; every one returns logits."""
+"""The models that the clients train; each returns logits."""
 
 from collections.abc import Callable
 
@@ -8,21 +8,21 @@ from torch import nn
 
 
 def initialise(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Build a model whose first parameters depend on the seed alone.
+    """Build a model whose initial parameters depend only on the seed.
 
     Parameters
     ----------
     build : callable
-        Returns a new model, initialised from PyTorch's default generator.
+        Returns a new model, initialised by PyTorch's default generator.
     seed : int
         Seed >= 0 of the run.
 
     Returns
     -------
     torch.nn.Module
-        The model; the state of PyTorch's generators is as before.
+        The model; the states of PyTorch's generators are unchanged.
     """
-    # torch.manual_seed would reseed the accelerators too, which the fork does not restore.
+    # torch.manual_seed would also reseed the accelerators, which this fork does not restore.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(np.random.default_rng([seed, *b"model"]).integers(2**63)))
         return build()
@@ -56,7 +56,7 @@ def mlp(input_shape: tuple[int, ...], num_classes: int, *, hidden: int = 200) ->
     num_classes : int
         Number of logits.
     hidden : int
-        Units of each hidden layer.
+        Units per hidden layer.
 
     Returns
     -------
@@ -103,13 +103,13 @@ def cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     Raises
     ------
     ValueError
-        If the inputs are no images or too small.
+        If the inputs are not images, or are too small.
 
     References
     ----------
     McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
-    AISTATS 2017, section 3: 1,663,370 parameters on 28x28 images, which tells that the
-    convolutions keep the size of the image ("same" padding).
+    AISTATS 2017, section 3: 1,663,370 parameters on 28x28 images, which implies that
+    the convolutions preserve the size of the image ("same" padding).
     """
     channels, height, width = _image("cnn", input_shape)
     return nn.Sequential(
@@ -129,9 +129,9 @@ def cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 def lenet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Two 5x5 convolutions (6, 16) with max pooling, then 120 and 84 units: LeNet-5 with ReLU.
 
-    The first convolution pads by 2, which makes 28x28 images the 32x32 ones of the paper (61,706
-    parameters). The second pads only where the image is below 12 pixels, as with 8x8 digits: there
-    a 5x5 window would leave nothing to pool.
+    The first convolution pads by 2, which turns 28x28 images into the paper's 32x32 (61,706
+    parameters). The second pads only images smaller than 12 pixels, such as 8x8 digits, where a 5x5
+    window would leave nothing to pool.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def lenet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     Raises
     ------
     ValueError
-        If the inputs are no images or too small.
+        If the inputs are not images, or are too small.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Which examples each client has."""
+"""Partitions: which examples each client holds."""
 
 import math
 from collections.abc import Callable
@@ -9,33 +9,33 @@ from numpy.typing import NDArray
 from flexfl.tasks.sizes import apportion
 
 Partition = list[NDArray[np.intp]]
-"""For each client the positions of its examples in the pool; disjoint."""
+"""For each client, the positions of its examples in the data set; disjoint."""
 
 PartitionFn = Callable[[NDArray[np.int64], NDArray[np.int64], np.random.Generator], Partition]
 """(labels, sizes, rng) -> partition, for labels of shape (n,) and sizes of shape (N,)."""
 
 
 def iid(labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator) -> Partition:
-    """Every client's examples are a uniform draw from the whole pool.
+    """Each client's examples are a uniform draw from the whole data set, without replacement.
 
     Parameters
     ----------
     labels : ndarray of int64, shape (n,)
-        Class of every example in the pool.
+        Class of each example of the data set.
     sizes : ndarray of int64, shape (N,)
-        Examples of each client, honoured exactly.
+        Number of examples of each client, met exactly.
     rng : numpy.random.Generator
-        Source of the draws.
+        Source of randomness.
 
     Returns
     -------
     list of N ndarrays of intp
-        Disjoint positions in the pool.
+        Disjoint positions in the data set.
 
     Raises
     ------
     ValueError
-        If the sizes ask for more than the pool has.
+        If the sizes sum to more than the number of examples.
     """
     _require_fit("iid", labels, sizes)
     return np.split(rng.permutation(len(labels)), np.cumsum(sizes))[:-1]
@@ -49,39 +49,39 @@ def classes(
     m: int = 2,
     order: str = "random",
 ) -> Partition:
-    """Exactly m classes a client, in shards of one class each.
+    """Exactly m classes per client, in shards of one class each.
 
-    The N m shards are spread over the classes as equally as possible, and their holders are drawn at
-    random, or go by the client's number (`order`). Where the sizes sum to the whole pool, the holders of
-    a class share all of its examples in proportion to their sizes, so equal sizes give equal shards.
-    Where they sum to less, a client takes its size / m from each of its classes, and the holders of a
-    class with too few examples are scaled down together: in FedLaAvg's setting N / 10 clients hold each
-    digit of MNIST, and the digit 5 has fewer images than they ask for. Every shard has at least one
-    example.
+    The N m shards are spread over the classes as evenly as possible, and assigned to the clients at
+    random or by client number (`order`). If the sizes sum to the whole data set, the holders of a class
+    share all of its examples in proportion to their sizes, so that equal sizes give equal shards. If they
+    sum to less, a client takes size / m examples from each of its classes; where a class has too few, the
+    shards of its holders are scaled down together. In FedLaAvg's setting, for example, N / 10 clients
+    hold each digit of MNIST, and there are fewer images of the digit 5 than their sizes require. Each
+    shard has at least one example.
 
     Parameters
     ----------
     labels : ndarray of int64, shape (n,)
-        Class of every example in the pool.
+        Class of each example of the data set.
     sizes : ndarray of int64, shape (N,)
-        Examples of each client, of which the class supplies leave small deviations.
+        Number of examples of each client, met as closely as the sizes of the classes allow.
     rng : numpy.random.Generator
-        Source of the draws.
+        Source of randomness.
     m : int
-        Classes of each client.
+        Number of classes of each client.
     order : str
         `random`, or `sorted`: of C classes, client k holds floor((k + i N) C / (N m)), i = 0..m-1.
 
     Returns
     -------
     list of N ndarrays of intp
-        Disjoint positions in the pool.
+        Disjoint positions in the data set.
 
     Raises
     ------
     ValueError
         If m is out of range, the order is unknown, a class has fewer examples than holders, there are
-        fewer shards than classes, or the sizes ask for more than the pool has.
+        fewer shards than classes, or the sizes sum to more than the number of examples.
 
     References
     ----------
@@ -94,31 +94,31 @@ def classes(
 def label(
     labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator, *, order: str = "random"
 ) -> Partition:
-    """One class a client, shared by its holders in proportion to their sizes.
+    """One class per client, shared by its holders in proportion to their sizes.
 
     The same as ``classes`` with m = 1; with Pareto sizes it is the setting of Ruan et al.
 
     Parameters
     ----------
     labels : ndarray of int64, shape (n,)
-        Class of every example in the pool.
+        Class of each example of the data set.
     sizes : ndarray of int64, shape (N,)
-        Examples of each client, of which the class supplies leave deviations.
+        Number of examples of each client, met as closely as the sizes of the classes allow.
     rng : numpy.random.Generator
-        Source of the draws.
+        Source of randomness.
     order : str
-        `random`, or `sorted`: of C classes, client k holds floor(k C / N), as in FedLaAvg's program.
+        `random`, or `sorted`: of C classes, client k holds floor(k C / N), as in FedLaAvg's code.
 
     Returns
     -------
     list of N ndarrays of intp
-        Disjoint positions in the pool.
+        Disjoint positions in the data set.
 
     Raises
     ------
     ValueError
         If a class has fewer examples than holders, there are fewer clients than classes, the order is
-        unknown, or the sizes ask for more than the pool has.
+        unknown, or the sizes sum to more than the number of examples.
 
     References
     ----------
@@ -130,32 +130,32 @@ def label(
 def dirichlet(
     labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator, *, alpha: float = 0.5
 ) -> Partition:
-    """Class proportions of each client drawn from a Dirichlet law around those of the pool.
+    """Class proportions of each client drawn from a Dirichlet distribution around those of the data set.
 
-    Client k draws q_k ~ Dir(alpha p), where p are the class proportions of the pool, then its
-    examples' classes from q_k, without replacement; q_k is renormalised over the classes that have
-    examples left. So the last clients are nearer to what is left than to their q_k.
+    Client k draws q_k ~ Dir(alpha p), where p are the class proportions of the data set, and then the
+    classes of its examples from q_k, without replacement: q_k is renormalised over the classes that
+    have examples left. The last clients are therefore closer to what is left than to their q_k.
 
     Parameters
     ----------
     labels : ndarray of int64, shape (n,)
-        Class of every example in the pool.
+        Class of each example of the data set.
     sizes : ndarray of int64, shape (N,)
-        Examples of each client, honoured exactly.
+        Number of examples of each client, met exactly.
     rng : numpy.random.Generator
-        Source of the draws.
+        Source of randomness.
     alpha : float
-        Concentration: towards 0 one class a client, towards infinity the proportions of the pool.
+        Concentration: towards 0 one class per client, towards infinity the proportions of the data set.
 
     Returns
     -------
     list of N ndarrays of intp
-        Disjoint positions in the pool.
+        Disjoint positions in the data set.
 
     Raises
     ------
     ValueError
-        If alpha is out of range or the sizes ask for more than the pool has.
+        If alpha is out of range, or the sizes sum to more than the number of examples.
 
     References
     ----------
@@ -165,8 +165,8 @@ def dirichlet(
     _require_fit("dirichlet", labels, sizes)
     if not (alpha >= 1e-9 and math.isfinite(alpha)):
         raise ValueError(f"partition dirichlet: alpha must be a number of at least 1e-9, not {alpha:g}")
-    pools = _shuffled_classes(labels, rng)
-    left = np.array([len(pool) for pool in pools])
+    by_class = _shuffled_classes(labels, rng)
+    left = np.array([len(members) for members in by_class])
     concentration = alpha * left / left.sum()
     partition = []
     for size in sizes:
@@ -180,7 +180,9 @@ def dirichlet(
             counts[open_classes] += rng.multinomial(missing, q / q.sum())
             counts = np.minimum(counts, left)
         left -= counts
-        partition.append(np.concatenate([p[n : n + c] for p, n, c in zip(pools, left, counts, strict=True)]))
+        partition.append(
+            np.concatenate([p[n : n + c] for p, n, c in zip(by_class, left, counts, strict=True)])
+        )
     return partition
 
 
@@ -203,9 +205,9 @@ def _shards(
 ) -> Partition:
     _require_fit(name, labels, sizes)
     if order not in ("random", "sorted"):
-        raise ValueError(f"partition {name}: order is {order!r}, give random or sorted")
-    pools = _shuffled_classes(labels, rng)
-    num_clients, num_classes = len(sizes), len(pools)
+        raise ValueError(f"partition {name}: order must be random or sorted, not {order!r}")
+    by_class = _shuffled_classes(labels, rng)
+    num_clients, num_classes = len(sizes), len(by_class)
     if not 1 <= m <= num_classes:
         raise ValueError(
             f"partition {name}: m must be between 1 and the data's {num_classes} classes, not {m}"
@@ -216,37 +218,37 @@ def _shards(
             f"classes out; use at least {math.ceil(num_classes / m)} clients"
         )
     if order == "sorted":
-        # Shards k, k + N, ... of the sorted ones: their classes are C / m >= 1 apart, so no two are the same.
+        # Client k holds shards k, k + N, ...: their classes are C / m >= 1 apart, so no two are the same.
         shards = np.arange(num_clients)[:, None] + num_clients * np.arange(m)
         held = shards * num_classes // (num_clients * m)
     else:
-        held = _hold(num_clients, num_classes, m, rng)
-    # A client's size in m whole parts, for sizes that stand for themselves.
+        held = _draw_classes(num_clients, num_classes, m, rng)
+    # Each client's size in m whole parts, used if the sizes do not sum to the whole data set.
     wanted = np.maximum(sizes[:, None] // m + (np.arange(m) < sizes[:, None] % m), 1)
     covers = sizes.sum() == len(labels)
     parts: list[list[NDArray[np.intp]]] = [[] for _ in sizes]
-    for c, pool in enumerate(pools):
+    for c, members in enumerate(by_class):
         holders, places = np.nonzero(held == c)
-        if len(holders) > len(pool):
+        if len(holders) > len(members):
             raise ValueError(
-                f"partition {name}: {len(holders)} clients must hold class {labels[pool[0]]}, which has only "
-                f"{len(pool)} examples; use fewer clients or fewer classes a client"
+                f"partition {name}: {len(holders)} clients must hold class {labels[members[0]]}, which has "
+                f"only {len(members)} examples; use fewer clients or fewer classes per client"
             )
         counts = sizes[holders] if covers else wanted[holders, places]
-        if covers or counts.sum() > len(pool):
-            counts = apportion(len(pool), counts.astype(np.float64))
-        for k, shard in zip(holders, np.split(pool, np.cumsum(counts))[:-1], strict=True):
+        if covers or counts.sum() > len(members):
+            counts = apportion(len(members), counts.astype(np.float64))
+        for k, shard in zip(holders, np.split(members, np.cumsum(counts))[:-1], strict=True):
             parts[k].append(shard)
     return [np.concatenate(own) for own in parts]
 
 
-def _hold(num_clients: int, num_classes: int, m: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Draw the m distinct classes of every client, shape (num_clients, m)."""
+def _draw_classes(num_clients: int, num_classes: int, m: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Draw m distinct classes for each client, shape (num_clients, m)."""
     shards = np.full(num_classes, num_clients * m // num_classes)
     shards[rng.permutation(num_classes)[: num_clients * m % num_classes]] += 1
     held = np.empty((num_clients, m), dtype=np.intp)
     for k in range(num_clients):
-        # Taking from the fullest classes never leaves a later client with two shards of one class.
+        # Taking from the classes with the most shards left never forces two shards of one class on a client.
         held[k] = np.lexsort((rng.random(num_classes), -shards))[:m]
         shards[held[k]] -= 1
     return held
@@ -265,7 +267,9 @@ def _require_fit(name: str, labels: NDArray[np.int64], sizes: NDArray[np.int64])
             f"least one; use at most {len(labels)} clients"
         )
     if len(sizes) == 0 or sizes.min() < 1:
-        raise ValueError(f"partition {name}: there must be clients, and every size must be at least 1")
+        raise ValueError(
+            f"partition {name}: at least one client is needed, and every size must be at least 1"
+        )
     if sizes.sum() > len(labels):
         raise ValueError(
             f"partition {name}: the clients' sizes sum to {sizes.sum()} but there are {len(labels)} "

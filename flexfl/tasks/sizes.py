@@ -1,4 +1,4 @@
-"""How many examples each client has."""
+"""Sizes: how many examples each client has."""
 
 import math
 from collections.abc import Callable
@@ -11,24 +11,24 @@ SizesFn = Callable[[int, int, np.random.Generator], NDArray[np.int64]]
 
 
 def apportion(total: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Divide whole examples in proportion to weights, at least one each.
+    """Apportion examples in proportion to weights, at least one each.
 
     Parameters
     ----------
     total : int
-        Examples to divide, at least as many as there are weights.
+        Number of examples, at least n.
     weights : ndarray of float64, shape (n,)
-        Weights >= 0, one of them > 0.
+        Weights >= 0, at least one of them > 0.
 
     Returns
     -------
     ndarray of int64, shape (n,)
-        Counts whose sum is `total`, rounded by largest remainder.
+        Counts that sum to `total`, rounded by the largest-remainder method.
     """
     n = len(weights)
     free = np.arange(n)
     while True:
-        # Whoever is due less than one example gets one; the others share what is left.
+        # A share below one example is raised to one; the others share the rest.
         quotas = weights[free] * ((total - n + len(free)) / weights[free].sum())
         enough = quotas >= 1 - 1e-9
         if enough.all():
@@ -43,14 +43,14 @@ def apportion(total: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def equal(num_clients: int, num_examples: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Every client has the same number of examples, up to one.
+    """All clients have the same number of examples, up to a difference of one.
 
     Parameters
     ----------
     num_clients, num_examples : int
-        Clients, and examples to divide among them.
+        Number of clients, and of examples to divide among them.
     rng : numpy.random.Generator
-        Unused: nothing is drawn.
+        Unused.
 
     Returns
     -------
@@ -74,11 +74,11 @@ def pareto(
     Parameters
     ----------
     num_clients, num_examples : int
-        Clients, and examples to divide among them.
+        Number of clients, and of examples to divide among them.
     rng : numpy.random.Generator
-        Source of the draws.
+        Source of randomness.
     index : float
-        Tail index of the Pareto law; the smaller, the more unequal.
+        Tail index of the Pareto distribution; the smaller, the more unequal the sizes.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def pareto(
     _require_enough(num_clients, num_examples)
     if not (index > 0 and math.isfinite(index)):
         raise ValueError(f"sizes pareto: index must be a positive number, not {index:g}")
-    # The logarithm of a Pareto draw is exponential; relative to the largest it cannot overflow.
+    # The logarithm of a Pareto draw is exponential; taken relative to the largest, it cannot overflow.
     logs = rng.standard_exponential(num_clients)
     return apportion(num_examples, np.exp((logs - logs.max()) / index))
 
@@ -105,30 +105,30 @@ def pareto(
 def normal(
     num_clients: int, num_examples: int, rng: np.random.Generator, *, mean: float = 60.0, sd: float = 10.0
 ) -> NDArray[np.int64]:
-    """Absolute sizes drawn from a normal law, rounded, at least 1 each.
+    """Sizes drawn from a normal distribution, rounded, at least 1 each.
 
-    Where the expected sum fits the data and only the draw comes out above it, all sizes are scaled
-    down to fit: FedLaAvg's Normal(6e4 / N, (1e4 / N)^2) has just the 60,000 images of MNIST as its
-    mean sum, and half of all seeds would be refused otherwise.
+    If the expected total fits the data set and only the draw exceeds it, all sizes are scaled down to
+    fit: the expected total of FedLaAvg's Normal(6e4 / N, (1e4 / N)^2) is exactly the 60,000 images of
+    MNIST, so that half of all seeds would otherwise fail.
 
     Parameters
     ----------
     num_clients, num_examples : int
-        Clients, and the most examples that they may have together.
+        Number of clients, and the largest total number of examples.
     rng : numpy.random.Generator
-        Source of the draws.
+        Source of randomness.
     mean, sd : float
-        Mean and standard deviation of a client's size, in examples.
+        Mean and standard deviation of a client's number of examples.
 
     Returns
     -------
     ndarray of int64, shape (num_clients,)
-        Sizes whose sum is at most `num_examples`.
+        Sizes that sum to at most `num_examples`.
 
     Raises
     ------
     ValueError
-        If `mean` or `sd` is out of range, or the sizes need more examples than there are.
+        If `mean` or `sd` is out of range, or the sizes sum to more than `num_examples`.
 
     References
     ----------
@@ -151,12 +151,12 @@ def normal(
 
 
 SIZES: dict[str, Callable[..., NDArray[np.int64]]] = {"equal": equal, "pareto": pareto, "normal": normal}
-"""Size laws by name: ``(num_clients, num_examples, rng, *, options)``."""
+"""Size distributions by name: ``(num_clients, num_examples, rng, *, options)``."""
 
 
 def _require_enough(num_clients: int, num_examples: int) -> None:
     if num_clients < 1:
-        raise ValueError(f"sizes: there must be at least 1 client, not {num_clients}")
+        raise ValueError(f"sizes: at least 1 client is needed, not {num_clients}")
     if num_clients > num_examples:
         raise ValueError(
             f"sizes: {num_clients} clients for {num_examples} examples, but every client needs at least one; "

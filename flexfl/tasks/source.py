@@ -1,4 +1,4 @@
-"""What a learning task offers to a run."""
+"""The interface of a learning task."""
 
 from typing import Protocol
 
@@ -13,10 +13,10 @@ class TaskSource(Protocol):
     Attributes
     ----------
     default_partition : str or None
-        Partition to use where none is named, such as ``dirichlet:alpha=0.5``. None: the data come
-        divided among the clients, and a partition is refused.
+        Partition used by default, such as ``dirichlet:alpha=0.5``; None if the data are already divided
+        among the clients, so that naming a partition is an error.
     default_model : str
-        Model to use where none is named.
+        Model used by default.
     """
 
     @property
@@ -34,13 +34,13 @@ class TaskSource(Protocol):
         num_clients : int
             Number of clients N >= 1.
         partition : PartitionFn or None
-            Which examples a client gets; None where `default_partition` is None.
+            Decides which examples each client gets; None if `default_partition` is None.
         sizes : SizesFn
-            How many examples a client gets.
+            Decides how many examples each client gets.
         holdout : float
             Share of its examples that each client holds out of training, in [0, 1).
         seed : int
-            Seed >= 0 of every draw.
+            Seed >= 0 of all random draws.
 
         Returns
         -------
@@ -50,6 +50,6 @@ class TaskSource(Protocol):
         Raises
         ------
         ValueError
-            If the data are not there or cannot be divided in this way.
+            If the data are missing or cannot be divided in this way.
         """
         ...

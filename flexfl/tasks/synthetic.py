@@ -1,4 +1,4 @@
-"""SYNTHETIC(alpha, beta): examples made on demand, for any number of clients."""
+"""SYNTHETIC(alpha, beta): examples generated on demand, for any number of clients."""
 
 import math
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ SCALE = np.arange(1, FEATURES + 1) ** -0.6
 
 @dataclass(frozen=True)
 class ClientModel:
-    """How a client's examples arise: x ~ N(v, Sigma) and y = argmax(x W + b).
+    """Generative model of a client's examples: x ~ N(v, Sigma) and y = argmax(x W + b).
 
     Attributes
     ----------
     W : ndarray of float64, shape (60, 10)
         Weights of the labelling model.
     b : ndarray of float64, shape (10,)
-        Its bias.
+        Bias of the labelling model.
     v : ndarray of float64, shape (60,)
         Mean of the inputs.
     """
@@ -37,9 +37,9 @@ class ClientModel:
     v: NDArray[np.float64]
 
     def draw(self, count: int, rng: np.random.Generator) -> Examples:
-        """Return `count` examples, read-only because they are shared with the cache."""
+        """Draw `count` examples, read-only because the cache shares them."""
         x = self.v + SCALE * rng.standard_normal((count, FEATURES))
-        # The softmax of the paper leaves the largest entry where it is.
+        # The paper's softmax does not change the argmax.
         y = np.argmax(x @ self.W + self.b, axis=1).astype(np.int64)
         x32 = x.astype(np.float32)
         x32.flags.writeable = y.flags.writeable = False
@@ -53,11 +53,11 @@ class Synthetic:
     Attributes
     ----------
     alpha, beta : float
-        Variances of the models' and of the inputs' means between clients.
+        Variances between clients: of the means of their models, and of the means of their inputs.
     iid : bool
-        One model for all clients.
+        Whether all clients share one model.
     mean_size : int
-        Examples a client has on average, before the hold-out.
+        Mean number of examples of a client, held-out ones included.
     """
 
     alpha: float
@@ -68,7 +68,7 @@ class Synthetic:
     default_model: ClassVar[str] = "logistic"
 
     def client_model(self, client: int, seed: int) -> ClientModel:
-        """Return the model behind a client's examples."""
+        """Return the generative model of a client."""
         if self.iid:
             rng = np.random.default_rng([seed, *b"synthetic-model"])
             return ClientModel(
@@ -86,7 +86,9 @@ class Synthetic:
     ) -> FederatedData:
         """Fix the clients' sizes; see `TaskSource.federate`."""
         if partition is not None:
-            raise ValueError("task synthetic: the data come divided among the clients; name no partition")
+            raise ValueError(
+                "task synthetic: the data are already divided among the clients; leave the partition out"
+            )
         totals = sizes(num_clients, self.mean_size * num_clients, np.random.default_rng([seed, *b"sizes"]))
         training = totals - holdout_counts(totals, holdout)
         return SyntheticData(self, seed, totals, training, self._test(totals, seed), holdout)
@@ -103,16 +105,16 @@ class Synthetic:
 
 @lru_cache(maxsize=32)
 def client_examples(family: Synthetic, seed: int, client: int, count: int) -> Examples:
-    """Return all examples of a client, read-only and the same at every call.
+    """Return all examples of a client, read-only and the same in every call.
 
     Parameters
     ----------
     family : Synthetic
         The client models.
     seed, client : int
-        What the examples are a function of.
+        Seed of the run, and the client: the examples depend on nothing else.
     count : int
-        How many; a smaller count gives the first ones of a larger.
+        Number of examples; a smaller count gives the first of a larger one.
     """
     rng = np.random.default_rng([seed, *b"synthetic-examples", client])
     return family.client_model(client, seed).draw(count, rng)
@@ -120,9 +122,9 @@ def client_examples(family: Synthetic, seed: int, client: int, count: int) -> Ex
 
 @dataclass(frozen=True)
 class SyntheticData:
-    """Clients of a synthetic family, of whom only the sizes are kept.
+    """Clients of a synthetic family, for which only the sizes are stored.
 
-    The examples of a client are independent draws, so its last ones serve as the hold-out.
+    The examples of a client are independent draws, so that its last ones can serve as the hold-out.
     """
 
     family: Synthetic
@@ -164,14 +166,15 @@ class SyntheticData:
 
 
 def synthetic(*, alpha: float = 1.0, beta: float = 1.0, iid: bool = False, mean_size: int = 100) -> Synthetic:
-    """SYNTHETIC(alpha, beta): 60 features, 10 classes, examples made for any number of clients.
+    """SYNTHETIC(alpha, beta): 60 features, 10 classes, examples generated for any number of clients.
 
     Client k labels with y = argmax(softmax(x W_k + b_k)), where the entries of W_k and b_k are
     N(u_k, 1) and u_k ~ N(0, alpha); its inputs are x ~ N(v_k, Sigma), where Sigma is diagonal with
-    j^-1.2, the entries of v_k are N(B_k, 1) and B_k ~ N(0, beta). The second argument of N is a
-    variance, as in the paper; its authors' published code passes alpha and beta as standard
-    deviations, which is the same at 0 and 1. The test set has a fifth as many examples again of each
-    of the first 1,000 clients, and at most about 100,000 in all, in the same proportions.
+    entries j^-1.2, the entries of v_k are N(B_k, 1) and B_k ~ N(0, beta). The second argument of N is
+    a variance, as in the paper; the authors' published code passes alpha and beta as standard
+    deviations, which makes no difference at 0 and 1. The test set has new examples of each of the
+    first 1,000 clients, a fifth as many as the client has, and at most about 100,000 in total, in the
+    same proportions.
 
     Parameters
     ----------
@@ -182,7 +185,7 @@ def synthetic(*, alpha: float = 1.0, beta: float = 1.0, iid: bool = False, mean_
     iid : bool
         One W, b ~ N(0, 1) and v = 0 for all clients; alpha and beta are then unused.
     mean_size : int
-        Examples a client has on average; the sizes law divides mean_size * N among the N clients.
+        Mean number of examples of a client: mean_size * N examples are divided among the N clients.
 
     Returns
     -------

@@ -1,0 +1,35 @@
+"""A ServerApp on Flower's own server, with a strategy of flexfl."""
+
+import numpy as np
+from flwr.common import ndarrays_to_parameters
+from flwr.server import ServerApp, ServerAppComponents, ServerConfig
+from task import initial_weights, load_data, probabilities
+
+import strategies
+
+
+def evaluate(server_round, weights, config):
+    """Test the global model at the server, as Flower's `FedAvg` does with its `evaluate_fn`."""
+    _, (x, y) = load_data()
+    p = probabilities(weights, x)
+    loss = -np.log(np.maximum(p[np.arange(len(y)), y], 1e-12)).mean()
+    return float(loss), {"accuracy": float((p.argmax(axis=1) == y).mean())}
+
+
+def server_fn(context):
+    """Make the strategy that the run config names."""
+    config = context.run_config
+    strategy = strategies.make(
+        config["strategy"],
+        ndarrays_to_parameters(initial_weights()),
+        evaluate_fn=evaluate,
+        clients_per_round=config["clients-per-round"],
+        local_steps=config["local-steps"],
+        batch_size=config["batch-size"],
+        learning_rate=config["learning-rate"],
+        num_rounds=config["num-rounds"],
+    )
+    return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=config["num-rounds"]))
+
+
+app = ServerApp(server_fn=server_fn)
