@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traces import TRACES
-from traces.recorded.clock import Recorded
+from traces.recorded.clock import Recorded, VirtualClock
+from traces.recorded.device_log import DeviceLog, Sessions
 
 HEADER = "client,start,end,steps_per_second,up_bytes_per_second\n"
 
@@ -176,6 +177,143 @@ def test_against_a_walk_through_time(log, data, pause, deadline):
             online, seconds = walk(sessions[k], first + (t - 1) * 30, deadline, pause)
             assert there.online[k] == online
             assert there.completion[k] == np.float32(seconds / 100)
+
+
+# The place where a record starts anew
+
+
+def test_a_device_that_is_always_online_never_leaves(log):
+    # One session over a record of 100 s, in rounds of 30 s: rounds 4 (90..120 s) and 7 (180..210 s) cross its
+    # end and are not cut there. Without `repeat`, round 4 has 10 of its 30 s, which are 3 of 10 steps.
+    for on_interrupt in ("stop", "pause"):
+        options = {"round_seconds": 30.0, "on_interrupt": on_interrupt}
+        trace = log("client,start,end\n0,0,100\n", 1, **options)
+        assert [trace.round(t).completion[0] for t in range(1, 30)] == [1] * 29
+        once = log("client,start,end\n0,0,100\n", 1, repeat=False, **options)
+        assert [once.round(t).completion[0] for t in (1, 2, 3, 4, 5)] == pytest.approx([1, 1, 1, 0.3, 0])
+
+
+def test_a_session_goes_on_where_the_record_starts_anew(log):
+    # The record has 100 s. Client 0 is online in 0..20 and 60..100, hence in 60..120 and 160..220, and so on;
+    # client 1 in 60..100 and client 2 in 0..20. A step takes 4 s, so that a round of 40 s has time for 10.
+    sessions = ["0,0,20", "0,60,80", "0,80,100", "1,60,100", "2,0,20"]
+    text = "client,start,end,steps_per_second\n" + "".join(f"{line},0.25\n" for line in sessions)
+    trace = log(text, 3, round_seconds=40.0)
+    assert [trace.round(t).completion.tolist() for t in range(1, 7)] == [
+        [0.5, 0, 0.5],  # 0..20
+        [0, 0, 0],  # at 40 s all are away
+        [1, 0.5, 0],  # 80..120, 80..100
+        [0, 0, 0],  # at 120 s, 20 of the second cycle, client 0 has just left
+        [1, 1, 0],  # 160..200 and on, 160..200
+        [0.5, 0, 0.5],  # 200..220
+    ]
+    # A round longer than the record: 60..120 s are 15 of 25 steps, 60..100 s are 10.
+    long = log(text, 3, round_seconds=250.0, begin=60.0, local_steps=25)
+    assert long.round(1).completion.tolist() == pytest.approx([15 / 25, 10 / 25, 0])
+
+
+class Unrolled:
+    """A device with one flag per second of its record, looked up second by second."""
+
+    def __init__(self, origin, flags, repeat):
+        self.origin, self.flags, self.repeat = origin, flags, repeat
+
+    def online(self, second):
+        cycle, second = divmod(second - self.origin, len(self.flags))
+        return (cycle == 0 or (cycle > 0 and self.repeat)) and self.flags[second]
+
+    def seconds(self, begin, deadline, pause):
+        """Seconds of work by the deadline of a round; None if the device is offline when it begins."""
+        online = [self.online(second) for second in range(begin, begin + deadline)]
+        if not online[0]:
+            return None
+        return sum(online) if pause or all(online) else online.index(False)
+
+
+@st.composite
+def records(draw):
+    """The flags of some devices, the places at which their sessions are cut, and where the records begin."""
+    drawn = []
+    for _ in range(draw(st.integers(1, 4))):
+        flags = draw(st.lists(st.booleans(), min_size=1, max_size=12) | st.lists(st.just(True), min_size=1))
+        cuts = draw(st.sets(st.integers(1, len(flags))))
+        drawn.append((draw(st.integers(0, 20)), flags, cuts))
+    return drawn
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    devices=records(),
+    begin=st.integers(0, 40),
+    seconds=st.integers(1, 40),
+    data=st.data(),
+    pause=st.booleans(),
+    repeat=st.booleans(),
+)
+def test_against_unrolled_records(devices, begin, seconds, data, pause, repeat):
+    """Each device with a record of its own, from its own origin; rounds may be longer than the records."""
+    sessions = [
+        (k, origin + first, origin + end)
+        for k, (origin, flags, cuts) in enumerate(devices)
+        for first, end in runs(flags, cuts)
+    ]
+    device, start, end = np.array(sessions).reshape(-1, 3).T
+    ones = np.ones(len(sessions))
+    origin = np.array([origin for origin, _, _ in devices], float)
+    cycle = np.array([len(flags) for _, flags, _ in devices], float)
+    built = DeviceLog.build(Sessions(device, start, end, ones, ones), origin, cycle, str)
+
+    class Replayed(VirtualClock):
+        def _load(self, file):
+            return built, np.arange(len(devices))
+
+    deadline = data.draw(st.integers(1, seconds))
+    trace = Replayed(
+        len(devices),
+        0,
+        round_seconds=float(seconds),
+        deadline=float(deadline),
+        begin=float(begin),
+        repeat=repeat,
+        on_interrupt="pause" if pause else "stop",
+        local_steps=100,
+    )
+    unrolled = [Unrolled(first, flags, repeat) for first, flags, _ in devices]
+    for t in (9, 1, 2, 3, 4, 30):
+        now = min(first for first, _, _ in devices) + begin + (t - 1) * seconds
+        expected = [own.seconds(now, deadline, pause) for own in unrolled]
+        found = trace.round(t)
+        assert found.online.tolist() == [work is not None for work in expected]
+        assert np.array_equal(
+            found.completion, np.array([(work or 0) / 100 for work in expected], np.float32)
+        )
+
+
+def runs(flags, cuts):
+    """Begin and end of the runs of True, cut at some places into sessions that touch."""
+    first = None
+    for second, flag in enumerate([*flags, False]):
+        if first is not None and (not flag or second in cuts):
+            yield first, second
+            first = None
+        if flag and first is None:
+            first = second
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(
+    start=st.floats(0, 2e9),
+    length=st.floats(1e-3, 1e7),
+    round_seconds=st.floats(1e-3, 1e7),
+    begin=st.floats(0, 1e7),
+    pause=st.booleans(),
+    rounds=st.lists(st.integers(1, 10**6), min_size=1, max_size=20),
+)
+def test_always_online_whatever_the_numbers(log, start, length, round_seconds, begin, pause, rounds):
+    """No rounding opens a gap between two cycles."""
+    options = {"on_interrupt": "pause" if pause else "stop", "begin": begin, "round_seconds": round_seconds}
+    trace = log(f"client,start,end\n0,{start!r},{start + length!r}\n", 1, **options)
+    assert all(trace.round(t).completion[0] == 1 for t in rounds)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)

@@ -40,8 +40,11 @@ def test_record_and_replay(tmp_path):
     rounds = [trace.round(t) for t in (1, 2, 3, 4)]
     assert [r.online.tolist() for r in rounds] == [[True, True], [True, True], [True, True], [True, False]]
     assert rounds[3].completion.tolist() == [1.0, 0.0]  # 110 s at 0.2 steps a second, all of 10
-    late = Recorded(2, 0, file=str(path), round_seconds=110.0, local_steps=10, begin=355.0)
-    assert late.round(1).completion[0] == pytest.approx(0.8)  # 85 s at 0.1
+    options = {"file": str(path), "round_seconds": 110.0, "local_steps": 10, "begin": 355.0}
+    once = Recorded(2, 0, repeat=False, **options)
+    assert once.round(1).completion[0] == pytest.approx(0.8)  # 85 s at 0.1 until the record is over
+    again = Recorded(2, 0, **options)
+    assert again.round(1).completion[0] == 1  # online throughout: 110 s
 
 
 def test_work_between_two_lines_of_another_recorder(tmp_path):

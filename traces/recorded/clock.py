@@ -110,9 +110,16 @@ class VirtualClock(SeededTrace):
         self._repeat, self._pause, self._partial = repeat, on_interrupt == "pause", partial
         self._steps = local_steps
         log, device = self._load(file)
-        self._log, self._low, self._high = log, log.first[device], log.first[device + 1]
-        self._origin, self._cycle = log.origin[device], log.cycle[device]
-        self._begin = float(log.origin.min()) + begin
+        self._low, self._high = log.first[device], log.first[device + 1]
+        # Times count from the beginning of each record, so that no rounding opens a gap between two cycles.
+        self._begin, self._cycle = begin, log.cycle[device]
+        self._delay = (log.origin - log.origin.min())[device]
+        owner = np.repeat(np.arange(log.num_devices), np.diff(log.first))  # each session's device
+        origin = log.origin[owner]
+        self._start, self._end, self._leave = log.start - origin, log.end - origin, log.leave - origin
+        if repeat:
+            self._join_cycles(log.cycle[owner], log.first[owner])
+        self._before = log.before
         last = np.concatenate([[0.0], log.before + log.end - log.start])  # for devices without sessions
         self._total = np.where(self._high > self._low, last[self._high], 0.0)  # seconds online in a cycle
         if not speed:
@@ -121,18 +128,31 @@ class VirtualClock(SeededTrace):
         # Of each session: its client (-1: none has the device), steps a second, seconds of an upload.
         client = np.full(log.num_devices, -1)
         client[device] = np.arange(num_clients)
-        self._client = np.repeat(client, np.diff(log.first))
+        self._client = client[owner]
         known = np.where(np.isnan(log.speed), (speed * factor)[self._client], log.speed)
         self._speed = known / cost
         self._upload: NDArray[np.float64] | None = None
         if upload_bytes:
             self._upload = upload_bytes / np.where(np.isnan(log.up_rate), np.inf, log.up_rate)
-        self._together = bool(np.ptp(self._origin) == 0 == np.ptp(self._cycle))
+        self._together = bool(np.ptp(self._delay) == 0 == np.ptp(self._cycle))
         self._near = lru_cache(maxsize=4)(self._look_around)
 
     @abstractmethod
     def _load(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
         """Return the record, and which of its devices each client is, shape (N,)."""
+
+    def _join_cycles(self, cycle: NDArray[np.float64], first: NDArray[np.int64]) -> None:
+        """Let sessions that last until the end of a record go on in the next cycle, if it begins with one.
+
+        Parameters
+        ----------
+        cycle, first : (S,)
+            Of each session's device: the length of its record, and its first session.
+        """
+        joined = np.flatnonzero((self._leave == cycle) & (self._start[first] == 0))
+        following = self._leave[first[joined]]  # when the device leaves in the next cycle, if it does
+        never = following == cycle[joined]
+        self._leave[joined] = np.where(never, np.inf, cycle[joined] + following)
 
     def seconds(self, t: int) -> float | None:
         """Return the virtual seconds that have passed when round t ends (see `Trace.seconds`)."""
@@ -145,7 +165,7 @@ class VirtualClock(SeededTrace):
         now = self._begin + (t - 1) * self._round_seconds
         session, clock = self._running(now)
         who = self._client[session]
-        time = np.minimum(self._log.leave[session] - clock, self._deadline)
+        time = np.minimum(self._leave[session] - clock, self._deadline)
         if self._pause:
             leaving = np.flatnonzero(time < self._deadline)
             until = self._online_until(now + self._deadline, who[leaving])
@@ -165,28 +185,30 @@ class VirtualClock(SeededTrace):
         Where all records begin and end together, all clocks show the same.
         """
         if self._together:
-            time = now - float(self._cycles(now, slice(1))[0] * self._cycle[0])
+            time = float(self._position(now, slice(1))[1][0])
             near = self._near(int(time // (_AROUND * self._round_seconds)))
-            return near[(self._log.start[near] <= time) & (time < self._log.end[near])], time
-        clock = now - self._cycles(now, slice(None)) * self._cycle
+            return near[(self._start[near] <= time) & (time < self._end[near])], time
+        _, clock = self._position(now, slice(None))
         session = self._session(clock, slice(None))
         online = session >= self._low
-        online[online] = clock[online] < self._log.end[session[online]]
+        online[online] = clock[online] < self._end[session[online]]
         return session[online], clock[online]
 
     def _look_around(self, stretch: int) -> NDArray[np.int64]:
         """Return the sessions of clients that touch a stretch of time: few, for some rounds in a row."""
         begin = stretch * _AROUND * self._round_seconds
-        touch = self._log.start <= begin + _AROUND * self._round_seconds
-        touch &= (self._log.end >= begin) & (self._client >= 0)
+        touch = self._start <= begin + _AROUND * self._round_seconds
+        touch &= (self._end >= begin) & (self._client >= 0)
         return np.flatnonzero(touch)
 
-    def _cycles(self, now: float, who: _Clients) -> NDArray[np.float64]:
-        """How often the devices' records have begun anew before `now`, one entry a client."""
-        origin, cycle = self._origin[who], self._cycle[who]
+    def _position(self, now: float, who: _Clients) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return how often the clients' records have begun anew before `now`, and the time on each since."""
+        time = now - self._delay[who]
         if not self._repeat:
-            return np.zeros(len(origin))
-        return np.asarray(np.maximum(np.floor((now - origin) / cycle), 0))
+            return np.zeros(len(time)), time
+        cycles, clock = np.divmod(time, self._cycle[who])  # the remainder is exact
+        begun = time >= 0
+        return np.where(begun, cycles, 0), np.where(begun, clock, time)
 
     def _session(self, clock: NDArray[np.float64], who: _Clients) -> NDArray[np.int64]:
         """Return each client's last session that has begun; below its first one if none has.
@@ -196,21 +218,20 @@ class VirtualClock(SeededTrace):
         low, high = self._low[who].copy(), self._high[who].copy()
         while (searching := np.flatnonzero(low < high)).size:
             middle = (low[searching] + high[searching]) // 2
-            begun = self._log.start[middle] <= clock[searching]
+            begun = self._start[middle] <= clock[searching]
             low[searching[begun]] = middle[begun] + 1
             high[searching[~begun]] = middle[~begun]
         return np.asarray(low - 1)
 
     def _online_until(self, now: float, who: NDArray[np.int64]) -> NDArray[np.float64]:
         """Seconds that clients were online from the beginning of their records until `now`."""
-        cycles = self._cycles(now, who)
-        clock = now - cycles * self._cycle[who]
+        cycles, clock = self._position(now, who)
         session = self._session(clock, who)
         begun = session >= self._low[who]
         s = session[begun]
-        inside = np.minimum(clock[begun], self._log.end[s]) - self._log.start[s]
+        inside = np.minimum(clock[begun], self._end[s]) - self._start[s]
         seconds = cycles * self._total[who]
-        seconds[begun] += self._log.before[s] + inside
+        seconds[begun] += self._before[s] + inside
         return seconds
 
 
