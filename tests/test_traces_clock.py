@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traces import TRACES
-from traces.recorded.clock import Recorded, VirtualClock
-from traces.recorded.device_log import DeviceLog, Sessions
+from traces.recorded.clock import VirtualClock
+from traces.recorded.device_log import Recorded
+from traces.recorded.sessions import DeviceLog, Sessions
 
 HEADER = "client,start,end,steps_per_second,up_bytes_per_second\n"
 
@@ -264,7 +265,9 @@ def test_against_unrolled_records(devices, begin, seconds, data, pause, repeat):
     built = DeviceLog.build(Sessions(device, start, end, ones, ones), origin, cycle, str)
 
     class Replayed(VirtualClock):
-        def _load(self, file):
+        name = "replayed"
+
+        def _read_log(self, file):
             return built, np.arange(len(devices))
 
     deadline = data.draw(st.integers(1, seconds))
@@ -330,8 +333,8 @@ def test_clocks_that_run_together_or_each_for_itself(log, data, on_interrupt, re
     options = {"round_seconds": float(seconds), "deadline": float(data.draw(st.integers(1, seconds)))}
     options |= {"on_interrupt": on_interrupt, "repeat": repeat, "spread": 0.5, "upload_bytes": 100.0}
     together, apart = log(text, **options), log(text, **options)
-    assert together._together
-    apart._together = False
+    assert together._replay.aligned
+    apart._replay.aligned = False
     for t in (1, 2, 3, 50, 17):
         for a, b in zip(together.round(t), apart.round(t), strict=True):
             assert np.array_equal(a, b)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from traces import TRACES, Combined, Membership
-from traces.compose import Lost
 from traces.patterns.bernoulli import Always, Bernoulli
 from traces.patterns.daily import Diurnal, Sine
+from traces.patterns.lost import Lost
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
 from traces.patterns.pools import Pools

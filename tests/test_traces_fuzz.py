@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traces import TRACES
-from traces.files import columns
-from traces.files.rows import read_rows
+from traces.files import blocks
+from traces.files.lines import read_lines
 from traces.recorded.device_log import read_device_log
 from traces.recorded.fedscale import read_fedscale
 from traces.recorded.flash import read_flash
-from traces.recorded.table import Table
+from traces.recorded.round_table import RoundTable
 
 fuzzed = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
@@ -59,7 +59,7 @@ def refuses_or_reads(read):
 
 READERS = {
     "log": lambda path: read_device_log("test", path, 5).num_devices,
-    "table": lambda path: Table(5, 0, file=path).round(1),
+    "table": lambda path: RoundTable(5, 0, file=path).round(1),
     "fedscale": lambda path: read_fedscale("test", path),
     "flash": lambda path: read_flash("test", path),
     "sleep": lambda path: TRACES["sleep"](2, 0, file=path),
@@ -242,17 +242,17 @@ def told(read):
 
 @fuzzed
 @given(lines=st.lists(line, max_size=12), end=st.sampled_from(["\n", "", "\n\n"]), block=st.integers(1, 40))
-def test_columns_are_what_rows_are(write, lines, end, block):
+def test_blocks_hold_the_same_as_lines(write, lines, end, block):
     path = write("a,b,c\n" + "\n".join(lines) + end)
     arguments = "test", path, ("a", "b"), ("c", "d")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "_BLOCK", block)
+        patch.setattr(blocks, "BLOCK_BYTES", block)
         many = told(
             (n, v)
-            for part in columns.read_columns(*arguments)
-            for n, v in zip(part.line.tolist(), part.values.tolist(), strict=True)
+            for part in blocks.read_blocks(*arguments)
+            for n, v in zip(part.numbers.tolist(), part.values.tolist(), strict=True)
         )
-    assert many == told(read_rows(*arguments))
+    assert many == told(read_lines(*arguments))
 
 
 def test_a_long_file_with_a_fault_far_down(write):

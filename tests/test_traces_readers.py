@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traces.files.rows import read_rows
-from traces.recorded.table import Table
+from traces.files.lines import read_lines
+from traces.recorded.round_table import RoundTable
 
 fuzzed = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
@@ -28,7 +28,7 @@ def write(tmp_path):
 
 
 def rows(path, required=("a", "b"), optional=("c",)):
-    return [tuple(row) for row in read_rows("test", path, required, optional)]
+    return [tuple(row) for row in read_lines("test", path, required, optional)]
 
 
 # Rows
@@ -115,7 +115,7 @@ TABLE = "round,client,completion\n1,0,1\n1,2,0.5\n2,,\n3,1,0\n3,0,0.25\n"
 
 
 def test_table(write):
-    trace = Table(3, 0, file=write(TABLE))
+    trace = RoundTable(3, 0, file=write(TABLE))
     assert trace.num_rounds == 3
     assert [trace.round(t).online.tolist() for t in (1, 2, 3)] == [
         [True, False, True],
@@ -127,7 +127,7 @@ def test_table(write):
     assert trace.round(3).member.all()
     for a, b in zip(trace.round(7), trace.round(1), strict=True):
         assert np.array_equal(a, b)
-    assert not Table(3, 0, file=write(TABLE), repeat=False).round(4).online.any()
+    assert not RoundTable(3, 0, file=write(TABLE), repeat=False).round(4).online.any()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_table(write):
 )
 def test_table_refuses(write, body, message):
     with pytest.raises(ValueError, match=message):
-        Table(3, 0, file=write("round,client,completion\n" + body))
+        RoundTable(3, 0, file=write("round,client,completion\n" + body))
 
 
 @fuzzed
@@ -165,7 +165,7 @@ def test_table_reads_back_what_was_written(write, data, num_rounds):
     ]
     lines += [{"round": t} for t, row in enumerate(drawn, start=1) if row == [None] * 3]
     lines = data.draw(st.permutations(lines))
-    trace = Table(3, 0, file=write("".join(json.dumps(line) + "\n" for line in lines)))
+    trace = RoundTable(3, 0, file=write("".join(json.dumps(line) + "\n" for line in lines)))
     for t, row in enumerate(drawn, start=1):
         assert trace.round(t).online.tolist() == [share is not None for share in row]
         assert trace.round(t).completion.tolist() == [share or 0 for share in row]

@@ -5,8 +5,7 @@ import re
 import pytest
 from recorders import T0, Device, sessions
 
-from traces.recorded.clock import Recorded
-from traces.recorded.device_log import read_device_log
+from traces.recorded.device_log import Recorded, read_device_log
 
 pytestmark = pytest.mark.filterwarnings("error:.*left out as torn")
 

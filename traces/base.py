@@ -101,7 +101,7 @@ class Trace(ABC):
         return None
 
 
-def all_or_nothing(online: NDArray[np.bool_]) -> RoundAvailability:
+def complete_if_online(online: NDArray[np.bool_]) -> RoundAvailability:
     """Return the availability where all are members and who is online, shape (N,), finishes all its work."""
     return RoundAvailability(np.ones(len(online), np.bool_), online, online.astype(np.float32))
 

@@ -48,3 +48,9 @@ def check_at_least(trace: str, option: str, value: float, least: float) -> None:
     """Raise ValueError if a trace's option is below its least value."""
     if not value >= least:
         raise ValueError(f"trace {trace}: {option} is {value}, give {least} or more")
+
+
+def check_positive(trace: str, option: str, value: float) -> None:
+    """Raise ValueError unless a trace's option is positive."""
+    if not value > 0:
+        raise ValueError(f"trace {trace}: {option} is {value}, give a positive number")

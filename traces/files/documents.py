@@ -5,7 +5,7 @@ import math
 import pickletools
 from typing import Any, NoReturn
 
-from traces.files.rows import open_data, parse_int
+from traces.files.lines import open_data, parse_int
 
 _LARGEST = 512 * 2**20  # bytes; a parsed file takes about ten times its size in memory
 _DEEPEST = 20

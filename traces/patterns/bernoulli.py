@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from traces.base import RoundAvailability, all_or_nothing, check_round
+from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.seeded import SeededTrace, check_probability
 
 
@@ -20,7 +20,7 @@ class Always(SeededTrace):
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
-        return all_or_nothing(np.ones(self.num_clients, np.bool_))
+        return complete_if_online(np.ones(self.num_clients, np.bool_))
 
 
 class Bernoulli(SeededTrace):
@@ -50,4 +50,4 @@ class Bernoulli(SeededTrace):
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
-        return all_or_nothing(self.rng("bernoulli", t).random(self.num_clients) < self.p)
+        return complete_if_online(self.rng("bernoulli", t).random(self.num_clients) < self.p)

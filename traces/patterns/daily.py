@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from traces.base import RoundAvailability, all_or_nothing, check_round
-from traces.seeded import SeededTrace, check_at_least, check_probability
+from traces.base import RoundAvailability, check_round, complete_if_online
+from traces.seeded import SeededTrace, check_at_least, check_positive, check_probability
 
 
 class Diurnal(SeededTrace):
@@ -61,7 +61,7 @@ class Diurnal(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         first, second = self._shifts
-        return all_or_nothing(self.first_shift == ((t - 1) % (first + second) < first))
+        return complete_if_online(self.first_shift == ((t - 1) % (first + second) < first))
 
 
 class Sine(SeededTrace):
@@ -91,8 +91,7 @@ class Sine(SeededTrace):
         self, num_clients: int, seed: int, *, period: float = 24.0, mean: float = 0.5, amplitude: float = 0.4
     ) -> None:
         super().__init__(num_clients, seed)
-        if not period > 0:
-            raise ValueError(f"trace sine: period is {period}, give a positive number of rounds")
+        check_positive("sine", "period", period)
         check_probability("sine", "mean - amplitude", mean - abs(amplitude))
         check_probability("sine", "mean + amplitude", mean + abs(amplitude))
         self.period, self.mean, self.amplitude = period, mean, amplitude
@@ -101,4 +100,4 @@ class Sine(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         p = self.mean + self.amplitude * math.sin(2 * math.pi * (((t - 1) / self.period) % 1))
-        return all_or_nothing(self.rng("sine", t).random(self.num_clients) < p)
+        return complete_if_online(self.rng("sine", t).random(self.num_clients) < p)

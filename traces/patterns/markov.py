@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, all_or_nothing, check_round
+from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.seeded import SeededTrace, check_at_least
 
 
@@ -48,7 +48,7 @@ class Markov(SeededTrace):
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
-        return all_or_nothing(self._online(t).copy())
+        return complete_if_online(self._online(t).copy())
 
     def _draw(self, t: int) -> NDArray[np.bool_]:
         """Draw who is online in round t, shape (N,), given those rounds that it hangs on."""

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, all_or_nothing, check_round
+from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.seeded import SeededTrace, check_at_least, check_probability
 
 _LEVELS = 5
@@ -61,8 +61,8 @@ class RoundRobin(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         if self._phase is not None:
-            return all_or_nothing((t - 1) % self.tau == self._phase)
-        return all_or_nothing(_at_least_two((t - 1) % self.tau == 0, self.rng("round-robin-two", t)))
+            return complete_if_online((t - 1) % self.tau == self._phase)
+        return complete_if_online(_at_least_two((t - 1) % self.tau == 0, self.rng("round-robin-two", t)))
 
 
 class Levels(SeededTrace):
@@ -97,7 +97,7 @@ class Levels(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         online = self.rng("levels", t).random(self.num_clients, np.float32) < self.p
-        return all_or_nothing(_at_least_two(online, self.rng("levels-two", t)))
+        return complete_if_online(_at_least_two(online, self.rng("levels-two", t)))
 
 
 class TimeVarying(SeededTrace):
@@ -140,7 +140,7 @@ class TimeVarying(SeededTrace):
         online = clocks <= last
         surplus = np.count_nonzero(online) - self.count  # clocks that ring at the same time as the last one
         online[np.flatnonzero(clocks == last)[:surplus]] = False
-        return all_or_nothing(online)
+        return complete_if_online(online)
 
 
 def _at_least_two(online: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:

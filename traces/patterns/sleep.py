@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, all_or_nothing, check_round
-from traces.files.rows import client_index, read_rows
+from traces.base import RoundAvailability, check_round, complete_if_online
+from traces.files.lines import client_index, read_lines
 from traces.seeded import SeededTrace, check_at_least
 
 _DAY = 86400.0
@@ -30,7 +30,7 @@ class Sleep(SeededTrace):
     hours : float
         Hours online a day, above 0 and at most 24.
     file : str
-        Posts as CSV or JSON lines, see `traces.files.rows`: `client` is 0..N-1, `seconds` since any midnight.
+        Posts as CSV or JSON lines, see `traces.files.lines`: `client` is 0..N-1, `seconds` since a midnight.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Sleep(SeededTrace):
         check_round(t)
         now = (t - 1) % self.period * _DAY / self.period
         today = (self.begin <= now) & (now < self.begin + self._length)
-        return all_or_nothing(today | (now + _DAY < self.begin + self._length))
+        return complete_if_online(today | (now + _DAY < self.begin + self._length))
 
 
 def quietest(posts: NDArray[np.float64], length: float) -> float:
@@ -83,7 +83,7 @@ def quietest(posts: NDArray[np.float64], length: float) -> float:
 def _read_posts(path: str, num_clients: int) -> list[NDArray[np.float64]]:
     """Read each client's times of day, in seconds."""
     posts: list[list[float]] = [[] for _ in range(num_clients)]
-    for line, (client, seconds) in read_rows("trace sleep", path, ("client", "seconds"), ()):
+    for line, (client, seconds) in read_lines("trace sleep", path, ("client", "seconds"), ()):
         place = f"trace sleep: {path}, line {line}"
         posts[client_index(place, client or 0.0, num_clients)].append((seconds or 0.0) % _DAY)
     silent = next((k for k, times in enumerate(posts) if not times), None)

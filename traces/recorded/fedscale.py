@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from traces.files.documents import number, read_document
 from traces.recorded.clock import VirtualClock
-from traces.recorded.device_log import DeviceLog, Sessions, check_session
+from traces.recorded.sessions import DeviceLog, Sessions, check_session
 
 # FedScale takes three times the time of an inference, per example; its `computation` is in ms.
 _INFERENCES_A_STEP = 3 * 10
@@ -25,27 +25,17 @@ class Phones(VirtualClock):
     the seed, each phone at most once. Every phone's record begins anew at its own end.
     """
 
-    def _load(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
+    name = "phones"
+
+    def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
         """Read the phones and draw one for each client."""
         log = read_fedscale("trace phones", file or str(shipped()))
-        return log, choose_devices("phones", log, self.num_clients, self.rng("phones", 0))
+        return log, self._draw_devices(log)
 
 
 def shipped() -> Path:
     """Return where the 100 phones lie that this package carries."""
     return Path(str(files("traces.recorded").joinpath("phones.json")))
-
-
-def choose_devices(
-    trace: str, log: DeviceLog, num_clients: int, rng: np.random.Generator
-) -> NDArray[np.intp]:
-    """Draw a device for each client, no device twice, shape (N,); ValueError if there are too few."""
-    if num_clients > log.num_devices:
-        raise ValueError(
-            f"trace {trace}: {num_clients} clients for {log.num_devices} devices, "
-            "use fewer clients or a file with more devices"
-        )
-    return np.asarray(rng.permutation(log.num_devices)[:num_clients])
 
 
 def read_fedscale(where: str, path: str) -> DeviceLog:

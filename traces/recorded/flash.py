@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from traces.files.documents import read_document
 from traces.recorded.clock import VirtualClock
-from traces.recorded.device_log import DeviceLog, Sessions
-from traces.recorded.fedscale import choose_devices
+from traces.recorded.sessions import DeviceLog, Sessions
 
 _MESSAGE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}) +([0-9]{2}:[0-9]{2}:[0-9]{2}) *\t\s*(\S+)", re.ASCII)
 _LEVEL = re.compile(r"[0-9.]+%")  # of the battery
@@ -35,10 +34,12 @@ class Flash(VirtualClock):
     seed, each phone at most once. All phones share the calendar; each record begins anew at its own end.
     """
 
-    def _load(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
+    name = "flash"
+
+    def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
         """Read the phones and draw one for each client."""
         log = read_flash("trace flash", file)
-        return log, choose_devices("flash", log, self.num_clients, self.rng("flash", 0))
+        return log, self._draw_devices(log)
 
 
 def read_flash(where: str, path: str) -> DeviceLog:

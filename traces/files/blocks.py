@@ -9,40 +9,40 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.files.rows import LONGEST, RowParser, open_data
+from traces.files.lines import MAX_LINE_BYTES, LineParser, open_data
 
-_BLOCK = 1 << 20  # bytes
+BLOCK_BYTES = 1 << 20  # bytes
 _PLAIN = b"0123456789+-.eE,\n"
 
 
-class Columns(NamedTuple):
+class Block(NamedTuple):
     """Some rows that follow each other.
 
     Attributes
     ----------
-    line : (n,) int64
+    numbers : (n,) int64
         Numbers of the lines, counted from 1.
     values : (n, columns) float64
         NaN where a value is left out.
     """
 
-    line: NDArray[np.int64]
+    numbers: NDArray[np.int64]
     values: NDArray[np.float64]
 
 
-def read_columns(
+def read_blocks(
     where: str, path: str, required: tuple[str, ...], optional: tuple[str, ...]
-) -> Iterator[Columns]:
-    """Read what `traces.files.rows.read_rows` reads, and refuse what it refuses, in blocks of lines.
+) -> Iterator[Block]:
+    """Read what `traces.files.lines.read_lines` reads, and refuse what it refuses, in blocks of lines.
 
     Parameters
     ----------
     where, path, required, optional
-        See `traces.files.rows.read_rows`.
+        See `traces.files.lines.read_lines`.
 
     Yields
     ------
-    Columns
+    Block
         At least one row; in a file with a faulty line, all rows before it first.
 
     Raises
@@ -50,41 +50,41 @@ def read_columns(
     ValueError
         If the file cannot be read or is no such table; the message names file and line.
     """
-    parser = RowParser(where, path, required, optional)
+    parser = LineParser(where, path, required, optional)
     width = len(parser.columns)
     with open_data(where, path) as file:
-        while block := file.read(_BLOCK):
+        while block := file.read(BLOCK_BYTES):
             if not block.endswith(b"\n"):
-                block += file.readline(LONGEST + 1)
-            values = _plain(block, parser.width, len(required))
+                block += file.readline(MAX_LINE_BYTES + 1)
+            values = _parse_plain(block, parser.width, len(required))
             if values is None:
-                yield from _one_by_one(block, parser)
+                yield from _parse_line_by_line(block, parser)
                 continue
-            line = np.arange(parser.number + 1, parser.number + len(values) + 1)
+            numbers = np.arange(parser.number + 1, parser.number + len(values) + 1)
             parser.number += len(values)
-            yield Columns(line, np.pad(values, ((0, 0), (0, width - parser.width)), constant_values=np.nan))
-    parser.end()
+            yield Block(numbers, np.pad(values, ((0, 0), (0, width - parser.width)), constant_values=np.nan))
+    parser.check_not_empty()
 
 
-def _one_by_one(block: bytes, parser: RowParser) -> Iterator[Columns]:
+def _parse_line_by_line(block: bytes, parser: LineParser) -> Iterator[Block]:
     """Read each line for itself."""
-    lines, rows = [], []
+    numbers, values = [], []
     fault = None
     try:
-        for raw in block.splitlines(keepends=True) if b"\r" not in block else _lines(block):
-            row = parser.row(raw)
-            if row is not None:
-                lines.append(row.line)
-                rows.append(row.values)
+        for raw in block.splitlines(keepends=True) if b"\r" not in block else _split(block):
+            line = parser.parse(raw)
+            if line is not None:
+                numbers.append(line.number)
+                values.append(line.values)
     except ValueError as error:
         fault = error
-    if rows:
-        yield Columns(np.array(lines), np.array(rows, np.float64))  # None becomes NaN
+    if numbers:
+        yield Block(np.array(numbers), np.array(values, np.float64))  # None becomes NaN
     if fault is not None:
         raise fault
 
 
-def _lines(block: bytes) -> Iterator[bytes]:
+def _split(block: bytes) -> Iterator[bytes]:
     """Cut after every newline, and nowhere else."""
     *whole, rest = block.split(b"\n")
     yield from (line + b"\n" for line in whole)
@@ -92,7 +92,7 @@ def _lines(block: bytes) -> Iterator[bytes]:
         yield rest
 
 
-def _plain(block: bytes, width: int, required: int) -> NDArray[np.float64] | None:
+def _parse_plain(block: bytes, width: int, required: int) -> NDArray[np.float64] | None:
     """Read lines that are nothing but numbers and commas; None if there is anything else about them."""
     if not width or not block.endswith(b"\n") or block.translate(None, _PLAIN):
         return None
@@ -104,7 +104,7 @@ def _plain(block: bytes, width: int, required: int) -> NDArray[np.float64] | Non
     is_end = separators.reshape(-1, width) == ord("\n")
     if is_end[:, :-1].any() or not is_end[:, -1].all():
         return None
-    if np.diff(np.flatnonzero(ends), prepend=-1).max() > LONGEST:
+    if np.diff(np.flatnonzero(ends), prepend=-1).max() > MAX_LINE_BYTES:
         return None
     text = block[:-1].replace(b"\n", b",")
     for _ in range(2):  # fields that are left out, of which every second one is found at a time

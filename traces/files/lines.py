@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
 
-LONGEST = 65536  # bytes; no line of such a table comes near it
+MAX_LINE_BYTES = 65536  # bytes; no line of such a table comes near it
 _SHOWN = 40
 
 
-class Row(NamedTuple):
+class Line(NamedTuple):
     """One line: its number, counted from 1, and its values; None where a value is left out."""
 
-    line: int
+    number: int
     values: tuple[float | None, ...]
 
 
@@ -29,7 +29,7 @@ def open_data(where: str, path: str) -> BinaryIO:
         raise ValueError(f"{where}: {path} cannot be read: {reason}") from None
 
 
-def read_rows(where: str, path: str, required: tuple[str, ...], optional: tuple[str, ...]) -> Iterator[Row]:
+def read_lines(where: str, path: str, required: tuple[str, ...], optional: tuple[str, ...]) -> Iterator[Line]:
     """Read a table of numbers.
 
     CSV has a header with the column names, in the order given here (optional ones may be left off from the
@@ -48,7 +48,7 @@ def read_rows(where: str, path: str, required: tuple[str, ...], optional: tuple[
 
     Yields
     ------
-    Row
+    Line
         The values in the order of the columns, all of them finite.
 
     Raises
@@ -56,17 +56,17 @@ def read_rows(where: str, path: str, required: tuple[str, ...], optional: tuple[
     ValueError
         If the file cannot be read or is no such table; the message names file and line.
     """
-    parser = RowParser(where, path, required, optional)
+    parser = LineParser(where, path, required, optional)
     with open_data(where, path) as file:
-        while raw := file.readline(LONGEST + 1):
-            row = parser.row(raw)
-            if row is not None:
-                yield row
-    parser.end()
+        while raw := file.readline(MAX_LINE_BYTES + 1):
+            line = parser.parse(raw)
+            if line is not None:
+                yield line
+    parser.check_not_empty()
 
 
-class RowParser:
-    """Reads a table line after line, see `read_rows`.
+class LineParser:
+    """Reads a table line after line, see `read_lines`.
 
     Attributes
     ----------
@@ -81,12 +81,14 @@ class RowParser:
         self.wanted = ",".join(required) + "".join(f"[,{name}" for name in optional) + "]" * len(optional)
         self.number, self.width, self._kind = 0, 0, ""
 
-    def row(self, raw: bytes) -> Row | None:
+    def parse(self, raw: bytes) -> Line | None:
         """Read a line with the newline at its end; None if it holds no row."""
         self.number += 1
         place = f"{self.where}: {self.path}, line {self.number}"
-        if len(raw) > LONGEST:
-            raise ValueError(f"{place}: longer than {LONGEST} bytes, this is no table of {self.wanted}")
+        if len(raw) > MAX_LINE_BYTES:
+            raise ValueError(
+                f"{place}: longer than {MAX_LINE_BYTES} bytes, this is no table of {self.wanted}"
+            )
         if not raw.endswith(b"\n"):
             warnings.warn(
                 f"{place}: not ended by a newline, left out as torn; end the line if it is complete",
@@ -108,9 +110,9 @@ class RowParser:
         if None in values[: len(self.required)]:
             name = self.required[values.index(None)]
             raise ValueError(f"{place}: {name} is missing, give it a number")
-        return Row(self.number, values + (None,) * (len(self.columns) - len(values)))
+        return Line(self.number, values + (None,) * (len(self.columns) - len(values)))
 
-    def end(self) -> None:
+    def check_not_empty(self) -> None:
         """Refuse a file without any content."""
         if not self._kind:
             raise ValueError(
@@ -118,7 +120,7 @@ class RowParser:
             )
 
 
-def whole(place: str, name: str, value: float, least: int) -> int:
+def whole_number(place: str, name: str, value: float, least: int) -> int:
     """Return a value that must be a whole number from `least` on; else ValueError, naming the place."""
     if value != int(value) or value < least or value > 2**53:
         raise ValueError(f"{place}: {name} is {value:g}, give a whole number from {least} on")
@@ -127,7 +129,7 @@ def whole(place: str, name: str, value: float, least: int) -> int:
 
 def client_index(place: str, value: float, num_clients: int) -> int:
     """Return a value that must be one of the clients 0..N-1; else ValueError, naming the place."""
-    client = whole(place, "client", value, 0)
+    client = whole_number(place, "client", value, 0)
     if client >= num_clients:
         last = num_clients - 1
         raise ValueError(
@@ -178,14 +180,14 @@ def _json(place: str, text: str, columns: tuple[str, ...]) -> tuple[float | None
         raise ValueError(f"{place}: {name} is not a finite number")
 
     try:
-        row = json.loads(text, object_pairs_hook=once, parse_constant=refuse, parse_int=parse_int)
+        content = json.loads(text, object_pairs_hook=once, parse_constant=refuse, parse_int=parse_int)
     except json.JSONDecodeError as error:
         raise ValueError(f"{place}: not JSON at character {error.pos + 1}: {_shorten(text)}") from None
     except RecursionError:
         raise ValueError(f"{place}: too deeply nested for a row of numbers") from None
-    if not isinstance(row, dict) or not row.keys() <= set(columns):
+    if not isinstance(content, dict) or not content.keys() <= set(columns):
         raise ValueError(f"{place}: {_shorten(text)} is no object with the keys {', '.join(columns)}")
-    values = tuple(row.get(name) for name in columns)
+    values = tuple(content.get(name) for name in columns)
     for name, value in zip(columns, values, strict=True):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise ValueError(f"{place}: {name} is {_shorten(str(value))}, give a number")

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, check_round
-from traces.files.rows import client_index, read_rows, whole
+from traces.files.lines import client_index, read_lines, whole_number
 from traces.seeded import SeededTrace
 
 
-class Table(SeededTrace):
+class RoundTable(SeededTrace):
     """Clients that take part as a table says: round,client,completion, one line for each that is online.
 
     Rounds are counted from 1, clients are 0..N-1, and the completion is the finished share of E, 0..1; 0 is a
@@ -25,7 +25,7 @@ class Table(SeededTrace):
     seed : int
         Not used: nothing is drawn.
     file : str
-        The table, CSV or JSON lines, see `traces.files.rows`.
+        The table, CSV or JSON lines, see `traces.files.lines`.
     repeat : bool
         Whether the table begins anew after its last round; else nobody is online then.
 
@@ -62,13 +62,13 @@ def _read_table(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
     """Return round, client (-1: nobody) and completion of all lines, ordered by round and client."""
     rounds, clients, shares, lines = array("q"), array("q"), array("d"), array("q")
-    for line, (t, client, share) in read_rows("trace table", path, ("round",), ("client", "completion")):
+    for line, (t, client, share) in read_lines("trace table", path, ("round",), ("client", "completion")):
         place = f"trace table: {path}, line {line}"
         if (client is None) != (share is None):
             raise ValueError(f"{place}: give both client and completion, or none where nobody is online")
         if share is not None and not 0 <= share <= 1:
             raise ValueError(f"{place}: completion is {share:g}, give a share from 0 to 1")
-        rounds.append(whole(place, "round", t or 0.0, 1))
+        rounds.append(whole_number(place, "round", t or 0.0, 1))
         clients.append(-1 if client is None else client_index(place, client, num_clients))
         shares.append(share or 0.0)
         lines.append(line)
