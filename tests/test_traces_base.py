@@ -82,7 +82,7 @@ def test_registered_factories_follow_the_convention(name):
 
 @pytest.mark.parametrize("name", sorted(FROM_FILE))
 def test_a_file_is_needed(name):
-    with pytest.raises(ValueError, match=f"trace {name}: no file is named, give file="):
+    with pytest.raises(ValueError, match=f"trace {name}: no file is given, set file="):
         TRACES[name](5, 1)
 
 
@@ -143,10 +143,10 @@ def test_finished_steps_bounds(completion, planned):
 
 @pytest.mark.parametrize("completion", [-0.1, 1.1, float("nan")])
 def test_finished_steps_refuses_other_shares(completion):
-    with pytest.raises(ValueError, match=r"outside 0\.\.1"):
+    with pytest.raises(ValueError, match=rf"completion {completion:g} is outside 0\.\.1"):
         finished_steps(np.array([0.5, completion]), 10)
 
 
 def test_finished_steps_refuses_negative_plans():
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="-1 planned steps are negative"):
         finished_steps(0.5, -1)

@@ -369,23 +369,23 @@ def test_work_of_the_run_is_known_to_the_clock(log, tmp_path):
     ("rows", "message"),
     [
         ("0,0,10\n4,0,10\n", "line 3: client 4 does not exist, the clients are 0 to 3"),
-        ("-1,0,10\n", "line 2: client is -1, give a whole number from 0 on"),
+        ("-1,0,10\n", "line 2: client is -1, give a whole number, 0 or more"),
         ("1e300,0,10\n", "line 2: client is 1e"),
-        ("0,-5,10\n", "line 2: the session begins at -5 s"),
-        ("0,10,5\n", "line 2: the session begins at 10 s but ends at 5 s"),
-        ("0,10,10\n", "line 2: the session begins at 10 s but ends at 10 s"),
-        ("0,0,10\n1,0,10\n0,5,20\n", "line 4: the session from 5 s begins before .* from 0 to 10 s is over"),
-        ("0,5,20\n0,0,10\n", "line 2: the session from 5 s begins before"),
-        ("0,0,10\n\n# note\n0,0,10\n", "line 5: the session from 0 s begins before"),
+        ("0,-5,10\n", "line 2: the session starts at -5 s"),
+        ("0,10,5\n", "line 2: the session starts at 10 s but ends at 5 s"),
+        ("0,10,10\n", "line 2: the session starts at 10 s but ends at 10 s"),
+        ("0,0,10\n1,0,10\n0,5,20\n", "line 4: the session from 5 s overlaps .* from 0 to 10 s"),
+        ("0,5,20\n0,0,10\n", "line 2: the session from 5 s overlaps"),
+        ("0,0,10\n\n# note\n0,0,10\n", "line 5: the session from 0 s overlaps"),
         ("0,nan,10\n", "line 2: 'nan' is not a finite number"),
         ("0,0,inf\n", "line 2: 'inf' is not a finite number"),
         ("0,0,1e999\n", "line 2: '1e999' is not a finite number"),
         ("0,0,1_0\n", "line 2: '1_0' is not a finite number"),
         ("0,0,\n", "line 2: end is missing"),
-        ("0;0;10\n", "line 2: 1 values where the header names 3, separate them by commas"),
-        ("0,0,10,5\n", "line 2: 4 values where the header names 3"),
+        ("0;0;10\n", "line 2: 3 values expected as in the header, found 1; separate them by commas"),
+        ("0,0,10,5\n", "line 2: 3 values expected as in the header, found 4"),
         ("0,0,x\n", "line 2: 'x' is not a finite number"),
-        ("", "there are no sessions"),
+        ("", "no sessions found"),
     ],
 )
 def test_refuses_lines(log, rows, message):
@@ -407,7 +407,7 @@ def test_refuses_speeds(log, value):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"round_seconds": 0.0}, "round-seconds is 0"),
+        ({"round_seconds": 0.0}, "trace recorded: round-seconds is 0"),
         (
             {"round_seconds": 10.0, "deadline": 11.0},
             r"deadline is 11, give seconds up to round-seconds \(10\)",

@@ -49,7 +49,7 @@ def test_membership_on_a_combination():
 
 
 def test_combination_refuses():
-    with pytest.raises(ValueError, match="occurs twice"):
+    with pytest.raises(ValueError, match="Bernoulli occurs twice"):
         Combined(Bernoulli(5, 1), Always(5, 1), Bernoulli(5, 1, p=0.3))
     with pytest.raises(ValueError, match="same number of clients"):
         Combined(Always(5, 1), Bernoulli(6, 1))

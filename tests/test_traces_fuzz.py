@@ -204,7 +204,7 @@ def test_log_against_its_definition(write, lines):
     ordered = sorted((*session, number) for number, session in enumerate(expected, start=2))
     clash = [b for a, b in pairwise(ordered) if a[0] == b[0] and b[1] < a[2]]
     if clash:
-        with pytest.raises(ValueError, match=r"line [0-9]+: the session from .* begins before"):
+        with pytest.raises(ValueError, match=r"line [0-9]+: the session from .* overlaps"):
             read_device_log("test", path, 3)
         return
     log = read_device_log("test", path, 3)
@@ -259,26 +259,26 @@ def test_a_long_file_with_a_fault_far_down(write):
     rows = [f"{k % 5},{10 * (k // 5)},{10 * (k // 5) + 9}\n" for k in range(200_000)]
     assert read_device_log("test", write("client,start,end\n" + "".join(rows)), 5).first[-1] == 200_000
     rows[150_000] = "0,5,4\n"
-    with pytest.raises(ValueError, match="line 150002: the session begins at 5 s but ends at 4 s"):
+    with pytest.raises(ValueError, match="line 150002: the session starts at 5 s but ends at 4 s"):
         read_device_log("test", write("client,start,end\n" + "".join(rows)), 5)
     rows[150_000] = "0;5;4\n"
-    with pytest.raises(ValueError, match="line 150002: 1 values where the header names 3"):
+    with pytest.raises(ValueError, match="line 150002: 3 values expected as in the header, found 1"):
         read_device_log("test", write("client,start,end\n" + "".join(rows)), 5)
     rows[150_000] = "0,5,6\n"  # while another session of the client runs
-    with pytest.raises(ValueError, match="line 150002: the session from 5 s begins before"):
+    with pytest.raises(ValueError, match="line 150002: the session from 5 s overlaps"):
         read_device_log("test", write("client,start,end\n" + "".join(rows)), 5)
 
 
 def test_folders_of_logs(write, tmp_path):
     (tmp_path / "logs").mkdir()
-    with pytest.raises(ValueError, match=r"logs: the folder has no \.csv or \.jsonl"):
+    with pytest.raises(ValueError, match=r"logs: the folder has no \.csv or \.jsonl files"):
         read_device_log("test", str(tmp_path / "logs"), 3)
     write("client,start,end\n0,0,5\n", "logs/b.csv")
     write('{"client": 1, "start": 2, "end": 4}\n', "logs/a.jsonl")
     write("no log", "logs/notes.txt")
     assert read_device_log("test", str(tmp_path / "logs"), 3).first.tolist() == [0, 1, 2, 2]
     write("client,start,end\n# x\n0,4,7\n", "logs/c.csv")
-    with pytest.raises(ValueError, match=r"logs/c\.csv, line 3: the session from 4 s begins before"):
+    with pytest.raises(ValueError, match=r"logs/c\.csv, line 3: the session from 4 s overlaps"):
         read_device_log("test", str(tmp_path / "logs"), 3)
     write("client,start,end\n7,4,7\n", "logs/c.csv")
     with pytest.raises(ValueError, match=r"logs/c\.csv, line 2: client 7 does not exist"):

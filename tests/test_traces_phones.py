@@ -53,11 +53,11 @@ def test_fedscale_by_hand(write):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({1: phone([0], [5, 7])}, "phone '1': active and inactive should be lists of the same length"),
-        ({1: phone("0", "5")}, "phone '1': active and inactive should be lists"),
-        ({1: phone([5], [3])}, "phone '1': the session begins at 5 s but ends at 3 s"),
-        ({1: phone([-5], [3])}, "phone '1': the session begins at -5 s"),
-        ({1: phone([0, 5], [8, 9])}, "phone '1': the session from 5 s begins before"),
+        ({1: phone([0], [5, 7])}, "phone '1': active and inactive must be lists of the same length"),
+        ({1: phone("0", "5")}, "phone '1': active and inactive must be lists"),
+        ({1: phone([5], [3])}, "phone '1': the session starts at 5 s but ends at 3 s"),
+        ({1: phone([-5], [3])}, "phone '1': the session starts at -5 s"),
+        ({1: phone([0, 5], [8, 9])}, "phone '1': the session from 5 s overlaps"),
         ({1: phone([0], [1001])}, "phone '1': a session ends at 1001 s, after finish_time 1000"),
         ({1: phone([0], ["5"])}, "phone '1': inactive is '5', give a number"),
         ({1: phone([True], [5])}, "phone '1': active is 'True', give a number"),
@@ -65,9 +65,9 @@ def test_fedscale_by_hand(write):
         ({1: phone([0], [5], computation=0)}, "phone '1': computation is 0, give a positive number"),
         ({1: phone([0], [5], communication=-1)}, "phone '1': communication is -1"),
         ({1: phone([], [], finish_time=0)}, "phone '1': finish_time is 0"),
-        ({1: [0, 5]}, "phone '1': no dict, this is not FedScale's availability"),
-        ([5], "phone '1': no dict"),
-        ({"clients": 5}, "no dict of phones"),
+        ({1: [0, 5]}, "phone '1': not a dict, expected a phone of FedScale's availability data"),
+        ([5], "phone '1': not a dict"),
+        ({"clients": 5}, "not a dict of phones"),
         ({}, "no phone is ever available"),
         ({1: phone([], [])}, "no phone is ever available"),
     ],
@@ -78,7 +78,7 @@ def test_fedscale_refuses(write, content, message):
 
 
 def test_fedscale_refuses_nan_in_a_pickle(write):
-    with pytest.raises(ValueError, match="active is not a number"):
+    with pytest.raises(ValueError, match="active is NaN, give a number"):
         read_fedscale("test", write(pickle.dumps({1: phone([float("nan")], [5])})))
 
 
@@ -155,13 +155,16 @@ def test_flash_messages_in_disorder(write):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "no dict of phones"),
+        ([], "not a dict of phones"),
         ({"a": {}}, "phone 'a': no messages"),
         (
             {"a": messages("08:00:00 wifi")},
-            "phone 'a', message 1: '2020-01-31 08:00:00 wifi' is no time, tab",
+            "phone 'a', message 1: '2020-01-31 08:00:00 wifi' is not a time, a tab",
         ),
-        ({"a": messages("08:00:00\twifi", "25:00:00\twifi")}, "phone 'a', message 2: .* 25:00:00 is no time"),
+        (
+            {"a": messages("08:00:00\twifi", "25:00:00\twifi")},
+            "phone 'a', message 2: .* 25:00:00 is not a valid time",
+        ),
         ({"a": messages("08:00:00\tdance")}, "phone 'a', message 1: unknown event 'dance'; known: "),
         ({"a": messages("08:00:00\twifi")}, "no phone is ever locked, charging and on Wi-Fi"),
     ],

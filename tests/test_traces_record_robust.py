@@ -137,7 +137,7 @@ def test_command_line_while_a_server_answers(tmp_path, free_ports):
     time.sleep(0.3)
     recorder.terminate()
     _, said = recorder.communicate(timeout=20)
-    message = f"record: 127.0.0.1:{port} cannot be reached, the device counts as offline\n"
+    message = f"record: 127.0.0.1:{port} is unreachable, the device counts as offline\n"
     assert said == message * 2
     assert len(sessions(path)[0]) == 1
 
@@ -161,11 +161,11 @@ def test_log_that_cannot_be_written_for_a_while(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("client,start,end\n", "line 1: the header should be client,start,end,steps_per_second,up_bytes"),
-        ('{"client": 0}\n', "line 1: the header should be"),
-        (HEADER.decode() + "\n# x\n0,1,2\n", "line 4: no line of a device log, repair it"),
-        (HEADER.decode() + "0,1,nan,,\n", "line 2: no line of a device log"),
-        (HEADER.decode() + "\0\0\n", "line 2: no line of a device log"),
+        ("client,start,end\n", "line 1: expected the header client,start,end,steps_per_second,up_bytes"),
+        ('{"client": 0}\n', "line 1: expected the header"),
+        (HEADER.decode() + "\n# x\n0,1,2\n", "line 4: not a line of a device log, repair it"),
+        (HEADER.decode() + "0,1,nan,,\n", "line 2: not a line of a device log"),
+        (HEADER.decode() + "\0\0\n", "line 2: not a line of a device log"),
     ],
 )
 def test_refuses_other_files(tmp_path, content, message):
@@ -178,7 +178,7 @@ def test_refuses_other_files(tmp_path, content, message):
 
 
 def test_refuses_arguments(tmp_path, capsys):
-    with pytest.raises(ValueError, match="client is -1, give a whole number from 0 on"):
+    with pytest.raises(ValueError, match="client is -1, give a whole number, 0 or more"):
         Recorder(tmp_path / "log.csv", -1)
     assert main(["--client=0", f"--file={tmp_path}/none/log.csv"]) == 1
     assert "No such file" in capsys.readouterr().err

@@ -143,9 +143,12 @@ def finished_steps(completion: ArrayLike, planned: ArrayLike) -> NDArray[np.intp
     share = np.asarray(completion, dtype=np.float64)
     limit = np.asarray(planned, dtype=np.intp)
     if not np.all((share >= 0) & (share <= 1)):
-        raise ValueError("finished_steps: a completion lies outside 0..1, give shares of the planned steps")
+        worst = share[~((share >= 0) & (share <= 1))].flat[0]
+        raise ValueError(
+            f"finished_steps: completion {worst:g} is outside 0..1, give shares of the planned steps"
+        )
     if np.any(limit < 0):
-        raise ValueError("finished_steps: a planned number of steps is negative, give 0 or more")
+        raise ValueError(f"finished_steps: {limit.min()} planned steps are negative, give 0 or more")
     whole = np.floor(share * limit + _GUARD).astype(np.intp)
     at_least_one = np.maximum(whole, share > 0)
     return np.asarray(np.minimum(at_least_one, limit), dtype=np.intp)

@@ -26,9 +26,11 @@ class Combined(Trace):
 
     def __init__(self, *traces: Trace) -> None:
         if len({trace.num_clients for trace in traces}) != 1:
-            raise ValueError("trace: give one or more traces of the same number of clients to combine")
-        if len({type(trace) for trace in traces}) < len(traces):
-            raise ValueError("trace: a kind of trace occurs twice in a combination, name each once")
+            raise ValueError("trace: combine one or more traces, all with the same number of clients")
+        kinds = [type(trace).__name__ for trace in traces]
+        for kind in kinds:
+            if kinds.count(kind) > 1:
+                raise ValueError(f"trace: {kind} occurs twice in a combination, use each kind of trace once")
         self.num_clients = traces[0].num_clients
         self._traces = traces
 

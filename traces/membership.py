@@ -45,14 +45,14 @@ class Membership(Trace):
                     last = self.num_clients - 1
                     raise ValueError(f"{kind}: client {client} does not exist, give clients from 0 to {last}")
                 if t < 1:
-                    raise ValueError(f"{kind}: client {client} has round {t}, give a round from 1 on")
+                    raise ValueError(f"{kind}: client {client} has round {t}, give 1 or more")
                 per_client[client] = min(t, _NEVER)  # a round beyond int64 never comes
         for client, t in departures.items():
             arrival = arrivals.get(client, 1)
             if t <= arrival:
                 raise ValueError(
                     f"departures: client {client} departs in round {t} but arrives in round {arrival}, "
-                    "give a departure after the arrival"
+                    "let it depart after it arrives"
                 )
 
     def round(self, t: int) -> RoundAvailability:
@@ -108,9 +108,9 @@ def parse_rounds(text: str) -> dict[int, int]:
         first, t = int(match[1]), int(match[3])
         last = first if match[2] is None else int(match[2])
         if last < first:
-            raise ValueError(f"{where} runs backwards, write the smaller client first")
+            raise ValueError(f"{where} runs backwards, write the smaller number first")
         if len(rounds) + last - first + 1 > _MAX_CLIENTS:
-            raise ValueError(f"{where} makes it more than {_MAX_CLIENTS} clients, name fewer")
+            raise ValueError(f"{where} brings the list to more than {_MAX_CLIENTS} clients, name fewer")
         for client in range(first, last + 1):
             if client in rounds:
                 raise ValueError(f"{where} names client {client} a second time, name each client once")

@@ -79,7 +79,7 @@ class Recorder:
         stopwatch: Callable[[], float] = time.monotonic,
     ) -> None:
         if client < 0:
-            raise ValueError(f"record: client is {client}, give a whole number from 0 on")
+            raise ValueError(f"record: client is {client}, give a whole number, 0 or more")
         self.path, self.client, self.held_back = Path(file), client, ""
         if self.path.is_dir():
             self.path /= f"client-{client}.csv"
@@ -206,9 +206,7 @@ class Recorder:
             return
         if not self._headed:
             if line.strip() != HEADER.strip():
-                raise ValueError(
-                    f"{place}: the header should be {HEADER.decode().strip()}; name another file"
-                )
+                raise ValueError(f"{place}: expected the header {HEADER.decode().strip()}, use another file")
             self._headed = True
             return
         fields = line.decode(errors="replace").strip().split(",")
@@ -217,7 +215,7 @@ class Recorder:
             if len(fields) != HEADER.count(b",") + 1 or not math.isfinite(start + end):
                 raise ValueError
         except (ValueError, IndexError):
-            raise ValueError(f"{place}: no line of a device log, repair it or name another file") from None
+            raise ValueError(f"{place}: not a line of a device log, repair it or use another file") from None
         if client == self.client and self._since is not None:
             self._others.append((start, end))
         if client == self.client and end >= self._last.end:
@@ -251,12 +249,12 @@ def record(recorder: Recorder, every: float, server: str, stop: threading.Event)
         try:
             if server and not reachable(server):
                 recorder.offline()
-                trouble = f"{server} cannot be reached, the device counts as offline"
+                trouble = f"{server} is unreachable, the device counts as offline"
             else:
                 recorder.online()
-                trouble = recorder.held_back and f"{recorder.held_back}: time online is held in memory"
+                trouble = recorder.held_back and f"{recorder.held_back}, time online is kept in memory"
         except (OSError, ValueError) as error:
-            trouble = f"{error}; trying again, time online is held in memory"
+            trouble = f"{error}; will try again, time online is kept in memory"
         if trouble and trouble != said:
             print(f"record: {trouble.removeprefix('record: ')}", file=sys.stderr, flush=True)
         said = trouble
@@ -268,11 +266,16 @@ def record(recorder: Recorder, every: float, server: str, stop: threading.Event)
 def main(arguments: list[str] | None = None) -> int:
     """Record on the command line."""
     parser = argparse.ArgumentParser("python -m traces.record", description="Record when a device is online.")
-    parser.add_argument("--client", type=int, required=True, metavar="K", help="whose log it is, from 0 on")
-    parser.add_argument("--file", required=True, help="the log, or a folder with one file for each client")
-    parser.add_argument("--every", type=float, default=60.0, metavar="SECONDS", help="between lines (60)")
+    parser.add_argument("--client", type=int, required=True, metavar="K", help="the client, 0 or more")
+    parser.add_argument("--file", required=True, help="the log, or a folder with one log per client")
     parser.add_argument(
-        "--server", default="", metavar="HOST:PORT", help="online only counts while this can be reached"
+        "--every", type=float, default=60.0, metavar="SECONDS", help="interval between lines (60)"
+    )
+    parser.add_argument(
+        "--server",
+        default="",
+        metavar="HOST:PORT",
+        help="count time online only while this address can be reached",
     )
     options = parser.parse_args(arguments)
     if not options.every > 0:

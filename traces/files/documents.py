@@ -51,7 +51,7 @@ def read_document(where: str, path: str) -> Any:
     with open_data(where, path) as file:
         content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
-        raise ValueError(f"{place}: larger than {_LARGEST // 2**20} MiB, cut it into parts")
+        raise ValueError(f"{place}: larger than {_LARGEST // 2**20} MiB, split it into parts")
     is_json = content.lstrip()[:1] in (b"{", b"[") or content.startswith(b"\xef\xbb\xbf")
     value = _json(place, content) if is_json else plain_pickle(place, content)
     _check_depth(place, value)
@@ -68,7 +68,7 @@ def _json(place: str, content: bytes) -> Any:
         line = content.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{place}, line {line}: not UTF-8 text") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{place}, line {error.lineno}: not JSON at character {error.colno}") from None
+        raise ValueError(f"{place}, line {error.lineno}: invalid JSON at character {error.colno}") from None
     except RecursionError:
         raise ValueError(f"{place}: nested deeper than {_DEEPEST} levels") from None
 
@@ -103,10 +103,10 @@ def plain_pickle(place: str, content: bytes) -> Any:
                 return value
             _step(operation.name, argument, stack, memo)
     except _RefusedError as error:
-        raise ValueError(f"{place}, byte {position}: {error}, only plain data are read") from None
+        raise ValueError(f"{place}, byte {position}: {error}, only plain data can be read") from None
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeError):
         raise ValueError(f"{place}: neither JSON nor a pickle of plain data (byte {position})") from None
-    raise ValueError(f"{place}: the pickle is not complete")
+    raise ValueError(f"{place}: the pickle is incomplete")
 
 
 class _RefusedError(Exception):
@@ -117,7 +117,7 @@ def _step(name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> N
     """Do one operation of a pickle."""
     if name in _NUMBERS or name in _STRINGS:
         if isinstance(argument, int) and argument.bit_length() > 64:
-            raise _RefusedError("a number of more than 64 bits")
+            raise _RefusedError("contains a number of more than 64 bits")
         stack.append(argument)
     elif name in _CONSTANTS:
         stack.append(_CONSTANTS[name])
@@ -150,10 +150,10 @@ def _step(name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> N
         memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
     elif name in _GET:
         if isinstance(memo[argument], list | dict):
-            raise _RefusedError("a list or dict occurs in several places")
+            raise _RefusedError("contains a list or dict in several places")
         stack.append(memo[argument])
     elif name not in ("PROTO", "FRAME"):
-        raise _RefusedError(f"the operation {name}")
+        raise _RefusedError(f"contains the operation {name}")
 
 
 def _since_mark(stack: list[Any]) -> list[Any]:
@@ -201,5 +201,5 @@ def number(place: str, name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
         raise ValueError(f"{place}: {name} is {str(value)[:40]!r}, give a number")
     if math.isnan(value):
-        raise ValueError(f"{place}: {name} is not a number")
+        raise ValueError(f"{place}: {name} is NaN, give a number")
     return float(value)

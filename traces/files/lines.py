@@ -21,7 +21,7 @@ class Line(NamedTuple):
 def open_data(where: str, path: str) -> BinaryIO:
     """Open a file of a trace for reading; ValueError if no file is named or it cannot be opened."""
     if not path:
-        raise ValueError(f"{where}: no file is named, give file=")
+        raise ValueError(f"{where}: no file is given, set file=")
     try:
         return Path(path).open("rb")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -87,18 +87,18 @@ class LineParser:
         place = f"{self.where}: {self.path}, line {self.number}"
         if len(raw) > MAX_LINE_BYTES:
             raise ValueError(
-                f"{place}: longer than {MAX_LINE_BYTES} bytes, this is no table of {self.wanted}"
+                f"{place}: longer than {MAX_LINE_BYTES} bytes, this is not a table of {self.wanted}"
             )
         if not raw.endswith(b"\n"):
             warnings.warn(
-                f"{place}: not ended by a newline, left out as torn; end the line if it is complete",
+                f"{place}: no newline at the end, left out as torn; add the newline if the line is complete",
                 stacklevel=3,
             )
             return None
         try:
             text = raw.decode("utf-8-sig" if self.number == 1 else "utf-8").strip()
         except UnicodeDecodeError:
-            raise ValueError(f"{place}: not UTF-8 text, this is no table of {self.wanted}") from None
+            raise ValueError(f"{place}: not UTF-8 text, this is not a table of {self.wanted}") from None
         if not text or text.startswith("#"):
             return None
         if not self._kind:
@@ -109,21 +109,21 @@ class LineParser:
         values = _json(place, text, self.columns) if self._kind == "json" else _csv(place, text, self.width)
         if None in values[: len(self.required)]:
             name = self.required[values.index(None)]
-            raise ValueError(f"{place}: {name} is missing, give it a number")
+            raise ValueError(f"{place}: {name} is missing, give a number")
         return Line(self.number, values + (None,) * (len(self.columns) - len(values)))
 
     def check_not_empty(self) -> None:
         """Refuse a file without any content."""
         if not self._kind:
             raise ValueError(
-                f"{self.where}: {self.path}: the file is empty, it should hold a table of {self.wanted}"
+                f"{self.where}: {self.path}: the file is empty, expected a table of {self.wanted}"
             )
 
 
 def whole_number(place: str, name: str, value: float, least: int) -> int:
     """Return a value that must be a whole number from `least` on; else ValueError, naming the place."""
     if value != int(value) or value < least or value > 2**53:
-        raise ValueError(f"{place}: {name} is {value:g}, give a whole number from {least} on")
+        raise ValueError(f"{place}: {name} is {value:g}, give a whole number, {least} or more")
     return int(value)
 
 
@@ -147,7 +147,7 @@ def _header(place: str, text: str, required: tuple[str, ...], columns: tuple[str
     """Return how many columns a CSV header names."""
     names = tuple(name.strip() for name in text.split(","))
     if len(names) < len(required) or names != columns[: len(names)]:
-        raise ValueError(f"{place}: the header is {_shorten(text)}, write {wanted}")
+        raise ValueError(f"{place}: the header is {_shorten(text)}, expected {wanted}")
     return len(names)
 
 
@@ -155,7 +155,7 @@ def _csv(place: str, text: str, width: int) -> tuple[float | None, ...]:
     fields = text.split(",")
     if len(fields) != width:
         raise ValueError(
-            f"{place}: {len(fields)} values where the header names {width}, separate them by commas"
+            f"{place}: {width} values expected as in the header, found {len(fields)}; separate them by commas"
         )
     return tuple([None if not field or field.isspace() else _number(place, field) for field in fields])
 
@@ -182,11 +182,11 @@ def _json(place: str, text: str, columns: tuple[str, ...]) -> tuple[float | None
     try:
         content = json.loads(text, object_pairs_hook=once, parse_constant=refuse, parse_int=parse_int)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{place}: not JSON at character {error.pos + 1}: {_shorten(text)}") from None
+        raise ValueError(f"{place}: invalid JSON at character {error.pos + 1}: {_shorten(text)}") from None
     except RecursionError:
-        raise ValueError(f"{place}: too deeply nested for a row of numbers") from None
+        raise ValueError(f"{place}: too deeply nested for a line of numbers") from None
     if not isinstance(content, dict) or not content.keys() <= set(columns):
-        raise ValueError(f"{place}: {_shorten(text)} is no object with the keys {', '.join(columns)}")
+        raise ValueError(f"{place}: {_shorten(text)} is not an object with the keys {', '.join(columns)}")
     values = tuple(content.get(name) for name in columns)
     for name, value in zip(columns, values, strict=True):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):

@@ -88,5 +88,7 @@ def _read_posts(path: str, num_clients: int) -> list[NDArray[np.float64]]:
         posts[client_index(place, client or 0.0, num_clients)].append((seconds or 0.0) % _DAY)
     silent = next((k for k, times in enumerate(posts) if not times), None)
     if silent is not None:
-        raise ValueError(f"trace sleep: {path}: client {silent} has no posts, give every client some")
+        raise ValueError(
+            f"trace sleep: {path}: client {silent} has no posts, give at least one for every client"
+        )
     return [np.array(times) for times in posts]

@@ -70,7 +70,7 @@ def read_device_log(where: str, path: str, num_clients: int) -> DeviceLog:
             for column, new in zip(numbers, values.T[1:], strict=True):
                 column.frombytes(new.tobytes())
     if not lines:
-        raise ValueError(f"{where}: {path}: there are no sessions, write one a line")
+        raise ValueError(f"{where}: {path}: no sessions found, write one per line")
 
     def place(i: int) -> str:
         file = max(entry for entry in begun if entry[0] <= i)[1]
@@ -91,7 +91,9 @@ def _files(where: str, path: str) -> list[str]:
         return [path]
     found = sorted(str(file) for file in Path(path).iterdir() if file.suffix in (".csv", ".jsonl"))
     if not found:
-        raise ValueError(f"{where}: {path}: the folder has no .csv or .jsonl, name the folder of the logs")
+        raise ValueError(
+            f"{where}: {path}: the folder has no .csv or .jsonl files, give the folder of the logs"
+        )
     return found
 
 

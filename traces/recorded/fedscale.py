@@ -64,7 +64,7 @@ def read_fedscale(where: str, path: str) -> DeviceLog:
     if isinstance(content, dict):
         content = content.get("clients", content)
     if not isinstance(content, dict | list):
-        raise ValueError(f"{where}: {path}: no dict of phones, this is not FedScale's availability")
+        raise ValueError(f"{where}: {path}: not a dict of phones, expected FedScale's availability data")
     named = content.items() if isinstance(content, dict) else enumerate(content, start=1)
     device: list[int] = []
     times: list[tuple[float, float]] = []
@@ -83,7 +83,7 @@ def read_fedscale(where: str, path: str) -> DeviceLog:
         places.append(place)
     if not times:
         raise ValueError(
-            f"{where}: {path}: no phone is ever available, the file should hold FedScale's phones"
+            f"{where}: {path}: no phone is ever available, expected FedScale's availability data"
         )
     start, end = np.array(times).T
     return DeviceLog.build(
@@ -97,10 +97,10 @@ def read_fedscale(where: str, path: str) -> DeviceLog:
 def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], float, tuple[float, float]]:
     """Return a phone's sessions, the length of its record, its speed and its upload rate."""
     if not isinstance(phone, dict):
-        raise ValueError(f"{place}: no dict, this is not FedScale's availability")
+        raise ValueError(f"{place}: not a dict, expected a phone of FedScale's availability data")
     active, inactive = phone.get("active"), phone.get("inactive")
     if not isinstance(active, list) or not isinstance(inactive, list) or len(active) != len(inactive):
-        raise ValueError(f"{place}: active and inactive should be lists of the same length")
+        raise ValueError(f"{place}: active and inactive must be lists of the same length")
     length = number(place, "finish_time", phone.get("finish_time"))
     sessions = []
     for start, end in zip(active, inactive, strict=True):

@@ -63,7 +63,7 @@ def read_flash(where: str, path: str) -> DeviceLog:
     """
     content = read_document(where, path)
     if not isinstance(content, dict):
-        raise ValueError(f"{where}: {path}: no dict of phones, this is not FLASH's state_traces.json")
+        raise ValueError(f"{where}: {path}: not a dict of phones, expected FLASH's state_traces.json")
     device: list[int] = []
     sessions: list[tuple[float, float]] = []
     records: list[tuple[float, float]] = []
@@ -91,7 +91,7 @@ def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], tuple[flo
     """Return a phone's sessions, and when its record begins and ends (NaN without messages)."""
     messages = phone.get("messages") if isinstance(phone, dict) else None
     if not isinstance(messages, str):
-        raise ValueError(f"{place}: no messages, this is not FLASH's state_traces.json")
+        raise ValueError(f"{place}: no messages, expected FLASH's state_traces.json")
     events = []
     for line, message in enumerate(messages.split("\n"), start=1):
         text = message.replace("\0", "").strip()
@@ -119,12 +119,12 @@ def _event(place: str, text: str) -> tuple[float, tuple[str, bool]]:
     """Return the time of a message, in seconds of its calendar, and what it changes."""
     match = _MESSAGE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{place}: {text[:40]!r} is no time, tab and event")
+        raise ValueError(f"{place}: {text[:40]!r} is not a time, a tab and an event")
     day, clock, event = match.groups()
     try:
         time = (datetime.fromisoformat(f"{day} {clock}") - datetime.min).total_seconds()
     except ValueError:
-        raise ValueError(f"{place}: {day} {clock} is no time") from None
+        raise ValueError(f"{place}: {day} {clock} is not a valid time") from None
     if _LEVEL.fullmatch(event):
         return time, ("battery", True)
     if event.lower() not in _EVENTS:

@@ -65,7 +65,7 @@ def _read_table(
     for line, (t, client, share) in read_lines("trace table", path, ("round",), ("client", "completion")):
         place = f"trace table: {path}, line {line}"
         if (client is None) != (share is None):
-            raise ValueError(f"{place}: give both client and completion, or none where nobody is online")
+            raise ValueError(f"{place}: give both client and completion, or neither if nobody is online")
         if share is not None and not 0 <= share <= 1:
             raise ValueError(f"{place}: completion is {share:g}, give a share from 0 to 1")
         rounds.append(whole_number(place, "round", t or 0.0, 1))
@@ -73,7 +73,7 @@ def _read_table(
         shares.append(share or 0.0)
         lines.append(line)
     if not rounds:
-        raise ValueError(f"trace table: {path}: there are no rounds, write a line for each client online")
+        raise ValueError(f"trace table: {path}: no rounds found, write one line per online client")
     order = np.lexsort((clients, rounds))
     ordered = np.asarray(rounds)[order], np.asarray(clients)[order], np.asarray(shares)[order]
     _check_order(path, ordered[0], ordered[1], np.asarray(lines)[order])
@@ -85,15 +85,15 @@ def _check_order(path: str, t: NDArray[np.int64], k: NDArray[np.int64], line: ND
     twice = np.flatnonzero((t[1:] == t[:-1]) & ((k[1:] == k[:-1]) | (k[:-1] < 0)))
     if len(twice):
         i = twice[0] + 1
-        whom = f"client {k[i]}" if k[i] == k[i - 1] >= 0 else "nobody"
+        which = f"a line for client {k[i]}" if k[i] == k[i - 1] >= 0 else "a line without a client"
         raise ValueError(
-            f"trace table: {path}, line {line[i]}: round {t[i]} has a line for {whom} already, leave one out"
+            f"trace table: {path}, line {line[i]}: round {t[i]} already has {which}, remove one of the two"
         )
     gap = np.flatnonzero(np.diff(t, prepend=0) > 1)
     if len(gap):
         i = gap[0]
         missing = (t[i - 1] if i else 0) + 1
         raise ValueError(
-            f"trace table: {path}, line {line[i]}: round {t[i]} is there but round {missing} is not, "
+            f"trace table: {path}, line {line[i]}: round {t[i]} is present but round {missing} is missing, "
             f"write a line '{missing},,' if nobody was online"
         )

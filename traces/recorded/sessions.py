@@ -98,8 +98,8 @@ class DeviceLog:
         if len(overlap):
             i = int(overlap[0])
             raise ValueError(
-                f"{place(int(order[i + 1]))}: the session from {start[i + 1]:.13g} s begins before the "
-                f"device's session from {start[i]:.13g} to {end[i]:.13g} s is over, let sessions not overlap"
+                f"{place(int(order[i + 1]))}: the session from {start[i + 1]:.13g} s overlaps the device's "
+                f"session from {start[i]:.13g} to {end[i]:.13g} s, a device can have one session at a time"
             )
         goes_on = np.append(same & (start[1:] == end[:-1]), False)
         stops = np.flatnonzero(~goes_on)
@@ -113,8 +113,8 @@ class DeviceLog:
 def check_session(place: str, start: float, end: float) -> None:
     """Raise ValueError, naming the place, unless 0 <= start < end."""
     if start < 0:
-        raise ValueError(f"{place}: the session begins at {start:.13g} s, give times from 0 on")
+        raise ValueError(f"{place}: the session starts at {start:.13g} s, give times of 0 or more")
     if not start < end:
         raise ValueError(
-            f"{place}: the session begins at {start:.13g} s but ends at {end:.13g} s, end it later"
+            f"{place}: the session starts at {start:.13g} s but ends at {end:.13g} s, it must end later"
         )
