@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from traces import TRACES
-from traces.recorded.fedscale import Phones, read_fedscale, shipped
+from traces.recorded.fedscale import Phones, read_fedscale, shipped_phones
 from traces.recorded.flash import Flash, read_flash
 
 
@@ -83,10 +83,10 @@ def test_fedscale_refuses_nan_in_a_pickle(write):
 
 
 def test_shipped_phones():
-    assert shipped().stat().st_size < 300_000
-    log = read_fedscale("test", str(shipped()))
+    assert shipped_phones().stat().st_size < 300_000
+    log = read_fedscale("test", str(shipped_phones()))
     assert log.num_devices == 100
-    content = json.loads(shipped().read_text())
+    content = json.loads(shipped_phones().read_text())
     assert content["licence"] == "Apache-2.0"
     assert sum(len(p["active"]) for p in content["clients"]) == 6306
     online = (log.end - log.start).sum() / log.cycle.sum()

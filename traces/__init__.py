@@ -1,4 +1,4 @@
-"""Traces: which clients take part in which round, and how much of their work they finish."""
+"""Traces: which clients participate in which round, and how much of their work they complete."""
 
 from collections.abc import Callable
 

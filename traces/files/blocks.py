@@ -1,9 +1,10 @@
-"""Large tables of numbers: many lines at a time where they are plain, one by one where they are not."""
+"""Large tables of numbers: plain lines are parsed many at a time, all others one by one."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
@@ -11,19 +12,19 @@ from numpy.typing import NDArray
 
 from traces.files.lines import MAX_LINE_BYTES, LineParser, open_data
 
-BLOCK_BYTES = 1 << 20  # bytes
+BLOCK_BYTES = 1 << 20
 _PLAIN = b"0123456789+-.eE,\n"
 
 
 class Block(NamedTuple):
-    """Some rows that follow each other.
+    """Consecutive lines of a table; blank lines and comments are left out.
 
     Attributes
     ----------
     numbers : (n,) int64
-        Numbers of the lines, counted from 1.
+        Line numbers, counted from 1.
     values : (n, columns) float64
-        NaN where a value is left out.
+        NaN for a missing value.
     """
 
     numbers: NDArray[np.int64]
@@ -31,34 +32,34 @@ class Block(NamedTuple):
 
 
 def read_blocks(
-    where: str, path: str, required: tuple[str, ...], optional: tuple[str, ...]
+    reader: str, path: str, required: tuple[str, ...], optional: tuple[str, ...]
 ) -> Iterator[Block]:
-    """Read what `traces.files.lines.read_lines` reads, and refuse what it refuses, in blocks of lines.
+    """Read a table of numbers as `traces.files.lines.read_lines` does, in blocks of lines.
 
     Parameters
     ----------
-    where, path, required, optional
+    reader, path, required, optional
         See `traces.files.lines.read_lines`.
 
     Yields
     ------
     Block
-        At least one row; in a file with a faulty line, all rows before it first.
+        At least one line. All lines before an invalid one are yielded before the error is raised.
 
     Raises
     ------
     ValueError
-        If the file cannot be read or is no such table; the message names file and line.
+        If the file cannot be read or is not such a table; the message names file and line.
     """
-    parser = LineParser(where, path, required, optional)
+    parser = LineParser(reader, path, required, optional)
     width = len(parser.columns)
-    with open_data(where, path) as file:
-        while block := file.read(BLOCK_BYTES):
-            if not block.endswith(b"\n"):
-                block += file.readline(MAX_LINE_BYTES + 1)
-            values = _parse_plain(block, parser.width, len(required))
+    with open_data(reader, path) as file:
+        while content := file.read(BLOCK_BYTES):
+            if not content.endswith(b"\n"):
+                content += file.readline(MAX_LINE_BYTES + 1)
+            values = _parse_plain(content, parser.width, len(required))
             if values is None:
-                yield from _parse_line_by_line(block, parser)
+                yield from _parse_line_by_line(content, parser)
                 continue
             numbers = np.arange(parser.number + 1, parser.number + len(values) + 1)
             parser.number += len(values)
@@ -66,37 +67,29 @@ def read_blocks(
     parser.check_not_empty()
 
 
-def _parse_line_by_line(block: bytes, parser: LineParser) -> Iterator[Block]:
-    """Read each line for itself."""
+def _parse_line_by_line(content: bytes, parser: LineParser) -> Iterator[Block]:
+    """Parse one line after the other."""
     numbers, values = [], []
-    fault = None
+    failure = None
     try:
-        for raw in block.splitlines(keepends=True) if b"\r" not in block else _split(block):
+        for raw in BytesIO(content):
             line = parser.parse(raw)
             if line is not None:
                 numbers.append(line.number)
                 values.append(line.values)
     except ValueError as error:
-        fault = error
+        failure = error
     if numbers:
         yield Block(np.array(numbers), np.array(values, np.float64))  # None becomes NaN
-    if fault is not None:
-        raise fault
+    if failure is not None:
+        raise failure
 
 
-def _split(block: bytes) -> Iterator[bytes]:
-    """Cut after every newline, and nowhere else."""
-    *whole, rest = block.split(b"\n")
-    yield from (line + b"\n" for line in whole)
-    if rest:
-        yield rest
-
-
-def _parse_plain(block: bytes, width: int, required: int) -> NDArray[np.float64] | None:
-    """Read lines that are nothing but numbers and commas; None if there is anything else about them."""
-    if not width or not block.endswith(b"\n") or block.translate(None, _PLAIN):
+def _parse_plain(content: bytes, width: int, required: int) -> NDArray[np.float64] | None:
+    """Parse lines of nothing but numbers and commas, shape (n, width); None if there is anything else."""
+    if not width or not content.endswith(b"\n") or content.translate(None, _PLAIN):
         return None
-    characters = np.frombuffer(block, np.uint8)
+    characters = np.frombuffer(content, np.uint8)
     ends = characters == ord("\n")
     separators = characters[ends | (characters == ord(","))]
     if len(separators) % width:
@@ -106,14 +99,14 @@ def _parse_plain(block: bytes, width: int, required: int) -> NDArray[np.float64]
         return None
     if np.diff(np.flatnonzero(ends), prepend=-1).max() > MAX_LINE_BYTES:
         return None
-    text = block[:-1].replace(b"\n", b",")
-    for _ in range(2):  # fields that are left out, of which every second one is found at a time
+    text = content[:-1].replace(b"\n", b",")
+    for _ in range(2):  # missing values; of several in a row, one pass replaces every second
         text = text.replace(b",,", b",nan,")
     if text.endswith(b","):
         text += b"nan"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", DeprecationWarning)  # what NumPy says of text that is no number
+            warnings.simplefilter("error", DeprecationWarning)  # NumPy on text that is not a number
             values = np.fromstring(text, sep=",")
     except (ValueError, DeprecationWarning):
         return None

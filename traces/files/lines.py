@@ -1,4 +1,4 @@
-"""Tables of numbers in CSV or JSON lines, read line by line, so that files larger than the memory do."""
+"""Tables of numbers in CSV or JSON lines, read line by line, so that a file need not fit into memory."""
 
 import json
 import math
@@ -7,40 +7,42 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
 
-MAX_LINE_BYTES = 65536  # bytes; no line of such a table comes near it
-_SHOWN = 40
+MAX_LINE_BYTES = 65536  # far more than any line of such a table has
+_MAX_SHOWN = 40  # characters of a quotation in a message
 
 
 class Line(NamedTuple):
-    """One line: its number, counted from 1, and its values; None where a value is left out."""
+    """One line of a table: its number, counted from 1, and its values; None for a missing value."""
 
     number: int
     values: tuple[float | None, ...]
 
 
-def open_data(where: str, path: str) -> BinaryIO:
-    """Open a file of a trace for reading; ValueError if no file is named or it cannot be opened."""
+def open_data(reader: str, path: str) -> BinaryIO:
+    """Open a file for reading; raise ValueError if none is given or it cannot be opened."""
     if not path:
-        raise ValueError(f"{where}: no file is given, set file=")
+        raise ValueError(f"{reader}: no file is given, set file=")
     try:
         return Path(path).open("rb")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{where}: {path} cannot be read: {reason}") from None
+        raise ValueError(f"{reader}: {path} cannot be read: {reason}") from None
 
 
-def read_lines(where: str, path: str, required: tuple[str, ...], optional: tuple[str, ...]) -> Iterator[Line]:
+def read_lines(
+    reader: str, path: str, required: tuple[str, ...], optional: tuple[str, ...]
+) -> Iterator[Line]:
     """Read a table of numbers.
 
-    CSV has a header with the column names, in the order given here (optional ones may be left off from the
-    end), and commas between values; an empty field is a value left out. JSON lines have one object a line,
-    with the column names as keys. Blank lines and lines that begin with ``#`` are passed over. A last line
-    that is not ended by a newline is what a power cut leaves: it is left out, with a warning.
+    CSV has a header with the column names, in the order given here (trailing optional ones may be omitted),
+    and commas between values; an empty field is a missing value. JSON lines have one object per line, with
+    the column names as keys. Blank lines and lines that start with ``#`` are skipped. A last line without a
+    newline is torn, as by a power cut: it is left out, with a warning.
 
     Parameters
     ----------
-    where : str
-        What reads the file, for messages.
+    reader : str
+        Name of the reader for messages, such as ``trace table``.
     path : str
         The file, UTF-8.
     required, optional : tuple of str
@@ -49,15 +51,15 @@ def read_lines(where: str, path: str, required: tuple[str, ...], optional: tuple
     Yields
     ------
     Line
-        The values in the order of the columns, all of them finite.
+        Finite values in the order of the columns.
 
     Raises
     ------
     ValueError
-        If the file cannot be read or is no such table; the message names file and line.
+        If the file cannot be read or is not such a table; the message names file and line.
     """
-    parser = LineParser(where, path, required, optional)
-    with open_data(where, path) as file:
+    parser = LineParser(reader, path, required, optional)
+    with open_data(reader, path) as file:
         while raw := file.readline(MAX_LINE_BYTES + 1):
             line = parser.parse(raw)
             if line is not None:
@@ -66,28 +68,28 @@ def read_lines(where: str, path: str, required: tuple[str, ...], optional: tuple
 
 
 class LineParser:
-    """Reads a table line after line, see `read_lines`.
+    """Parses a table line by line, see `read_lines`.
 
     Attributes
     ----------
     number : int
-        Number of the last line.
+        Number of the line parsed last.
     width : int
-        How many columns a CSV file has; 0 before its header, and in JSON lines.
+        Number of columns in a CSV file; 0 before the header, and in JSON lines.
     """
 
-    def __init__(self, where: str, path: str, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
-        self.where, self.path, self.required, self.columns = where, path, required, required + optional
-        self.wanted = ",".join(required) + "".join(f"[,{name}" for name in optional) + "]" * len(optional)
+    def __init__(self, reader: str, path: str, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
+        self.reader, self.path, self.required, self.columns = reader, path, required, required + optional
+        self.expected = ",".join(required) + "".join(f"[,{name}" for name in optional) + "]" * len(optional)
         self.number, self.width, self._kind = 0, 0, ""
 
     def parse(self, raw: bytes) -> Line | None:
-        """Read a line with the newline at its end; None if it holds no row."""
+        """Parse a line that includes its newline; None if it holds no values."""
         self.number += 1
-        place = f"{self.where}: {self.path}, line {self.number}"
+        place = f"{self.reader}: {self.path}, line {self.number}"
         if len(raw) > MAX_LINE_BYTES:
             raise ValueError(
-                f"{place}: longer than {MAX_LINE_BYTES} bytes, this is not a table of {self.wanted}"
+                f"{place}: longer than {MAX_LINE_BYTES} bytes, this is not a table of {self.expected}"
             )
         if not raw.endswith(b"\n"):
             warnings.warn(
@@ -98,13 +100,13 @@ class LineParser:
         try:
             text = raw.decode("utf-8-sig" if self.number == 1 else "utf-8").strip()
         except UnicodeDecodeError:
-            raise ValueError(f"{place}: not UTF-8 text, this is not a table of {self.wanted}") from None
+            raise ValueError(f"{place}: not UTF-8 text, this is not a table of {self.expected}") from None
         if not text or text.startswith("#"):
             return None
         if not self._kind:
             self._kind = "json" if text.startswith("{") else "csv"
             if self._kind == "csv":
-                self.width = _header(place, text, self.required, self.columns, self.wanted)
+                self.width = _header(place, text, self.required, self.columns, self.expected)
                 return None
         values = _json(place, text, self.columns) if self._kind == "json" else _csv(place, text, self.width)
         if None in values[: len(self.required)]:
@@ -113,22 +115,22 @@ class LineParser:
         return Line(self.number, values + (None,) * (len(self.columns) - len(values)))
 
     def check_not_empty(self) -> None:
-        """Refuse a file without any content."""
+        """Raise ValueError if the file had no content."""
         if not self._kind:
             raise ValueError(
-                f"{self.where}: {self.path}: the file is empty, expected a table of {self.wanted}"
+                f"{self.reader}: {self.path}: the file is empty, expected a table of {self.expected}"
             )
 
 
-def whole_number(place: str, name: str, value: float, least: int) -> int:
-    """Return a value that must be a whole number from `least` on; else ValueError, naming the place."""
-    if value != int(value) or value < least or value > 2**53:
-        raise ValueError(f"{place}: {name} is {value:g}, give a whole number, {least} or more")
+def whole_number(place: str, name: str, value: float, minimum: int) -> int:
+    """Return a value that must be a whole number of at least `minimum`; otherwise raise ValueError."""
+    if value != int(value) or value < minimum or value > 2**53:
+        raise ValueError(f"{place}: {name} is {value:g}, give a whole number, {minimum} or more")
     return int(value)
 
 
 def client_index(place: str, value: float, num_clients: int) -> int:
-    """Return a value that must be one of the clients 0..N-1; else ValueError, naming the place."""
+    """Return a value that must be one of the clients 0..N-1; otherwise raise ValueError."""
     client = whole_number(place, "client", value, 0)
     if client >= num_clients:
         last = num_clients - 1
@@ -139,15 +141,15 @@ def client_index(place: str, value: float, num_clients: int) -> int:
 
 
 def parse_int(text: str) -> int | float:
-    """Read a whole number of JSON; one of very many digits as a float, infinite if need be."""
+    """Parse an integer of JSON; one with very many digits becomes a float, possibly infinite."""
     return int(text) if len(text) < 20 else float(text)
 
 
-def _header(place: str, text: str, required: tuple[str, ...], columns: tuple[str, ...], wanted: str) -> int:
-    """Return how many columns a CSV header names."""
+def _header(place: str, text: str, required: tuple[str, ...], columns: tuple[str, ...], expected: str) -> int:
+    """Return the number of columns in a CSV header."""
     names = tuple(name.strip() for name in text.split(","))
     if len(names) < len(required) or names != columns[: len(names)]:
-        raise ValueError(f"{place}: the header is {_shorten(text)}, expected {wanted}")
+        raise ValueError(f"{place}: the header is {_shorten(text)}, expected {expected}")
     return len(names)
 
 
@@ -165,7 +167,7 @@ def _number(place: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or "_" in text or not text.isascii():  # float reads more than one would write
+    if not math.isfinite(value) or "_" in text or not text.isascii():  # float() accepts more than that
         raise ValueError(f"{place}: {_shorten(text.strip())} is not a finite number")
     return value
 
@@ -195,4 +197,4 @@ def _json(place: str, text: str, columns: tuple[str, ...]) -> tuple[float | None
 
 
 def _shorten(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "...")
+    return repr(text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "...")

@@ -1,4 +1,4 @@
-"""Generated traces in which a client is either offline or finishes all its work."""
+"""Clients that are always online, or online independently with equal probability."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from traces.seeded import SeededTrace, check_probability
 
 
 class Always(SeededTrace):
-    """Every client is online in every round and finishes all its steps.
+    """Every client is online in every round and completes all its steps.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Always(SeededTrace):
 class Bernoulli(SeededTrace):
     """Every client is online with probability p, independently in every round.
 
-    Who is online finishes all its steps.
+    Online clients complete all their steps.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Bernoulli(SeededTrace):
     Raises
     ------
     ValueError
-        If p lies outside 0..1.
+        If p is outside 0..1.
     """
 
     def __init__(self, num_clients: int, seed: int, *, p: float = 0.5) -> None:

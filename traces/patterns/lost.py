@@ -1,4 +1,4 @@
-"""Replies that get lost."""
+"""Replies that are lost."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ from traces.seeded import SeededTrace, check_probability
 
 
 class Lost(SeededTrace):
-    """Everybody is online and finishes, but each reply gets lost with probability p; meant for `...+lost:p=`.
+    """All clients are online and complete; each reply is lost with probability p. Meant for `...+lost:p=`.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ class Lost(SeededTrace):
     Raises
     ------
     ValueError
-        If p lies outside 0..1.
+        If p is outside 0..1.
     """
 
     def __init__(self, num_clients: int, seed: int, *, p: float = 0.05) -> None:
@@ -35,6 +35,6 @@ class Lost(SeededTrace):
         return complete_if_online(np.ones(self.num_clients, np.bool_))
 
     def lost(self, t: int) -> NDArray[np.bool_]:
-        """Return whose reply gets lost in round t (see `Trace.lost`)."""
+        """Return which replies of round t are lost (see `Trace.lost`)."""
         check_round(t)
         return self.rng("lost", t).random(self.num_clients, np.float32) < np.float32(self.p)

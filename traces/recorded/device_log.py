@@ -1,4 +1,4 @@
-"""Device logs: when each device was online, and how fast it was."""
+"""Device logs, the format of this project: when each client was online, and how fast it was."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from traces.recorded.sessions import DeviceLog, Sessions, check_session
 
 
 class Recorded(VirtualClock):
-    """Clients that replay a device log, on a virtual clock (see `VirtualClock`).
+    """Clients that replay a device log on a virtual clock (see `VirtualClock`).
 
-    The file holds client,start,end[,steps_per_second[,up_bytes_per_second]], times in seconds, as CSV or JSON
-    lines (see `traces.recorded.device_log`). Its clients are 0..N-1.
+    The file has the columns client,start,end[,steps_per_second[,up_bytes_per_second]], times in seconds, as
+    CSV or JSON lines (see `read_device_log`). Clients are 0..N-1.
     """
 
     name = "recorded"
@@ -29,18 +29,18 @@ class Recorded(VirtualClock):
         return read_device_log("trace recorded", file, self.num_clients), np.arange(self.num_clients)
 
 
-def read_device_log(where: str, path: str, num_clients: int) -> DeviceLog:
+def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     """Read a device log: ``client,start,end[,steps_per_second[,up_bytes_per_second]]``.
 
-    A client that is not in the file is never online. The record of all clients begins with the first start
-    and ends with the last end of the file.
+    A client that is not in the file is never online. The recordings of all clients begin at the first start
+    and end at the last end in the file.
 
     Parameters
     ----------
-    where : str
-        What reads the file, for messages.
+    reader : str
+        Name of the reader for messages, such as ``trace table``.
     path : str
-        The file; or a folder, whose files *.csv and *.jsonl are read as if they were one.
+        The file; or a folder, whose *.csv and *.jsonl files are read as one.
     num_clients : int
         N; clients are numbered 0..N-1.
 
@@ -48,33 +48,33 @@ def read_device_log(where: str, path: str, num_clients: int) -> DeviceLog:
     ------
     ValueError
         If a file cannot be read, a client does not exist, a time is negative, a session ends before it
-        begins or overlaps another one of the client, a speed is not positive, or there is no session. The
+        starts or overlaps another one of the client, a speed is not positive, or there is no session. The
         message names file and line.
     """
     lines, device = array("q"), array("q")
     numbers = tuple(array("d") for _ in range(4))
-    begun: list[tuple[int, str]] = []  # of each file the number of sessions before it
-    for file in _files(where, path):
-        begun.append((len(lines), file))
+    files: list[tuple[int, str]] = []  # number of sessions before each file
+    for file in _log_files(reader, path):
+        files.append((len(lines), file))
         for line, values in read_blocks(
-            where, file, ("client", "start", "end"), ("steps_per_second", "up_bytes_per_second")
+            reader, file, ("client", "start", "end"), ("steps_per_second", "up_bytes_per_second")
         ):
             client, start, end, speed, up_rate = values.T
-            right = (client >= 0) & (client < num_clients) & (client == np.floor(client))
-            right &= (start >= 0) & (start < end) & ~(speed <= 0) & ~(up_rate <= 0)
-            if not right.all():
-                i = int(np.argmin(right))
-                _check(f"{where}: {file}, line {line[i]}", values[i].tolist(), num_clients)
+            valid = (client >= 0) & (client < num_clients) & (client == np.floor(client))
+            valid &= (start >= 0) & (start < end) & ~(speed <= 0) & ~(up_rate <= 0)
+            if not valid.all():
+                i = int(np.argmin(valid))
+                _check_line(f"{reader}: {file}, line {line[i]}", values[i].tolist(), num_clients)
             lines.frombytes(line.tobytes())
             device.frombytes(client.astype(np.int64).tobytes())
             for column, new in zip(numbers, values.T[1:], strict=True):
                 column.frombytes(new.tobytes())
     if not lines:
-        raise ValueError(f"{where}: {path}: no sessions found, write one per line")
+        raise ValueError(f"{reader}: {path}: no sessions found, write one per line")
 
     def place(i: int) -> str:
-        file = max(entry for entry in begun if entry[0] <= i)[1]
-        return f"{where}: {file}, line {lines[i]}"
+        file = max(entry for entry in files if entry[0] <= i)[1]
+        return f"{reader}: {file}, line {lines[i]}"
 
     begin, finish = np.min(numbers[0]), np.max(numbers[1])
     return DeviceLog.build(
@@ -85,23 +85,23 @@ def read_device_log(where: str, path: str, num_clients: int) -> DeviceLog:
     )
 
 
-def _files(where: str, path: str) -> list[str]:
-    """Return the path itself, or the logs in it if it is a folder."""
+def _log_files(reader: str, path: str) -> list[str]:
+    """Return the path itself, or the logs in it if it is a folder, in order of their names."""
     if not path or not os.path.isdir(path):
         return [path]
     found = sorted(str(file) for file in Path(path).iterdir() if file.suffix in (".csv", ".jsonl"))
     if not found:
         raise ValueError(
-            f"{where}: {path}: the folder has no .csv or .jsonl files, give the folder of the logs"
+            f"{reader}: {path}: the folder has no .csv or .jsonl files, give the folder of the logs"
         )
     return found
 
 
-def _check(place: str, values: list[float], num_clients: int) -> None:
-    """Raise ValueError, naming the place, for what is wrong with a session."""
+def _check_line(place: str, values: list[float], num_clients: int) -> None:
+    """Raise ValueError, with the place in the message, for the first invalid value of a line."""
     client, start, end, *rates = values
     client_index(place, client, num_clients)
     check_session(place, start, end)
     for name, value in zip(("steps_per_second", "up_bytes_per_second"), rates, strict=True):
         if value <= 0:
-            raise ValueError(f"{place}: {name} is {value:g}, give a positive number or leave it out")
+            raise ValueError(f"{place}: {name} is {value:g}, give a positive number or nothing")

@@ -1,4 +1,4 @@
-"""Participation written down round by round."""
+"""Tables of rounds: which clients participate in each round, and how much work they complete."""
 
 from array import array
 
@@ -11,12 +11,12 @@ from traces.seeded import SeededTrace
 
 
 class RoundTable(SeededTrace):
-    """Clients that take part as a table says: round,client,completion, one line for each that is online.
+    """Clients that follow a table of round,client,completion with one line per client online in a round.
 
-    Rounds are counted from 1, clients are 0..N-1, and the completion is the finished share of E, 0..1; 0 is a
-    client that dropped in mid-round. Lines may come in any order. Who has no line in a round is offline. A
-    round in which nobody is online has one line with nothing but the round (``7,,``), so that a missing round
-    is noticed.
+    Rounds are counted from 1, clients are 0..N-1, and the completion is the finished fraction of E, 0..1; 0
+    means that the client drops out mid-round. Lines may come in any order. A client without a line in a round
+    is offline. A round in which nobody is online has one line with only the round (``7,,``), so that missing
+    rounds are detected.
 
     Parameters
     ----------
@@ -25,14 +25,14 @@ class RoundTable(SeededTrace):
     seed : int
         Not used: nothing is drawn.
     file : str
-        The table, CSV or JSON lines, see `traces.files.lines`.
+        The table, CSV or JSON lines (see `traces.files.lines`).
     repeat : bool
-        Whether the table begins anew after its last round; else nobody is online then.
+        Whether the table starts over after its last round; otherwise nobody is online from then on.
 
     Raises
     ------
     ValueError
-        If the file cannot be read, a client does not exist, a completion lies outside 0..1, a line occurs
+        If the file cannot be read, a client does not exist, a completion is outside 0..1, a line occurs
         twice, or a round is missing; the message names file and line.
     """
 
@@ -40,9 +40,9 @@ class RoundTable(SeededTrace):
         super().__init__(num_clients, seed)
         t, k, share = _read_table(file, num_clients)
         self._repeat, self.num_rounds = repeat, int(t[-1])
-        someone = k >= 0
-        self._client, self._share = k[someone], share[someone]
-        self._first = np.searchsorted(t[someone], np.arange(1, self.num_rounds + 2))
+        online = k >= 0
+        self._client, self._share = k[online], share[online]
+        self._first = np.searchsorted(t[online], np.arange(1, self.num_rounds + 2))
 
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
@@ -51,16 +51,16 @@ class RoundTable(SeededTrace):
         completion = np.zeros(self.num_clients, np.float32)
         if self._repeat or t <= self.num_rounds:
             i = (t - 1) % self.num_rounds
-            own = slice(self._first[i], self._first[i + 1])
-            online[self._client[own]] = True
-            completion[self._client[own]] = self._share[own]
+            lines = slice(self._first[i], self._first[i + 1])
+            online[self._client[lines]] = True
+            completion[self._client[lines]] = self._share[lines]
         return RoundAvailability(np.ones(self.num_clients, np.bool_), online, completion)
 
 
 def _read_table(
     path: str, num_clients: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return round, client (-1: nobody) and completion of all lines, ordered by round and client."""
+    """Return round, client (-1: none) and completion of all lines, sorted by round and client."""
     rounds, clients, shares, lines = array("q"), array("q"), array("d"), array("q")
     for line, (t, client, share) in read_lines("trace table", path, ("round",), ("client", "completion")):
         place = f"trace table: {path}, line {line}"
@@ -76,15 +76,15 @@ def _read_table(
         raise ValueError(f"trace table: {path}: no rounds found, write one line per online client")
     order = np.lexsort((clients, rounds))
     ordered = np.asarray(rounds)[order], np.asarray(clients)[order], np.asarray(shares)[order]
-    _check_order(path, ordered[0], ordered[1], np.asarray(lines)[order])
+    _check_rounds(path, ordered[0], ordered[1], np.asarray(lines)[order])
     return ordered[0], ordered[1], ordered[2].astype(np.float32)
 
 
-def _check_order(path: str, t: NDArray[np.int64], k: NDArray[np.int64], line: NDArray[np.int64]) -> None:
-    """Refuse lines that occur twice, contradict each other, or leave out a round."""
-    twice = np.flatnonzero((t[1:] == t[:-1]) & ((k[1:] == k[:-1]) | (k[:-1] < 0)))
-    if len(twice):
-        i = twice[0] + 1
+def _check_rounds(path: str, t: NDArray[np.int64], k: NDArray[np.int64], line: NDArray[np.int64]) -> None:
+    """Raise ValueError if lines occur twice or contradict each other, or if a round is missing."""
+    repeated = np.flatnonzero((t[1:] == t[:-1]) & ((k[1:] == k[:-1]) | (k[:-1] < 0)))
+    if len(repeated):
+        i = repeated[0] + 1
         which = f"a line for client {k[i]}" if k[i] == k[i - 1] >= 0 else "a line without a client"
         raise ValueError(
             f"trace table: {path}, line {line[i]}: round {t[i]} already has {which}, remove one of the two"

@@ -1,4 +1,4 @@
-"""The sessions of devices: when each one was online, and how fast it was."""
+"""Sessions of devices: when each device was online, and how fast it was."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class Sessions(NamedTuple):
-    """Stretches of time in which devices were online, one an entry, in any order.
+    """Intervals in which devices were online, one per entry, in any order.
 
     Attributes
     ----------
     device : (S,) int
-        Whose session it is, 0..D-1.
+        The device of each session, 0..D-1.
     start, end : (S,) float
-        Seconds; the device is online from `start` on, and no more at `end`.
+        Seconds; the device is online from `start` until just before `end`.
     speed : (S,) float
-        Local steps a second; NaN where it is not known.
+        Local steps per second; NaN if unknown.
     up_rate : (S,) float
-        Upload in bytes a second; NaN where it is not known.
+        Upload in bytes per second; NaN if unknown.
     """
 
     device: ArrayLike
@@ -34,20 +34,20 @@ class Sessions(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceLog:
-    """The sessions of D devices, those of device d at first[d]:first[d + 1], in the order of time.
+    """The recordings of D devices; device d has the sessions first[d]:first[d + 1], in order of time.
 
     Attributes
     ----------
     first : (D + 1,) int64
-        Where the sessions of a device begin.
+        Index of the first session of each device, and S.
     start, end, speed, up_rate : (S,) float64
         See `Sessions`.
     leave : (S,) float64
-        End of the last of the sessions that follow each other without a gap: when the device really leaves.
+        When the device goes offline: the end of the last of the sessions that follow without a gap.
     before : (S,) float64
-        Seconds that the device was online before the session.
+        Seconds for which the device was online before the session.
     origin, cycle : (D,) float64
-        Time at which the device's record begins, and its length; all in seconds.
+        Start and length of each device's recording, in seconds.
     """
 
     first: NDArray[np.int64]
@@ -73,7 +73,7 @@ class DeviceLog:
         cycle: NDArray[np.float64],
         place: Callable[[int], str],
     ) -> DeviceLog:
-        """Put sessions in order.
+        """Sort sessions by device and time.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class DeviceLog:
         origin, cycle : (D,) float64
             See `DeviceLog`.
         place : callable
-            Where session i was found, for messages.
+            Source of session i, for messages.
 
         Raises
         ------
@@ -111,7 +111,7 @@ class DeviceLog:
 
 
 def check_session(place: str, start: float, end: float) -> None:
-    """Raise ValueError, naming the place, unless 0 <= start < end."""
+    """Raise ValueError, with the place in the message, unless 0 <= start < end."""
     if start < 0:
         raise ValueError(f"{place}: the session starts at {start:.13g} s, give times of 0 or more")
     if not start < end:
