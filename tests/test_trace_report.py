@@ -90,7 +90,9 @@ def test_spells_are_those_that_one_counts_one_by_one():
 
 def test_a_lost_reply_counts_as_dropped():
     seen = {}
-    report = look(Written(ROWS, lost={(1, 0), (4, 2)}), 4, watch=lambda t, states: seen.update({t: states}))
+    report = look(
+        Written(ROWS, lost={(1, 0), (4, 2)}), 4, on_round=lambda t, states: seen.update({t: states})
+    )
     assert seen[1].tolist() == [State.DROPPED, State.INCOMPLETE, State.OFFLINE]
     assert seen[4].tolist() == [State.OFFLINE] * 3
     assert report.complete == pytest.approx(3 / 6)
@@ -101,7 +103,7 @@ def test_a_lost_reply_counts_as_dropped():
 def test_members_only_count_while_they_are_members():
     trace = Membership(Written(ROWS), {2: 3}, {0: 3})
     seen = {}
-    report = look(trace, 4, watch=lambda t, states: seen.update({t: states}))
+    report = look(trace, 4, on_round=lambda t, states: seen.update({t: states}))
     assert seen[1].tolist() == [State.COMPLETE, State.INCOMPLETE, State.ABSENT]
     assert report.online == pytest.approx([1, 1, 1, 0])
     assert report.gaps == SpellLengths(2, 1.0, 1, 1, 1)
@@ -116,9 +118,9 @@ def test_who_is_never_online_breaks_assumption_4():
     report = look(Written([[1.0, OFF, 0.0]] * 5), 5)
     assert (report.never_seen, report.never_seen_first, report.availability_period) == (1, [1], None)
     assert report.gaps.longest == 5
-    assert [bias.unheard for bias in report.bias] == [2, 2, 2]
+    assert [bias.excluded for bias in report.bias] == [2, 2, 2]
     text = dict(describe(report))
-    assert text["never seen"] == "1 clients: 1"
+    assert text["never seen"] == "1 client: 1"
     assert "does not hold" in text["Assumption 4"]
     assert "5 rounds (client 1)" in text["tau_max"]
 
@@ -163,7 +165,7 @@ def pixels(text):
 
 def test_each_client_and_round_has_its_colour():
     heat = HeatMap(3, 4)
-    report = look(Written(ROWS), 4, watch=heat.add)
+    report = look(Written(ROWS), 4, on_round=heat.add)
     shown = pixels(page("<b>", [("a", "x < y")], heat, report.online))
     expected = [
         [State.COMPLETE, State.COMPLETE, State.OFFLINE, State.OFFLINE],
@@ -223,7 +225,7 @@ def test_json_has_the_same_numbers(tmp_path, capsys):
         (["--num-clients=3000"], "shares .* equal \\(.*3000 clients for"),
         (["--task=mnist", "--data-dir=nowhere"], "shares .* equal, as the data of mnist are not in nowhere"),
         (["--local-epochs=2"], "shares .* examples of digits"),
-        (["--clients-per-round=2"], "sampling .* not counted"),
+        (["--clients-per-round=2"], "sampling .* ignored"),
     ],
 )
 def test_shares_without_data_are_equal_and_it_says_so(tmp_path, capsys, arguments, says):
