@@ -1,4 +1,4 @@
-"""JSON and pickles of plain data; nothing in a pickle is ever run."""
+"""JSON and pickles of plain data; nothing in a pickle is executed."""
 
 import json
 import pickle
@@ -14,7 +14,7 @@ from traces.files.documents import plain_pickle, read_document
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a file and return its path."""
+    """Return a function that writes a file and returns its path."""
 
     def make(content: str | bytes, name: str = "data") -> str:
         path = tmp_path / name
@@ -37,7 +37,7 @@ plain = st.recursive(
 
 @given(value=plain, protocol=st.integers(0, 5))
 def test_plain_pickles_are_read(value, protocol):
-    # Without the memo of the pickler: equal lists that are one object would occur twice.
+    # A copy without shared objects: the pickler would refer to the same list twice.
     assert plain_pickle("x", pickle.dumps(json.loads(json.dumps(value)), protocol)) == value
 
 
@@ -52,7 +52,7 @@ def test_tuples_become_lists():
 
 
 class Evil:
-    """What a pickle must not do."""
+    """An object whose unpickling runs code."""
 
     def __reduce__(self):
         return (print, ("pickled code was run",))
@@ -93,6 +93,6 @@ def test_huge_numbers_are_refused():
         (b"\x80\x04X" + struct.pack("<I", 2**31) + b"short", "neither JSON nor a pickle"),
     ],
 )
-def test_documents_refused(write, content, message):
+def test_invalid_documents(write, content, message):
     with pytest.raises(ValueError, match=message):
         read_document("test", write(content))

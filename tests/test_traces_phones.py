@@ -1,4 +1,4 @@
-"""FedScale's and FLASH's phones, and the ones that are shipped."""
+"""FedScale's and FLASH's phones, and those in the package."""
 
 import json
 import pickle
@@ -13,7 +13,7 @@ from traces.recorded.flash import Flash, read_flash
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a file and return its path."""
+    """Return a function that writes a file and returns its path."""
 
     def make(content: str | bytes, name: str = "data") -> str:
         path = tmp_path / name
@@ -44,9 +44,9 @@ def test_fedscale_by_hand(write):
         assert log.num_devices == 2
         assert log.first.tolist() == [0, 2, 2]
         assert log.start.tolist() == [0, 100]
-        assert log.end.tolist() == [60, 250]  # the session without a duration is left out
+        assert log.end.tolist() == [60, 250]  # the session of zero seconds is left out
         assert log.cycle.tolist() == [1000, 1000]
-        assert log.speed == pytest.approx([1000 / 1500] * 2)  # 3 * 50 ms * 10 examples a step
+        assert log.speed == pytest.approx([1000 / 1500] * 2)  # 3 * 50 ms * 10 examples per step
         assert log.up_rate.tolist() == [1e6, 1e6]
 
 
@@ -72,12 +72,12 @@ def test_fedscale_by_hand(write):
         ({1: phone([], [])}, "no phone is ever available"),
     ],
 )
-def test_fedscale_refuses(write, content, message):
+def test_invalid_fedscale(write, content, message):
     with pytest.raises(ValueError, match=message):
         read_fedscale("test", write(json.dumps(content)))
 
 
-def test_fedscale_refuses_nan_in_a_pickle(write):
+def test_nan_in_a_fedscale_pickle(write):
     with pytest.raises(ValueError, match="active is NaN, give a number"):
         read_fedscale("test", write(pickle.dumps({1: phone([float("nan")], [5])})))
 
@@ -94,14 +94,14 @@ def test_shipped_phones():
     assert np.isfinite(log.speed).all()
 
 
-def test_phones_replay():
+def test_phones():
     trace = TRACES["phones"](100, 3, round_seconds=1800.0)
     rounds = [trace.round(t) for t in range(1, 241)]  # five days
     online = np.array([r.online for r in rounds])
     completion = np.array([r.completion for r in rounds])
     assert 0.6 < online.mean() < 0.85
     assert online.mean(axis=0).min() > 0.1
-    assert ((completion > 0) & (completion < 1)).any()  # some leave before they are ready
+    assert ((completion > 0) & (completion < 1)).any()  # some leave before they complete
     assert np.array_equal(Phones(20, 3, round_seconds=1800.0).round(9).online, online[8, :20])
     assert not np.array_equal(Phones(100, 4, round_seconds=1800.0).round(9).online, online[8])
     with pytest.raises(ValueError, match="101 clients for 100 devices"):
@@ -120,12 +120,12 @@ def test_flash_by_hand(write):
         "a": messages(
             "08:00:00\tbattery_charged_on",
             "08:00:10\twifi",
-            "08:01:00\tscreen_lock",  # ready
+            "08:01:00\tscreen_lock",  # online
             "08:02:00\t45%",
-            "08:03:00\t4G",  # no more: 120 s
-            "08:04:00\tWIFI",  # again
-            "08:04:30\tscreen_unlock",  # no more: 30 s
-            "08:05:00\tscreen_lock",  # again, until the last message
+            "08:03:00\t4G",  # offline after 120 s
+            "08:04:00\tWIFI",  # online again
+            "08:04:30\tscreen_unlock",  # offline after 30 s
+            "08:05:00\tscreen_lock",  # online again, until the last message
             "08:06:00\tscreen_on",
         ),
         "b": {"messages": "\n\0\n"},
@@ -144,7 +144,7 @@ def test_flash_by_hand(write):
     assert online == [3, 4, 6, 7]  # 120, 180, 300, 360 s
 
 
-def test_flash_messages_in_disorder(write):
+def test_flash_messages_out_of_order(write):
     events = ["08:00:00\twifi", "08:00:10\tbattery_charged_on", "08:01:00\tscreen_lock", "08:02:00\t2G"]
     ordered = read_flash("test", write(json.dumps({"a": messages(*events)})))
     shuffled = read_flash("test", write(json.dumps({"a": messages(*events[::-1])})))
@@ -169,6 +169,6 @@ def test_flash_messages_in_disorder(write):
         ({"a": messages("08:00:00\twifi")}, "no phone is ever locked, charging and on Wi-Fi"),
     ],
 )
-def test_flash_refuses(write, content, message):
+def test_invalid_flash(write, content, message):
     with pytest.raises(ValueError, match=message):
         read_flash("test", write(json.dumps(content)))

@@ -1,4 +1,4 @@
-"""Tables of numbers: what is read, and what is refused with file and line."""
+"""Tables of numbers: what is read, and what is refused, with file and line."""
 
 import json
 
@@ -17,7 +17,7 @@ fuzzed = settings(
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a file and return its path."""
+    """Return a function that writes a file and returns its path."""
 
     def make(content: str | bytes, name: str = "data") -> str:
         path = tmp_path / name
@@ -27,34 +27,34 @@ def write(tmp_path):
     return make
 
 
-def rows(path, required=("a", "b"), optional=("c",)):
-    return [tuple(row) for row in read_lines("test", path, required, optional)]
+def lines(path, required=("a", "b"), optional=("c",)):
+    return [tuple(line) for line in read_lines("test", path, required, optional)]
 
 
-# Rows
+# Lines
 
 
-def test_csv_and_json_lines_say_the_same(write):
+def test_csv_and_json_lines_agree(write):
     csv = write("a,b,c\n1,2.5,\n\n# a note\n-3e2,.5,7\n")
-    lines = write('{"a": 1, "b": 2.5}\n{"a": -300, "b": 0.5, "c": 7}\n', "lines")
-    assert rows(csv) == [(2, (1.0, 2.5, None)), (5, (-300.0, 0.5, 7.0))]
-    assert [values for _, values in rows(lines)] == [values for _, values in rows(csv)]
+    jsonl = write('{"a": 1, "b": 2.5}\n{"a": -300, "b": 0.5, "c": 7}\n', "lines")
+    assert lines(csv) == [(2, (1.0, 2.5, None)), (5, (-300.0, 0.5, 7.0))]
+    assert [values for _, values in lines(jsonl)] == [values for _, values in lines(csv)]
 
 
 def test_byte_order_mark_windows_newlines_and_spaces(write):
-    assert rows(write(b"\xef\xbb\xbfa,b\r\n 1 , 2\r\n")) == [(2, (1.0, 2.0, None))]
-    assert rows(write(b'\xef\xbb\xbf{"a":1,"b":2}\r\n')) == [(1, (1.0, 2.0, None))]
+    assert lines(write(b"\xef\xbb\xbfa,b\r\n 1 , 2\r\n")) == [(2, (1.0, 2.0, None))]
+    assert lines(write(b'\xef\xbb\xbf{"a":1,"b":2}\r\n')) == [(1, (1.0, 2.0, None))]
 
 
-def test_optional_columns_may_be_left_off(write):
-    assert rows(write("a,b\n1,2\n")) == [(2, (1.0, 2.0, None))]
+def test_optional_columns_may_be_omitted(write):
+    assert lines(write("a,b\n1,2\n")) == [(2, (1.0, 2.0, None))]
 
 
 @pytest.mark.parametrize("torn", ["3,4", "3", "3,40"])
-def test_a_torn_last_line_is_left_out_aloud(write, torn):
+def test_a_torn_last_line_is_left_out_with_a_warning(write, torn):
     path = write(f"a,b\n1,2\n{torn}")
     with pytest.warns(UserWarning, match="line 3: no newline at the end, left out as torn"):
-        assert rows(path) == [(2, (1.0, 2.0, None))]
+        assert lines(path) == [(2, (1.0, 2.0, None))]
 
 
 @pytest.mark.parametrize(
@@ -92,20 +92,20 @@ def test_a_torn_last_line_is_left_out_aloud(write, torn):
         ('{"a": ' + "[" * 30000 + "\n", "line 1: "),
     ],
 )
-def test_rows_refused(write, content, message):
+def test_invalid_lines(write, content, message):
     path = write(content)
     with pytest.raises(ValueError, match=message) as refusal:
-        rows(path)
+        lines(path)
     assert str(refusal.value).startswith(f"test: {path}")
     assert "\n" not in str(refusal.value)
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_missing_files(tmp_path):
     for name in ("nowhere", "\0", ""):
         with pytest.raises(ValueError, match=r"cannot be read|no file is given"):
-            rows(name)
+            lines(name)
     with pytest.raises(ValueError, match="cannot be read"):
-        rows(str(tmp_path))
+        lines(str(tmp_path))
 
 
 # Tables of rounds
@@ -147,7 +147,7 @@ def test_table(write):
         ("", "no rounds found"),
     ],
 )
-def test_table_refuses(write, body, message):
+def test_invalid_tables(write, body, message):
     with pytest.raises(ValueError, match=message):
         RoundTable(3, 0, file=write("round,client,completion\n" + body))
 
