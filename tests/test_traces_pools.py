@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from traces import Pools
-from traces.patterns.pools import POOLS, measured_shares
+from traces.patterns.pools import POOLS, measured_completions
 
 N, ROUNDS = 4000, 40
 
@@ -88,7 +88,7 @@ def test_measured_pools_compared_with_the_paper():
     table = json.loads(files("traces.patterns").joinpath("pools_measured.json").read_text())
     assert [pool["name"] for pool in table["pool"]] == [pool.name for pool in POOLS[:5]]
     assert {"machine", "date", "command"} <= table.keys()
-    for pool, shares, paper in zip(table["pool"], measured_shares() * 100, POOLS, strict=False):
+    for pool, shares, paper in zip(table["pool"], measured_completions() * 100, POOLS, strict=False):
         assert shares.mean() == pytest.approx(pool["mean"], abs=0.01)
         assert shares.std(ddof=1) == pytest.approx(pool["sd"], abs=0.01)
         assert shares.min() > 0  # "these traces do not contain zero epochs"
@@ -99,7 +99,7 @@ def test_measured_pools_compared_with_the_paper():
 
 
 def test_completions_are_drawn_from_the_measured_ones():
-    shares = measured_shares()
+    shares = measured_completions()
     trace = Pools(N, 11, source="measured")
     assert np.array_equal(trace.pool, Pools(N, 11, first=5).pool)
     assert np.array_equal(trace.pool, Pools(N, 11, first=5, source="measured").pool)

@@ -139,7 +139,7 @@ def test_table(write):
         ("1,,\n1,0,1\n", "line 3: round 1 already has a line without a client"),
         ("1,,\n1,,\n", "line 3: round 1 already has a line without a client"),
         ("1,3,1\n", "line 2: client 3 does not exist, the clients are 0 to 2"),
-        ("1,0,1.5\n", "line 2: completion is 1.5, give a share from 0 to 1"),
+        ("1,0,1.5\n", "line 2: completion is 1.5, give a fraction from 0 to 1"),
         ("1,0,-0.1\n", "line 2: completion is -0.1"),
         ("1,0,\n", "line 2: give both client and completion"),
         ("0,0,1\n", "line 2: round is 0, give a whole number, 1 or more"),

@@ -1,7 +1,7 @@
 """Every generator against its definition: 10,000 clients, 1,000 rounds, tolerances by the distribution.
 
-Limits are at five standard deviations of what is checked (six where its law is only nearly normal). Seeds are
-fixed, so that a test either holds for ever or not at all.
+Limits are five standard deviations (six if a distribution is only roughly normal). Seeds are fixed, so that a
+test either always holds or never.
 """
 
 import math
@@ -172,6 +172,6 @@ def test_pools(first):
         assert_distribution(full[j : j + 1], draws[j] * p_full, draws[j] * p_full * (1 - p_full))
         # The distribution of one draw, by the midpoint rule over the quantiles of z.
         quantiles = np.array([z.inv_cdf(q) for q in (np.arange(20_000) + 0.5) / 20_000])
-        law = np.clip(quantiles, pool.floor / 100, 1)
-        assert_distribution(total[j : j + 1], draws[j] * law.mean(), draws[j] * law.var())
-        assert_distribution(square[j : j + 1], draws[j] * (law**2).mean(), draws[j] * (law**2).var())
+        drawn = np.clip(quantiles, pool.floor / 100, 1)
+        assert_distribution(total[j : j + 1], draws[j] * drawn.mean(), draws[j] * drawn.var())
+        assert_distribution(square[j : j + 1], draws[j] * (drawn**2).mean(), draws[j] * (drawn**2).var())

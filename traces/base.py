@@ -1,4 +1,4 @@
-"""What a trace is: the members of each round, who of them is online, and how much work each one completes."""
+"""What a trace is: the members of each round, which of them are online, and how much work they complete."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -139,15 +139,15 @@ def finished_steps(completion: ArrayLike, planned: ArrayLike) -> NDArray[np.intp
     ValueError
         If a completion is outside 0..1 or a number of planned steps is negative.
     """
-    share = np.asarray(completion, dtype=np.float64)
+    fraction = np.asarray(completion, dtype=np.float64)
     limit = np.asarray(planned, dtype=np.intp)
-    if not np.all((share >= 0) & (share <= 1)):
-        worst = share[~((share >= 0) & (share <= 1))].flat[0]
+    if not np.all((fraction >= 0) & (fraction <= 1)):
+        worst = fraction[~((fraction >= 0) & (fraction <= 1))].flat[0]
         raise ValueError(
-            f"finished_steps: completion {worst:g} is outside 0..1, give shares of the planned steps"
+            f"finished_steps: completion {worst:g} is outside 0..1, give fractions of the planned steps"
         )
     if np.any(limit < 0):
         raise ValueError(f"finished_steps: {limit.min()} planned steps are negative, give 0 or more")
-    whole = np.floor(share * limit + _GUARD).astype(np.intp)
-    at_least_one = np.maximum(whole, share > 0)
+    whole = np.floor(fraction * limit + _GUARD).astype(np.intp)
+    at_least_one = np.maximum(whole, fraction > 0)
     return np.asarray(np.minimum(at_least_one, limit), dtype=np.intp)

@@ -242,7 +242,7 @@ def reachable(address: str, seconds: float = 5.0) -> bool:
 
 
 def record(recorder: Recorder, every: float, server: str, stop: threading.Event) -> None:
-    """Log time online until told to stop; report each problem once on stderr."""
+    """Log time online until `stop` is set; report each problem once on stderr."""
     reported = ""
     while True:
         problem = ""

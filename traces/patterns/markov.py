@@ -41,7 +41,7 @@ class Markov(SeededTrace):
         super().__init__(num_clients, seed)
         check_at_least("markov", "on", on, 1)
         check_at_least("markov", "off", off, 1)
-        self._share = on / (on + off)
+        self._online_fraction = on / (on + off)
         self._memory = 1 - 1 / on - 1 / off  # the second eigenvalue: correlation of successive rounds
         self._online = lru_cache(maxsize=64)(self._draw)
 
@@ -54,7 +54,7 @@ class Markov(SeededTrace):
         """Draw who is online in round t, shape (N,), given the rounds that it is conditioned on."""
         u = self.rng("markov", t).random(self.num_clients, np.float32)
         if t == 1:
-            return np.asarray(u < np.float32(self._share))
+            return np.asarray(u < np.float32(self._online_fraction))
         step = t & -t  # the largest power of two that divides t
         if step == t:
             forward = self._transition(t // 2)[:, 1].astype(np.float32)
@@ -64,7 +64,7 @@ class Markov(SeededTrace):
 
     def _transition(self, steps: int) -> NDArray[np.float64]:
         """Transition probabilities [from, to] between offline and online over some rounds, shape (2, 2)."""
-        stationary = np.array([1 - self._share, self._share])
+        stationary = np.array([1 - self._online_fraction, self._online_fraction])
         memory: float = self._memory**steps
         return np.asarray(stationary + memory * (np.eye(2) - stationary))
 

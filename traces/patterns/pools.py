@@ -40,7 +40,7 @@ def load_pools() -> tuple[Pool, ...]:
 POOLS = load_pools()
 
 
-def measured_shares() -> NDArray[np.float32]:
+def measured_completions() -> NDArray[np.float32]:
     """Return the completions that `experiments/testbed.py` measured, by pool and round, shape (5, R)."""
     table = json.loads(files("traces.patterns").joinpath("pools_measured.json").read_text(encoding="utf-8"))
     return np.array([pool["shares"] for pool in table["pool"]], np.float32) / np.float32(100)
@@ -85,8 +85,8 @@ class Pools(SeededTrace):
             raise ValueError(f"trace pools: first is {first}, give a number of pools from 1 to {len(POOLS)}")
         if source not in ("paper", "measured"):
             raise ValueError(f"trace pools: source is {source!r}, give paper or measured")
-        self._shares = measured_shares() if source == "measured" else None
-        count = first if self._shares is None else min(first, len(self._shares))
+        self._measured = measured_completions() if source == "measured" else None
+        count = first if self._measured is None else min(first, len(self._measured))
         self.pool: NDArray[np.uint8] = self.rng("pools-assignment", 0).integers(
             count, size=num_clients, dtype=np.uint8
         )
@@ -98,14 +98,14 @@ class Pools(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         rng = self.rng("pools", t)
-        if self._shares is None:
+        if self._measured is None:
             completion = rng.standard_normal(self.num_clients, dtype=np.float32)
             completion *= self._sd
             completion += self._mean
             np.clip(completion, self._floor, np.float32(1), out=completion)
         else:
-            rounds = self._shares.shape[1]
+            rounds = self._measured.shape[1]
             drawn = self.pool * np.intp(rounds) + rng.integers(rounds, size=self.num_clients, dtype=np.uint8)
-            completion = self._shares.ravel()[drawn]
+            completion = self._measured.ravel()[drawn]
         everyone = np.ones(self.num_clients, np.bool_)
         return RoundAvailability(everyone, everyone.copy(), completion)

@@ -151,8 +151,8 @@ class VirtualClock(SeededTrace):
         if self._upload is not None:
             time = np.maximum(time - self._upload[session], 0)
         steps = np.floor(self._speed[session] * time + _GUARD)
-        share = np.minimum(steps / self._steps, 1)
+        fraction = np.minimum(steps / self._steps, 1)
         online, completion = np.zeros(self.num_clients, np.bool_), np.zeros(self.num_clients, np.float32)
         online[clients] = True
-        completion[clients] = share if self._partial else share == 1
+        completion[clients] = fraction if self._partial else fraction == 1
         return RoundAvailability(np.ones(self.num_clients, np.bool_), online, completion)

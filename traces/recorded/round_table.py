@@ -38,10 +38,10 @@ class RoundTable(SeededTrace):
 
     def __init__(self, num_clients: int, seed: int, *, file: str = "", repeat: bool = True) -> None:
         super().__init__(num_clients, seed)
-        t, k, share = _read_table(file, num_clients)
+        t, k, completion = _read_table(file, num_clients)
         self._repeat, self.num_rounds = repeat, int(t[-1])
         online = k >= 0
-        self._client, self._share = k[online], share[online]
+        self._client, self._completion = k[online], completion[online]
         self._first = np.searchsorted(t[online], np.arange(1, self.num_rounds + 2))
 
     def round(self, t: int) -> RoundAvailability:
@@ -53,7 +53,7 @@ class RoundTable(SeededTrace):
             i = (t - 1) % self.num_rounds
             lines = slice(self._first[i], self._first[i + 1])
             online[self._client[lines]] = True
-            completion[self._client[lines]] = self._share[lines]
+            completion[self._client[lines]] = self._completion[lines]
         return RoundAvailability(np.ones(self.num_clients, np.bool_), online, completion)
 
 
@@ -61,21 +61,23 @@ def _read_table(
     path: str, num_clients: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
     """Return round, client (-1: none) and completion of all lines, sorted by round and client."""
-    rounds, clients, shares, lines = array("q"), array("q"), array("d"), array("q")
-    for line, (t, client, share) in read_lines("trace table", path, ("round",), ("client", "completion")):
+    rounds, clients, completions, lines = array("q"), array("q"), array("d"), array("q")
+    for line, (t, client, completion) in read_lines(
+        "trace table", path, ("round",), ("client", "completion")
+    ):
         place = f"trace table: {path}, line {line}"
-        if (client is None) != (share is None):
+        if (client is None) != (completion is None):
             raise ValueError(f"{place}: give both client and completion, or neither if nobody is online")
-        if share is not None and not 0 <= share <= 1:
-            raise ValueError(f"{place}: completion is {share:g}, give a share from 0 to 1")
+        if completion is not None and not 0 <= completion <= 1:
+            raise ValueError(f"{place}: completion is {completion:g}, give a fraction from 0 to 1")
         rounds.append(whole_number(place, "round", t or 0.0, 1))
         clients.append(-1 if client is None else client_index(place, client, num_clients))
-        shares.append(share or 0.0)
+        completions.append(completion or 0.0)
         lines.append(line)
     if not rounds:
         raise ValueError(f"trace table: {path}: no rounds found, write one line per online client")
     order = np.lexsort((clients, rounds))
-    ordered = np.asarray(rounds)[order], np.asarray(clients)[order], np.asarray(shares)[order]
+    ordered = np.asarray(rounds)[order], np.asarray(clients)[order], np.asarray(completions)[order]
     _check_rounds(path, ordered[0], ordered[1], np.asarray(lines)[order])
     return ordered[0], ordered[1], ordered[2].astype(np.float32)
 

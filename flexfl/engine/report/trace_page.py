@@ -117,7 +117,7 @@ def _drawing(heat: HeatMap, online: list[float | None]) -> str:
     for t in sorted({1, *range(step, heat.num_rounds + 1, step)}):
         x = LEFT + WIDTH * (t - 0.5) / heat.num_rounds
         parts += [_text(x, y + 18, str(t), "middle") for y in (height, bottom)]
-    parts += [_text(LEFT - 8, bottom - CURVE * share + 4, f"{share:.0%}", "end") for share in (0, 0.5, 1)]
+    parts += [_text(LEFT - 8, bottom - CURVE * y + 4, f"{y:.0%}", "end") for y in (0, 0.5, 1)]
     parts += [_text(0, 12, "client", "start"), _text(LEFT + WIDTH, height + 36, "round", "end")]
     parts.append(_text(LEFT, height + GAP - 8, "fraction of the members that is online", "start"))
     size = f"0 -10 {LEFT + WIDTH + 30} {bottom + 36}"
@@ -126,18 +126,18 @@ def _drawing(heat: HeatMap, online: list[float | None]) -> str:
 
 def _curve(online: list[float | None], width: int, top: int) -> str:
     """Return the mean of each column as a line and its range as a band; no point without members."""
-    shares = np.array([np.nan if share is None else share for share in online])
-    columns = np.arange(len(shares)) * width // len(shares)
+    fractions = np.array([np.nan if fraction is None else fraction for fraction in online])
+    columns = np.arange(len(fractions)) * width // len(fractions)
     points = []
     for column in range(width):
-        own = shares[(columns == column) & ~np.isnan(shares)]
+        own = fractions[(columns == column) & ~np.isnan(fractions)]
         if own.size:
             points.append((LEFT + WIDTH * (column + 0.5) / width, own.min(), own.mean(), own.max()))
     if not points:
         return ""
 
     def path(values: Iterable[tuple[float, float]]) -> str:
-        return " ".join(f"{x:.1f},{top + CURVE * (1 - share):.1f}" for x, share in values)
+        return " ".join(f"{x:.1f},{top + CURVE * (1 - y):.1f}" for x, y in values)
 
     band = [(x, high) for x, _, _, high in points] + [(x, low) for x, low, _, _ in reversed(points)]
     colour = f"rgb{COLOURS[State.COMPLETE]}"

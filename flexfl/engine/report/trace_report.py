@@ -193,10 +193,10 @@ def describe(report: TraceReport) -> Iterator[tuple[str, str]]:
     """Yield the lines of the summary, each a name and a text."""
     if report.virtual_seconds is not None:
         yield "virtual time", f"{report.virtual_seconds / 3600:.1f} hours"
-    shares = [(share, t) for t, share in enumerate(report.online, start=1) if share is not None]
-    if shares:
-        mean = sum(share for share, _ in shares) / len(shares)
-        (low, first), (high, last) = min(shares), max(shares, key=lambda pair: (pair[0], -pair[1]))
+    fractions = [(online, t) for t, online in enumerate(report.online, start=1) if online is not None]
+    if fractions:
+        mean = sum(online for online, _ in fractions) / len(fractions)
+        (low, first), (high, last) = min(fractions), max(fractions, key=lambda pair: (pair[0], -pair[1]))
         ends = f"lowest {low:.1%} (round {first}), highest {high:.1%} (round {last})"
         yield "online", f"{mean:.1%} of the members on average, {ends}"
     yield "sessions", _spells(report.sessions)
