@@ -1,4 +1,4 @@
-"""What tests of the recorder have in common."""
+"""Helpers for the tests of the recorder."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ T0 = 1_700_000_000.0
 
 
 class Device:
-    """The two clocks of a device: one that can be set, and one that cannot."""
+    """The two clocks of a device: the system's, which can be set, and a monotonic one."""
 
     def __init__(self, shows: float = T0) -> None:
         self.shows, self.up = shows, 12.5
@@ -27,7 +27,7 @@ class Device:
 
 
 def sessions(path: Path, num_clients: int = 1) -> list[list[tuple[float, float]]]:
-    """Each client's stretches of time online, since T0, with those that touch put together."""
+    """Each client's intervals online, in seconds since T0, with adjacent ones joined."""
     log = read_device_log("test", str(path), num_clients)
     found = []
     for low, high in zip(log.first[:-1], log.first[1:], strict=True):

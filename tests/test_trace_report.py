@@ -1,4 +1,4 @@
-"""`--show-trace`: the statistics against small traces worked out by hand, the picture, and the command."""
+"""`--show-trace`: the statistics of small traces by hand, the picture, and the command."""
 
 import base64
 import io
@@ -21,8 +21,8 @@ from traces import Membership, RoundAvailability, Trace
 OFF = -1.0
 
 
-class Written(Trace):
-    """A trace written down: a row a round, a column a client, OFF or a completion."""
+class Given(Trace):
+    """A trace given by an array of rounds x clients, with OFF or a completion."""
 
     def __init__(self, rows, lost=()):
         self.rows, self.num_clients, self.losses = np.array(rows), len(rows[0]), lost
@@ -45,7 +45,7 @@ ROWS = [
 SIZES = np.array([1, 1, 2])  # p = 1/4, 1/4, 1/2
 
 
-def look(trace, num_rounds, sizes=SIZES, steps=4, **more):
+def report_on(trace, num_rounds, sizes=SIZES, steps=4, **more):
     return observe(trace, num_rounds, sizes, np.full(trace.num_clients, steps), **more)
 
 
@@ -54,7 +54,7 @@ def ratios(bias):
 
 
 def test_three_clients_and_four_rounds_by_hand():
-    report = look(Written(ROWS), 4)
+    report = report_on(Given(ROWS), 4)
     assert report.online == pytest.approx([2 / 3, 2 / 3, 2 / 3, 0])
     assert report.sessions == SpellLengths(3, 2.0, 2, 3, 1)  # 2, 3, 1
     assert report.gaps == SpellLengths(4, 1.5, 1, 2, 0)  # 2; 1; 2, 1
@@ -77,12 +77,12 @@ def test_three_clients_and_four_rounds_by_hand():
     assert [client for client, _ in b.neglected] == [2, 1, 0]
 
 
-def test_spells_are_those_that_one_counts_one_by_one():
+def test_spells_counted_one_by_one():
     trace = make_trace(Settings(trace="markov:on=3,off=5", num_clients=40))
-    report = look(trace, 60, sizes=np.ones(40))
+    report = report_on(trace, 60, sizes=np.ones(40))
     online = np.array([trace.round(t).online for t in range(1, 61)]).T.tolist()
     for spells, holds in ((report.sessions, True), (report.gaps, False)):
-        lengths = sorted(len(list(run)) for row in online for there, run in groupby(row) if there == holds)
+        lengths = sorted(len(list(run)) for row in online for value, run in groupby(row) if value == holds)
         assert (spells.count, spells.longest) == (len(lengths), lengths[-1])
         assert spells.mean == pytest.approx(np.mean(lengths))
         assert spells.median == lengths[(len(lengths) - 1) // 2]
@@ -90,18 +90,20 @@ def test_spells_are_those_that_one_counts_one_by_one():
 
 def test_a_lost_reply_counts_as_dropped():
     seen = {}
-    report = look(Written(ROWS, lost={(1, 0), (4, 2)}), 4, watch=lambda t, states: seen.update({t: states}))
+    report = report_on(
+        Given(ROWS, lost={(1, 0), (4, 2)}), 4, on_round=lambda t, states: seen.update({t: states})
+    )
     assert seen[1].tolist() == [State.DROPPED, State.INCOMPLETE, State.OFFLINE]
     assert seen[4].tolist() == [State.OFFLINE] * 3
     assert report.complete == pytest.approx(3 / 6)
-    assert report.sessions.longest == 3  # it was online all the same
+    assert report.sessions.longest == 3  # it was online nevertheless
     assert ratios(report.bias[2])[0] == pytest.approx(0.25 / (1.25 / 4))
 
 
-def test_members_only_count_while_they_are_members():
-    trace = Membership(Written(ROWS), {2: 3}, {0: 3})
+def test_clients_count_only_while_they_are_members():
+    trace = Membership(Given(ROWS), {2: 3}, {0: 3})
     seen = {}
-    report = look(trace, 4, watch=lambda t, states: seen.update({t: states}))
+    report = report_on(trace, 4, on_round=lambda t, states: seen.update({t: states}))
     assert seen[1].tolist() == [State.COMPLETE, State.INCOMPLETE, State.ABSENT]
     assert report.online == pytest.approx([1, 1, 1, 0])
     assert report.gaps == SpellLengths(2, 1.0, 1, 1, 1)
@@ -112,44 +114,44 @@ def test_members_only_count_while_they_are_members():
     assert ratios(report.bias[2]) == pytest.approx({0: 1 / scale, 1: 0.5 / scale, 2: 0.5 / scale})
 
 
-def test_who_is_never_online_breaks_assumption_4():
-    report = look(Written([[1.0, OFF, 0.0]] * 5), 5)
+def test_a_member_that_is_never_online_breaks_assumption_4():
+    report = report_on(Given([[1.0, OFF, 0.0]] * 5), 5)
     assert (report.never_seen, report.never_seen_first, report.availability_period) == (1, [1], None)
     assert report.gaps.longest == 5
-    assert [bias.unheard for bias in report.bias] == [2, 2, 2]
+    assert [bias.excluded for bias in report.bias] == [2, 2, 2]
     text = dict(describe(report))
-    assert text["never seen"] == "1 clients: 1"
+    assert text["never seen"] == "1 client: 1"
     assert "does not hold" in text["Assumption 4"]
     assert "5 rounds (client 1)" in text["tau_max"]
 
 
 def test_nothing_ever_arrives():
     for rows in ([[0.0, 0.0, OFF]], [[OFF, OFF, OFF]]):
-        report = look(Written(rows), 1)
+        report = report_on(Given(rows), 1)
         assert [bias.scale for bias in report.bias] == [0, 0, 0]
         assert dict(describe(report))["scheme-c"] == "no update ever counts"
 
 
 def test_nobody_is_a_member():
-    report = look(Membership(Written(ROWS[:2]), {0: 5, 1: 5, 2: 5}, {}), 2)
+    report = report_on(Membership(Given(ROWS[:2]), {0: 5, 1: 5, 2: 5}, {}), 2)
     assert report.online == [None, None]
     assert report.availability_period is None
     assert list(describe(report))
     assert "<svg" in page("", [], HeatMap(3, 2), report.online)
 
 
-def test_scheme_c_is_unbiased_where_work_is_incomplete_and_nobody_inactive():
+def test_scheme_c_is_unbiased_if_work_is_incomplete_and_nobody_inactive():
     # Corollary 4.0.1: the first five pools are never inactive; A and B favour the fast.
     trace = make_trace(Settings(trace="pools:first=5", num_clients=50))
-    a, b, c = look(trace, 200, sizes=np.arange(1, 51), steps=10).bias
+    a, b, c = report_on(trace, 200, sizes=np.arange(1, 51), steps=10).bias
     assert (c.minimum, c.maximum, c.scale) == pytest.approx((1, 1, 1))
     assert b.maximum > 3 * b.minimum
     assert a.minimum == 0
 
 
-def test_scheme_c_is_biased_where_clients_are_online_by_different_shares():
+def test_scheme_c_is_biased_if_clients_are_online_at_different_rates():
     trace = make_trace(Settings(trace="levels:lowest=0.2", num_clients=50))
-    for bias in look(trace, 2000, sizes=np.ones(50), steps=10).bias[1:]:
+    for bias in report_on(trace, 2000, sizes=np.ones(50), steps=10).bias[1:]:
         assert bias.maximum / bias.minimum == pytest.approx(5, rel=0.25)
 
 
@@ -163,7 +165,7 @@ def pixels(text):
 
 def test_each_client_and_round_has_its_colour():
     heat = HeatMap(3, 4)
-    report = look(Written(ROWS), 4, watch=heat.add)
+    report = report_on(Given(ROWS), 4, on_round=heat.add)
     shown = pixels(page("<b>", [("a", "x < y")], heat, report.online))
     expected = [
         [State.COMPLETE, State.COMPLETE, State.OFFLINE, State.OFFLINE],
@@ -195,7 +197,7 @@ def call(tmp_path, *arguments):
     return sim.main(["--num-clients=10", "--num-rounds=20", f"--run-dir={tmp_path}", *arguments])
 
 
-def test_the_command_prints_a_summary_and_leaves_a_page(tmp_path, capsys):
+def test_the_command_prints_a_summary_and_writes_a_page(tmp_path, capsys):
     assert call(tmp_path, "--show-trace=phones:cost=30", "--arrivals=9=5") == 0
     out = capsys.readouterr().out
     (file,) = tmp_path.iterdir()
@@ -223,10 +225,10 @@ def test_json_has_the_same_numbers(tmp_path, capsys):
         (["--num-clients=3000"], "shares .* equal \\(.*3000 clients for"),
         (["--task=mnist", "--data-dir=nowhere"], "shares .* equal, as the data of mnist are not in nowhere"),
         (["--local-epochs=2"], "shares .* examples of digits"),
-        (["--clients-per-round=2"], "sampling .* not counted"),
+        (["--clients-per-round=2"], "sampling .* ignored"),
     ],
 )
-def test_shares_without_data_are_equal_and_it_says_so(tmp_path, capsys, arguments, says):
+def test_the_summary_gives_the_source_of_the_shares(tmp_path, capsys, arguments, says):
     assert call(tmp_path, "--show-trace=always", *arguments) == 0
     assert re.search(says, capsys.readouterr().out)
 
@@ -242,7 +244,7 @@ def test_shares_without_data_are_equal_and_it_says_so(tmp_path, capsys, argument
         (["--show-trace=always", "--run-dir=pyproject.toml/x"], "run-dir pyproject.toml/x: "),
     ],
 )
-def test_refusals_are_one_line(tmp_path, capsys, arguments, says):
+def test_errors_are_one_line(tmp_path, capsys, arguments, says):
     with pytest.raises(SystemExit) as caught:
         call(tmp_path, *arguments)
     assert caught.value.code == 2

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from traces import TRACES, Trace, finished_steps
 
-FROM_FILE = {"recorded", "flash", "table"}  # nothing without a file, see test_traces_clock.py and _readers
+FROM_FILE = {"recorded", "flash", "table"}  # need a file, see test_traces_clock.py and _readers
 EVERY_TRACE = sorted(set(TRACES) - FROM_FILE)
-BY_SHARE = {"diurnal", "time-varying"}  # a share of the N clients is chosen: all depend on N
+BY_SHARE = {"diurnal", "time-varying"}  # choose a fraction of the N clients, which depends on N
 
 
 def same(a, b):
@@ -17,7 +17,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("name", EVERY_TRACE)
-def test_shapes_types_and_meaning(name):
+def test_shapes_types_and_ranges(name):
     trace = TRACES[name](50, 3)
     assert isinstance(trace, Trace)
     assert trace.num_clients == 50
@@ -45,7 +45,7 @@ def test_pure_function_of_the_round(name):
 
 
 @pytest.mark.parametrize("name", EVERY_TRACE)
-def test_answers_belong_to_the_caller(name):
+def test_results_belong_to_the_caller(name):
     trace = TRACES[name](20, 7)
     before = trace.round(1)
     kept = [array.copy() for array in before]
@@ -64,7 +64,7 @@ def test_rounds_and_seeds_differ(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(EVERY_TRACE) - BY_SHARE))
-def test_more_clients_leave_the_first_ones_as_they_were(name):
+def test_more_clients_leave_the_first_ones_unchanged(name):
     few, many = TRACES[name](33, 7).round(4), TRACES[name](100, 7).round(4)
     assert same(few, [array[:33] for array in many])
 
@@ -81,22 +81,22 @@ def test_registered_factories_follow_the_convention(name):
 
 
 @pytest.mark.parametrize("name", sorted(FROM_FILE))
-def test_a_file_is_needed(name):
-    with pytest.raises(ValueError, match=f"trace {name}: no file is named, give file="):
+def test_a_file_is_required(name):
+    with pytest.raises(ValueError, match=f"trace {name}: no file is given, set file="):
         TRACES[name](5, 1)
 
 
 @pytest.mark.parametrize("name", EVERY_TRACE)
-def test_refusals(name):
+def test_invalid_arguments(name):
     with pytest.raises(ValueError, match="num_clients is 0"):
         TRACES[name](0, 1)
     with pytest.raises(ValueError, match="seed is -1"):
         TRACES[name](1, -1)
     trace = TRACES[name](5, 1)
     for t in (0, -3):
-        for ask in (trace.round, trace.lost, trace.seconds):
+        for method in (trace.round, trace.lost, trace.seconds):
             with pytest.raises(ValueError, match=f"round {t} does not exist"):
-                ask(t)
+                method(t)
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_refusals(name):
         (0.7, 10, 7),  # below 7 in float32
         (0.29, 100, 29),  # below 29 even in float64
         (0.39, 10, 3),
-        (0.01, 10, 1),  # finished something
+        (0.01, 10, 1),  # at least one step
         (1e-30, 10, 1),
         (0.99, 1, 1),
-        (1, 0, 0),  # nothing was planned
+        (1, 0, 0),  # no steps planned
     ],
 )
 def test_finished_steps_by_hand(completion, planned, steps):
@@ -127,7 +127,7 @@ def test_finished_steps_vectorised():
 
 
 @given(planned=st.integers(1, 3000), data=st.data())
-def test_finished_steps_invert_the_share(planned, data):
+def test_finished_steps_invert_the_completion(planned, data):
     steps = data.draw(st.integers(0, planned))
     assert finished_steps(np.float32(steps / planned), planned) == steps
 
@@ -142,11 +142,11 @@ def test_finished_steps_bounds(completion, planned):
 
 
 @pytest.mark.parametrize("completion", [-0.1, 1.1, float("nan")])
-def test_finished_steps_refuses_other_shares(completion):
-    with pytest.raises(ValueError, match=r"outside 0\.\.1"):
+def test_finished_steps_refuses_invalid_completions(completion):
+    with pytest.raises(ValueError, match=rf"completion {completion:g} is outside 0\.\.1"):
         finished_steps(np.array([0.5, completion]), 10)
 
 
-def test_finished_steps_refuses_negative_plans():
-    with pytest.raises(ValueError, match="negative"):
+def test_finished_steps_refuses_negative_steps():
+    with pytest.raises(ValueError, match="-1 planned steps are negative"):
         finished_steps(0.5, -1)

@@ -1,4 +1,4 @@
-"""The virtual clock: by hand, against a slow walk through time, and what it refuses."""
+"""The virtual clock: examples by hand, comparisons with brute force, and invalid input."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traces import TRACES
-from traces.recorded.clock import Recorded
+from traces.recorded.clock import VirtualClock
+from traces.recorded.device_log import Recorded
+from traces.recorded.sessions import DeviceLog, Sessions
 
 HEADER = "client,start,end,steps_per_second,up_bytes_per_second\n"
 
 
 @pytest.fixture
 def log(tmp_path):
-    """Write a device log and return what makes its trace."""
+    """Return a function that writes a device log and makes its trace."""
 
     def make(text: str, num_clients: int = 4, **options) -> Recorded:
         file = tmp_path / "log.csv"
@@ -24,14 +26,14 @@ def log(tmp_path):
 
 
 # Four clients, three rounds of 100 s, E = 10:
-#   0  online throughout, 0.1 steps a second: all 10 steps in 100 s, in every round.
-#   1  leaves in the middle of round 1 and is back 20 s later; 0.2 steps a second.
-#        stop:  0..40 s are 8 steps. Round 2: 100..200 s would be 20 steps, 10 are wanted. Round 3 likewise.
-#        pause: 0..40 and 60..100 s are 16 steps, 10 are wanted.
-#   2  comes 50 s into round 1, too late for it; leaves 30 s into round 2 for good; 0.05 steps a second:
-#        1.5 steps, 1 of them finished.
-#   3  online from 200 s to 215 s; uploads 1000 bytes at 100 a second, 10 s; 5 s of work at 0.1 steps a
-#        second are half a step: it drops in round 3.
+#   0  online throughout, 0.1 steps per second: all 10 steps in 100 s, in every round.
+#   1  leaves during round 1 and is back 20 s later; 0.2 steps per second.
+#        stop:  0..40 s are 8 steps. Round 2: 100..200 s would be 20 steps, 10 are planned; likewise round 3.
+#        pause: 0..40 and 60..100 s would be 16 steps, 10 are planned.
+#   2  arrives 50 s into round 1, too late for it, and leaves 30 s into round 2 for good; 0.05 steps per
+#        second: 1.5 steps, of which 1 is finished.
+#   3  online from 200 s to 215 s; the upload of 1000 bytes at 100 per second takes 10 s; the remaining 5 s
+#        at 0.1 steps per second are half a step: it drops out in round 3.
 BY_HAND = HEADER + ("0,0,300,0.1,\n1,0,40,0.2,\n1,60,300,0.2,\n2,50,130,0.05,\n3,200,215,0.1,100\n")
 
 
@@ -50,23 +52,23 @@ def test_by_hand(log, on_interrupt, second):
 
 
 def test_deadline(log):
-    # 60 s: client 0 finishes 6 steps; client 1 has 40 s (stop and pause alike), 8 steps.
+    # 60 s: client 0 finishes 6 steps; client 1 has 40 s, with stop or pause, and finishes 8.
     for on_interrupt in ("stop", "pause"):
         trace = log(BY_HAND, round_seconds=100.0, deadline=60.0, on_interrupt=on_interrupt)
         assert trace.round(1).completion[:2].tolist() == pytest.approx([0.6, 0.8])
-    # With 75 s client 1 gets 15 s after its pause: 11 steps.
+    # With 75 s, client 1 has another 15 s after its pause: 11 steps.
     trace = log(BY_HAND, round_seconds=100.0, deadline=75.0, on_interrupt="pause")
     assert trace.round(1).completion[:2].tolist() == pytest.approx([0.7, 1.0])
 
 
-def test_partial_work_thrown_away(log):
+def test_without_partial_only_complete_work_counts(log):
     trace = log(BY_HAND, round_seconds=100.0, partial=False)
     assert trace.round(1).online.tolist() == [True, True, False, False]
     assert trace.round(1).completion.tolist() == [1, 0, 0, 0]
 
 
-def test_upload_takes_the_last_of_the_time(log):
-    # 100 s at 0.1 steps a second, of which the upload takes 500 / 20 = 25 s: 7 steps.
+def test_the_upload_takes_the_last_part_of_the_time(log):
+    # 100 s at 0.1 steps per second, of which the upload takes 500 / 20 = 25 s: 7 steps.
     trace = log(HEADER + "0,0,100,0.1,20\n", 1, round_seconds=100.0, upload_bytes=500.0)
     assert trace.round(1).completion.tolist() == pytest.approx([0.7])
     trace = log(HEADER + "0,0,100,0.1,20\n", 1, round_seconds=100.0, upload_bytes=5000.0)
@@ -74,7 +76,7 @@ def test_upload_takes_the_last_of_the_time(log):
     assert trace.round(1).completion.tolist() == [0]
 
 
-def test_without_speeds_the_share_of_time_counts(log):
+def test_without_speeds_completion_is_the_fraction_of_time(log):
     trace = log("client,start,end\n0,0,100\n1,0,35\n", 2, round_seconds=100.0, repeat=False)
     assert trace.round(1).completion.tolist() == pytest.approx([1, 0.3])
     trace = log("client,start,end\n0,0,100\n1,0,35\n", 2, round_seconds=100.0, speed=0.2)
@@ -97,12 +99,12 @@ def test_log_normal_speeds(log):
     assert np.array_equal(speeds, log(text, n, **options).round(1).completion * 1000.0)
 
 
-def test_touching_sessions_are_one(log):
+def test_adjacent_sessions_are_joined(log):
     trace = log("client,start,end\n0,0,30\n0,30,50\n0,60,100\n", 1, round_seconds=100.0)
     assert trace.round(1).completion.tolist() == pytest.approx([0.5])
 
 
-def test_the_record_begins_with_its_first_start(log):
+def test_the_recording_begins_at_the_first_start(log):
     text = "client,start,end\n0,1700000000,1700000100\n1,1700000050,1700000200\n"
     trace = log(text, 2, round_seconds=50.0)
     online = [trace.round(t).online.tolist() for t in range(1, 6)]
@@ -111,39 +113,44 @@ def test_the_record_begins_with_its_first_start(log):
     assert later.round(1).online.tolist() == [False, True]
 
 
-def test_what_comes_after_the_end(log):
+def test_repeat(log):
     text = "client,start,end\n0,0,40\n0,80,100\n"
-    again = log(text, 1, round_seconds=70.0, on_interrupt="pause")
-    assert [again.round(t).online[0] for t in (1, 2, 3, 4)] == [True, False, False, True]  # 0, 70, 40, 10 s
-    # Round 4: 30 s until 40 s of the third cycle, then nothing until 80 s: 30 of 70 s.
-    assert again.round(4).completion[0] == pytest.approx(0.4)  # 4 steps of 7 s
-    over = log(text, 1, round_seconds=70.0, repeat=False)
-    assert [over.round(t).online[0] for t in (1, 2, 3, 4)] == [True, False, False, False]
+    repeated = log(text, 1, round_seconds=70.0, on_interrupt="pause")
+    assert [repeated.round(t).online[0] for t in (1, 2, 3, 4)] == [
+        True,
+        False,
+        False,
+        True,
+    ]  # 0, 70, 40, 10 s
+    # Round 4: from 10 to 40 s of the third cycle, then nothing until 80 s: 30 of 70 s.
+    assert repeated.round(4).completion[0] == pytest.approx(0.4)  # 4 steps of 7 s each
+    once = log(text, 1, round_seconds=70.0, repeat=False)
+    assert [once.round(t).online[0] for t in (1, 2, 3, 4)] == [True, False, False, False]
 
 
-def test_pausing_goes_on_in_the_next_cycle(log):
+def test_paused_work_resumes_in_the_next_cycle(log):
     trace = log("client,start,end\n0,0,40\n0,80,100\n", 1, round_seconds=90.0, on_interrupt="pause")
-    # Round 10 begins at 810 s, 10 s into a cycle: 30 s, then 80..100 s of which all are in: 50 of 90 s.
+    # Round 10 starts at 810 s, 10 s into a cycle: 10..40 and 80..100 s, 50 of 90 s.
     assert trace.round(10).completion[0] == pytest.approx(0.5)
-    # Round 11: 0 s into the next: 40 s and 10 s more until 90 s.
+    # Round 11 starts with a cycle: 0..40 and 80..90 s.
     assert trace.round(11).completion[0] == pytest.approx(0.5)
-    # Round 2: 90 s into the first: 10 s and 40 s; in 90 s the second cycle is at 80 s.
+    # Round 2 starts 90 s into the first cycle: 90..100 s, and 0..40 s of the second.
     assert trace.round(2).completion[0] == pytest.approx(0.5)
 
 
-def test_who_is_not_in_the_log_is_never_online(log):
+def test_clients_without_sessions_are_never_online(log):
     trace = log("client,start,end\n2,0,40\n", 4, round_seconds=10.0)
     assert trace.round(3).online.tolist() == [False, False, True, False]
 
 
-def walk(sessions, begin, deadline, pause):
-    """Online at the beginning, and seconds of work by the deadline, second by second."""
-    there = {s for start, end in sessions for s in range(start, end)}
-    if begin not in there:
+def simulate(sessions, begin, deadline, pause):
+    """Whether a client is online at the start, and its seconds of work by the deadline, second by second."""
+    online = {s for start, end in sessions for s in range(start, end)}
+    if begin not in online:
         return False, 0
     seconds = 0
     for s in range(begin, begin + deadline):
-        if s in there:
+        if s in online:
             seconds += 1
         elif not pause:
             break
@@ -152,7 +159,7 @@ def walk(sessions, begin, deadline, pause):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(data=st.data(), pause=st.booleans(), deadline=st.integers(1, 30))
-def test_against_a_walk_through_time(log, data, pause, deadline):
+def test_against_a_simulation_second_by_second(log, data, pause, deadline):
     times = st.lists(st.integers(0, 120), min_size=2, max_size=10, unique=True)
     sessions = []
     for _ in range(3):
@@ -171,17 +178,159 @@ def test_against_a_walk_through_time(log, data, pause, deadline):
     )
     first = min(a for own in sessions for a, _ in own)
     for t in (4, 1, 3, 2):
-        there = trace.round(t)
+        availability = trace.round(t)
         for k in range(3):
-            online, seconds = walk(sessions[k], first + (t - 1) * 30, deadline, pause)
-            assert there.online[k] == online
-            assert there.completion[k] == np.float32(seconds / 100)
+            online, seconds = simulate(sessions[k], first + (t - 1) * 30, deadline, pause)
+            assert availability.online[k] == online
+            assert availability.completion[k] == np.float32(seconds / 100)
+
+
+# Where a recording starts over
+
+
+def test_a_device_that_is_online_throughout_never_leaves(log):
+    # One session over a recording of 100 s, in rounds of 30 s: rounds 4 (90..120 s) and 7 (180..210 s) cross
+    # its end and are not cut there. Without `repeat`, round 4 has 10 of its 30 s, which are 3 of 10 steps.
+    for on_interrupt in ("stop", "pause"):
+        options = {"round_seconds": 30.0, "on_interrupt": on_interrupt}
+        trace = log("client,start,end\n0,0,100\n", 1, **options)
+        assert [trace.round(t).completion[0] for t in range(1, 30)] == [1] * 29
+        once = log("client,start,end\n0,0,100\n", 1, repeat=False, **options)
+        assert [once.round(t).completion[0] for t in (1, 2, 3, 4, 5)] == pytest.approx([1, 1, 1, 0.3, 0])
+
+
+def test_a_session_continues_where_the_recording_starts_over(log):
+    # The recording has 100 s. Client 0 is online in 0..20 and 60..100, hence in 60..120, 160..220 and so on,
+    # client 1 in 60..100, client 2 in 0..20. A step takes 4 s, so that a round of 40 s has time for 10.
+    sessions = ["0,0,20", "0,60,80", "0,80,100", "1,60,100", "2,0,20"]
+    text = "client,start,end,steps_per_second\n" + "".join(f"{line},0.25\n" for line in sessions)
+    trace = log(text, 3, round_seconds=40.0)
+    assert [trace.round(t).completion.tolist() for t in range(1, 7)] == [
+        [0.5, 0, 0.5],  # 0..20
+        [0, 0, 0],  # at 40 s all are offline
+        [1, 0.5, 0],  # 80..120, 80..100
+        [0, 0, 0],  # at 120 s, 20 of the second cycle, client 0 has just left
+        [1, 1, 0],  # 160..200 and on, 160..200
+        [0.5, 0, 0.5],  # 200..220
+    ]
+    # A round longer than the recording: 60..120 s are 15 of 25 steps, 60..100 s are 10.
+    long = log(text, 3, round_seconds=250.0, begin=60.0, local_steps=25)
+    assert long.round(1).completion.tolist() == pytest.approx([15 / 25, 10 / 25, 0])
+
+
+class Unrolled:
+    """A device with one flag per second of its recording, evaluated second by second."""
+
+    def __init__(self, origin, flags, repeat):
+        self.origin, self.flags, self.repeat = origin, flags, repeat
+
+    def online(self, second):
+        cycle, second = divmod(second - self.origin, len(self.flags))
+        return (cycle == 0 or (cycle > 0 and self.repeat)) and self.flags[second]
+
+    def seconds(self, begin, deadline, pause):
+        """Seconds of work by the deadline of a round; None if the device is offline when it starts."""
+        online = [self.online(second) for second in range(begin, begin + deadline)]
+        if not online[0]:
+            return None
+        return sum(online) if pause or all(online) else online.index(False)
+
+
+@st.composite
+def recordings(draw):
+    """Origins and flags of some devices, and the seconds at which their sessions are cut in two."""
+    drawn = []
+    for _ in range(draw(st.integers(1, 4))):
+        flags = draw(st.lists(st.booleans(), min_size=1, max_size=12) | st.lists(st.just(True), min_size=1))
+        cuts = draw(st.sets(st.integers(1, len(flags))))
+        drawn.append((draw(st.integers(0, 20)), flags, cuts))
+    return drawn
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    devices=recordings(),
+    begin=st.integers(0, 40),
+    seconds=st.integers(1, 40),
+    data=st.data(),
+    pause=st.booleans(),
+    repeat=st.booleans(),
+)
+def test_against_unrolled_recordings(devices, begin, seconds, data, pause, repeat):
+    """Each device has its own origin and cycle; rounds may be longer than a cycle."""
+    sessions = [
+        (k, origin + first, origin + end)
+        for k, (origin, flags, cuts) in enumerate(devices)
+        for first, end in runs(flags, cuts)
+    ]
+    device, start, end = np.array(sessions).reshape(-1, 3).T
+    ones = np.ones(len(sessions))
+    origin = np.array([origin for origin, _, _ in devices], float)
+    cycle = np.array([len(flags) for _, flags, _ in devices], float)
+    built = DeviceLog.build(Sessions(device, start, end, ones, ones), origin, cycle, str)
+
+    class Replayed(VirtualClock):
+        name = "replayed"
+
+        def _read_log(self, file):
+            return built, np.arange(len(devices))
+
+    deadline = data.draw(st.integers(1, seconds))
+    trace = Replayed(
+        len(devices),
+        0,
+        round_seconds=float(seconds),
+        deadline=float(deadline),
+        begin=float(begin),
+        repeat=repeat,
+        on_interrupt="pause" if pause else "stop",
+        local_steps=100,
+    )
+    unrolled = [Unrolled(origin, flags, repeat) for origin, flags, _ in devices]
+    for t in (9, 1, 2, 3, 4, 30):
+        now = min(origin for origin, _, _ in devices) + begin + (t - 1) * seconds
+        expected = [device.seconds(now, deadline, pause) for device in unrolled]
+        found = trace.round(t)
+        assert found.online.tolist() == [work is not None for work in expected]
+        assert np.array_equal(
+            found.completion, np.array([(work or 0) / 100 for work in expected], np.float32)
+        )
+
+
+def runs(flags, cuts):
+    """Start and end of the runs of True, cut at some seconds into adjacent sessions."""
+    first = None
+    for second, flag in enumerate([*flags, False]):
+        if first is not None and (not flag or second in cuts):
+            yield first, second
+            first = None
+        if flag and first is None:
+            first = second
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(
+    start=st.floats(0, 2e9),
+    length=st.floats(1e-3, 1e7),
+    round_seconds=st.floats(1e-3, 1e7),
+    begin=st.floats(0, 1e7),
+    pause=st.booleans(),
+    aligned=st.booleans(),
+    rounds=st.lists(st.integers(1, 10**6), min_size=1, max_size=20),
+)
+def test_no_rounding_opens_a_gap_between_cycles(
+    log, start, length, round_seconds, begin, pause, aligned, rounds
+):
+    options = {"on_interrupt": "pause" if pause else "stop", "begin": begin, "round_seconds": round_seconds}
+    trace = log(f"client,start,end\n0,{start!r},{start + length!r}\n", 1, **options)
+    trace._replay.aligned = aligned
+    assert all(trace.round(t).completion[0] == 1 for t in rounds)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(data=st.data(), on_interrupt=st.sampled_from(["stop", "pause"]), repeat=st.booleans())
-def test_clocks_that_run_together_or_each_for_itself(log, data, on_interrupt, repeat):
-    """Sessions are looked up in two ways, of which the second serves records with clocks of their own."""
+def test_aligned_and_separate_recordings_agree(log, data, on_interrupt, repeat):
+    """Sessions are looked up in two ways; the second is for recordings that are not aligned."""
     text = HEADER
     for k in range(4):
         times = data.draw(st.lists(st.integers(0, 300), min_size=2, max_size=10, unique=True))
@@ -191,11 +340,11 @@ def test_clocks_that_run_together_or_each_for_itself(log, data, on_interrupt, re
     seconds = data.draw(st.integers(5, 150))
     options = {"round_seconds": float(seconds), "deadline": float(data.draw(st.integers(1, seconds)))}
     options |= {"on_interrupt": on_interrupt, "repeat": repeat, "spread": 0.5, "upload_bytes": 100.0}
-    together, apart = log(text, **options), log(text, **options)
-    assert together._together
-    apart._together = False
+    aligned, separate = log(text, **options), log(text, **options)
+    assert aligned._replay.aligned
+    separate._replay.aligned = False
     for t in (1, 2, 3, 50, 17):
-        for a, b in zip(together.round(t), apart.round(t), strict=True):
+        for a, b in zip(aligned.round(t), separate.round(t), strict=True):
             assert np.array_equal(a, b)
 
 
@@ -203,14 +352,14 @@ def test_any_order_of_rounds_and_of_lines(log):
     rows = ["0,0,70,0.1", "1,10,90,0.2", "0,80,400,0.3", "1,95,300,0.1", "2,50,60,"]
     header = "client,start,end,steps_per_second\n"
     trace = log(header + "\n".join(rows) + "\n", 3, round_seconds=30.0)
-    forwards = {t: trace.round(t) for t in range(1, 40)}
+    in_order = {t: trace.round(t) for t in range(1, 40)}
     shuffled = log(header + "\n".join(rows[::-1]) + "\n", 3, round_seconds=30.0)
     for t in (39, 7, 22, 1, 39):
-        for a, b in zip(shuffled.round(t), forwards[t], strict=True):
+        for a, b in zip(shuffled.round(t), in_order[t], strict=True):
             assert np.array_equal(a, b)
 
 
-def test_work_of_the_run_is_known_to_the_clock(log, tmp_path):
+def test_the_clock_uses_the_local_steps_of_the_run(log, tmp_path):
     from clients.environment import make_trace
     from flexfl.config import Settings
 
@@ -228,26 +377,26 @@ def test_work_of_the_run_is_known_to_the_clock(log, tmp_path):
     ("rows", "message"),
     [
         ("0,0,10\n4,0,10\n", "line 3: client 4 does not exist, the clients are 0 to 3"),
-        ("-1,0,10\n", "line 2: client is -1, give a whole number from 0 on"),
+        ("-1,0,10\n", "line 2: client is -1, give a whole number, 0 or more"),
         ("1e300,0,10\n", "line 2: client is 1e"),
-        ("0,-5,10\n", "line 2: the session begins at -5 s"),
-        ("0,10,5\n", "line 2: the session begins at 10 s but ends at 5 s"),
-        ("0,10,10\n", "line 2: the session begins at 10 s but ends at 10 s"),
-        ("0,0,10\n1,0,10\n0,5,20\n", "line 4: the session from 5 s begins before .* from 0 to 10 s is over"),
-        ("0,5,20\n0,0,10\n", "line 2: the session from 5 s begins before"),
-        ("0,0,10\n\n# note\n0,0,10\n", "line 5: the session from 0 s begins before"),
+        ("0,-5,10\n", "line 2: the session starts at -5 s"),
+        ("0,10,5\n", "line 2: the session starts at 10 s but ends at 5 s"),
+        ("0,10,10\n", "line 2: the session starts at 10 s but ends at 10 s"),
+        ("0,0,10\n1,0,10\n0,5,20\n", "line 4: the session from 5 s overlaps .* from 0 to 10 s"),
+        ("0,5,20\n0,0,10\n", "line 2: the session from 5 s overlaps"),
+        ("0,0,10\n\n# note\n0,0,10\n", "line 5: the session from 0 s overlaps"),
         ("0,nan,10\n", "line 2: 'nan' is not a finite number"),
         ("0,0,inf\n", "line 2: 'inf' is not a finite number"),
         ("0,0,1e999\n", "line 2: '1e999' is not a finite number"),
         ("0,0,1_0\n", "line 2: '1_0' is not a finite number"),
         ("0,0,\n", "line 2: end is missing"),
-        ("0;0;10\n", "line 2: 1 values where the header names 3, separate them by commas"),
-        ("0,0,10,5\n", "line 2: 4 values where the header names 3"),
+        ("0;0;10\n", "line 2: 3 values expected as in the header, found 1; separate them by commas"),
+        ("0,0,10,5\n", "line 2: 3 values expected as in the header, found 4"),
         ("0,0,x\n", "line 2: 'x' is not a finite number"),
-        ("", "there are no sessions"),
+        ("", "no sessions found"),
     ],
 )
-def test_refuses_lines(log, rows, message):
+def test_invalid_lines(log, rows, message):
     with pytest.raises(ValueError, match=message) as refusal:
         log("client,start,end\n" + rows)
     assert "trace recorded" in str(refusal.value)
@@ -256,7 +405,7 @@ def test_refuses_lines(log, rows, message):
 
 
 @pytest.mark.parametrize("value", ["0", "-1"])
-def test_refuses_speeds(log, value):
+def test_invalid_speeds(log, value):
     with pytest.raises(ValueError, match=r"line 2: steps_per_second is .* give a positive number"):
         log(HEADER + f"0,0,10,{value},5\n")
     with pytest.raises(ValueError, match="line 2: up_bytes_per_second is"):
@@ -266,7 +415,7 @@ def test_refuses_speeds(log, value):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"round_seconds": 0.0}, "round-seconds is 0"),
+        ({"round_seconds": 0.0}, "trace recorded: round-seconds is 0"),
         (
             {"round_seconds": 10.0, "deadline": 11.0},
             r"deadline is 11, give seconds up to round-seconds \(10\)",
@@ -281,7 +430,7 @@ def test_refuses_speeds(log, value):
         ({"upload_bytes": -1.0}, "upload-bytes is -1"),
     ],
 )
-def test_refuses_options(log, options, message):
+def test_invalid_options(log, options, message):
     with pytest.raises(ValueError, match=message):
         log(BY_HAND, **options)
 

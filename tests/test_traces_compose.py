@@ -1,12 +1,12 @@
-"""Lost replies, several traces at once, and the options that patterns refuse."""
+"""Lost replies, combined traces, and invalid options of patterns."""
 
 import numpy as np
 import pytest
 
 from traces import TRACES, Combined, Membership
-from traces.compose import Lost
 from traces.patterns.bernoulli import Always, Bernoulli
 from traces.patterns.daily import Diurnal, Sine
+from traces.patterns.lost import Lost
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
 from traces.patterns.pools import Pools
@@ -15,7 +15,7 @@ from traces.patterns.sleep import Sleep
 N = 10_000
 
 
-def test_nothing_is_lost_by_itself():
+def test_nothing_is_lost_by_default():
     for name in ("always", "pools", "diurnal"):
         assert not TRACES[name](30, 3).lost(5).any()
 
@@ -30,13 +30,13 @@ def test_lost_by_definition():
     assert trace.round(1).completion.min() == 1
 
 
-def test_combination_holds_all_at_once():
+def test_combination():
     diurnal, pools, lost = Diurnal(50, 3, groups=5, period=4), Pools(50, 3), Lost(50, 3, p=0.3)
     trace = Combined(diurnal, pools, lost)
     for t in (1, 4, 5, 9):
-        there = trace.round(t)
-        assert np.array_equal(there.online, diurnal.first_shift == ((t - 1) // 4 % 2 == 0))
-        assert np.array_equal(there.completion, pools.round(t).completion * there.online)
+        availability = trace.round(t)
+        assert np.array_equal(availability.online, diurnal.first_shift == ((t - 1) // 4 % 2 == 0))
+        assert np.array_equal(availability.completion, pools.round(t).completion * availability.online)
         assert np.array_equal(trace.lost(t), lost.lost(t))
     assert trace.seconds(3) is None
 
@@ -48,8 +48,8 @@ def test_membership_on_a_combination():
     assert trace.seconds(4) is None
 
 
-def test_combination_refuses():
-    with pytest.raises(ValueError, match="occurs twice"):
+def test_invalid_combinations():
+    with pytest.raises(ValueError, match="Bernoulli occurs twice"):
         Combined(Bernoulli(5, 1), Always(5, 1), Bernoulli(5, 1, p=0.3))
     with pytest.raises(ValueError, match="same number of clients"):
         Combined(Always(5, 1), Bernoulli(6, 1))
@@ -96,7 +96,7 @@ def test_specs_combine():
         (lambda: Lost(5, 1, p=2), "lost: p is 2"),
     ],
 )
-def test_refusals(make, message):
+def test_invalid_options(make, message):
     with pytest.raises(ValueError, match=message) as refusal:
         make()
     assert "\n" not in str(refusal.value)

@@ -1,4 +1,4 @@
-"""JSON and pickles of plain data; nothing in a pickle is ever run."""
+"""JSON and pickles of plain data; nothing in a pickle is executed."""
 
 import json
 import pickle
@@ -14,7 +14,7 @@ from traces.files.documents import plain_pickle, read_document
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a file and return its path."""
+    """Return a function that writes a file and returns its path."""
 
     def make(content: str | bytes, name: str = "data") -> str:
         path = tmp_path / name
@@ -37,7 +37,7 @@ plain = st.recursive(
 
 @given(value=plain, protocol=st.integers(0, 5))
 def test_plain_pickles_are_read(value, protocol):
-    # Without the memo of the pickler: equal lists that are one object would occur twice.
+    # A copy without shared objects: the pickler would refer to the same list twice.
     assert plain_pickle("x", pickle.dumps(json.loads(json.dumps(value)), protocol)) == value
 
 
@@ -52,7 +52,7 @@ def test_tuples_become_lists():
 
 
 class Evil:
-    """What a pickle must not do."""
+    """An object whose unpickling runs code."""
 
     def __reduce__(self):
         return (print, ("pickled code was run",))
@@ -69,7 +69,7 @@ ENDLESS.append(ENDLESS)
 )
 def test_other_pickles_are_refused(value, protocol, capsys):
     content = pickle.dumps([value, value] if value is SHARED else value, protocol)
-    with pytest.raises(ValueError, match=r"only plain data are read|nor a pickle of plain data"):
+    with pytest.raises(ValueError, match=r"only plain data can be read|nor a pickle of plain data"):
         plain_pickle("x", content)
     assert capsys.readouterr().out == ""
 
@@ -83,9 +83,9 @@ def test_huge_numbers_are_refused():
     ("content", "message"),
     [
         (b"", "neither JSON nor a pickle"),
-        (b"\x93NUMPY", "only plain data are read"),
-        (pickle.dumps({"a": [1, 2]})[:-3], "neither JSON nor a pickle|not complete"),
-        (b'{"a": 1', "line 1: not JSON at character 8"),
+        (b"\x93NUMPY", "only plain data can be read"),
+        (pickle.dumps({"a": [1, 2]})[:-3], "neither JSON nor a pickle|incomplete"),
+        (b'{"a": 1', "line 1: invalid JSON at character 8"),
         (b'{"a":\n NaN}', "NaN is not a finite number"),
         (b'{"a":\n "\xff"}', "line 2: not UTF-8 text"),
         (b"[" * 30 + b"]" * 30, "nested deeper than 20 levels"),
@@ -93,6 +93,6 @@ def test_huge_numbers_are_refused():
         (b"\x80\x04X" + struct.pack("<I", 2**31) + b"short", "neither JSON nor a pickle"),
     ],
 )
-def test_documents_refused(write, content, message):
+def test_invalid_documents(write, content, message):
     with pytest.raises(ValueError, match=message):
         read_document("test", write(content))

@@ -1,4 +1,4 @@
-"""Whatever a file holds: a reader reads it, or raises a ValueError of one line."""
+"""Whatever a file contains, a reader reads it or raises a ValueError of one line."""
 
 import json
 import pickle
@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traces import TRACES
-from traces.files import columns
-from traces.files.rows import read_rows
+from traces.files import blocks
+from traces.files.lines import read_lines
 from traces.recorded.device_log import read_device_log
 from traces.recorded.fedscale import read_fedscale
 from traces.recorded.flash import read_flash
-from traces.recorded.table import Table
+from traces.recorded.round_table import RoundTable
 
 fuzzed = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
@@ -26,7 +26,7 @@ fuzzed = settings(
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a file and return its path."""
+    """Return a function that writes a file and returns its path."""
 
     def make(content: str | bytes, name: str = "data") -> str:
         path = tmp_path / name
@@ -47,8 +47,8 @@ def messages(*events):
 TABLE = "round,client,completion\n1,0,1\n1,2,0.5\n2,,\n3,1,0\n3,0,0.25\n"
 
 
-def refuses_or_reads(read):
-    """Read; a refusal must be a ValueError of one line."""
+def reads_or_refuses(read):
+    """Read; an error must be a ValueError of one line."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -59,7 +59,7 @@ def refuses_or_reads(read):
 
 READERS = {
     "log": lambda path: read_device_log("test", path, 5).num_devices,
-    "table": lambda path: Table(5, 0, file=path).round(1),
+    "table": lambda path: RoundTable(5, 0, file=path).round(1),
     "fedscale": lambda path: read_fedscale("test", path),
     "flash": lambda path: read_flash("test", path),
     "sleep": lambda path: TRACES["sleep"](2, 0, file=path),
@@ -76,17 +76,17 @@ STARTS = {
 @pytest.mark.parametrize("reader", READERS)
 @fuzzed
 @given(content=st.one_of(st.binary(), st.text().map(str.encode)))
-def test_anything(write, reader, content):
+def test_arbitrary_files(write, reader, content):
     path = write(content)
-    refuses_or_reads(lambda: READERS[reader](path))
+    reads_or_refuses(lambda: READERS[reader](path))
 
 
 @pytest.mark.parametrize("reader", READERS)
 @fuzzed
 @given(text=st.text(alphabet='0123456789.,-e\n{}[]":aN \t', max_size=60))
-def test_nearly_right(write, reader, text):
+def test_nearly_valid_files(write, reader, text):
     path = write(STARTS[reader] + text)
-    refuses_or_reads(lambda: READERS[reader](path))
+    reads_or_refuses(lambda: READERS[reader](path))
 
 
 VALID = {
@@ -114,27 +114,27 @@ def test_damaged_files(write, reader, data):
         content[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
         content = content or bytearray(b"x")
     path = write(bytes(content))
-    refuses_or_reads(lambda: READERS[reader](path))
+    reads_or_refuses(lambda: READERS[reader](path))
 
 
-# Files that were cut off, or are something else
+# Truncated files, and files of other formats
 
 
 @pytest.mark.parametrize("reader", ["log", "table", "sleep"])
-def test_lines_cut_off_anywhere(write, reader):
+def test_truncated_lines(write, reader):
     content = VALID[reader]
     for cut in range(len(content)):
         path = write(content[:cut])
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with suppress(ValueError):
                 READERS[reader](path)
-        assert all("left out as torn" in str(w.message) for w in said)
-        assert len(said) == (cut > 0 and content[cut - 1] != ord("\n"))
+        assert all("left out as torn" in str(w.message) for w in caught)
+        assert len(caught) == (cut > 0 and content[cut - 1] != ord("\n"))
 
 
 @pytest.mark.parametrize("reader", ["fedscale", "flash"])
-def test_documents_cut_off_anywhere(write, reader):
+def test_truncated_documents(write, reader):
     content = VALID[reader]
     for cut in range(len(content)):
         with pytest.raises(ValueError, match="data"):
@@ -160,7 +160,7 @@ OTHERS = {
 @pytest.mark.filterwarnings("ignore:.*left out as torn")
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("other", OTHERS)
-def test_files_of_another_format(write, reader, other):
+def test_files_of_other_formats(write, reader, other):
     path = write(OTHERS[other])
     if other != reader:
         with pytest.raises(ValueError, match=f"{path}(, |: )") as refusal:
@@ -168,7 +168,7 @@ def test_files_of_another_format(write, reader, other):
         assert len(str(refusal.value).splitlines()) == 1
 
 
-# What is right is read, what is wrong is named
+# Valid lines are read, invalid ones are named
 
 
 numbers = st.one_of(
@@ -178,7 +178,7 @@ numbers = st.one_of(
 
 
 def sessions_in(lines: list[tuple[str, str, str]]) -> list[tuple[int, float, float]] | int:
-    """Read lines as the documentation says, slowly: the sessions, or the first line that is wrong."""
+    """Read lines as documented, slowly: return the sessions, or the first invalid line."""
     read: list[tuple[int, float, float]] = []
     for number, fields in enumerate(lines, start=2):
         try:
@@ -204,7 +204,7 @@ def test_log_against_its_definition(write, lines):
     ordered = sorted((*session, number) for number, session in enumerate(expected, start=2))
     clash = [b for a, b in pairwise(ordered) if a[0] == b[0] and b[1] < a[2]]
     if clash:
-        with pytest.raises(ValueError, match=r"line [0-9]+: the session from .* begins before"):
+        with pytest.raises(ValueError, match=r"line [0-9]+: the session from .* overlaps"):
             read_device_log("test", path, 3)
         return
     log = read_device_log("test", path, 3)
@@ -212,7 +212,7 @@ def test_log_against_its_definition(write, lines):
     assert np.diff(log.first).tolist() == [sum(row[0] == k for row in ordered) for k in range(3)]
 
 
-# Many lines at a time, or one by one
+# Many lines at a time, and one by one
 
 
 fields = st.text(alphabet="0123456789.-+eE", max_size=5)
@@ -227,58 +227,58 @@ line = st.one_of(
 )
 
 
-def told(read):
-    """All that a reader yields, and what it says at last."""
-    found, fault = [], ""
+def outcome(read):
+    """All that a reader yields, and its error."""
+    found, message = [], ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             for number, values in read:
                 found.append((number, [None if v is None or v != v else v for v in values]))
         except ValueError as error:
-            fault = str(error)
-    return found, fault
+            message = str(error)
+    return found, message
 
 
 @fuzzed
 @given(lines=st.lists(line, max_size=12), end=st.sampled_from(["\n", "", "\n\n"]), block=st.integers(1, 40))
-def test_columns_are_what_rows_are(write, lines, end, block):
+def test_blocks_hold_the_same_as_lines(write, lines, end, block):
     path = write("a,b,c\n" + "\n".join(lines) + end)
     arguments = "test", path, ("a", "b"), ("c", "d")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "_BLOCK", block)
-        many = told(
+        patch.setattr(blocks, "BLOCK_BYTES", block)
+        many = outcome(
             (n, v)
-            for part in columns.read_columns(*arguments)
-            for n, v in zip(part.line.tolist(), part.values.tolist(), strict=True)
+            for part in blocks.read_blocks(*arguments)
+            for n, v in zip(part.numbers.tolist(), part.values.tolist(), strict=True)
         )
-    assert many == told(read_rows(*arguments))
+    assert many == outcome(read_lines(*arguments))
 
 
-def test_a_long_file_with_a_fault_far_down(write):
+def test_a_long_file_with_a_late_error(write):
     rows = [f"{k % 5},{10 * (k // 5)},{10 * (k // 5) + 9}\n" for k in range(200_000)]
     assert read_device_log("test", write("client,start,end\n" + "".join(rows)), 5).first[-1] == 200_000
     rows[150_000] = "0,5,4\n"
-    with pytest.raises(ValueError, match="line 150002: the session begins at 5 s but ends at 4 s"):
+    with pytest.raises(ValueError, match="line 150002: the session starts at 5 s but ends at 4 s"):
         read_device_log("test", write("client,start,end\n" + "".join(rows)), 5)
     rows[150_000] = "0;5;4\n"
-    with pytest.raises(ValueError, match="line 150002: 1 values where the header names 3"):
+    with pytest.raises(ValueError, match="line 150002: 3 values expected as in the header, found 1"):
         read_device_log("test", write("client,start,end\n" + "".join(rows)), 5)
-    rows[150_000] = "0,5,6\n"  # while another session of the client runs
-    with pytest.raises(ValueError, match="line 150002: the session from 5 s begins before"):
+    rows[150_000] = "0,5,6\n"  # during another session of the client
+    with pytest.raises(ValueError, match="line 150002: the session from 5 s overlaps"):
         read_device_log("test", write("client,start,end\n" + "".join(rows)), 5)
 
 
 def test_folders_of_logs(write, tmp_path):
     (tmp_path / "logs").mkdir()
-    with pytest.raises(ValueError, match=r"logs: the folder has no \.csv or \.jsonl"):
+    with pytest.raises(ValueError, match=r"logs: the folder has no \.csv or \.jsonl files"):
         read_device_log("test", str(tmp_path / "logs"), 3)
     write("client,start,end\n0,0,5\n", "logs/b.csv")
     write('{"client": 1, "start": 2, "end": 4}\n', "logs/a.jsonl")
     write("no log", "logs/notes.txt")
     assert read_device_log("test", str(tmp_path / "logs"), 3).first.tolist() == [0, 1, 2, 2]
     write("client,start,end\n# x\n0,4,7\n", "logs/c.csv")
-    with pytest.raises(ValueError, match=r"logs/c\.csv, line 3: the session from 4 s begins before"):
+    with pytest.raises(ValueError, match=r"logs/c\.csv, line 3: the session from 4 s overlaps"):
         read_device_log("test", str(tmp_path / "logs"), 3)
     write("client,start,end\n7,4,7\n", "logs/c.csv")
     with pytest.raises(ValueError, match=r"logs/c\.csv, line 2: client 7 does not exist"):

@@ -13,12 +13,12 @@ def test_always():
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.93])
-def test_bernoulli_share(p):
+def test_bernoulli_frequency(p):
     n, rounds = 2000, 50
     online = np.array([Bernoulli(n, 5, p=p).round(t).online for t in range(1, rounds + 1)])
     sd = np.sqrt(p * (1 - p))
     assert abs(online.mean() - p) < 4 * sd / np.sqrt(n * rounds)
-    # No client is favoured: each one's share varies as that of independent draws does.
+    # No client is favoured: their frequencies vary like those of independent draws.
     assert online.mean(axis=0).std() == pytest.approx(sd / np.sqrt(rounds), rel=0.1)
 
 
@@ -39,6 +39,6 @@ def test_bernoulli_extremes():
 
 
 @pytest.mark.parametrize("p", [-0.01, 1.01, float("nan")])
-def test_bernoulli_refuses(p):
+def test_bernoulli_invalid_probability(p):
     with pytest.raises(ValueError, match="trace bernoulli: p is"):
         Bernoulli(5, 1, p=p)

@@ -1,4 +1,4 @@
-"""Lost replies on their way: in the engine, and at a client under `flwr run`."""
+"""Lost replies in the engine, and at a client under `flwr run`."""
 
 import numpy as np
 from flwr.common import Code, FitIns, ndarrays_to_parameters
@@ -19,7 +19,7 @@ def test_a_lost_reply_is_a_named_failure(play):
     assert any(record["failed"] for record in played.rounds)
 
 
-def test_who_dropped_has_no_reply_to_lose(play):
+def test_clients_that_drop_out_have_no_reply_to_lose(play):
     played = play(trace="pools+lost:p=1", num_clients=20, num_rounds=6)
     reasons = [reason for record in played.rounds for reason in record["failed"].values()]
     assert set(reasons) == {"dropped in mid-round", "reply lost"}
@@ -27,7 +27,7 @@ def test_who_dropped_has_no_reply_to_lose(play):
     np.testing.assert_array_equal(played.weights, played.experiment.initial.vector)
 
 
-def test_a_client_loses_its_reply_after_the_work(monkeypatch, tmp_path):
+def test_a_client_loses_its_reply_after_its_work(monkeypatch, tmp_path):
     settings = Settings(trace="always+lost:p=1", num_clients=4, model="logistic")
     client = FlexibleClient(settings, 2, FileStore(tmp_path, 1, 2))
     weights = np.zeros(client.clients.model.vector.numel(), np.float32)

@@ -7,7 +7,7 @@ from traces import Always, Bernoulli, Membership, Pools, parse_rounds
 
 
 def test_by_hand():
-    # 0 stays; 1 arrives in round 2; 2 departs in round 3; 3 is there in round 2 only.
+    # 0 stays; 1 arrives in round 2; 2 departs in round 3; 3 is a member in round 2 only.
     trace = Membership(Always(4, 0), {1: 2, 3: 2}, {2: 3, 3: 3})
     expected = {
         1: [True, False, True, False],
@@ -23,30 +23,30 @@ def test_by_hand():
         assert completion.dtype == np.float32
 
 
-def test_members_keep_the_availability_of_the_trace_below():
-    below = Bernoulli(300, 3, p=0.5)
-    trace = Membership(below, dict.fromkeys(range(100), 5), {})
-    there, plain = trace.round(4), below.round(4)
-    assert np.array_equal(there.member, np.arange(300) >= 100)
-    assert not there.online[:100].any()
-    assert not there.completion[:100].any()
-    assert np.array_equal(there.online[100:], plain.online[100:])
-    assert np.array_equal(there.completion[100:], plain.completion[100:])
+def test_members_keep_the_availability_of_the_underlying_trace():
+    underlying = Bernoulli(300, 3, p=0.5)
+    trace = Membership(underlying, dict.fromkeys(range(100), 5), {})
+    members, plain = trace.round(4), underlying.round(4)
+    assert np.array_equal(members.member, np.arange(300) >= 100)
+    assert not members.online[:100].any()
+    assert not members.completion[:100].any()
+    assert np.array_equal(members.online[100:], plain.online[100:])
+    assert np.array_equal(members.completion[100:], plain.completion[100:])
 
 
-def test_nobody_named_changes_nothing():
-    below = Pools(50, 3)
-    for a, b in zip(Membership(below, {}, {}).round(2), below.round(2), strict=True):
+def test_without_arrivals_and_departures_nothing_changes():
+    underlying = Pools(50, 3)
+    for a, b in zip(Membership(underlying, {}, {}).round(2), underlying.round(2), strict=True):
         assert np.array_equal(a, b)
 
 
-def test_on_top_of_membership():
+def test_membership_of_membership():
     trace = Membership(Membership(Always(3, 0), {0: 3}, {}), {}, {1: 3})
     assert trace.round(2).member.tolist() == [False, True, True]
     assert trace.round(3).member.tolist() == [True, False, True]
 
 
-def test_arrival_in_round_one_and_far_away():
+def test_arrivals_in_round_one_and_in_the_far_future():
     trace = Membership(Always(2, 0), {0: 1, 1: 10**30}, {0: 10**30})
     assert trace.round(1).member.tolist() == [True, False]
     assert trace.round(10**9).member.tolist() == [True, False]
@@ -64,7 +64,7 @@ def test_arrival_in_round_one_and_far_away():
         ({}, {0: 1}, "client 0 departs in round 1 but arrives in round 1"),
     ],
 )
-def test_refusals(arrivals, departures, message):
+def test_invalid_rounds(arrivals, departures, message):
     with pytest.raises(ValueError, match=message):
         Membership(Always(4, 0), arrivals, departures)
 
@@ -106,13 +106,13 @@ def test_parse(text, rounds):
         ("0-999999999=5", "part 1 .*more than 1000000 clients"),
     ],
 )
-def test_parse_refusals(text, message):
+def test_parse_invalid(text, message):
     with pytest.raises(ValueError, match=message) as refusal:
         parse_rounds(text)
     assert "\n" not in str(refusal.value)
 
 
-@settings(deadline=None)  # a range may name a million clients
+@settings(deadline=None)  # a range may have a million clients
 @given(st.one_of(st.text(), st.text(alphabet="0123456789=-, \n", max_size=30)))
 def test_parse_raises_nothing_but_value_error(text):
     message, rounds = "one line", {}

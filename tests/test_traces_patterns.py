@@ -1,4 +1,4 @@
-"""The papers' availability patterns against their definitions."""
+"""The availability patterns of the papers against their definitions."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_golden_schedule(schedule):
 def test_levels_have_their_probabilities():
     share = online(Levels(N, 3, lowest=0.2), range(1, ROUNDS + 1)).mean(axis=0).reshape(-1, 5)
     assert share.mean(axis=0) == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0], abs=0.002)
-    for p, clients in zip([0.2, 0.4, 0.6, 0.8], share.T, strict=False):  # each client of a level alike
+    for p, clients in zip([0.2, 0.4, 0.6, 0.8], share.T, strict=False):  # equal for all clients of a level
         assert clients.std() == pytest.approx(np.sqrt(p * (1 - p) / ROUNDS), rel=0.1)
 
 
@@ -68,7 +68,7 @@ def test_round_robin_by_definition():
     for tau in (1, 2, 7, 20):
         of_tau = seen[: ROUNDS // tau * tau, trace.tau == tau].reshape(ROUNDS // tau, tau, -1)
         assert (of_tau.sum(axis=1) == 1).all()  # once in each cycle
-        assert (of_tau == of_tau[0]).all()  # always at the same place
+        assert (of_tau == of_tau[0]).all()  # always in the same phase
         assert of_tau[0].mean(axis=1) == pytest.approx(1 / tau, abs=0.08)  # they take turns
     assert seen.mean(axis=1).std() < 0.01
 
@@ -76,7 +76,7 @@ def test_round_robin_by_definition():
 def test_round_robin_half_normal():
     trace = RoundRobin(N, 3, tau_max=5, variant="half-normal")
     share = np.bincount(trace.tau) / N
-    # P(round(3|z|) = k): 0 and 1 make up |z| < 1/2, everything from 4.5 on is cut to 5
+    # P(round(3|z|) = k): 0 and 1 make up |z| < 1/2, everything above 4.5 is clipped to 5
     assert share[1:] == pytest.approx([0.3829, 0.2125, 0.1614, 0.1095, 0.1336], abs=0.015)
     assert trace.round(1).online.all()
     for t in (2, 5, 61):
@@ -179,8 +179,8 @@ def test_quietest_by_brute_force():
     [
         ("client,seconds\n0,5\n", "client 1 has no posts"),
         ("client,seconds\n0,5\n2,5\n", "line 3: client 2 does not exist, the clients are 0 to 1"),
-        ("client,seconds\n0.5,5\n", "line 2: client is 0.5, give a whole number from 0 on"),
-        ("client;seconds\n0;5\n", "line 1: the header is 'client;seconds', write client,seconds"),
+        ("client,seconds\n0.5,5\n", "line 2: client is 0.5, give a whole number, 0 or more"),
+        ("client;seconds\n0;5\n", "line 1: the header is 'client;seconds', expected client,seconds"),
     ],
 )
 def test_sleep_refuses_posts(tmp_path, text, message):

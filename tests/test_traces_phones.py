@@ -1,4 +1,4 @@
-"""FedScale's and FLASH's phones, and the ones that are shipped."""
+"""FedScale's and FLASH's phones, and those in the package."""
 
 import json
 import pickle
@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from traces import TRACES
-from traces.recorded.fedscale import Phones, read_fedscale, shipped
+from traces.recorded.fedscale import Phones, read_fedscale, shipped_phones
 from traces.recorded.flash import Flash, read_flash
 
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a file and return its path."""
+    """Return a function that writes a file and returns its path."""
 
     def make(content: str | bytes, name: str = "data") -> str:
         path = tmp_path / name
@@ -44,20 +44,20 @@ def test_fedscale_by_hand(write):
         assert log.num_devices == 2
         assert log.first.tolist() == [0, 2, 2]
         assert log.start.tolist() == [0, 100]
-        assert log.end.tolist() == [60, 250]  # the session without a duration is left out
+        assert log.end.tolist() == [60, 250]  # the session of zero seconds is left out
         assert log.cycle.tolist() == [1000, 1000]
-        assert log.speed == pytest.approx([1000 / 1500] * 2)  # 3 * 50 ms * 10 examples a step
+        assert log.speed == pytest.approx([1000 / 1500] * 2)  # 3 * 50 ms * 10 examples per step
         assert log.up_rate.tolist() == [1e6, 1e6]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({1: phone([0], [5, 7])}, "phone '1': active and inactive should be lists of the same length"),
-        ({1: phone("0", "5")}, "phone '1': active and inactive should be lists"),
-        ({1: phone([5], [3])}, "phone '1': the session begins at 5 s but ends at 3 s"),
-        ({1: phone([-5], [3])}, "phone '1': the session begins at -5 s"),
-        ({1: phone([0, 5], [8, 9])}, "phone '1': the session from 5 s begins before"),
+        ({1: phone([0], [5, 7])}, "phone '1': active and inactive must be lists of the same length"),
+        ({1: phone("0", "5")}, "phone '1': active and inactive must be lists"),
+        ({1: phone([5], [3])}, "phone '1': the session starts at 5 s but ends at 3 s"),
+        ({1: phone([-5], [3])}, "phone '1': the session starts at -5 s"),
+        ({1: phone([0, 5], [8, 9])}, "phone '1': the session from 5 s overlaps"),
         ({1: phone([0], [1001])}, "phone '1': a session ends at 1001 s, after finish_time 1000"),
         ({1: phone([0], ["5"])}, "phone '1': inactive is '5', give a number"),
         ({1: phone([True], [5])}, "phone '1': active is 'True', give a number"),
@@ -65,28 +65,28 @@ def test_fedscale_by_hand(write):
         ({1: phone([0], [5], computation=0)}, "phone '1': computation is 0, give a positive number"),
         ({1: phone([0], [5], communication=-1)}, "phone '1': communication is -1"),
         ({1: phone([], [], finish_time=0)}, "phone '1': finish_time is 0"),
-        ({1: [0, 5]}, "phone '1': no dict, this is not FedScale's availability"),
-        ([5], "phone '1': no dict"),
-        ({"clients": 5}, "no dict of phones"),
+        ({1: [0, 5]}, "phone '1': not a dict, expected a phone of FedScale's availability data"),
+        ([5], "phone '1': not a dict"),
+        ({"clients": 5}, "not a dict of phones"),
         ({}, "no phone is ever available"),
         ({1: phone([], [])}, "no phone is ever available"),
     ],
 )
-def test_fedscale_refuses(write, content, message):
+def test_invalid_fedscale(write, content, message):
     with pytest.raises(ValueError, match=message):
         read_fedscale("test", write(json.dumps(content)))
 
 
-def test_fedscale_refuses_nan_in_a_pickle(write):
-    with pytest.raises(ValueError, match="active is not a number"):
+def test_nan_in_a_fedscale_pickle(write):
+    with pytest.raises(ValueError, match="active is NaN, give a number"):
         read_fedscale("test", write(pickle.dumps({1: phone([float("nan")], [5])})))
 
 
 def test_shipped_phones():
-    assert shipped().stat().st_size < 300_000
-    log = read_fedscale("test", str(shipped()))
+    assert shipped_phones().stat().st_size < 300_000
+    log = read_fedscale("test", str(shipped_phones()))
     assert log.num_devices == 100
-    content = json.loads(shipped().read_text())
+    content = json.loads(shipped_phones().read_text())
     assert content["licence"] == "Apache-2.0"
     assert sum(len(p["active"]) for p in content["clients"]) == 6306
     online = (log.end - log.start).sum() / log.cycle.sum()
@@ -94,14 +94,14 @@ def test_shipped_phones():
     assert np.isfinite(log.speed).all()
 
 
-def test_phones_replay():
+def test_phones():
     trace = TRACES["phones"](100, 3, round_seconds=1800.0)
     rounds = [trace.round(t) for t in range(1, 241)]  # five days
     online = np.array([r.online for r in rounds])
     completion = np.array([r.completion for r in rounds])
     assert 0.6 < online.mean() < 0.85
     assert online.mean(axis=0).min() > 0.1
-    assert ((completion > 0) & (completion < 1)).any()  # some leave before they are ready
+    assert ((completion > 0) & (completion < 1)).any()  # some leave before they complete
     assert np.array_equal(Phones(20, 3, round_seconds=1800.0).round(9).online, online[8, :20])
     assert not np.array_equal(Phones(100, 4, round_seconds=1800.0).round(9).online, online[8])
     with pytest.raises(ValueError, match="101 clients for 100 devices"):
@@ -120,12 +120,12 @@ def test_flash_by_hand(write):
         "a": messages(
             "08:00:00\tbattery_charged_on",
             "08:00:10\twifi",
-            "08:01:00\tscreen_lock",  # ready
+            "08:01:00\tscreen_lock",  # online
             "08:02:00\t45%",
-            "08:03:00\t4G",  # no more: 120 s
-            "08:04:00\tWIFI",  # again
-            "08:04:30\tscreen_unlock",  # no more: 30 s
-            "08:05:00\tscreen_lock",  # again, until the last message
+            "08:03:00\t4G",  # offline after 120 s
+            "08:04:00\tWIFI",  # online again
+            "08:04:30\tscreen_unlock",  # offline after 30 s
+            "08:05:00\tscreen_lock",  # online again, until the last message
             "08:06:00\tscreen_on",
         ),
         "b": {"messages": "\n\0\n"},
@@ -144,7 +144,7 @@ def test_flash_by_hand(write):
     assert online == [3, 4, 6, 7]  # 120, 180, 300, 360 s
 
 
-def test_flash_messages_in_disorder(write):
+def test_flash_messages_out_of_order(write):
     events = ["08:00:00\twifi", "08:00:10\tbattery_charged_on", "08:01:00\tscreen_lock", "08:02:00\t2G"]
     ordered = read_flash("test", write(json.dumps({"a": messages(*events)})))
     shuffled = read_flash("test", write(json.dumps({"a": messages(*events[::-1])})))
@@ -155,17 +155,20 @@ def test_flash_messages_in_disorder(write):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "no dict of phones"),
+        ([], "not a dict of phones"),
         ({"a": {}}, "phone 'a': no messages"),
         (
             {"a": messages("08:00:00 wifi")},
-            "phone 'a', message 1: '2020-01-31 08:00:00 wifi' is no time, tab",
+            "phone 'a', message 1: '2020-01-31 08:00:00 wifi' is not a time, a tab",
         ),
-        ({"a": messages("08:00:00\twifi", "25:00:00\twifi")}, "phone 'a', message 2: .* 25:00:00 is no time"),
+        (
+            {"a": messages("08:00:00\twifi", "25:00:00\twifi")},
+            "phone 'a', message 2: .* 25:00:00 is not a valid time",
+        ),
         ({"a": messages("08:00:00\tdance")}, "phone 'a', message 1: unknown event 'dance'; known: "),
         ({"a": messages("08:00:00\twifi")}, "no phone is ever locked, charging and on Wi-Fi"),
     ],
 )
-def test_flash_refuses(write, content, message):
+def test_invalid_flash(write, content, message):
     with pytest.raises(ValueError, match=message):
         read_flash("test", write(json.dumps(content)))

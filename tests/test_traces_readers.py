@@ -1,4 +1,4 @@
-"""Tables of numbers: what is read, and what is refused with file and line."""
+"""Tables of numbers: what is read, and what is refused, with file and line."""
 
 import json
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traces.files.rows import read_rows
-from traces.recorded.table import Table
+from traces.files.lines import read_lines
+from traces.recorded.round_table import RoundTable
 
 fuzzed = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
@@ -17,7 +17,7 @@ fuzzed = settings(
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a file and return its path."""
+    """Return a function that writes a file and returns its path."""
 
     def make(content: str | bytes, name: str = "data") -> str:
         path = tmp_path / name
@@ -27,34 +27,34 @@ def write(tmp_path):
     return make
 
 
-def rows(path, required=("a", "b"), optional=("c",)):
-    return [tuple(row) for row in read_rows("test", path, required, optional)]
+def lines(path, required=("a", "b"), optional=("c",)):
+    return [tuple(line) for line in read_lines("test", path, required, optional)]
 
 
-# Rows
+# Lines
 
 
-def test_csv_and_json_lines_say_the_same(write):
+def test_csv_and_json_lines_agree(write):
     csv = write("a,b,c\n1,2.5,\n\n# a note\n-3e2,.5,7\n")
-    lines = write('{"a": 1, "b": 2.5}\n{"a": -300, "b": 0.5, "c": 7}\n', "lines")
-    assert rows(csv) == [(2, (1.0, 2.5, None)), (5, (-300.0, 0.5, 7.0))]
-    assert [values for _, values in rows(lines)] == [values for _, values in rows(csv)]
+    jsonl = write('{"a": 1, "b": 2.5}\n{"a": -300, "b": 0.5, "c": 7}\n', "lines")
+    assert lines(csv) == [(2, (1.0, 2.5, None)), (5, (-300.0, 0.5, 7.0))]
+    assert [values for _, values in lines(jsonl)] == [values for _, values in lines(csv)]
 
 
 def test_byte_order_mark_windows_newlines_and_spaces(write):
-    assert rows(write(b"\xef\xbb\xbfa,b\r\n 1 , 2\r\n")) == [(2, (1.0, 2.0, None))]
-    assert rows(write(b'\xef\xbb\xbf{"a":1,"b":2}\r\n')) == [(1, (1.0, 2.0, None))]
+    assert lines(write(b"\xef\xbb\xbfa,b\r\n 1 , 2\r\n")) == [(2, (1.0, 2.0, None))]
+    assert lines(write(b'\xef\xbb\xbf{"a":1,"b":2}\r\n')) == [(1, (1.0, 2.0, None))]
 
 
-def test_optional_columns_may_be_left_off(write):
-    assert rows(write("a,b\n1,2\n")) == [(2, (1.0, 2.0, None))]
+def test_optional_columns_may_be_omitted(write):
+    assert lines(write("a,b\n1,2\n")) == [(2, (1.0, 2.0, None))]
 
 
 @pytest.mark.parametrize("torn", ["3,4", "3", "3,40"])
-def test_a_torn_last_line_is_left_out_aloud(write, torn):
+def test_a_torn_last_line_is_left_out_with_a_warning(write, torn):
     path = write(f"a,b\n1,2\n{torn}")
-    with pytest.warns(UserWarning, match="line 3: not ended by a newline, left out as torn"):
-        assert rows(path) == [(2, (1.0, 2.0, None))]
+    with pytest.warns(UserWarning, match="line 3: no newline at the end, left out as torn"):
+        assert lines(path) == [(2, (1.0, 2.0, None))]
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_a_torn_last_line_is_left_out_aloud(write, torn):
     [
         ("", "the file is empty"),
         ("# nothing\n", "the file is empty"),
-        ("a;b\n1;2\n", r"line 1: the header is 'a;b', write a,b\[,c\]"),
+        ("a;b\n1;2\n", r"line 1: the header is 'a;b', expected a,b\[,c\]"),
         ("b,a\n1,2\n", "line 1: the header is 'b,a'"),
         ("a,b,d\n", "line 1: the header is 'a,b,d'"),
         ("a\n", "line 1: the header is 'a'"),
         ("1,2\n3,4\n", "line 1: the header is '1,2'"),
-        ("a,b\n1;2\n", "line 2: 1 values where the header names 2"),
-        ("a,b\n1,2,3\n", "line 2: 3 values where the header names 2"),
+        ("a,b\n1;2\n", "line 2: 2 values expected as in the header, found 1"),
+        ("a,b\n1,2,3\n", "line 2: 2 values expected as in the header, found 3"),
         ("a,b\n1,\n", "line 2: b is missing"),
         ("a,b\n1,0x1\n", "line 2: '0x1' is not a finite number"),
         ("a,b\n1,\u0661\n", "line 2: .* is not a finite number"),
@@ -85,27 +85,27 @@ def test_a_torn_last_line_is_left_out_aloud(write, torn):
         ('{"a": 1, "b": "2"}\n', "line 1: b is '2', give a number"),
         ('{"a": 1, "b": [2]}\n', "line 1: b is .*, give a number"),
         ('{"a": 1, "a": 1, "b": 2}\n', "line 1: a key occurs twice"),
-        ('{"a": 1, "d": 2}\n', "line 1: .* is no object with the keys a, b, c"),
-        ('{"a": 1, "b": 2\n', "line 1: not JSON at character"),
-        ('{"a": 1, "b": 2}\n[1, 2]\n', "line 2: .* is no object with the keys"),
-        ('{"a": 1, "b": 2}\n1,2\n', "line 2: not JSON"),
+        ('{"a": 1, "d": 2}\n', "line 1: .* is not an object with the keys a, b, c"),
+        ('{"a": 1, "b": 2\n', "line 1: invalid JSON at character"),
+        ('{"a": 1, "b": 2}\n[1, 2]\n', "line 2: .* is not an object with the keys"),
+        ('{"a": 1, "b": 2}\n1,2\n', "line 2: invalid JSON"),
         ('{"a": ' + "[" * 30000 + "\n", "line 1: "),
     ],
 )
-def test_rows_refused(write, content, message):
+def test_invalid_lines(write, content, message):
     path = write(content)
     with pytest.raises(ValueError, match=message) as refusal:
-        rows(path)
+        lines(path)
     assert str(refusal.value).startswith(f"test: {path}")
     assert "\n" not in str(refusal.value)
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_missing_files(tmp_path):
     for name in ("nowhere", "\0", ""):
-        with pytest.raises(ValueError, match=r"cannot be read|no file is named"):
-            rows(name)
+        with pytest.raises(ValueError, match=r"cannot be read|no file is given"):
+            lines(name)
     with pytest.raises(ValueError, match="cannot be read"):
-        rows(str(tmp_path))
+        lines(str(tmp_path))
 
 
 # Tables of rounds
@@ -115,7 +115,7 @@ TABLE = "round,client,completion\n1,0,1\n1,2,0.5\n2,,\n3,1,0\n3,0,0.25\n"
 
 
 def test_table(write):
-    trace = Table(3, 0, file=write(TABLE))
+    trace = RoundTable(3, 0, file=write(TABLE))
     assert trace.num_rounds == 3
     assert [trace.round(t).online.tolist() for t in (1, 2, 3)] == [
         [True, False, True],
@@ -127,29 +127,29 @@ def test_table(write):
     assert trace.round(3).member.all()
     for a, b in zip(trace.round(7), trace.round(1), strict=True):
         assert np.array_equal(a, b)
-    assert not Table(3, 0, file=write(TABLE), repeat=False).round(4).online.any()
+    assert not RoundTable(3, 0, file=write(TABLE), repeat=False).round(4).online.any()
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("1,0,1\n3,0,1\n", "line 3: round 3 is there but round 2 is not, write a line '2,,'"),
-        ("2,0,1\n", "line 2: round 2 is there but round 1 is not"),
-        ("1,0,1\n1,1,1\n1,0,0.5\n", "line 4: round 1 has a line for client 0 already"),
-        ("1,,\n1,0,1\n", "line 3: round 1 has a line for nobody already"),
-        ("1,,\n1,,\n", "line 3: round 1 has a line for nobody already"),
+        ("1,0,1\n3,0,1\n", "line 3: round 3 is present but round 2 is missing, write a line '2,,'"),
+        ("2,0,1\n", "line 2: round 2 is present but round 1 is missing"),
+        ("1,0,1\n1,1,1\n1,0,0.5\n", "line 4: round 1 already has a line for client 0"),
+        ("1,,\n1,0,1\n", "line 3: round 1 already has a line without a client"),
+        ("1,,\n1,,\n", "line 3: round 1 already has a line without a client"),
         ("1,3,1\n", "line 2: client 3 does not exist, the clients are 0 to 2"),
-        ("1,0,1.5\n", "line 2: completion is 1.5, give a share from 0 to 1"),
+        ("1,0,1.5\n", "line 2: completion is 1.5, give a fraction from 0 to 1"),
         ("1,0,-0.1\n", "line 2: completion is -0.1"),
         ("1,0,\n", "line 2: give both client and completion"),
-        ("0,0,1\n", "line 2: round is 0, give a whole number from 1 on"),
+        ("0,0,1\n", "line 2: round is 0, give a whole number, 1 or more"),
         ("1.5,0,1\n", "line 2: round is 1.5"),
-        ("", "there are no rounds"),
+        ("", "no rounds found"),
     ],
 )
-def test_table_refuses(write, body, message):
+def test_invalid_tables(write, body, message):
     with pytest.raises(ValueError, match=message):
-        Table(3, 0, file=write("round,client,completion\n" + body))
+        RoundTable(3, 0, file=write("round,client,completion\n" + body))
 
 
 @fuzzed
@@ -165,7 +165,7 @@ def test_table_reads_back_what_was_written(write, data, num_rounds):
     ]
     lines += [{"round": t} for t, row in enumerate(drawn, start=1) if row == [None] * 3]
     lines = data.draw(st.permutations(lines))
-    trace = Table(3, 0, file=write("".join(json.dumps(line) + "\n" for line in lines)))
+    trace = RoundTable(3, 0, file=write("".join(json.dumps(line) + "\n" for line in lines)))
     for t, row in enumerate(drawn, start=1):
         assert trace.round(t).online.tolist() == [share is not None for share in row]
         assert trace.round(t).completion.tolist() == [share or 0 for share in row]

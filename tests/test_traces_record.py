@@ -1,17 +1,16 @@
-"""The recorder: what it writes is what is replayed, whatever happens to the device meanwhile."""
+"""The recorder: what it logs is what is replayed, whatever happens to the device."""
 
 import re
 
 import pytest
 from recorders import T0, Device, sessions
 
-from traces.recorded.clock import Recorded
-from traces.recorded.device_log import read_device_log
+from traces.recorded.device_log import Recorded, read_device_log
 
 pytestmark = pytest.mark.filterwarnings("error:.*left out as torn")
 
 
-# What is recorded is replayed
+# Recordings are replayed
 
 
 def test_record_and_replay(tmp_path):
@@ -34,31 +33,34 @@ def test_record_and_replay(tmp_path):
     lines = path.read_text().splitlines()
     assert "# client 0: 4 of 10 steps in 20.000 s, 1000 bytes up" in lines
     assert "# client 0: 5 steps in 50.000 s, 3000 bytes up in 10.000 s" in lines
-    assert lines[-1] == f"0,{T0 + 410:.3f},{T0 + 440:.3f},0.1,300"  # the speed measured last stays
+    assert lines[-1] == f"0,{T0 + 410:.3f},{T0 + 440:.3f},0.1,300"  # repeats the speed measured last
 
     trace = Recorded(2, 0, file=str(path), round_seconds=110.0, local_steps=10)
     rounds = [trace.round(t) for t in (1, 2, 3, 4)]
     assert [r.online.tolist() for r in rounds] == [[True, True], [True, True], [True, True], [True, False]]
-    assert rounds[3].completion.tolist() == [1.0, 0.0]  # 110 s at 0.2 steps a second, all of 10
-    late = Recorded(2, 0, file=str(path), round_seconds=110.0, local_steps=10, begin=355.0)
-    assert late.round(1).completion[0] == pytest.approx(0.8)  # 85 s at 0.1
+    assert rounds[3].completion.tolist() == [1.0, 0.0]  # 110 s at 0.2 steps per second, all of 10
+    options = {"file": str(path), "round_seconds": 110.0, "local_steps": 10, "begin": 355.0}
+    once = Recorded(2, 0, repeat=False, **options)
+    assert once.round(1).completion[0] == pytest.approx(0.8)  # 85 s at 0.1 until the recording ends
+    again = Recorded(2, 0, **options)
+    assert again.round(1).completion[0] == 1  # online throughout: 110 s
 
 
 def test_work_between_two_lines_of_another_recorder(tmp_path):
-    """A recorder beside the training and the training itself write sessions that do not overlap."""
+    """A recorder and a training program on one device write sessions that do not overlap."""
     path, device = tmp_path / "log.csv", Device()
-    beside = device.recorder(path)
-    beside.online()
+    other = device.recorder(path)
+    other.online()
     device.wait(60)
-    beside.online()
+    other.online()
     device.wait(60)
-    beside.online()  # in the middle of a piece of work of 70 s
+    other.online()  # during a piece of work of 70 s
     device.wait(30)
     device.recorder(path).worked(steps=7, seconds=70.0)
     device.wait(20)
     device.recorder(path).worked(steps=1, seconds=2.0)  # all of it between two lines
     device.wait(10)
-    beside.online()
+    other.online()
     rows = [line.split(",")[1:4] for line in path.read_text().splitlines()[1:] if line[0] != "#"]
     assert [[float(a) - T0, float(b) - T0, speed] for a, b, speed in rows] == [
         [0, 60, ""],
@@ -78,7 +80,7 @@ def test_gaps(tmp_path):
     device.wait(10)
     recorder.online()
     device.wait(0.5)
-    recorder = device.recorder(path)  # started anew at once
+    recorder = device.recorder(path)  # restarted at once
     recorder.online()
     device.wait(10)
     recorder.online()
@@ -103,7 +105,7 @@ def test_several_devices_in_a_folder(tmp_path):
     assert [trace.round(t).online.tolist() for t in (1, 2)] == [[True, False, False], [False, True, False]]
 
 
-def test_client_app_writes_down_its_work(tmp_path, caplog):
+def test_client_app_logs_its_work(tmp_path, caplog):
     import numpy as np
     from flwr.common import Code, FitIns, ndarrays_to_parameters
 
@@ -127,14 +129,14 @@ def test_client_app_writes_down_its_work(tmp_path, caplog):
     assert (log.speed > 1).all()
 
     nowhere = FlexibleClient(settings, 2, store, record=str(tmp_path / "none" / "log.csv"))
-    assert nowhere.fit(FitIns(weights, config)).status.code == Code.OK  # the work counts all the same
+    assert nowhere.fit(FitIns(weights, config)).status.code == Code.OK  # the work still counts
     assert "not recorded: [Errno 2] No such file" in caplog.text
 
 
-# Clocks that are wrong
+# Wrong clocks
 
 
-def test_clock_of_1970_until_the_time_is_known(tmp_path):
+def test_clock_of_1970_until_it_is_set(tmp_path):
     path, device = tmp_path / "log.csv", Device(shows=30.0)
     recorder = device.recorder(path)
     recorder.online()
@@ -142,17 +144,17 @@ def test_clock_of_1970_until_the_time_is_known(tmp_path):
         device.wait(60)
         recorder.online()
         assert recorder.held_back == "the clock shows a time before 2020-01-01 00:00:00 UTC"
-    recorder.worked(steps=3, seconds=60.0)  # when that was is not known; that it was is
+    recorder.worked(steps=3, seconds=60.0)  # its time is unknown, only a comment remains
     assert path.read_text().splitlines()[1:] == ["# client 0: 3 steps in 60.000 s, 0 bytes up"]
     device.wait(20)
-    device.shows = T0 + 500  # the time has come over the network
+    device.shows = T0 + 500  # the clock has been set over the network
     recorder.online()
     assert recorder.held_back == ""
     assert sessions(path) == [[(360, 500)]]
 
 
 def test_clock_behind_the_log_after_a_power_cut(tmp_path):
-    """A device that goes on from the time it saved an hour ago, until it hears the right one."""
+    """A device that restarts with the time it saved an hour ago, until its clock is set."""
     path, device = tmp_path / "log.csv", Device(T0)
     recorder = device.recorder(path)
     recorder.online()
@@ -181,12 +183,12 @@ def test_clock_set_back_and_forth_while_online(tmp_path):
     recorder.online()
     assert recorder.held_back
     device.wait(3640)
-    recorder.online()  # it shows 200; all of the time online lies before, up to what is written
+    recorder.online()  # the clock shows 200 s: all before that was online, back to the last entry
     assert sessions(path) == [[(0, 200)]]
     device.wait(60)
-    device.shows += 1000  # or the device slept
+    device.shows += 1000  # or the device was asleep
     recorder.online()
     device.wait(60)
-    device.shows -= 0.7  # a small correction is no gap
+    device.shows -= 0.7  # a small correction leaves no gap
     recorder.online()
     assert sessions(path) == [[(0, 200), (1200, pytest.approx(1319.3))]]

@@ -1,4 +1,4 @@
-"""The recorder through power cuts and full disks, beside others, and on the command line."""
+"""The recorder under power cuts and disk errors, next to others, and on the command line."""
 
 import re
 import signal
@@ -43,7 +43,7 @@ def test_log_torn_at_any_byte(tmp_path):
 
 
 def test_log_that_ends_in_zeros(tmp_path):
-    """What some file systems leave of a line that was not yet on the disk."""
+    """Some file systems leave this of a line that was not yet on disk."""
     path = tmp_path / "log.csv"
     path.write_bytes(HEADER + b"0,1700000000,1700000010,2,\n" + b"\0" * 40)
     device = Device(T0 + 20)
@@ -69,7 +69,7 @@ def write(path: Path, client: int, count: int) -> subprocess.Popen:
     return subprocess.Popen(arguments, cwd=ROOT, text=True, stdout=subprocess.PIPE)
 
 
-def test_killed_in_the_middle_of_writing(tmp_path):
+def test_killed_while_writing(tmp_path):
     path = tmp_path / "log.csv"
     lines = 0
     for attempt in range(4):
@@ -79,14 +79,14 @@ def test_killed_in_the_middle_of_writing(tmp_path):
         writer.send_signal(signal.SIGKILL)
         writer.communicate()
         lines = path.read_bytes().count(b"\n")
-    Recorder(path, 9)  # mends the last line
+    Recorder(path, 9)  # repairs the last line
     found = sessions(path, 4)
     assert [len(own) for own in found] == [1, 1, 1, 1]
     assert all(own[0][1] > 15 for own in found)
 
 
-def test_several_recorders_at_a_time(tmp_path):
-    """Of one client, too, and all of the same seconds: each writes what the others have not."""
+def test_several_recorders_at_once(tmp_path):
+    """Also of one client and of the same seconds: each writes what the others have not."""
     path = tmp_path / "log.csv"
     code = WRITER.replace("clock=lambda: float(next(clock))", "clock=time.time").replace(
         "sys\n", "sys, time\n"
@@ -100,7 +100,7 @@ def test_several_recorders_at_a_time(tmp_path):
     assert lines.count(HEADER.decode().strip()) == 1
     assert [sum(line.startswith(f"# client {k}: 1 steps") for line in lines) for k in (0, 1)] == [200, 600]
     assert not [line for line in lines if "torn" in line]
-    for own in sessions(path, 2):  # the reader would refuse any that overlap
+    for own in sessions(path, 2):  # the reader would refuse overlaps
         assert own[0][1] - own[0][0] > 1
 
 
@@ -123,7 +123,7 @@ def test_command_line_until_it_is_stopped(tmp_path, number):
     assert all(re.fullmatch(r"3,[0-9]+[.][0-9]{3},[0-9]+[.][0-9]{3},,", row) for row in rows)
 
 
-def test_command_line_while_a_server_answers(tmp_path, free_ports):
+def test_command_line_while_a_server_is_reachable(tmp_path, free_ports):
     import socket
 
     path = tmp_path / "log.csv"
@@ -136,18 +136,18 @@ def test_command_line_while_a_server_answers(tmp_path, free_ports):
         wait_for_lines(path, 4)
     time.sleep(0.3)
     recorder.terminate()
-    _, said = recorder.communicate(timeout=20)
-    message = f"record: 127.0.0.1:{port} cannot be reached, the device counts as offline\n"
-    assert said == message * 2
+    _, stderr = recorder.communicate(timeout=20)
+    message = f"record: 127.0.0.1:{port} is unreachable, the device counts as offline\n"
+    assert stderr == message * 2
     assert len(sessions(path)[0]) == 1
 
 
-def test_log_that_cannot_be_written_for_a_while(tmp_path):
+def test_log_that_is_temporarily_not_writable(tmp_path):
     path = tmp_path / "log.csv"
     recorder = run("--client=0", f"--file={path}", "--every=0.05")
     wait_for_lines(path, 3)
     path.rename(tmp_path / "old.csv")
-    path.mkdir()  # a folder is in the way
+    path.mkdir()  # a folder of the same name
     assert "Is a directory" in recorder.stderr.readline()
     path.rmdir()
     wait_for_lines(path, 3)
@@ -155,20 +155,20 @@ def test_log_that_cannot_be_written_for_a_while(tmp_path):
     recorder.communicate(timeout=20)
     ((start, _),) = sessions(path)[0]
     ((_, end),) = sessions(tmp_path / "old.csv")[0]
-    assert start == pytest.approx(end, abs=0.005)  # what was held in memory is there
+    assert start == pytest.approx(end, abs=0.005)  # what was kept in memory is written
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("client,start,end\n", "line 1: the header should be client,start,end,steps_per_second,up_bytes"),
-        ('{"client": 0}\n', "line 1: the header should be"),
-        (HEADER.decode() + "\n# x\n0,1,2\n", "line 4: no line of a device log, repair it"),
-        (HEADER.decode() + "0,1,nan,,\n", "line 2: no line of a device log"),
-        (HEADER.decode() + "\0\0\n", "line 2: no line of a device log"),
+        ("client,start,end\n", "line 1: expected the header client,start,end,steps_per_second,up_bytes"),
+        ('{"client": 0}\n', "line 1: expected the header"),
+        (HEADER.decode() + "\n# x\n0,1,2\n", "line 4: not a line of a device log, repair it"),
+        (HEADER.decode() + "0,1,nan,,\n", "line 2: not a line of a device log"),
+        (HEADER.decode() + "\0\0\n", "line 2: not a line of a device log"),
     ],
 )
-def test_refuses_other_files(tmp_path, content, message):
+def test_other_files(tmp_path, content, message):
     path = tmp_path / "log.csv"
     path.write_text(content)
     with pytest.raises(ValueError, match=message) as refusal:
@@ -177,8 +177,8 @@ def test_refuses_other_files(tmp_path, content, message):
     assert path.read_text() == content
 
 
-def test_refuses_arguments(tmp_path, capsys):
-    with pytest.raises(ValueError, match="client is -1, give a whole number from 0 on"):
+def test_invalid_arguments(tmp_path, capsys):
+    with pytest.raises(ValueError, match="client is -1, give a whole number, 0 or more"):
         Recorder(tmp_path / "log.csv", -1)
     assert main(["--client=0", f"--file={tmp_path}/none/log.csv"]) == 1
     assert "No such file" in capsys.readouterr().err
@@ -187,7 +187,7 @@ def test_refuses_arguments(tmp_path, capsys):
             main(["--client=0", f"--file={tmp_path}/log.csv", wrong])
 
 
-def test_runs_alone_without_anything_installed(tmp_path):
+def test_runs_as_a_single_file_without_packages(tmp_path):
     copy = tmp_path / "record.py"
     copy.write_bytes((ROOT / "traces" / "record.py").read_bytes())
     recorder = subprocess.Popen(

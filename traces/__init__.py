@@ -1,20 +1,21 @@
-"""Traces: which clients take part in which round, and how much of their work they finish."""
+"""Traces: which clients participate in which round, and how much of their work they complete."""
 
 from collections.abc import Callable
 
 from traces.base import RoundAvailability, Trace, finished_steps
-from traces.compose import Combined, Lost
+from traces.compose import Combined
 from traces.membership import Membership, parse_rounds
 from traces.patterns.bernoulli import Always, Bernoulli
 from traces.patterns.daily import Diurnal, Sine
+from traces.patterns.lost import Lost
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
 from traces.patterns.pools import Pools
 from traces.patterns.sleep import Sleep
-from traces.recorded.clock import Recorded
+from traces.recorded.device_log import Recorded
 from traces.recorded.fedscale import Phones
 from traces.recorded.flash import Flash
-from traces.recorded.table import Table
+from traces.recorded.round_table import RoundTable
 
 # Name -> factory. A factory takes (num_clients, seed); its keyword-only parameters are the user's options.
 TRACES: dict[str, Callable[..., Trace]] = {
@@ -32,7 +33,7 @@ TRACES: dict[str, Callable[..., Trace]] = {
     "phones": Phones,
     "recorded": Recorded,
     "flash": Flash,
-    "table": Table,
+    "table": RoundTable,
 }
 
 __all__ = [

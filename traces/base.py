@@ -1,4 +1,4 @@
-"""What a trace is: who is there in a round, who is online, and how much of the work each one finishes."""
+"""What a trace is: the members of each round, which of them are online, and how much work they complete."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -13,12 +13,12 @@ class RoundAvailability(NamedTuple):
     Attributes
     ----------
     member : (N,) bool
-        Part of the federation in this round: arrived and not departed.
+        Part of the federation in this round: has arrived and not departed.
     online : (N,) bool
         Visible to the server at the start of the round. Only members are online.
     completion : (N,) float32
-        Finished share of the E local steps, 0..1. It is 0 where a client is not online; 0 where it is online
-        means that the client dropped in mid-round.
+        Finished fraction of the E local steps, 0..1. It is 0 for clients that are not online; 0 for an online
+        client means that it drops out mid-round.
     """
 
     member: NDArray[np.bool_]
@@ -29,8 +29,8 @@ class RoundAvailability(NamedTuple):
 class Trace(ABC):
     """A pure function from the round to the availability of all clients.
 
-    Asking for rounds in any order, or for one round twice, gives the same answers. The arrays that a trace
-    returns belong to the caller.
+    The result depends on the round alone, not on the order of calls. The returned arrays belong to the
+    caller, who may modify them.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Trace(ABC):
         Returns
         -------
         RoundAvailability
-            Three arrays of N entries.
+            Three arrays of shape (N,).
 
         Raises
         ------
@@ -61,10 +61,9 @@ class Trace(ABC):
         """
 
     def lost(self, t: int) -> NDArray[np.bool_]:
-        """Return whose reply of round t gets lost after the work is done; nobody's, as a rule.
+        """Return which clients' replies of round t are lost after the work is done; by default none.
 
-        The server cannot tell a client whose reply is lost from one that was away; the client knows no better
-        than that it has done its work.
+        To the server, a client whose reply is lost looks like an inactive one. The client does not notice.
 
         Parameters
         ----------
@@ -74,7 +73,7 @@ class Trace(ABC):
         Returns
         -------
         (N,) bool
-            It says nothing about clients that have no reply to lose.
+            Without meaning for clients that send no reply.
 
         Raises
         ------
@@ -85,7 +84,7 @@ class Trace(ABC):
         return np.zeros(self.num_clients, np.bool_)
 
     def seconds(self, t: int) -> float | None:
-        """Return the virtual seconds that have passed when round t ends; None where rounds have no duration.
+        """Return the virtual seconds that have passed when round t ends; None if rounds have no duration.
 
         Parameters
         ----------
@@ -101,51 +100,54 @@ class Trace(ABC):
         return None
 
 
-def all_or_nothing(online: NDArray[np.bool_]) -> RoundAvailability:
-    """Return the availability where all are members and who is online, shape (N,), finishes all its work."""
+def complete_if_online(online: NDArray[np.bool_]) -> RoundAvailability:
+    """Return an availability in which all are members and those online, shape (N,), complete."""
     return RoundAvailability(np.ones(len(online), np.bool_), online, online.astype(np.float32))
 
 
 def check_round(t: int) -> None:
-    """Raise ValueError unless t is a round, that is, at least 1."""
+    """Raise ValueError unless t is a round, counted from 1."""
     if t < 1:
         raise ValueError(f"trace: round {t} does not exist, rounds are counted from 1")
 
 
-# float32 holds 0.7 as 0.69999999, so 0.7 of 10 steps would be floored to 6. The guard, in steps, covers that
-# error (at most 3e-8 * E) up to E = 3000 and is far below one step.
+# In float32, 0.7 is 0.69999999, so that 0.7 of 10 steps would be floored to 6. The guard, in steps, covers
+# this error (at most 3e-8 * E) up to E = 3000 and is far below one step.
 _GUARD = 1e-4
 
 
 def finished_steps(completion: ArrayLike, planned: ArrayLike) -> NDArray[np.intp]:
-    """Turn finished shares into whole finished steps.
+    """Convert completions into whole numbers of finished steps.
 
-    A completion above 0 says that the client finished something, so it counts at least one step even where
-    the share is less than one step; 0 steps are left to those that dropped in mid-round or were offline.
+    A client with a completion above 0 has finished at least one step, even if its completion amounts to
+    less; 0 steps are left to clients that drop out mid-round or are offline.
 
     Parameters
     ----------
     completion : array_like of float
-        Finished shares, 0..1.
+        Finished fractions of the planned steps, 0..1.
     planned : int or array_like of int
-        Planned steps E, of a shape that broadcasts against `completion`.
+        Planned steps E; the shape must broadcast against that of `completion`.
 
     Returns
     -------
     ndarray of intp
-        0 where `completion` is 0, else ``max(1, floor(completion * E))``, never above E.
+        0 where `completion` is 0, otherwise ``max(1, floor(completion * E))``, at most E.
 
     Raises
     ------
     ValueError
-        If a completion lies outside 0..1 or a planned number of steps is negative.
+        If a completion is outside 0..1 or a number of planned steps is negative.
     """
-    share = np.asarray(completion, dtype=np.float64)
+    fraction = np.asarray(completion, dtype=np.float64)
     limit = np.asarray(planned, dtype=np.intp)
-    if not np.all((share >= 0) & (share <= 1)):
-        raise ValueError("finished_steps: a completion lies outside 0..1, give shares of the planned steps")
+    if not np.all((fraction >= 0) & (fraction <= 1)):
+        worst = fraction[~((fraction >= 0) & (fraction <= 1))].flat[0]
+        raise ValueError(
+            f"finished_steps: completion {worst:g} is outside 0..1, give fractions of the planned steps"
+        )
     if np.any(limit < 0):
-        raise ValueError("finished_steps: a planned number of steps is negative, give 0 or more")
-    whole = np.floor(share * limit + _GUARD).astype(np.intp)
-    at_least_one = np.maximum(whole, share > 0)
+        raise ValueError(f"finished_steps: {limit.min()} planned steps are negative, give 0 or more")
+    whole = np.floor(fraction * limit + _GUARD).astype(np.intp)
+    at_least_one = np.maximum(whole, fraction > 0)
     return np.asarray(np.minimum(at_least_one, limit), dtype=np.intp)

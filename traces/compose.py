@@ -1,35 +1,37 @@
-"""Several traces at once, and replies that get lost."""
+"""Several traces combined into one."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, Trace, all_or_nothing, check_round
-from traces.seeded import SeededTrace, check_probability
+from traces.base import RoundAvailability, Trace
 
 
 class Combined(Trace):
-    """All of several traces hold at once: `diurnal:period=100+pools:first=5+lost:p=0.05`.
+    """Several traces that hold at once, as in `diurnal:period=100+pools:first=5+lost:p=0.05`.
 
-    A client is a member, or online, where it is so in every trace; it finishes the product of its completions
-    (each trace leaves it a share of what the others leave); its reply is lost where one of them loses it.
+    A client is a member if it is one in every trace, and online if it is online in every trace. Its
+    completions are multiplied: each trace leaves it a fraction of what the others leave. Its reply is lost if
+    one of the traces loses it.
 
     Parameters
     ----------
     *traces : Trace
-        At least one, all of as many clients.
+        One or more, all with the same number of clients.
 
     Raises
     ------
     ValueError
-        If there is no trace, the numbers of clients differ, or two traces are of one kind: made from one
-        seed, they would draw the same.
+        If there is no trace, if the numbers of clients differ, or if two traces are of the same kind, whose
+        draws would be identical.
     """
 
     def __init__(self, *traces: Trace) -> None:
         if len({trace.num_clients for trace in traces}) != 1:
-            raise ValueError("trace: give one or more traces of the same number of clients to combine")
-        if len({type(trace) for trace in traces}) < len(traces):
-            raise ValueError("trace: a kind of trace occurs twice in a combination, name each once")
+            raise ValueError("trace: combine one or more traces, all with the same number of clients")
+        kinds = [type(trace).__name__ for trace in traces]
+        for kind in kinds:
+            if kinds.count(kind) > 1:
+                raise ValueError(f"trace: {kind} occurs twice in a combination, use each kind of trace once")
         self.num_clients = traces[0].num_clients
         self._traces = traces
 
@@ -37,50 +39,17 @@ class Combined(Trace):
         """Return the availability in round t (see `Trace.round`)."""
         member, online, completion = self._traces[0].round(t)
         for trace in self._traces[1:]:
-            more = trace.round(t)
-            member &= more.member
-            online &= more.online
-            completion *= more.completion
+            other = trace.round(t)
+            member &= other.member
+            online &= other.online
+            completion *= other.completion
         return RoundAvailability(member, online, completion)
 
     def lost(self, t: int) -> NDArray[np.bool_]:
-        """Return whose reply gets lost in at least one of the traces (see `Trace.lost`)."""
+        """Return which replies are lost in at least one of the traces (see `Trace.lost`)."""
         return np.asarray(np.any([trace.lost(t) for trace in self._traces], axis=0))
 
     def seconds(self, t: int) -> float | None:
-        """Return the virtual seconds at the end of round t by the slowest clock (see `Trace.seconds`)."""
+        """Return the virtual seconds at the end of round t on the slowest clock (see `Trace.seconds`)."""
         clocks = [trace.seconds(t) for trace in self._traces]
         return max((seconds for seconds in clocks if seconds is not None), default=None)
-
-
-class Lost(SeededTrace):
-    """Everybody is online and finishes, but each reply gets lost with probability p; meant for `...+lost:p=`.
-
-    Parameters
-    ----------
-    num_clients : int
-        N.
-    seed : int
-        Seed of all draws.
-    p : float
-        Probability of losing a reply, 0..1, independently for each client and round.
-
-    Raises
-    ------
-    ValueError
-        If p lies outside 0..1.
-    """
-
-    def __init__(self, num_clients: int, seed: int, *, p: float = 0.05) -> None:
-        super().__init__(num_clients, seed)
-        self.p = check_probability("lost", "p", p)
-
-    def round(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
-        return all_or_nothing(np.ones(self.num_clients, np.bool_))
-
-    def lost(self, t: int) -> NDArray[np.bool_]:
-        """Return whose reply gets lost in round t (see `Trace.lost`)."""
-        check_round(t)
-        return self.rng("lost", t).random(self.num_clients, np.float32) < np.float32(self.p)

@@ -14,21 +14,21 @@ _NEVER = np.iinfo(np.int64).max
 class Membership(Trace):
     """A trace in which clients join and leave the federation.
 
-    A client that is not a member in a round is not online and finishes nothing in it.
+    A client that is not a member in a round is not online in it and completes nothing.
 
     Parameters
     ----------
     trace : Trace
         The availability of the clients while they are members.
     arrivals : mapping of int to int
-        Client -> first round in which it takes part. Clients that are not named are there from round 1.
+        Client -> first round in which it is a member. Clients that are not listed are members from round 1.
     departures : mapping of int to int
-        Client -> first round in which it takes part no more. Clients that are not named stay.
+        Client -> first round in which it is no longer a member. Clients that are not listed stay.
 
     Raises
     ------
     ValueError
-        If a client does not exist, a round is below 1, or a client departs no later than it arrives.
+        If a client does not exist, a round is below 1, or a client departs before or when it arrives.
     """
 
     def __init__(self, trace: Trace, arrivals: Mapping[int, int], departures: Mapping[int, int]) -> None:
@@ -45,25 +45,25 @@ class Membership(Trace):
                     last = self.num_clients - 1
                     raise ValueError(f"{kind}: client {client} does not exist, give clients from 0 to {last}")
                 if t < 1:
-                    raise ValueError(f"{kind}: client {client} has round {t}, give a round from 1 on")
+                    raise ValueError(f"{kind}: client {client} has round {t}, give 1 or more")
                 per_client[client] = min(t, _NEVER)  # a round beyond int64 never comes
         for client, t in departures.items():
             arrival = arrivals.get(client, 1)
             if t <= arrival:
                 raise ValueError(
                     f"departures: client {client} departs in round {t} but arrives in round {arrival}, "
-                    "give a departure after the arrival"
+                    "let it depart after it arrives"
                 )
 
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
-        there = self._trace.round(t)
-        member = there.member & (self._arrival <= t) & (t < self._departure)
-        return RoundAvailability(member, there.online & member, there.completion * member)
+        availability = self._trace.round(t)
+        member = availability.member & (self._arrival <= t) & (t < self._departure)
+        return RoundAvailability(member, availability.online & member, availability.completion * member)
 
     def lost(self, t: int) -> NDArray[np.bool_]:
-        """Return whose reply gets lost (see `Trace.lost`)."""
+        """Return which replies are lost (see `Trace.lost`)."""
         return self._trace.lost(t)
 
     def seconds(self, t: int) -> float | None:
@@ -71,8 +71,8 @@ class Membership(Trace):
         return self._trace.seconds(t)
 
 
-# Nine digits hold any id or round in use; the limit on the number of clients keeps a slip in a range from
-# filling the memory.
+# Nine digits hold any client or round in use. The limit on the number of clients keeps a typo in a range
+# from filling the memory.
 _PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?=([0-9]{1,9})")
 _MAX_CLIENTS = 1_000_000
 
@@ -84,18 +84,18 @@ def parse_rounds(text: str) -> dict[int, int]:
     ----------
     text : str
         Comma-separated parts ``client=round`` or ``first-last=round`` (both ends included). Spaces around
-        parts are allowed. Empty text names no client.
+        parts are allowed. An empty text is an empty mapping.
 
     Returns
     -------
     dict of int to int
-        Client -> round, as `Membership` takes them; it is `Membership` that knows which values make sense.
+        Client -> round, as expected by `Membership`, which also checks the values.
 
     Raises
     ------
     ValueError
-        If a part cannot be read, a range runs backwards, or a client is named twice. The message says which
-        part it is, counted from 1.
+        If a part cannot be parsed, a range runs backwards, or a client occurs twice. The message gives the
+        number of the part, counted from 1.
     """
     rounds: dict[int, int] = {}
     for number, raw in enumerate(text.split(",") if text.strip() else [], start=1):
@@ -108,9 +108,9 @@ def parse_rounds(text: str) -> dict[int, int]:
         first, t = int(match[1]), int(match[3])
         last = first if match[2] is None else int(match[2])
         if last < first:
-            raise ValueError(f"{where} runs backwards, write the smaller client first")
+            raise ValueError(f"{where} runs backwards, write the smaller number first")
         if len(rounds) + last - first + 1 > _MAX_CLIENTS:
-            raise ValueError(f"{where} makes it more than {_MAX_CLIENTS} clients, name fewer")
+            raise ValueError(f"{where} brings the list to more than {_MAX_CLIENTS} clients, name fewer")
         for client in range(first, last + 1):
             if client in rounds:
                 raise ValueError(f"{where} names client {client} a second time, name each client once")

@@ -1,4 +1,4 @@
-"""Where the randomness of generated traces comes from."""
+"""The base class of traces with a seed, and checks of their options."""
 
 import numpy as np
 
@@ -6,10 +6,10 @@ from traces.base import Trace
 
 
 class SeededTrace(Trace):
-    """A trace whose draws depend on nothing but the seed, the purpose of the draw and the round.
+    """A trace whose draws depend only on the seed, the purpose of the draw and the round.
 
-    A client's draws do not depend on how many clients come after it, so a larger N leaves the first clients
-    as they were.
+    A client's draws do not depend on how many clients come after it: a larger N leaves the first clients
+    unchanged.
 
     Parameters
     ----------
@@ -33,18 +33,24 @@ class SeededTrace(Trace):
         self.seed = seed
 
     def rng(self, purpose: str, t: int) -> np.random.Generator:
-        """Return a fresh generator for one purpose in one round (round 0: drawn once, before all rounds)."""
+        """Return a new generator for one purpose in round t; t = 0 for draws made once for all rounds."""
         return np.random.default_rng([self.seed, *f"trace-{purpose}".encode(), t])
 
 
 def check_probability(trace: str, option: str, value: float) -> float:
-    """Return the value of a trace's option; ValueError unless it is a probability."""
+    """Return the value of a trace's option; raise ValueError unless it is a probability."""
     if not 0 <= value <= 1:
         raise ValueError(f"trace {trace}: {option} is {value}, give a probability from 0 to 1")
     return value
 
 
-def check_at_least(trace: str, option: str, value: float, least: float) -> None:
-    """Raise ValueError if a trace's option is below its least value."""
-    if not value >= least:
-        raise ValueError(f"trace {trace}: {option} is {value}, give {least} or more")
+def check_at_least(trace: str, option: str, value: float, minimum: float) -> None:
+    """Raise ValueError if a trace's option is below its minimum."""
+    if not value >= minimum:
+        raise ValueError(f"trace {trace}: {option} is {value}, give {minimum} or more")
+
+
+def check_positive(trace: str, option: str, value: float) -> None:
+    """Raise ValueError unless a trace's option is positive."""
+    if not value > 0:
+        raise ValueError(f"trace {trace}: {option} is {value}, give a positive number")

@@ -1,1 +1,1 @@
-"""Readers of data files from anywhere: memory is bounded by the file's size, and nothing is unpickled."""
+"""Readers of untrusted data files: memory is bounded by the size of the file, and nothing is unpickled."""

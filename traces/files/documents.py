@@ -1,14 +1,14 @@
-"""Whole files of data: JSON, and pickles of plain data, read without running anything that they say."""
+"""Whole files of data: JSON, and pickles of plain data, parsed without executing anything in them."""
 
 import json
 import math
 import pickletools
 from typing import Any, NoReturn
 
-from traces.files.rows import open_data, parse_int
+from traces.files.lines import open_data, parse_int
 
-_LARGEST = 512 * 2**20  # bytes; a parsed file takes about ten times its size in memory
-_DEEPEST = 20
+_MAX_BYTES = 512 * 2**20  # a parsed file takes about ten times its size in memory
+_MAX_DEPTH = 20
 
 _MARK = object()
 _NUMBERS = {"BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"}
@@ -26,13 +26,13 @@ _PUT = {"PUT", "BINPUT", "LONG_BINPUT"}
 _GET = {"GET", "BINGET", "LONG_BINGET"}
 
 
-def read_document(where: str, path: str) -> Any:
-    """Read a JSON file, or a pickle of plain data, recognised by its content.
+def read_document(reader: str, path: str) -> Any:
+    """Read a JSON file or a pickle of plain data, whichever the content is.
 
     Parameters
     ----------
-    where : str
-        What reads the file, for messages.
+    reader : str
+        Name of the reader for messages, such as ``trace table``.
     path : str
         The file.
 
@@ -44,14 +44,14 @@ def read_document(where: str, path: str) -> Any:
     Raises
     ------
     ValueError
-        If the file cannot be read, is larger than 512 MiB, is neither JSON nor such a pickle, or nested
+        If the file cannot be read, is larger than 512 MiB, is neither JSON nor such a pickle, or is nested
         deeper than 20 levels; the message names the file and the line or byte.
     """
-    place = f"{where}: {path}"
-    with open_data(where, path) as file:
-        content = file.read(_LARGEST + 1)
-    if len(content) > _LARGEST:
-        raise ValueError(f"{place}: larger than {_LARGEST // 2**20} MiB, cut it into parts")
+    place = f"{reader}: {path}"
+    with open_data(reader, path) as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise ValueError(f"{place}: larger than {_MAX_BYTES // 2**20} MiB, split it into parts")
     is_json = content.lstrip()[:1] in (b"{", b"[") or content.startswith(b"\xef\xbb\xbf")
     value = _json(place, content) if is_json else plain_pickle(place, content)
     _check_depth(place, value)
@@ -68,17 +68,17 @@ def _json(place: str, content: bytes) -> Any:
         line = content.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{place}, line {line}: not UTF-8 text") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{place}, line {error.lineno}: not JSON at character {error.colno}") from None
+        raise ValueError(f"{place}, line {error.lineno}: invalid JSON at character {error.colno}") from None
     except RecursionError:
-        raise ValueError(f"{place}: nested deeper than {_DEEPEST} levels") from None
+        raise ValueError(f"{place}: nested deeper than {_MAX_DEPTH} levels") from None
 
 
 def plain_pickle(place: str, content: bytes) -> Any:
-    """Read a pickle that holds dicts, lists, tuples (as lists), strings and numbers, and nothing else.
+    """Parse a pickle that contains only dicts, lists, tuples (as lists), strings, numbers and constants.
 
-    The operations are looked at one by one; none that names, makes or calls an object of any other kind is
-    known here, so nothing in the file is ever run. Strings may occur several times, containers once only: a
-    small file cannot describe something huge or endless.
+    The operations of the pickle are interpreted here, one by one. Those that import, create or call any other
+    object are not implemented, so that nothing in the file is executed. Strings may occur several times,
+    containers only once: a small file cannot describe something huge or cyclic.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def plain_pickle(place: str, content: bytes) -> Any:
     Raises
     ------
     ValueError
-        If it is no such pickle; the message says at which byte.
+        If it is not such a pickle; the message gives the byte.
     """
     stack: list[Any] = []
     memo: dict[int, Any] = {}
@@ -103,21 +103,21 @@ def plain_pickle(place: str, content: bytes) -> Any:
                 return value
             _step(operation.name, argument, stack, memo)
     except _RefusedError as error:
-        raise ValueError(f"{place}, byte {position}: {error}, only plain data are read") from None
+        raise ValueError(f"{place}, byte {position}: {error}, only plain data can be read") from None
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeError):
         raise ValueError(f"{place}: neither JSON nor a pickle of plain data (byte {position})") from None
-    raise ValueError(f"{place}: the pickle is not complete")
+    raise ValueError(f"{place}: the pickle is incomplete")
 
 
 class _RefusedError(Exception):
-    """The pickle holds something that is not read."""
+    """The pickle contains something other than plain data."""
 
 
 def _step(name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> None:
-    """Do one operation of a pickle."""
+    """Interpret one operation of a pickle."""
     if name in _NUMBERS or name in _STRINGS:
         if isinstance(argument, int) and argument.bit_length() > 64:
-            raise _RefusedError("a number of more than 64 bits")
+            raise _RefusedError("contains a number of more than 64 bits")
         stack.append(argument)
     elif name in _CONSTANTS:
         stack.append(_CONSTANTS[name])
@@ -150,14 +150,14 @@ def _step(name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> N
         memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
     elif name in _GET:
         if isinstance(memo[argument], list | dict):
-            raise _RefusedError("a list or dict occurs in several places")
+            raise _RefusedError("contains a list or dict in several places")
         stack.append(memo[argument])
     elif name not in ("PROTO", "FRAME"):
-        raise _RefusedError(f"the operation {name}")
+        raise _RefusedError(f"contains the operation {name}")
 
 
 def _since_mark(stack: list[Any]) -> list[Any]:
-    """Take what lies above the last mark, and the mark, off the stack."""
+    """Remove the last mark and everything above it from the stack; return the items."""
     mark = len(stack) - 1
     while stack[mark] is not _MARK:
         mark -= 1
@@ -183,7 +183,7 @@ def _pairs(value: Any, items: list[Any]) -> dict[Any, Any]:
 
 def _check_depth(place: str, value: Any) -> None:
     level = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         level = [
             item
             for container in level
@@ -193,13 +193,13 @@ def _check_depth(place: str, value: Any) -> None:
         ]
         if not level:
             return
-    raise ValueError(f"{place}: nested deeper than {_DEEPEST} levels")
+    raise ValueError(f"{place}: nested deeper than {_MAX_DEPTH} levels")
 
 
 def number(place: str, name: str, value: Any) -> float:
-    """Return a value of a document that must be a finite number; ValueError if it is none."""
+    """Return a value of a document that must be a finite number; otherwise raise ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
         raise ValueError(f"{place}: {name} is {str(value)[:40]!r}, give a number")
     if math.isnan(value):
-        raise ValueError(f"{place}: {name} is not a number")
+        raise ValueError(f"{place}: {name} is NaN, give a number")
     return float(value)

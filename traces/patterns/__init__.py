@@ -1,1 +1,1 @@
-"""Traces that are generated: the participation patterns of the papers."""
+"""Generated traces: the participation patterns of the papers."""

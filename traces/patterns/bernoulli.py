@@ -1,13 +1,13 @@
-"""Generated traces in which a client is either offline or finishes all its work."""
+"""Clients that are always online, or online independently with equal probability."""
 
 import numpy as np
 
-from traces.base import RoundAvailability, all_or_nothing, check_round
+from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.seeded import SeededTrace, check_probability
 
 
 class Always(SeededTrace):
-    """Every client is online in every round and finishes all its steps.
+    """Every client is online in every round and completes all its steps.
 
     Parameters
     ----------
@@ -20,13 +20,13 @@ class Always(SeededTrace):
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
-        return all_or_nothing(np.ones(self.num_clients, np.bool_))
+        return complete_if_online(np.ones(self.num_clients, np.bool_))
 
 
 class Bernoulli(SeededTrace):
     """Every client is online with probability p, independently in every round.
 
-    Who is online finishes all its steps.
+    Online clients complete all their steps.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Bernoulli(SeededTrace):
     Raises
     ------
     ValueError
-        If p lies outside 0..1.
+        If p is outside 0..1.
     """
 
     def __init__(self, num_clients: int, seed: int, *, p: float = 0.5) -> None:
@@ -50,4 +50,4 @@ class Bernoulli(SeededTrace):
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
-        return all_or_nothing(self.rng("bernoulli", t).random(self.num_clients) < self.p)
+        return complete_if_online(self.rng("bernoulli", t).random(self.num_clients) < self.p)

@@ -4,17 +4,17 @@ import math
 
 import numpy as np
 
-from traces.base import RoundAvailability, all_or_nothing, check_round
-from traces.seeded import SeededTrace, check_at_least, check_probability
+from traces.base import RoundAvailability, check_round, complete_if_online
+from traces.seeded import SeededTrace, check_at_least, check_positive, check_probability
 
 
 class Diurnal(SeededTrace):
-    """Two shifts: the first groups of clients are online for E rounds, then all others for E, and so on.
+    """Two alternating shifts: the first groups of clients are online for E rounds, then all others for E.
 
     Yan et al., "FedLaAvg", 6.1.3: the clients that hold digits 0..D-1 are online in the first shift. A trace
-    knows no labels: it cuts the clients into `of` equal groups by index, as the authors' program does, and
-    the first `groups` of them work in the first shift. With ten groups, `groups` is the paper's D if the
-    clients are ordered by label (partition `label:order=sorted`). Who is online finishes all its steps.
+    does not see labels: as in the authors' code, the clients are divided into `of` equal groups by index, and
+    the first `groups` of these form the first shift. With ten groups, `groups` is the paper's D if the
+    clients are ordered by label (partition `label:order=sorted`). Online clients complete all their steps.
 
     Parameters
     ----------
@@ -23,19 +23,19 @@ class Diurnal(SeededTrace):
     seed : int
         Not used: nothing is drawn.
     period : int
-        E, rounds of a shift.
+        E, the length of a shift in rounds.
     groups : int
-        D, groups of the first shift, 1..of.
+        D, the number of groups in the first shift, 1..of.
     of : int
         Number of groups; client k belongs to group floor(k of / N).
     rest_period : int
-        Rounds of the second shift; 0: as long as the first. Different lengths are t_1 and t_2 of the paper's
-        Example 1.
+        Length of the second shift in rounds; 0: the same as the first. Different lengths are t_1 and t_2 of
+        the paper's Example 1.
 
     Raises
     ------
     ValueError
-        If a period is below 1 or `groups` lies outside 1..of.
+        If a period is below 1 or `groups` is outside 1..of.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Diurnal(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         first, second = self._shifts
-        return all_or_nothing(self.first_shift == ((t - 1) % (first + second) < first))
+        return complete_if_online(self.first_shift == ((t - 1) % (first + second) < first))
 
 
 class Sine(SeededTrace):
-    """Every client is online with a probability that goes up and down: mean + amplitude sin(2 pi (t-1) / T).
+    """Every client is online with a probability that oscillates: mean + amplitude sin(2 pi (t-1) / T).
 
-    All clients are in phase and draw independently; who is online finishes all its steps. FLGo's mode `SLN`
-    has T = 24, mean 0.5 and amplitude 0.4, times a probability for each client: add `+levels` for that.
+    All clients are in phase and drawn independently; online clients complete all their steps. FLGo's mode
+    `SLN` has T = 24, mean 0.5 and amplitude 0.4, times a probability per client: combine it with `+levels`.
 
     Parameters
     ----------
@@ -77,9 +77,9 @@ class Sine(SeededTrace):
     seed : int
         Seed of all draws.
     period : float
-        T in rounds, above 0.
+        T in rounds, positive.
     mean, amplitude : float
-        Of the probability, which must stay within 0..1.
+        Mean and amplitude of the probability, which must stay within 0..1.
 
     Raises
     ------
@@ -91,8 +91,7 @@ class Sine(SeededTrace):
         self, num_clients: int, seed: int, *, period: float = 24.0, mean: float = 0.5, amplitude: float = 0.4
     ) -> None:
         super().__init__(num_clients, seed)
-        if not period > 0:
-            raise ValueError(f"trace sine: period is {period}, give a positive number of rounds")
+        check_positive("sine", "period", period)
         check_probability("sine", "mean - amplitude", mean - abs(amplitude))
         check_probability("sine", "mean + amplitude", mean + abs(amplitude))
         self.period, self.mean, self.amplitude = period, mean, amplitude
@@ -101,4 +100,4 @@ class Sine(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         p = self.mean + self.amplitude * math.sin(2 * math.pi * (((t - 1) / self.period) % 1))
-        return all_or_nothing(self.rng("sine", t).random(self.num_clients) < p)
+        return complete_if_online(self.rng("sine", t).random(self.num_clients) < p)

@@ -1,23 +1,23 @@
-"""The three dropout patterns of Sun et al., "MimiC", IEEE TMC 2024, section 7.1, and of its authors' code."""
+"""The three dropout patterns of Sun et al., "MimiC", IEEE TMC 2024, section 7.1, and of the authors' code."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, all_or_nothing, check_round
+from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.seeded import SeededTrace, check_at_least, check_probability
 
 _LEVELS = 5
 _SCALE = 3.0  # of the half-normal periods in the authors' code
-_LEAST = 2  # clients that are online in every round of the authors' code
+_MINIMUM = 2  # clients online in every round of the authors' code
 
 
 class RoundRobin(SeededTrace):
-    """Client i is online every tau_i rounds: absences are bounded (MimiC 7.1, scenario 1).
+    """Client i is online once every tau_i rounds: absences are bounded (MimiC 7.1, scenario 1).
 
-    `paper`: tau_i is uniform on 0..tau_max (0, like 1, is always online), and so is the client's place in its
-    cycle, so that the clients take turns. `half-normal`, the authors' program: tau_i = min(round(3 abs(z)),
-    tau_max) with z standard normal, all cycles begin with everybody in round 1, and fewer than two online
-    clients are replaced by two drawn at random.
+    `paper`: tau_i is uniform on 0..tau_max (0, like 1, means always online), and the phase of each client's
+    cycle is uniform as well, so that clients take turns. `half-normal`, the authors' code: tau_i =
+    min(round(3 abs(z)), tau_max) with z standard normal, all cycles start in round 1 with all clients online,
+    and if fewer than two clients are online, two drawn at random replace them.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class RoundRobin(SeededTrace):
     seed : int
         Seed of all draws.
     tau_max : int
-        Longest cycle in rounds, at least 1; no client is away for tau_max rounds in a row. The paper has
+        Longest cycle in rounds, at least 1; no client is offline for tau_max rounds in a row. The paper uses
         20, 50 and 100.
     variant : str
         `paper` or `half-normal`.
@@ -61,16 +61,16 @@ class RoundRobin(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         if self._phase is not None:
-            return all_or_nothing((t - 1) % self.tau == self._phase)
-        return all_or_nothing(_at_least_two((t - 1) % self.tau == 0, self.rng("round-robin-two", t)))
+            return complete_if_online((t - 1) % self.tau == self._phase)
+        return complete_if_online(_at_least_two((t - 1) % self.tau == 0, self.rng("round-robin-two", t)))
 
 
 class Levels(SeededTrace):
     """Five static probabilities of being online: client i has lowest + (i mod 5) (1 - lowest) / 4.
 
-    MimiC 7.1, scenario 2, gives all clients one probability (that is `bernoulli`); the five levels, up to 1,
-    are those of the authors' program (`static`). As there, fewer than two online clients are replaced by two
-    drawn at random.
+    MimiC 7.1, scenario 2, has one probability for all clients (`bernoulli`); the five levels, up to 1, are
+    those of the authors' code (`static`). As there, if fewer than two clients are online, two drawn at random
+    replace them.
 
     Parameters
     ----------
@@ -79,12 +79,12 @@ class Levels(SeededTrace):
     seed : int
         Seed of all draws.
     lowest : float
-        Probability of the clients 0, 5, 10, ...
+        Probability of clients 0, 5, 10, ...
 
     Raises
     ------
     ValueError
-        If `lowest` lies outside 0..1.
+        If `lowest` is outside 0..1.
     """
 
     def __init__(self, num_clients: int, seed: int, *, lowest: float = 0.1) -> None:
@@ -97,14 +97,14 @@ class Levels(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         online = self.rng("levels", t).random(self.num_clients, np.float32) < self.p
-        return all_or_nothing(_at_least_two(online, self.rng("levels-two", t)))
+        return complete_if_online(_at_least_two(online, self.rng("levels-two", t)))
 
 
 class TimeVarying(SeededTrace):
-    """A fixed number of clients, drawn anew each round with random weights (MimiC 7.1, scenario 3).
+    """A fixed number of clients, drawn each round with random weights (MimiC 7.1, scenario 3).
 
-    In each round every client draws a weight a_i uniform on [1, 10]; P N clients are then drawn one after the
-    other, without replacement, with probabilities proportional to the weights.
+    In each round every client draws a weight a_i uniformly from [1, 10]; then P N clients are drawn without
+    replacement, one after the other, with probabilities proportional to the weights.
 
     Parameters
     ----------
@@ -113,12 +113,12 @@ class TimeVarying(SeededTrace):
     seed : int
         Seed of all draws.
     share : float
-        P. The number of online clients is P N rounded down, but at least 1.
+        P; the number of online clients is P N rounded down, at least 1.
 
     Raises
     ------
     ValueError
-        If `share` lies outside 0..1.
+        If `share` is outside 0..1.
     """
 
     def __init__(self, num_clients: int, seed: int, *, share: float = 0.5) -> None:
@@ -133,20 +133,20 @@ class TimeVarying(SeededTrace):
         weights = rng.random(self.num_clients, np.float32)
         weights *= 9
         weights += 1
-        # The first clocks to ring, with rates a_i, are such a draw (Efraimidis and Spirakis, 2006).
-        clocks = rng.standard_exponential(self.num_clients, np.float32)
-        clocks /= weights
-        last = np.partition(clocks, self.count - 1)[self.count - 1]
-        online = clocks <= last
-        surplus = np.count_nonzero(online) - self.count  # clocks that ring at the same time as the last one
-        online[np.flatnonzero(clocks == last)[:surplus]] = False
-        return all_or_nothing(online)
+        # The smallest of exponential variables with rates a_i are such a sample (Efraimidis, Spirakis 2006).
+        keys = rng.standard_exponential(self.num_clients, np.float32)
+        keys /= weights
+        largest = np.partition(keys, self.count - 1)[self.count - 1]
+        online = keys <= largest
+        surplus = np.count_nonzero(online) - self.count  # ties with the largest key
+        online[np.flatnonzero(keys == largest)[:surplus]] = False
+        return complete_if_online(online)
 
 
 def _at_least_two(online: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Return who is online; where that are fewer than two, two clients drawn at random instead."""
-    least = min(_LEAST, len(online))
-    if np.count_nonzero(online) < least:
+    """Return who is online, or two clients drawn at random if fewer than two are."""
+    minimum = min(_MINIMUM, len(online))
+    if np.count_nonzero(online) < minimum:
         online = np.zeros_like(online)
-        online[rng.choice(len(online), least, replace=False)] = True
+        online[rng.choice(len(online), minimum, replace=False)] = True
     return online

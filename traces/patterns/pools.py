@@ -1,4 +1,4 @@
-"""The participation pools of Ruan et al. (2021): devices that finish a part of their work, more or less."""
+"""The participation pools of Ruan et al. (2021): devices that complete a random fraction of their work."""
 
 import json
 import tomllib
@@ -22,7 +22,7 @@ class Pool(NamedTuple):
     mean, sd : float
         Mean and standard deviation of a round's completion, before clipping.
     floor : float
-        Smallest completion; 0 where the device may be inactive.
+        Smallest completion; 0 if the device may be inactive.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Pool(NamedTuple):
 
 
 def load_pools() -> tuple[Pool, ...]:
-    """Read the shipped table `pools.toml`, which says for every number where it comes from."""
+    """Load the table `pools.toml`, which gives the source of every number."""
     table = tomllib.loads(files("traces.patterns").joinpath("pools.toml").read_text(encoding="utf-8"))
     return tuple(Pool(**pool) for pool in table["pool"])
 
@@ -40,8 +40,8 @@ def load_pools() -> tuple[Pool, ...]:
 POOLS = load_pools()
 
 
-def measured_shares() -> NDArray[np.float32]:
-    """Return what `experiments/testbed.py` measured: the shares of E of each pool and round, shape (5, R)."""
+def measured_completions() -> NDArray[np.float32]:
+    """Return the completions that `experiments/testbed.py` measured, by pool and round, shape (5, R)."""
     table = json.loads(files("traces.patterns").joinpath("pools_measured.json").read_text(encoding="utf-8"))
     return np.array([pool["shares"] for pool in table["pool"]], np.float32) / np.float32(100)
 
@@ -49,11 +49,11 @@ def measured_shares() -> NDArray[np.float32]:
 class Pools(SeededTrace):
     """Every client draws its completion each round from one of the first pools of Ruan et al. 2021, Table 2.
 
-    Every client gets its pool once, at random with equal chances. With `source=paper` its completion is, in
-    each round, ``clip(mean + sd * z, floor, 1)`` with a standard normal z. With `source=measured` it is that
-    of a round drawn, with equal chances, from those in which we measured a worker under the pool's load: what
-    the authors did with their traces. All clients are always online; a completion of 0 (bandwidth pools only)
-    means that the client dropped in mid-round.
+    Every client is assigned to a pool once, uniformly at random. With `source=paper` its completion in a
+    round is ``clip(mean + sd * z, floor, 1)`` with z standard normal. With `source=measured` it is that of a
+    round drawn uniformly from those in which we measured a worker under the pool's load, as the authors did
+    with their traces. All clients are always online; a completion of 0 (bandwidth pools only) means that the
+    client drops out mid-round.
 
     Parameters
     ----------
@@ -62,8 +62,9 @@ class Pools(SeededTrace):
     seed : int
         Seed of all draws.
     first : int
-        Number of pools in use: the more, the more heterogeneous the devices (the paper's |T|). 1..5 add CPU
-        loads, which are never inactive; 6..8 add bandwidths, which were not measured: they count as 5 there.
+        Number of pools in use (the paper's |T|): the more pools, the more heterogeneous the devices. Pools
+        1..5 are CPU loads, which are never inactive; 6..8 are bandwidths, which were not measured: with
+        `source=measured`, 6 to 8 mean 5.
     source : str
         `paper` or `measured`.
 
@@ -75,7 +76,7 @@ class Pools(SeededTrace):
     Raises
     ------
     ValueError
-        If `first` lies outside 1..8 or the source is unknown.
+        If `first` is outside 1..8 or the source is unknown.
     """
 
     def __init__(self, num_clients: int, seed: int, *, first: int = 8, source: str = "paper") -> None:
@@ -84,27 +85,27 @@ class Pools(SeededTrace):
             raise ValueError(f"trace pools: first is {first}, give a number of pools from 1 to {len(POOLS)}")
         if source not in ("paper", "measured"):
             raise ValueError(f"trace pools: source is {source!r}, give paper or measured")
-        self._shares = measured_shares() if source == "measured" else None
-        count = first if self._shares is None else min(first, len(self._shares))
+        self._measured = measured_completions() if source == "measured" else None
+        count = first if self._measured is None else min(first, len(self._measured))
         self.pool: NDArray[np.uint8] = self.rng("pools-assignment", 0).integers(
             count, size=num_clients, dtype=np.uint8
         )
-        # Kept per client: looking them up in every round would take longer than the draw.
-        shape = np.array([pool[1:] for pool in POOLS], dtype=np.float32) / np.float32(100)
-        self._mean, self._sd, self._floor = (column[self.pool] for column in shape.T)
+        # Stored per client: looking them up in every round would take longer than the draw.
+        parameters = np.array([pool[1:] for pool in POOLS], dtype=np.float32) / np.float32(100)
+        self._mean, self._sd, self._floor = (column[self.pool] for column in parameters.T)
 
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         rng = self.rng("pools", t)
-        if self._shares is None:
+        if self._measured is None:
             completion = rng.standard_normal(self.num_clients, dtype=np.float32)
             completion *= self._sd
             completion += self._mean
             np.clip(completion, self._floor, np.float32(1), out=completion)
         else:
-            rounds = self._shares.shape[1]
+            rounds = self._measured.shape[1]
             drawn = self.pool * np.intp(rounds) + rng.integers(rounds, size=self.num_clients, dtype=np.uint8)
-            completion = self._shares.ravel()[drawn]
+            completion = self._measured.ravel()[drawn]
         everyone = np.ones(self.num_clients, np.bool_)
         return RoundAvailability(everyone, everyone.copy(), completion)

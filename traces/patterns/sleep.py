@@ -3,21 +3,20 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, all_or_nothing, check_round
-from traces.files.rows import client_index, read_rows
+from traces.base import RoundAvailability, check_round, complete_if_online
+from traces.files.lines import client_index, read_lines
 from traces.seeded import SeededTrace, check_at_least
 
 _DAY = 86400.0
 
 
 class Sleep(SeededTrace):
-    """Each client is online eight hours a day, those in which its user posts least.
+    """Each client is online for eight hours per day, those in which its user posts least.
 
-    Yan et al., "FedLaAvg", 6.1.3, for Sentiment140. The posts come from a file of `client,seconds`, of whose
-    times only the time of day counts. As in the authors' program the eight hours begin at one of the client's
-    posts, which is not counted itself; of equally quiet times it is the first of the day. Without a file
-    nothing is known of the users: every client's hours begin at a time drawn uniformly from the day.
-    Round 1 is at 0:00.
+    Yan et al., "FedLaAvg", 6.1.3, for Sentiment140. The posts come from a file of `client,seconds`, of which
+    only the time of day is used. As in the authors' code, the eight hours start at one of the client's posts,
+    which itself is not counted; among equally quiet times the first of the day is chosen. Without a file,
+    every client's hours start at a time drawn uniformly from the day. Round 1 starts at midnight.
 
     Parameters
     ----------
@@ -26,11 +25,12 @@ class Sleep(SeededTrace):
     seed : int
         Seed of all draws.
     period : int
-        Rounds of a day (the paper's E, 120).
+        Rounds per day (the paper's E, 120).
     hours : float
-        Hours online a day, above 0 and at most 24.
+        Hours online per day, above 0 and at most 24.
     file : str
-        Posts as CSV or JSON lines, see `traces.files.rows`: `client` is 0..N-1, `seconds` since any midnight.
+        Posts as CSV or JSON lines (see `traces.files.lines`): `client` is 0..N-1, `seconds` counts from any
+        midnight.
 
     Attributes
     ----------
@@ -61,16 +61,16 @@ class Sleep(SeededTrace):
         check_round(t)
         now = (t - 1) % self.period * _DAY / self.period
         today = (self.begin <= now) & (now < self.begin + self._length)
-        return all_or_nothing(today | (now + _DAY < self.begin + self._length))
+        return complete_if_online(today | (now + _DAY < self.begin + self._length))
 
 
 def quietest(posts: NDArray[np.float64], length: float) -> float:
-    """Return the post after which a stretch of `length` seconds holds the fewest other posts.
+    """Return the post that is followed by the fewest other posts within `length` seconds.
 
     Parameters
     ----------
     posts : (n,) float64
-        Seconds after midnight, at least one.
+        Times of the posts in seconds after midnight; at least one.
     length : float
         Seconds, at most a day.
     """
@@ -81,12 +81,14 @@ def quietest(posts: NDArray[np.float64], length: float) -> float:
 
 
 def _read_posts(path: str, num_clients: int) -> list[NDArray[np.float64]]:
-    """Read each client's times of day, in seconds."""
+    """Read the times of each client's posts, in seconds after midnight."""
     posts: list[list[float]] = [[] for _ in range(num_clients)]
-    for line, (client, seconds) in read_rows("trace sleep", path, ("client", "seconds"), ()):
+    for line, (client, seconds) in read_lines("trace sleep", path, ("client", "seconds"), ()):
         place = f"trace sleep: {path}, line {line}"
         posts[client_index(place, client or 0.0, num_clients)].append((seconds or 0.0) % _DAY)
     silent = next((k for k, times in enumerate(posts) if not times), None)
     if silent is not None:
-        raise ValueError(f"trace sleep: {path}: client {silent} has no posts, give every client some")
+        raise ValueError(
+            f"trace sleep: {path}: client {silent} has no posts, give at least one for every client"
+        )
     return [np.array(times) for times in posts]

@@ -1,1 +1,1 @@
-"""Traces that replay recordings: of real devices on a virtual clock, and of rounds in a table."""
+"""Recorded traces: the sessions of real devices on a virtual clock, and tables of rounds."""

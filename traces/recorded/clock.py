@@ -1,73 +1,75 @@
-"""The virtual clock: rounds of a fixed duration over recorded sessions, so that work takes time."""
+"""The virtual clock: rounds of fixed duration over recorded sessions, so that work takes time."""
 
 from abc import abstractmethod
-from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, check_round
-from traces.recorded.device_log import DeviceLog, read_device_log
-from traces.seeded import SeededTrace, check_at_least
+from traces.recorded.replay import Replay
+from traces.recorded.sessions import DeviceLog
+from traces.seeded import SeededTrace, check_at_least, check_positive
 
-_GUARD = 1e-6  # steps; covers the rounding of products such as 0.1 steps a second for 30 s
-_AROUND = 16  # rounds whose sessions are looked up at a time
-_Clients = NDArray[np.int64] | slice
+_GUARD = 1e-6  # steps; covers the rounding of products such as 0.1 steps per second times 30 s
+_WINDOW = 16  # rounds whose sessions are looked up together
 
 
 class VirtualClock(SeededTrace):
-    """Devices that work while they are online and hand in what they have finished by the deadline.
+    """Devices that work while they are online and return what they have finished by the deadline.
 
-    Round t begins at ``begin + (t - 1) round_seconds``. A client is online, and can be selected, if it is
-    online at that moment. From then on it has
+    Round t starts at ``begin + (t - 1) round_seconds``. A client that is online at that moment can be
+    selected. From then on it has
 
-    - with `stop`, the time until it leaves or the deadline comes, whichever is first;
-    - with `pause`, all the time in which it is online before the deadline: it goes on when it comes back.
+    - with `stop`, the time until it leaves or the deadline passes, whichever comes first;
+    - with `pause`, all the time it is online before the deadline: it resumes when it comes back.
 
-    The last part of that time goes into the upload, the rest into steps. So a device that leaves hands in
-    what it has finished: an upload that is interrupted goes on, and a device that stops being idle or on
-    mains can still send. Its completion is ``min(1, floor(speed (time - upload)) / E)``; 0, a drop in
-    mid-round, where not one step gets finished. Speed and upload rate are those of the session in which the
-    round begins.
+    The last part of this time goes into the upload, the rest into local steps. A device that leaves thus
+    returns what it has finished: an interrupted upload can be resumed, and a device that stops being idle or
+    charging can still send. Its completion is ``min(1, floor(speed (time - upload)) / E)``; 0, a dropout
+    mid-round, if it does not finish a single step. Speed and upload rate are those of the session in which
+    the round starts.
 
     Parameters
     ----------
     num_clients : int
         N.
     seed : int
-        Seed of the speeds that are drawn.
+        Seed of all draws: of devices, and of speeds that are not recorded.
     file : str
-        The record.
+        The recordings.
     round_seconds : float
-        Seconds from the beginning of a round to that of the next.
+        Seconds from the start of a round to the start of the next.
     deadline : float
-        Seconds after the beginning of a round by which replies must be there; 0: when the round ends.
+        Seconds after the start of a round by which replies must arrive; 0: the end of the round.
     begin : float
-        Seconds from the beginning of the record to that of round 1.
+        Seconds from the start of the earliest recording to the start of round 1.
     repeat : bool
-        Whether a device's record begins anew when it is over; else the device stays away.
+        Whether a device's recording starts over at its end; otherwise the device stays offline.
     on_interrupt : str
         `stop` or `pause`.
     partial : bool
-        Whether a finished part counts; else, as in FedScale, the client has dropped.
+        Whether incomplete work counts; otherwise, as in FedScale, the client has dropped out.
     local_steps : int
-        E, the steps that a complete client does. The environment sets it to the run's --local-steps.
+        E, the local steps of a complete client; the run's --local-steps unless given.
     speed : float
-        Steps a second where the record does not say: the median over clients. 0: a client that is there all
-        the time is ready just in time for the deadline, so that its completion is the share of time online.
+        Steps per second where the recording has none: the median over clients. 0: a client that is online
+        throughout just meets the deadline, so its completion is the fraction of time it is online.
     spread : float
-        Standard deviation of the logarithm of those speeds, which are log-normal; 0: all clients alike.
+        Standard deviation of the logarithm of these speeds, which are log-normal; 0: all clients are equal.
     cost : float
-        How many times as much work a step is as in the record (a larger model, say): every speed is divided
-        by it.
+        Work per step relative to the recording (larger for a larger model): every speed is divided by it.
     upload_bytes : float
-        Size of a reply; it takes no time where the record knows no upload rate.
+        Size of a reply; uploads take no time where the recording has no upload rate.
 
     Raises
     ------
     ValueError
         If an option is out of range or the file cannot be read.
     """
+
+    name: ClassVar[str]
+    """The trace's name, for messages."""
 
     def __init__(
         self,
@@ -88,51 +90,48 @@ class VirtualClock(SeededTrace):
         upload_bytes: float = 0.0,
     ) -> None:
         super().__init__(num_clients, seed)
-        if not round_seconds > 0:
-            raise ValueError(f"trace: round-seconds is {round_seconds:g}, give a positive number")
-        if not 0 <= deadline <= round_seconds:
-            raise ValueError(
-                f"trace: deadline is {deadline:g}, give seconds up to round-seconds ({round_seconds:g})"
-            )
-        if on_interrupt not in ("stop", "pause"):
-            raise ValueError(f"trace: on-interrupt is {on_interrupt!r}, give stop or pause")
-        if not cost > 0:
-            raise ValueError(f"trace: cost is {cost:g}, give a positive number")
-        check_at_least("on a clock", "local-steps", local_steps, 1)
-        for name, value in (
+        check_positive(self.name, "round-seconds", round_seconds)
+        check_positive(self.name, "cost", cost)
+        check_at_least(self.name, "local-steps", local_steps, 1)
+        for option, value in (
             ("begin", begin),
             ("speed", speed),
             ("spread", spread),
             ("upload-bytes", upload_bytes),
         ):
-            check_at_least("on a clock", name, value, 0)
-        self._round_seconds, self._deadline = round_seconds, deadline or round_seconds
-        self._repeat, self._pause, self._partial = repeat, on_interrupt == "pause", partial
-        self._steps = local_steps
-        log, device = self._load(file)
-        self._log, self._low, self._high = log, log.first[device], log.first[device + 1]
-        self._origin, self._cycle = log.origin[device], log.cycle[device]
-        self._begin = float(log.origin.min()) + begin
-        last = np.concatenate([[0.0], log.before + log.end - log.start])  # for devices without sessions
-        self._total = np.where(self._high > self._low, last[self._high], 0.0)  # seconds online in a cycle
-        if not speed:
-            speed = local_steps / self._deadline
-        factor = np.exp(spread * self.rng("clock-speed", 0).standard_normal(num_clients))
-        # Of each session: its client (-1: none has the device), steps a second, seconds of an upload.
-        client = np.full(log.num_devices, -1)
-        client[device] = np.arange(num_clients)
-        self._client = np.repeat(client, np.diff(log.first))
-        known = np.where(np.isnan(log.speed), (speed * factor)[self._client], log.speed)
-        self._speed = known / cost
+            check_at_least(self.name, option, value, 0)
+        if not 0 <= deadline <= round_seconds:
+            raise ValueError(
+                f"trace {self.name}: deadline is {deadline:g}, give seconds up to round-seconds "
+                f"({round_seconds:g}), or 0 for the end of the round"
+            )
+        if on_interrupt not in ("stop", "pause"):
+            raise ValueError(f"trace {self.name}: on-interrupt is {on_interrupt!r}, give stop or pause")
+        self._round_seconds, self._deadline, self._begin = round_seconds, deadline or round_seconds, begin
+        self._pause, self._partial, self._steps = on_interrupt == "pause", partial, local_steps
+        log, device = self._read_log(file)
+        self._replay = Replay(log, device, repeat, _WINDOW * round_seconds)
+        median = speed or local_steps / self._deadline
+        drawn = median * np.exp(spread * self.rng("clock-speed", 0).standard_normal(num_clients))
+        # Of each session: steps per second, and seconds that an upload takes.
+        self._speed = np.where(np.isnan(log.speed), drawn[self._replay.client], log.speed) / cost
         self._upload: NDArray[np.float64] | None = None
         if upload_bytes:
             self._upload = upload_bytes / np.where(np.isnan(log.up_rate), np.inf, log.up_rate)
-        self._together = bool(np.ptp(self._origin) == 0 == np.ptp(self._cycle))
-        self._near = lru_cache(maxsize=4)(self._look_around)
 
     @abstractmethod
-    def _load(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
-        """Return the record, and which of its devices each client is, shape (N,)."""
+    def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
+        """Return the devices' sessions, and the device that each client replays, shape (N,)."""
+
+    def _draw_devices(self, log: DeviceLog) -> NDArray[np.intp]:
+        """Draw a device for each client, no device twice, shape (N,); ValueError if there are too few."""
+        if self.num_clients > log.num_devices:
+            raise ValueError(
+                f"trace {self.name}: {self.num_clients} clients for {log.num_devices} devices, "
+                "use fewer clients or a file with more devices"
+            )
+        devices = self.rng(self.name, 0).permutation(log.num_devices)
+        return np.asarray(devices[: self.num_clients])
 
     def seconds(self, t: int) -> float | None:
         """Return the virtual seconds that have passed when round t ends (see `Trace.seconds`)."""
@@ -143,84 +142,17 @@ class VirtualClock(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         now = self._begin + (t - 1) * self._round_seconds
-        session, clock = self._running(now)
-        who = self._client[session]
-        time = np.minimum(self._log.leave[session] - clock, self._deadline)
+        session, until_leaving = self._replay.online(now)
+        clients = self._replay.client[session]
+        time = np.minimum(until_leaving, self._deadline)
         if self._pause:
-            leaving = np.flatnonzero(time < self._deadline)
-            until = self._online_until(now + self._deadline, who[leaving])
-            time[leaving] = until - self._online_until(now, who[leaving])
+            cut = np.flatnonzero(time < self._deadline)
+            time[cut] = self._replay.seconds_online(now, now + self._deadline, clients[cut])
         if self._upload is not None:
             time = np.maximum(time - self._upload[session], 0)
-        done = np.floor(self._speed[session] * time + _GUARD)
-        share = np.minimum(done / self._steps, 1)
+        steps = np.floor(self._speed[session] * time + _GUARD)
+        fraction = np.minimum(steps / self._steps, 1)
         online, completion = np.zeros(self.num_clients, np.bool_), np.zeros(self.num_clients, np.float32)
-        online[who] = True
-        completion[who] = share if self._partial else share == 1
+        online[clients] = True
+        completion[clients] = fraction if self._partial else fraction == 1
         return RoundAvailability(np.ones(self.num_clients, np.bool_), online, completion)
-
-    def _running(self, now: float) -> tuple[NDArray[np.int64], NDArray[np.float64] | float]:
-        """Return the sessions that run at a time, one of each client online, and the time of its clock.
-
-        Where all records begin and end together, all clocks show the same.
-        """
-        if self._together:
-            time = now - float(self._cycles(now, slice(1))[0] * self._cycle[0])
-            near = self._near(int(time // (_AROUND * self._round_seconds)))
-            return near[(self._log.start[near] <= time) & (time < self._log.end[near])], time
-        clock = now - self._cycles(now, slice(None)) * self._cycle
-        session = self._session(clock, slice(None))
-        online = session >= self._low
-        online[online] = clock[online] < self._log.end[session[online]]
-        return session[online], clock[online]
-
-    def _look_around(self, stretch: int) -> NDArray[np.int64]:
-        """Return the sessions of clients that touch a stretch of time: few, for some rounds in a row."""
-        begin = stretch * _AROUND * self._round_seconds
-        touch = self._log.start <= begin + _AROUND * self._round_seconds
-        touch &= (self._log.end >= begin) & (self._client >= 0)
-        return np.flatnonzero(touch)
-
-    def _cycles(self, now: float, who: _Clients) -> NDArray[np.float64]:
-        """How often the devices' records have begun anew before `now`, one entry a client."""
-        origin, cycle = self._origin[who], self._cycle[who]
-        if not self._repeat:
-            return np.zeros(len(origin))
-        return np.asarray(np.maximum(np.floor((now - origin) / cycle), 0))
-
-    def _session(self, clock: NDArray[np.float64], who: _Clients) -> NDArray[np.int64]:
-        """Return each client's last session that has begun; below its first one if none has.
-
-        A bisection for all clients at once: nothing is remembered from round to round.
-        """
-        low, high = self._low[who].copy(), self._high[who].copy()
-        while (searching := np.flatnonzero(low < high)).size:
-            middle = (low[searching] + high[searching]) // 2
-            begun = self._log.start[middle] <= clock[searching]
-            low[searching[begun]] = middle[begun] + 1
-            high[searching[~begun]] = middle[~begun]
-        return np.asarray(low - 1)
-
-    def _online_until(self, now: float, who: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Seconds that clients were online from the beginning of their records until `now`."""
-        cycles = self._cycles(now, who)
-        clock = now - cycles * self._cycle[who]
-        session = self._session(clock, who)
-        begun = session >= self._low[who]
-        s = session[begun]
-        inside = np.minimum(clock[begun], self._log.end[s]) - self._log.start[s]
-        seconds = cycles * self._total[who]
-        seconds[begun] += self._log.before[s] + inside
-        return seconds
-
-
-class Recorded(VirtualClock):
-    """Clients that replay a device log, on a virtual clock (see `VirtualClock`).
-
-    The file holds client,start,end[,steps_per_second[,up_bytes_per_second]], times in seconds, as CSV or JSON
-    lines (see `traces.recorded.device_log`). Its clients are 0..N-1.
-    """
-
-    def _load(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
-        """Read the device log; client k is device k."""
-        return read_device_log("trace recorded", file, self.num_clients), np.arange(self.num_clients)

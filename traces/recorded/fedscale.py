@@ -1,4 +1,4 @@
-"""Phones of FedScale's trace: when they charged, and how fast they were."""
+"""FedScale's phones: when they were charging, and how fast they were."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -9,72 +9,61 @@ from numpy.typing import NDArray
 
 from traces.files.documents import number, read_document
 from traces.recorded.clock import VirtualClock
-from traces.recorded.device_log import DeviceLog, Sessions, check_session
+from traces.recorded.sessions import DeviceLog, Sessions, check_session
 
-# FedScale takes three times the time of an inference, per example; its `computation` is in ms.
-_INFERENCES_A_STEP = 3 * 10
-_BYTES_A_KILOBIT = 125
+# In FedScale, training on an example takes three times as long as an inference; `computation` is in ms.
+_INFERENCES_PER_STEP = 3 * 10
+_BYTES_PER_KILOBIT = 125
 
 
 class Phones(VirtualClock):
-    """Phones that replay FedScale's trace, on a virtual clock (see `VirtualClock`).
+    """Phones that replay FedScale's availability data on a virtual clock (see `VirtualClock`).
 
-    Without a file these are the 100 phones that this package carries, the most available ones of FedScale's
-    107,749 (see docs/traces.md); online means charging. A file is another part of FedScale's data, as JSON or
-    as the pickle that FedScale distributes (see `read_fedscale`). Client k is a phone drawn from the file by
-    the seed, each phone at most once. Every phone's record begins anew at its own end.
+    By default these are the 100 phones in this package, the most available of FedScale's 107,749 (see
+    docs/traces.md); online means charging. `file` gives another part of FedScale's data, as JSON or as the
+    pickle that FedScale distributes (see `read_fedscale`). Clients are assigned phones at random, by the
+    seed, each phone at most once. Each phone's recording starts over at its own end.
     """
 
-    def _load(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
-        """Read the phones and draw one for each client."""
-        log = read_fedscale("trace phones", file or str(shipped()))
-        return log, choose_devices("phones", log, self.num_clients, self.rng("phones", 0))
+    name = "phones"
+
+    def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
+        """Read the phones and draw one per client."""
+        log = read_fedscale("trace phones", file or str(shipped_phones()))
+        return log, self._draw_devices(log)
 
 
-def shipped() -> Path:
-    """Return where the 100 phones lie that this package carries."""
+def shipped_phones() -> Path:
+    """Return the file of the 100 phones in this package."""
     return Path(str(files("traces.recorded").joinpath("phones.json")))
 
 
-def choose_devices(
-    trace: str, log: DeviceLog, num_clients: int, rng: np.random.Generator
-) -> NDArray[np.intp]:
-    """Draw a device for each client, no device twice, shape (N,); ValueError if there are too few."""
-    if num_clients > log.num_devices:
-        raise ValueError(
-            f"trace {trace}: {num_clients} clients for {log.num_devices} devices, "
-            "use fewer clients or a file with more devices"
-        )
-    return np.asarray(rng.permutation(log.num_devices)[:num_clients])
-
-
-def read_fedscale(where: str, path: str) -> DeviceLog:
+def read_fedscale(reader: str, path: str) -> DeviceLog:
     """Read FedScale's device availability.
 
     The file is a dict ``id -> phone``, or ``{"clients": [phone, ...]}``. A phone has ``active`` and
-    ``inactive``, the times in seconds at which its sessions begin and end, and ``finish_time``, the length of
-    its record; ``computation`` (or ``computation_ms``: ms for one inference) and ``communication`` (or
-    ``communication_kbps``: kbit/s), where given, become a speed in steps of 10 examples, at three inferences
-    an example as in FedScale, and an upload rate. Sessions that end in the second in which they begin are
-    left out: they hold no time.
+    ``inactive``, the times in seconds at which its sessions start and end, and ``finish_time``, the length of
+    its recording. If given, ``computation`` (or ``computation_ms``: ms per inference) becomes a speed in
+    steps of 10 examples, at three inferences per example as in FedScale, and ``communication`` (or
+    ``communication_kbps``: kbit/s) an upload rate. Sessions of zero seconds are left out.
 
     Parameters
     ----------
-    where : str
-        What reads the file, for messages.
+    reader : str
+        Name of the reader for messages, such as ``trace table``.
     path : str
-        The file, JSON or pickle (read by `traces.files.documents`, nothing in it is run).
+        The file, JSON or pickle (see `traces.files.documents`; nothing in it is executed).
 
     Raises
     ------
     ValueError
-        If the file is no such data; the message names the file and the phone.
+        If the file does not hold such data; the message names the file and the phone.
     """
-    content = read_document(where, path)
+    content = read_document(reader, path)
     if isinstance(content, dict):
         content = content.get("clients", content)
     if not isinstance(content, dict | list):
-        raise ValueError(f"{where}: {path}: no dict of phones, this is not FedScale's availability")
+        raise ValueError(f"{reader}: {path}: not a dict of phones, expected FedScale's availability data")
     named = content.items() if isinstance(content, dict) else enumerate(content, start=1)
     device: list[int] = []
     times: list[tuple[float, float]] = []
@@ -84,7 +73,7 @@ def read_fedscale(where: str, path: str) -> DeviceLog:
     for d, (name, phone) in enumerate(named):
         if isinstance(phone, dict):
             name = phone.get("id", name)
-        place = f"{where}: {path}, phone {str(name)[:40]!r}"
+        place = f"{reader}: {path}, phone {str(name)[:40]!r}"
         sessions, length, speed = _phone(place, phone)
         device += [d] * len(sessions)
         times += sessions
@@ -93,7 +82,7 @@ def read_fedscale(where: str, path: str) -> DeviceLog:
         places.append(place)
     if not times:
         raise ValueError(
-            f"{where}: {path}: no phone is ever available, the file should hold FedScale's phones"
+            f"{reader}: {path}: no phone is ever available, expected FedScale's availability data"
         )
     start, end = np.array(times).T
     return DeviceLog.build(
@@ -105,12 +94,12 @@ def read_fedscale(where: str, path: str) -> DeviceLog:
 
 
 def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], float, tuple[float, float]]:
-    """Return a phone's sessions, the length of its record, its speed and its upload rate."""
+    """Return a phone's sessions, the length of its recording, its speed and its upload rate."""
     if not isinstance(phone, dict):
-        raise ValueError(f"{place}: no dict, this is not FedScale's availability")
+        raise ValueError(f"{place}: not a dict, expected a phone of FedScale's availability data")
     active, inactive = phone.get("active"), phone.get("inactive")
     if not isinstance(active, list) or not isinstance(inactive, list) or len(active) != len(inactive):
-        raise ValueError(f"{place}: active and inactive should be lists of the same length")
+        raise ValueError(f"{place}: active and inactive must be lists of the same length")
     length = number(place, "finish_time", phone.get("finish_time"))
     sessions = []
     for start, end in zip(active, inactive, strict=True):
@@ -124,11 +113,11 @@ def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], float, tu
         raise ValueError(f"{place}: finish_time is {length:g}, give a positive number of seconds")
     ms = _positive(place, "computation", phone)
     kbps = _positive(place, "communication", phone)
-    return sessions, length, (1000 / (ms * _INFERENCES_A_STEP), kbps * _BYTES_A_KILOBIT)
+    return sessions, length, (1000 / (ms * _INFERENCES_PER_STEP), kbps * _BYTES_PER_KILOBIT)
 
 
 def _positive(place: str, name: str, phone: dict[str, Any]) -> float:
-    """Return a capacity of a phone; NaN where it has none."""
+    """Return a capacity of a phone; NaN if it is not given."""
     unit = {"computation": "_ms", "communication": "_kbps"}[name]
     value = phone.get(name, phone.get(name + unit))
     if value is None:

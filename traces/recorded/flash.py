@@ -1,4 +1,4 @@
-"""Phones of FLASH's state traces: screen, battery and network events."""
+"""FLASH's state traces: phones with screen, battery and network events."""
 
 import re
 from datetime import datetime
@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 
 from traces.files.documents import read_document
 from traces.recorded.clock import VirtualClock
-from traces.recorded.device_log import DeviceLog, Sessions
-from traces.recorded.fedscale import choose_devices
+from traces.recorded.sessions import DeviceLog, Sessions
 
 _MESSAGE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}) +([0-9]{2}:[0-9]{2}:[0-9]{2}) *\t\s*(\S+)", re.ASCII)
 _LEVEL = re.compile(r"[0-9.]+%")  # of the battery
-# What an event says about the state; the state begins as False throughout.
+# The state that an event changes, and its new value; all states are False at first.
 _EVENTS: dict[str, tuple[str, bool]] = {
     "battery_charged_on": ("charging", True),
     "battery_charged_off": ("charging", False),
@@ -25,55 +24,58 @@ _EVENTS: dict[str, tuple[str, bool]] = {
     "screen_on": ("screen_off", False),
     "screen_off": ("screen_off", True),
 }
-_NEEDED = {"locked", "charging", "wifi"}
+_NEEDED = {"locked", "charging", "wifi"}  # to be online
 
 
 class Flash(VirtualClock):
-    """Phones that replay FLASH's state traces, on a virtual clock (see `VirtualClock`).
+    """Phones that replay FLASH's state traces on a virtual clock (see `VirtualClock`).
 
-    Online means locked, charging and on Wi-Fi, as in FLASH. Client k is a phone drawn from the file by the
-    seed, each phone at most once. All phones share the calendar; each record begins anew at its own end.
+    Online means locked, charging and on Wi-Fi, as in FLASH. Clients are assigned phones at random, by the
+    seed, each phone at most once. All phones share the calendar; each recording starts over at its own end.
     """
 
-    def _load(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
-        """Read the phones and draw one for each client."""
+    name = "flash"
+
+    def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
+        """Read the phones and draw one per client."""
         log = read_flash("trace flash", file)
-        return log, choose_devices("flash", log, self.num_clients, self.rng("flash", 0))
+        return log, self._draw_devices(log)
 
 
-def read_flash(where: str, path: str) -> DeviceLog:
+def read_flash(reader: str, path: str) -> DeviceLog:
     """Read FLASH's ``state_traces.json``: phone -> {"messages": "2020-01-31 08:00:00<TAB>wifi<NEWLINE>..."}.
 
-    The messages of a phone are put in the order of their times. A phone is online while it is locked, on
-    mains and on Wi-Fi (Yang et al., WWW 2021; `timer.py` of their code); a session that still runs at the
-    last message ends there. Phones without messages are never online.
+    The messages of a phone are sorted by time. A phone is online while it is locked, charging and on Wi-Fi
+    (Yang et al., WWW 2021; `timer.py` of their code); a session that is running at the last message ends
+    there. Phones without messages are never online.
 
     Parameters
     ----------
-    where : str
-        What reads the file, for messages.
+    reader : str
+        Name of the reader for messages, such as ``trace table``.
     path : str
         The file, JSON.
 
     Raises
     ------
     ValueError
-        If the file is no such data; the message names the file, the phone and the line of its messages.
+        If the file does not hold such data; the message names the file, the phone and the line of its
+        messages.
     """
-    content = read_document(where, path)
+    content = read_document(reader, path)
     if not isinstance(content, dict):
-        raise ValueError(f"{where}: {path}: no dict of phones, this is not FLASH's state_traces.json")
+        raise ValueError(f"{reader}: {path}: not a dict of phones, expected FLASH's state_traces.json")
     device: list[int] = []
     sessions: list[tuple[float, float]] = []
     records: list[tuple[float, float]] = []
     for d, (name, phone) in enumerate(content.items()):
-        place = f"{where}: {path}, phone {str(name)[:40]!r}"
+        place = f"{reader}: {path}, phone {str(name)[:40]!r}"
         own, record = _phone(place, phone)
         device += [d] * len(own)
         sessions += own
         records.append(record)
     if not sessions:
-        raise ValueError(f"{where}: {path}: no phone is ever locked, charging and on Wi-Fi")
+        raise ValueError(f"{reader}: {path}: no phone is ever locked, charging and on Wi-Fi")
     begin, finish = np.array(records).T
     begin = np.where(np.isnan(begin), np.nanmin(begin), begin)
     start, end = np.array(sessions).T
@@ -81,16 +83,16 @@ def read_flash(where: str, path: str) -> DeviceLog:
     return DeviceLog.build(
         Sessions(device, start, end, unknown, unknown),
         begin,
-        np.where(finish > begin, finish - begin, 1.0),  # who is never online repeats nothing
-        lambda i: f"{where}: {path}",
+        np.where(finish > begin, finish - begin, 1.0),  # any length for phones without sessions
+        lambda i: f"{reader}: {path}",
     )
 
 
 def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], tuple[float, float]]:
-    """Return a phone's sessions, and when its record begins and ends (NaN without messages)."""
+    """Return a phone's sessions, and the start and end of its recording (NaN without messages)."""
     messages = phone.get("messages") if isinstance(phone, dict) else None
     if not isinstance(messages, str):
-        raise ValueError(f"{place}: no messages, this is not FLASH's state_traces.json")
+        raise ValueError(f"{place}: no messages, expected FLASH's state_traces.json")
     events = []
     for line, message in enumerate(messages.split("\n"), start=1):
         text = message.replace("\0", "").strip()
@@ -102,9 +104,9 @@ def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], tuple[flo
     state = dict.fromkeys(_NEEDED, False)
     sessions: list[tuple[float, float]] = []
     since: float | None = None
-    for time, (what, value) in [*events, (events[-1][0], ("locked", False))]:
-        state[what] = value
-        ready = all(state[name] for name in _NEEDED)
+    for time, (name, value) in [*events, (events[-1][0], ("locked", False))]:
+        state[name] = value
+        ready = all(state[needed] for needed in _NEEDED)
         if ready and since is None:
             since = time
         elif not ready and since is not None:
@@ -115,15 +117,15 @@ def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], tuple[flo
 
 
 def _event(place: str, text: str) -> tuple[float, tuple[str, bool]]:
-    """Return the time of a message, in seconds of its calendar, and what it changes."""
+    """Return the time of a message, in seconds of the calendar, and the state that it sets."""
     match = _MESSAGE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{place}: {text[:40]!r} is no time, tab and event")
-    day, clock, event = match.groups()
+        raise ValueError(f"{place}: {text[:40]!r} is not a time, a tab and an event")
+    day, hour, event = match.groups()
     try:
-        time = (datetime.fromisoformat(f"{day} {clock}") - datetime.min).total_seconds()
+        time = (datetime.fromisoformat(f"{day} {hour}") - datetime.min).total_seconds()
     except ValueError:
-        raise ValueError(f"{place}: {day} {clock} is no time") from None
+        raise ValueError(f"{place}: {day} {hour} is not a valid time") from None
     if _LEVEL.fullmatch(event):
         return time, ("battery", True)
     if event.lower() not in _EVENTS:

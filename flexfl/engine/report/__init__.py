@@ -1,1 +1,1 @@
-"""Reports on what a trace does."""
+"""Reports on traces."""

@@ -1,4 +1,4 @@
-"""What a trace holds, before anything is trained: who is there, for how long, whom methods will favour."""
+"""Statistics of a trace, before training: who is online, for how long, and whom methods will favour."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from traces import Trace, finished_steps
 
 States = NDArray[np.int8]
 SCHEMES = {"scheme-a": scheme_a, "scheme-b": scheme_b, "scheme-c": scheme_c}
-NAMED = 3  # clients that are named at either end of a ranking
+NAMED = 3  # clients listed at either end of a ranking
 
 
 class State(IntEnum):
-    """What a client is in a round, from nothing to everything."""
+    """The state of a client in a round, in order of how much work arrives."""
 
-    ABSENT = 0  # no member
+    ABSENT = 0  # not a member
     OFFLINE = 1
-    DROPPED = 2  # online, but nothing arrives: it drops in mid-round, or its reply gets lost
+    DROPPED = 2  # online, but nothing arrives: it drops out mid-round, or its reply is lost
     INCOMPLETE = 3
     COMPLETE = 4
 
 
 @dataclass(frozen=True)
 class SpellLengths:
-    """Spells of consecutive rounds; where the first or the last round cuts one off, the part that shows."""
+    """Lengths of spells of consecutive rounds; of a spell cut off by the first or last round, the rest."""
 
     count: int
     mean: float
     median: int
     longest: int
     longest_of: int
-    """The client whose is the longest; -1 where there is none."""
+    """The client with the longest spell; -1 if there is none."""
 
 
 @dataclass(frozen=True)
 class Bias:
     """Clients' weights in a scheme's update against their shares of the data, E[p_tau^k s_tau^k] / (p^k E).
 
-    Clients that are never members are left out. Where no update ever counts, the scale is 0 and all else is
+    Clients that are never members are left out. If no update ever counts, the scale is 0 and all else is
     empty.
 
     Attributes
     ----------
     scale
-        Its mean, weighted by the shares: the size of the update against that of full participation. The other
-        numbers are divided by it: all are 1 where z_tau of Theorem 3.1 (Ruan et al.) is 0.
+        The mean ratio, weighted by the shares: the size of the update relative to full participation. The
+        other numbers are divided by it: all are 1 if z_tau of Theorem 3.1 (Ruan et al.) is 0.
     favoured, neglected
-        (client, ratio) of those with the largest and the smallest ratio.
-    unheard
-        How many clients have the ratio 0.
+        (client, ratio) of the clients with the largest and the smallest ratios.
+    excluded
+        Number of clients with ratio 0.
     """
 
     scheme: str
@@ -64,7 +64,7 @@ class Bias:
     maximum: float | None
     favoured: list[tuple[int, float]]
     neglected: list[tuple[int, float]]
-    unheard: int
+    excluded: int
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,20 @@ class TraceReport:
     Attributes
     ----------
     online
-        Share of the members that are online in each round; None in a round without members.
+        Fraction of the members that is online in each round; None in a round without members.
     sessions, gaps
-        Spells online, and spells of membership offline.
+        Spells online, and spells offline while a member.
     unanswered
-        Spells of membership from which no work arrives: the longest is tau_max of MimiC.
+        Spells of membership in which no work arrives; the longest is tau_max of MimiC.
     complete, incomplete, dropped
-        Shares of those online, over all clients and rounds.
+        Fractions of all online clients, over all rounds.
     finished
-        Mean share of E of the incomplete.
+        Mean fraction of E that incomplete clients finish.
     never_seen
-        How many members are never online, and `never_seen_first`, the first of them.
+        Number of members that are never online; `never_seen_first` are the first of them.
     availability_period
-        The E of FedLaAvg's Assumption 4: each member is online at least once in any E successive rounds. None
-        where it does not hold within these rounds.
+        The E of FedLaAvg's Assumption 4: each member is online at least once in any E consecutive rounds.
+        None if it does not hold within these rounds.
     """
 
     num_clients: int
@@ -112,11 +112,11 @@ def observe(
     num_rounds: int,
     sizes: NDArray[np.int64],
     planned: NDArray[np.int64],
-    watch: Callable[[int, States], None] = lambda t, states: None,
+    on_round: Callable[[int, States], None] = lambda t, states: None,
 ) -> TraceReport:
-    """Go through the rounds once; what is kept grows with N + R, not with N R.
+    """Evaluate the rounds once, in memory that grows with N + R, not with N R.
 
-    All who are online are asked: sampling (`--clients-per-round`) and fast reboot are not counted.
+    All online clients are selected: sampling (`--clients-per-round`) and fast reboot are ignored.
 
     Parameters
     ----------
@@ -125,49 +125,49 @@ def observe(
     num_rounds
         R.
     sizes
-        Examples of each client, shape (N,); the shares p^k are those among the members of a round.
+        Number of examples per client, shape (N,); the shares p^k are relative to the members of a round.
     planned
         E of each client, shape (N,).
-    watch
-        Called with each round and the states of all clients in it.
+    on_round
+        Called with each round and the states of all clients, shape (N,).
     """
     n = trace.num_clients
     sessions, gaps, unanswered = (_Spells(n, num_rounds) for _ in range(3))
     online: list[float | None] = []
     counts, finished = np.zeros(len(State), np.int64), 0.0
-    seen, ever = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    was_online, was_member = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     weight, full = {name: np.zeros(n) for name in SCHEMES}, np.zeros(n)
     for t in range(1, num_rounds + 1):
         now = trace.round(t)
         steps = finished_steps(now.completion, planned)
         replied = (steps > 0) & ~trace.lost(t)
         states = np.zeros(n, np.int8)
-        for state, who in (
+        for state, clients in (
             (State.OFFLINE, now.member),
             (State.DROPPED, now.online),
             (State.INCOMPLETE, replied),
             (State.COMPLETE, replied & (steps >= planned)),
         ):
-            states[who] = state
-        watch(t, states)
+            states[clients] = state
+        on_round(t, states)
         counts += np.bincount(states, minlength=len(State))
         finished += float((steps / planned)[states == State.INCOMPLETE].sum())
         sessions.add(now.online)
         gaps.add(now.member & ~now.online)
         unanswered.add(now.member & ~replied)
-        seen |= now.online
-        ever |= now.member
+        was_online |= now.online
+        was_member |= now.member
         members = int(now.member.sum())
         online.append(float(now.online.sum()) / members if members else None)
         if members:
             shares = sizes * now.member / sizes[now.member].sum()
             full += shares
-            these = np.flatnonzero(replied)
+            active = np.flatnonzero(replied)
             for name, coefficients in SCHEMES.items():
-                p = coefficients(shares[these], steps[these], planned[these], members)
-                weight[name][these] += p * steps[these] / planned[these]
-    unseen = np.flatnonzero(ever & ~seen)
-    worked = max(1, int(counts[State.DROPPED :].sum()))
+                p = coefficients(shares[active], steps[active], planned[active], members)
+                weight[name][active] += p * steps[active] / planned[active]
+    never_online = np.flatnonzero(was_member & ~was_online)
+    selected = max(1, int(counts[State.DROPPED :].sum()))
     return TraceReport(
         num_clients=n,
         num_rounds=num_rounds,
@@ -176,37 +176,39 @@ def observe(
         sessions=sessions.lengths(),
         gaps=gaps.lengths(),
         unanswered=unanswered.lengths(),
-        complete=float(counts[State.COMPLETE] / worked),
-        incomplete=float(counts[State.INCOMPLETE] / worked),
-        dropped=float(counts[State.DROPPED] / worked),
+        complete=float(counts[State.COMPLETE] / selected),
+        incomplete=float(counts[State.INCOMPLETE] / selected),
+        dropped=float(counts[State.DROPPED] / selected),
         finished=finished / max(1, int(counts[State.INCOMPLETE])),
-        never_seen=len(unseen),
-        never_seen_first=unseen[:10].tolist(),
-        availability_period=None if len(unseen) or not ever.any() else int(gaps.longest.max()) + 1,
+        never_seen=len(never_online),
+        never_seen_first=never_online[:10].tolist(),
+        availability_period=None
+        if len(never_online) or not was_member.any()
+        else int(gaps.longest.max()) + 1,
         bias=[_bias(name, weight[name], full) for name in SCHEMES],
     )
 
 
 def describe(report: TraceReport) -> Iterator[tuple[str, str]]:
-    """Say it in words: a name and a text for each line of the summary."""
+    """Yield the lines of the summary, each a name and a text."""
     if report.virtual_seconds is not None:
         yield "virtual time", f"{report.virtual_seconds / 3600:.1f} hours"
-    shares = [(share, t) for t, share in enumerate(report.online, start=1) if share is not None]
-    if shares:
-        mean = sum(share for share, _ in shares) / len(shares)
-        (low, first), (high, last) = min(shares), max(shares, key=lambda pair: (pair[0], -pair[1]))
+    fractions = [(online, t) for t, online in enumerate(report.online, start=1) if online is not None]
+    if fractions:
+        mean = sum(online for online, _ in fractions) / len(fractions)
+        (low, first), (high, last) = min(fractions), max(fractions, key=lambda pair: (pair[0], -pair[1]))
         ends = f"lowest {low:.1%} (round {first}), highest {high:.1%} (round {last})"
         yield "online", f"{mean:.1%} of the members on average, {ends}"
     yield "sessions", _spells(report.sessions)
     yield "gaps", _spells(report.gaps)
-    partly = f"{report.incomplete:.1%} incomplete (they finish {report.finished:.1%} of E on average)"
-    yield "work", f"of those online {report.complete:.1%} complete, {partly}, {report.dropped:.1%} dropped"
+    partly = f"{report.incomplete:.1%} incomplete (with {report.finished:.1%} of E on average)"
+    yield "work", f"of those online, {report.complete:.1%} complete, {partly}, {report.dropped:.1%} dropped"
     yield "longest absence", _longest(report.gaps)
     names = ", ".join(map(str, report.never_seen_first))
     more = ", ..." if report.never_seen > len(report.never_seen_first) else ""
-    yield "never seen", f"{report.never_seen} clients: {names}{more}" if report.never_seen else "nobody"
+    yield "never seen", f"{_clients(report.never_seen)}: {names}{more}" if report.never_seen else "none"
     if report.availability_period is None:
-        yield "Assumption 4", "(FedLaAvg) does not hold in these rounds: somebody is never online"
+        yield "Assumption 4", "(FedLaAvg) does not hold in these rounds: some member is never online"
     else:
         yield "Assumption 4", f"(FedLaAvg) holds in these rounds for E >= {report.availability_period}"
     yield "tau_max", f"(MimiC) without a reply for at most {_longest(report.unanswered)}"
@@ -215,23 +217,23 @@ def describe(report: TraceReport) -> Iterator[tuple[str, str]]:
 
 
 class _Spells:
-    """Lengths of the spells of rounds in which something holds for a client, for N clients at once."""
+    """Lengths of the spells of consecutive rounds in which a condition holds, for N clients at once."""
 
     def __init__(self, num_clients: int, num_rounds: int) -> None:
-        self.running = np.zeros(num_clients, np.int64)
+        self.running = np.zeros(num_clients, np.int64)  # length so far; 0: not in a spell
         self.longest = np.zeros(num_clients, np.int64)
-        self.ended = np.zeros(num_rounds + 1, np.int64)  # how many of each length
+        self.ended = np.zeros(num_rounds + 1, np.int64)  # number of spells of each length
 
     def add(self, holds: NDArray[np.bool_]) -> None:
-        """Go on by one round."""
+        """Add a round, with the clients for which the condition holds, shape (N,)."""
         self.ended += np.bincount(self.running[~holds], minlength=len(self.ended))
         self.running = np.where(holds, self.running + 1, 0)
         self.longest = np.maximum(self.longest, self.running)
 
     def lengths(self) -> SpellLengths:
-        """Return the statistics, with the spells that still run."""
+        """Return the statistics, including the spells that are still running."""
         counts = self.ended + np.bincount(self.running, minlength=len(self.ended))
-        counts[0] = 0  # not in a spell
+        counts[0] = 0
         total = int(counts.sum())
         if not total:
             return SpellLengths(0, 0.0, 0, 0, -1)
@@ -266,8 +268,12 @@ def _bias(scheme: str, weight: NDArray[np.float64], full: NDArray[np.float64]) -
 def _spells(spells: SpellLengths) -> str:
     if not spells.count:
         return "none"
-    lengths = f"{spells.mean:.1f} rounds on average, median {spells.median}, longest {spells.longest}"
-    return f"{spells.count} of {lengths}"
+    lengths = f"mean {spells.mean:.1f} rounds, median {spells.median}, longest {spells.longest}"
+    return f"{spells.count} spells, {lengths}"
+
+
+def _clients(count: int) -> str:
+    return f"{count} client{'' if count == 1 else 's'}"
 
 
 def _longest(spells: SpellLengths) -> str:
@@ -281,6 +287,7 @@ def _weights(bias: Bias) -> str:
         ", ".join(f"{client} ({ratio:.2f})" for client, ratio in pairs)
         for pairs in (bias.favoured, bias.neglected)
     )
-    unheard = f"; {bias.unheard} clients never count" if bias.unheard else ""
+    excluded = f"; {_clients(bias.excluded)} excluded throughout" if bias.excluded else ""
     spread = f"lowest {bias.minimum:.2f}, median {bias.median:.2f}, highest {bias.maximum:.2f}"
-    return f"{spread}; favours {favoured}; neglects {neglected}{unheard}; update {bias.scale:.1%} of full"
+    update = f"update {bias.scale:.1%} of full participation"
+    return f"{spread}; favours {favoured}; neglects {neglected}{excluded}; {update}"

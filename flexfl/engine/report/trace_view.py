@@ -1,4 +1,4 @@
-"""`--show-trace`: a trace's summary on the console, and its picture in the run-dir."""
+"""`--show-trace`: the summary of a trace on the console, and its picture in the run-dir."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flexfl.tasks import PARTITIONS, SIZES, TASKS
 
 
 def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
-    """Go through the trace of the settings; print what it holds and draw it.
+    """Evaluate the trace of the settings, print its summary and draw it.
 
     Returns
     -------
@@ -30,10 +30,10 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        The settings cannot be met, or the picture cannot be written.
+        The settings are invalid, or the picture cannot be written.
     """
     trace = make_trace(settings)
-    sizes, whose = data_sizes(settings)
+    sizes, source = data_sizes(settings)
     work = (settings.local_steps, settings.local_epochs, settings.batch_size)
     if min(settings.local_steps, settings.batch_size + 1, settings.local_epochs + 1) < 1:
         raise ValueError("local-steps must be at least 1, batch-size and local-epochs at least 0")
@@ -45,9 +45,9 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
         + [f"{n}={getattr(settings, n)}" for n in ("arrivals", "departures") if getattr(settings, n)]
         + [f"· {settings.num_clients} clients · {settings.num_rounds} rounds · seed {settings.seed}"]
     )
-    lines = [*describe(report), ("shares", whose)]
+    lines = [*describe(report), ("shares", source)]
     if settings.clients_per_round:
-        lines.append(("note", "sampling (clients-per-round) is not counted: all who are online are asked"))
+        lines.append(("note", "sampling (clients-per-round) is ignored: all online clients are selected"))
     path = _write(settings, page(title, lines, heat, report.online))
     width = max(len(name) for name, _ in lines)
     for text in (title, *(f"{name:{width}}  {text}" for name, text in lines), f"{'picture':{width}}  {path}"):
@@ -56,10 +56,10 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
 
 
 def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
-    """Return the clients' numbers of examples, and in words where they are from.
+    """Return the number of examples of each client, shape (N,), and a description of their source.
 
-    They are equal where the task's data are not on this machine, or cannot be divided among so many clients:
-    a trace can be looked at without any.
+    They are equal if the task's data are not on this machine or cannot be divided among so many clients: a
+    trace can be inspected without data.
 
     Raises
     ------
@@ -84,9 +84,9 @@ def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
 
 
 def _write(settings: Settings, text: str) -> Path:
-    """Write the picture under a name that says what it shows; the same trace replaces its own."""
-    words = (settings.trace, settings.arrivals, settings.departures)
-    slug = re.sub(r"[^A-Za-z0-9.=]+", "-", "-".join(filter(None, words)))[:100].strip("-.")
+    """Write the picture under a name made from the settings; the same settings overwrite it."""
+    parts = (settings.trace, settings.arrivals, settings.departures)
+    slug = re.sub(r"[^A-Za-z0-9.=]+", "-", "-".join(filter(None, parts)))[:100].strip("-.")
     size = f"{settings.num_clients}x{settings.num_rounds}"
     path = Path(settings.run_dir) / f"trace-{slug}-{size}-seed{settings.seed}.html"
     try:

@@ -1,0 +1,143 @@
+"""Recorded sessions replayed in virtual time: who is online at a moment, and for how long."""
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.recorded.sessions import DeviceLog
+
+_Clients = NDArray[np.int64] | slice
+
+
+class Replay:
+    """N clients that replay the recordings of devices, once or over and over.
+
+    Virtual time counts in seconds from the start of the earliest recording. With `repeat`, each recording
+    starts over at its own end. A session that lasts until that end then continues in the next cycle if the
+    recording also starts with a session, so a device that is online throughout never leaves.
+
+    Parameters
+    ----------
+    log : DeviceLog
+        S sessions of D devices.
+    device : (N,) int
+        The device that each client replays, no device twice.
+    repeat : bool
+        Whether recordings start over; otherwise devices stay offline after the end.
+    window : float
+        Seconds of virtual time whose sessions are looked up together, see `online`.
+
+    Attributes
+    ----------
+    client : (S,) int
+        The client that replays each session; -1 if no client does.
+    aligned : bool
+        Whether all recordings start and end at the same times.
+    """
+
+    def __init__(self, log: DeviceLog, device: NDArray[np.intp], repeat: bool, window: float) -> None:
+        self._low, self._high = log.first[device], log.first[device + 1]
+        self._cycle, self._repeat, self._window = log.cycle[device], repeat, window
+        self._delay = (log.origin - log.origin.min())[device]
+        owner = np.repeat(np.arange(log.num_devices), np.diff(log.first))  # each session's device
+        client = np.full(log.num_devices, -1)
+        client[device] = np.arange(len(device))
+        self.client = client[owner]
+        # Positions in the recording: with times since 1970, rounding would open gaps between cycles.
+        origin = log.origin[owner]
+        self._start, self._end, self._leave = log.start - origin, log.end - origin, log.leave - origin
+        if repeat:
+            self._join_cycles(log.cycle[owner], log.first[owner])
+        self._before = log.before
+        last = np.concatenate([[0.0], log.before + log.end - log.start])  # for devices without sessions
+        self._total = np.where(self._high > self._low, last[self._high], 0.0)  # seconds online per cycle
+        self.aligned = bool(np.ptp(self._delay) == 0 == np.ptp(self._cycle))
+        self._nearby = lru_cache(maxsize=4)(self._find_nearby)
+
+    def _join_cycles(self, cycle: NDArray[np.float64], first: NDArray[np.int64]) -> None:
+        """Let sessions that last until the end of a recording continue if the recording starts with one.
+
+        Parameters
+        ----------
+        cycle, first : (S,)
+            For each session, the length of its device's recording and the device's first session.
+        """
+        joined = np.flatnonzero((self._leave == cycle) & (self._start[first] == 0))
+        following = self._leave[first[joined]]  # when the device leaves in the next cycle, if at all
+        throughout = following == cycle[joined]
+        self._leave[joined] = np.where(throughout, np.inf, cycle[joined] + following)
+
+    def online(self, now: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the running sessions, one per online client, and the seconds until each client leaves.
+
+        If all recordings are aligned, one scan of all sessions finds those that overlap a window of time,
+        and only these few are compared in each round. Otherwise each client's session is found by bisection.
+
+        Parameters
+        ----------
+        now : float
+            Virtual time in seconds.
+
+        Returns
+        -------
+        session : (K,) int
+            Indices into the log.
+        seconds : (K,) float64
+            Infinite for a client that never leaves.
+        """
+        if self.aligned:
+            position = float(self._locate(now, slice(1))[1][0])
+            nearby = self._nearby(int(position // self._window))
+            session = nearby[(self._start[nearby] <= position) & (position < self._end[nearby])]
+            return session, self._leave[session] - position
+        _, positions = self._locate(now, slice(None))
+        latest = self._latest(positions, slice(None))
+        online = latest >= self._low
+        online[online] = positions[online] < self._end[latest[online]]
+        session = latest[online]
+        return session, self._leave[session] - positions[online]
+
+    def seconds_online(self, begin: float, end: float, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return how long clients are online between two moments of virtual time, shape of `clients`."""
+        return self._online_until(end, clients) - self._online_until(begin, clients)
+
+    def _find_nearby(self, window: int) -> NDArray[np.int64]:
+        """Return the clients' sessions that overlap a window of positions."""
+        begin = window * self._window
+        overlap = self._start <= begin + self._window
+        overlap &= (self._end >= begin) & (self.client >= 0)
+        return np.flatnonzero(overlap)
+
+    def _locate(self, now: float, clients: _Clients) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return how many cycles of each client's recording are over, and the position in the current one."""
+        time = now - self._delay[clients]
+        if not self._repeat:
+            return np.zeros(len(time)), time
+        cycles, position = np.divmod(time, self._cycle[clients])  # the remainder is exact
+        started = time >= 0
+        return np.where(started, cycles, 0), np.where(started, position, time)
+
+    def _latest(self, position: NDArray[np.float64], clients: _Clients) -> NDArray[np.int64]:
+        """Return each client's latest session that has started; one before its first if none has.
+
+        A bisection for all clients at once. Nothing is kept between rounds.
+        """
+        low, high = self._low[clients].copy(), self._high[clients].copy()
+        while (searching := np.flatnonzero(low < high)).size:
+            middle = (low[searching] + high[searching]) // 2
+            started = self._start[middle] <= position[searching]
+            low[searching[started]] = middle[started] + 1
+            high[searching[~started]] = middle[~started]
+        return np.asarray(low - 1)
+
+    def _online_until(self, now: float, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the seconds that clients were online from the start of their recordings until `now`."""
+        cycles, position = self._locate(now, clients)
+        latest = self._latest(position, clients)
+        started = latest >= self._low[clients]
+        session = latest[started]
+        inside = np.minimum(position[started], self._end[session]) - self._start[session]
+        seconds = cycles * self._total[clients]
+        seconds[started] += self._before[session] + inside
+        return seconds

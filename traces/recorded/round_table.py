@@ -1,0 +1,101 @@
+"""Tables of rounds: which clients participate in each round, and how much work they complete."""
+
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.base import RoundAvailability, check_round
+from traces.files.lines import client_index, read_lines, whole_number
+from traces.seeded import SeededTrace
+
+
+class RoundTable(SeededTrace):
+    """Clients that follow a table of round,client,completion with one line per client online in a round.
+
+    Rounds are counted from 1, clients are 0..N-1, and the completion is the finished fraction of E, 0..1; 0
+    means that the client drops out mid-round. Lines may come in any order. A client without a line in a round
+    is offline. A round in which nobody is online has one line with only the round (``7,,``), so that missing
+    rounds are detected.
+
+    Parameters
+    ----------
+    num_clients : int
+        N.
+    seed : int
+        Not used: nothing is drawn.
+    file : str
+        The table, CSV or JSON lines (see `traces.files.lines`).
+    repeat : bool
+        Whether the table starts over after its last round; otherwise nobody is online from then on.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, a client does not exist, a completion is outside 0..1, a line occurs
+        twice, or a round is missing; the message names file and line.
+    """
+
+    def __init__(self, num_clients: int, seed: int, *, file: str = "", repeat: bool = True) -> None:
+        super().__init__(num_clients, seed)
+        t, k, completion = _read_table(file, num_clients)
+        self._repeat, self.num_rounds = repeat, int(t[-1])
+        online = k >= 0
+        self._client, self._completion = k[online], completion[online]
+        self._first = np.searchsorted(t[online], np.arange(1, self.num_rounds + 2))
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return the availability in round t (see `Trace.round`)."""
+        check_round(t)
+        online = np.zeros(self.num_clients, np.bool_)
+        completion = np.zeros(self.num_clients, np.float32)
+        if self._repeat or t <= self.num_rounds:
+            i = (t - 1) % self.num_rounds
+            lines = slice(self._first[i], self._first[i + 1])
+            online[self._client[lines]] = True
+            completion[self._client[lines]] = self._completion[lines]
+        return RoundAvailability(np.ones(self.num_clients, np.bool_), online, completion)
+
+
+def _read_table(
+    path: str, num_clients: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Return round, client (-1: none) and completion of all lines, sorted by round and client."""
+    rounds, clients, completions, lines = array("q"), array("q"), array("d"), array("q")
+    for line, (t, client, completion) in read_lines(
+        "trace table", path, ("round",), ("client", "completion")
+    ):
+        place = f"trace table: {path}, line {line}"
+        if (client is None) != (completion is None):
+            raise ValueError(f"{place}: give both client and completion, or neither if nobody is online")
+        if completion is not None and not 0 <= completion <= 1:
+            raise ValueError(f"{place}: completion is {completion:g}, give a fraction from 0 to 1")
+        rounds.append(whole_number(place, "round", t or 0.0, 1))
+        clients.append(-1 if client is None else client_index(place, client, num_clients))
+        completions.append(completion or 0.0)
+        lines.append(line)
+    if not rounds:
+        raise ValueError(f"trace table: {path}: no rounds found, write one line per online client")
+    order = np.lexsort((clients, rounds))
+    ordered = np.asarray(rounds)[order], np.asarray(clients)[order], np.asarray(completions)[order]
+    _check_rounds(path, ordered[0], ordered[1], np.asarray(lines)[order])
+    return ordered[0], ordered[1], ordered[2].astype(np.float32)
+
+
+def _check_rounds(path: str, t: NDArray[np.int64], k: NDArray[np.int64], line: NDArray[np.int64]) -> None:
+    """Raise ValueError if lines occur twice or contradict each other, or if a round is missing."""
+    repeated = np.flatnonzero((t[1:] == t[:-1]) & ((k[1:] == k[:-1]) | (k[:-1] < 0)))
+    if len(repeated):
+        i = repeated[0] + 1
+        which = f"a line for client {k[i]}" if k[i] == k[i - 1] >= 0 else "a line without a client"
+        raise ValueError(
+            f"trace table: {path}, line {line[i]}: round {t[i]} already has {which}, remove one of the two"
+        )
+    gap = np.flatnonzero(np.diff(t, prepend=0) > 1)
+    if len(gap):
+        i = gap[0]
+        missing = (t[i - 1] if i else 0) + 1
+        raise ValueError(
+            f"trace table: {path}, line {line[i]}: round {t[i]} is present but round {missing} is missing, "
+            f"write a line '{missing},,' if nobody was online"
+        )

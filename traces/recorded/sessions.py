@@ -1,0 +1,120 @@
+"""Sessions of devices: when each device was online, and how fast it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+class Sessions(NamedTuple):
+    """Intervals in which devices were online, one per entry, in any order.
+
+    Attributes
+    ----------
+    device : (S,) int
+        The device of each session, 0..D-1.
+    start, end : (S,) float
+        Seconds; the device is online from `start` until just before `end`.
+    speed : (S,) float
+        Local steps per second; NaN if unknown.
+    up_rate : (S,) float
+        Upload in bytes per second; NaN if unknown.
+    """
+
+    device: ArrayLike
+    start: ArrayLike
+    end: ArrayLike
+    speed: ArrayLike
+    up_rate: ArrayLike
+
+
+@dataclass(frozen=True)
+class DeviceLog:
+    """The recordings of D devices; device d has the sessions first[d]:first[d + 1], in order of time.
+
+    Attributes
+    ----------
+    first : (D + 1,) int64
+        Index of the first session of each device, and S.
+    start, end, speed, up_rate : (S,) float64
+        See `Sessions`.
+    leave : (S,) float64
+        When the device goes offline: the end of the last of the sessions that follow without a gap.
+    before : (S,) float64
+        Seconds for which the device was online before the session.
+    origin, cycle : (D,) float64
+        Start and length of each device's recording, in seconds.
+    """
+
+    first: NDArray[np.int64]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    speed: NDArray[np.float64]
+    up_rate: NDArray[np.float64]
+    leave: NDArray[np.float64]
+    before: NDArray[np.float64]
+    origin: NDArray[np.float64]
+    cycle: NDArray[np.float64]
+
+    @property
+    def num_devices(self) -> int:
+        """D."""
+        return len(self.origin)
+
+    @classmethod
+    def build(
+        cls,
+        sessions: Sessions,
+        origin: NDArray[np.float64],
+        cycle: NDArray[np.float64],
+        place: Callable[[int], str],
+    ) -> DeviceLog:
+        """Sort sessions by device and time.
+
+        Parameters
+        ----------
+        sessions : Sessions
+            Each with ``start < end``.
+        origin, cycle : (D,) float64
+            See `DeviceLog`.
+        place : callable
+            Source of session i, for messages.
+
+        Raises
+        ------
+        ValueError
+            If two sessions of one device overlap.
+        """
+        device = np.asarray(sessions.device, np.int64)
+        order = np.lexsort((np.asarray(sessions.start, np.float64), device))
+        device = device[order]
+        start, end, speed, up_rate = (np.asarray(x, np.float64)[order] for x in sessions[1:])
+        same = device[1:] == device[:-1]
+        overlap = np.flatnonzero(same & (start[1:] < end[:-1]))
+        if len(overlap):
+            i = int(overlap[0])
+            raise ValueError(
+                f"{place(int(order[i + 1]))}: the session from {start[i + 1]:.13g} s overlaps the device's "
+                f"session from {start[i]:.13g} to {end[i]:.13g} s, a device can have one session at a time"
+            )
+        goes_on = np.append(same & (start[1:] == end[:-1]), False)
+        stops = np.flatnonzero(~goes_on)
+        leave = end[stops[np.searchsorted(stops, np.arange(len(end)))]]
+        first = np.searchsorted(device, np.arange(len(origin) + 1))
+        total = np.concatenate([[0.0], np.cumsum(end - start)])[:-1]
+        before = total - total[np.minimum(first[device], max(len(total) - 1, 0))]
+        return cls(first, start, end, speed, up_rate, leave, before, origin, cycle)
+
+
+def check_session(place: str, start: float, end: float) -> None:
+    """Raise ValueError, with the place in the message, unless 0 <= start < end."""
+    if start < 0:
+        raise ValueError(f"{place}: the session starts at {start:.13g} s, give times of 0 or more")
+    if not start < end:
+        raise ValueError(
+            f"{place}: the session starts at {start:.13g} s but ends at {end:.13g} s, it must end later"
+        )
