@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.gradients.batches import Rows, Steps, batches
+from clients.gradients.batches import BatchIndices, Indices, draw_batches
 from clients.memory.handshake import Memory
 from clients.rules import RULES, SGD, Config
 from flexfl.tasks import FederatedData
@@ -59,7 +59,7 @@ class Plan(NamedTuple):
     """
 
     job: Job
-    chosen: Steps
+    chosen: BatchIndices
     num_examples: int
     memory: Memory
     resync: bool
@@ -119,7 +119,7 @@ def plan(job: Job, steps: int, memory: Memory | None, data: FederatedData, seed:
     if not steps:
         raise DroppedError("dropped in mid-round")
     rng = draws(seed, b"batches", client, int(config["round"]))
-    chosen = batches(num_examples, int(config["batch-size"]), steps, rng)
+    chosen = draw_batches(num_examples, int(config["batch-size"]), steps, rng)
     return Plan(job, chosen, num_examples, *open_memory(job, memory))
 
 
@@ -144,7 +144,7 @@ def _key(seed: int, purpose: bytes) -> NDArray[Any]:
     return np.random.SeedSequence([seed, *purpose]).generate_state(2, np.uint64)
 
 
-def fisher_rows(plan: Plan, seed: int) -> Rows:
+def fisher_rows(plan: Plan, seed: int) -> Indices:
     """Draw `fisher-batches` batches of different examples; with 0, or if there are not more, take all."""
     client, config = plan.job.client, plan.job.config
     wanted = int(config["fisher-batches"]) * int(config["batch-size"]) or plan.num_examples

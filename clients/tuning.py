@@ -16,17 +16,19 @@ import numpy as np
 import torch
 
 from clients.cohort import run
-from clients.gradients.batches import CohortBatches, Steps, batches
-from clients.gradients.chain import Chain, chain
+from clients.gradients.batches import BatchIndices, CohortBatches, draw_batches
+from clients.gradients.chain import Chain, chain_layers
 from clients.gradients.dual import DualLinear
 from clients.gradients.flat import FlatModel, one_thread
-from clients.gradients.oracles import CohortOracle, Loop, Vmapped
+from clients.gradients.loop import Loop
+from clients.gradients.oracle import CohortOracle
 from clients.gradients.stacked import linear_layers
+from clients.gradients.vmap import Vmap
 from clients.rules import SGD
 
 ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "stacked": DualLinear,
-    "vmap": Vmapped,
+    "vmap": Vmap,
     "chain": Chain,
     "loop": Loop,
 }
@@ -59,9 +61,11 @@ class Work(NamedTuple):
     num_examples: int
     plain: bool = True
 
-    def chosen(self) -> Steps:
+    def indices(self) -> BatchIndices:
         """Draw what the steps are done with, `_STEPS` at most."""
-        return batches(self.num_examples, self.batch_size, min(self.steps, _STEPS), np.random.default_rng(0))
+        return draw_batches(
+            self.num_examples, self.batch_size, min(self.steps, _STEPS), np.random.default_rng(0)
+        )
 
 
 class _Single(SGD):
@@ -155,7 +159,7 @@ def choose(
 
 
 def _one_by_one(model: FlatModel) -> str:
-    return "loop" if chain(model.module) is None else "chain"
+    return "loop" if chain_layers(model.module) is None else "chain"
 
 
 def _others(model: FlatModel, singly: str) -> list[str]:
@@ -170,7 +174,7 @@ def _sizes(name: str, oracle: CohortOracle, model: FlatModel, work: Work, most: 
     if model.device.type == "cuda":
         sizes = GPU_SIZES
     else:  # beyond that, a cohort is fast only as long as it has the cache for itself
-        touched = oracle.touched(work.chosen()) if work.plain else len(model.vector)
+        touched = oracle.working_set(work.indices()) if work.plain else len(model.vector)
         sizes, most = SIZES[name], min(most, IN_CACHE // max(1, touched))
     return [k for k in sizes if k <= most] or sizes[:1]
 
@@ -179,8 +183,8 @@ def _seconds(
     oracle: CohortOracle, model: FlatModel, size: int, input_shape: tuple[int, ...], work: Work
 ) -> float:
     """Seconds that a cohort takes, the fewest of some trials."""
-    device, chosen = model.device, work.chosen()
-    inputs = torch.rand((int(chosen.rows.max()) + 1, *input_shape), device=device)
+    device, indices = model.device, work.indices()
+    inputs = torch.rand((int(indices.indices.max()) + 1, *input_shape), device=device)
     labels = torch.zeros(len(inputs), dtype=torch.int64, device=device)
     y = model.vector.expand(size, -1).clone()
     rate = y.new_full((size, 1), 1e-6)
@@ -189,7 +193,7 @@ def _seconds(
     start = time.perf_counter()  # the first trial may load what it needs
     while len(seconds) < 4 or time.perf_counter() - start < _SECONDS:
         began = time.perf_counter()
-        run(rule, oracle, CohortBatches(inputs, labels, [chosen] * size, y.dtype), y, rate)
+        run(rule, oracle, CohortBatches(inputs, labels, [indices] * size, y.dtype), y, rate)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - began)

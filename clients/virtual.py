@@ -11,7 +11,7 @@ from torch import nn
 
 from clients.cohort import begin, cohorts, train
 from clients.evaluation import evaluate, own_test
-from clients.gradients.batches import ExamplePool, Steps
+from clients.gradients.batches import BatchIndices, DeviceData
 from clients.gradients.flat import FlatModel, as_tensor, one_thread
 from clients.memory.handshake import Memory
 from clients.memory.spill import Spilled
@@ -20,7 +20,7 @@ from clients.tuning import make_oracle
 from flexfl.tasks import FederatedData
 from traces import finished_steps
 
-NOTHING = Steps(np.empty(0, np.intp), np.empty(0, np.intp), 0)  # to train on
+NOTHING = BatchIndices(np.empty(0, np.intp), np.empty(0, np.intp), 0)  # to train on
 
 
 class Answers(NamedTuple):
@@ -88,7 +88,7 @@ class VirtualClients:
         self.data, self.seed = data, seed
         self.model = FlatModel(build(), device)
         self.oracle, self.limit = make_oracle(self.model, cohort, cohort_size)
-        self.examples = ExamplePool(data, self.model.device)
+        self.examples = DeviceData(data, self.model.device)
 
     def recall(self, memory: Any) -> Memory | None:
         """Fetch what a client remembers: a job has it, or where it is."""

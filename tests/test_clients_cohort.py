@@ -181,7 +181,7 @@ def test_what_is_a_chain_of_linear_layers() -> None:
 
 def test_what_a_model_does_not_allow_is_refused() -> None:
     batch_norm = FlatModel(nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)))
-    with pytest.raises(ValueError, match="cohort stacked: the model is no chain"):
+    with pytest.raises(ValueError, match="cohort stacked: the model is not a sequence of linear layers"):
         make_oracle(batch_norm, "stacked")
     with pytest.raises(ValueError, match="cohort vmap: the model has buffers"):
         make_oracle(batch_norm, "vmap")

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from clients.cohort import run
-from clients.gradients.batches import Batch, CohortBatches, Steps, batches
-from clients.gradients.chain import Chain, chain
+from clients.gradients.batches import Batch, BatchIndices, CohortBatches, draw_batches
+from clients.gradients.chain import Chain, chain_layers
 from clients.gradients.dual import DualLinear
 from clients.gradients.flat import FlatModel
-from clients.gradients.oracles import Loop
+from clients.gradients.loop import Loop
 from clients.rules import SGD
 from clients.tuning import make_oracle
 
@@ -96,33 +96,33 @@ def test_what_is_no_chain_is_left_to_the_loop() -> None:
         nn.Sequential(convolution, nn.BatchNorm2d(2), nn.Flatten(), linear),
         nn.Sequential(convolution, nn.MaxPool2d(2, return_indices=True), linear),
     ]
-    assert [chain(module) for module in others] == [None] * len(others)
-    with pytest.raises(ValueError, match="cohort chain: the model is not a chain of layers"):
+    assert [chain_layers(module) for module in others] == [None] * len(others)
+    with pytest.raises(ValueError, match="cohort chain: the model is not a sequence of supported layers"):
         make_oracle(FlatModel(others[1]), "chain")
 
 
-def steps_of(examples: list[int], steps: list[int], batch_size: int) -> list[Steps]:
+def steps_of(examples: list[int], steps: list[int], batch_size: int) -> list[BatchIndices]:
     rng = np.random.default_rng(7)
-    return [batches(n, batch_size, s, rng) for n, s in zip(examples, steps, strict=True)]
+    return [draw_batches(n, batch_size, s, rng) for n, s in zip(examples, steps, strict=True)]
 
 
-def both_ways(model: FlatModel, chosen: list[Steps]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def both_ways(model: FlatModel, chosen: list[BatchIndices]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     rng = np.random.default_rng(2)
     inputs = torch.from_numpy(rng.normal(size=(30, 1, 3, 3)))
     labels = torch.from_numpy(rng.integers(4, size=30))
     given = CohortBatches(inputs, labels, chosen, torch.float64)
     rate = 0.1 + 0.05 * torch.arange(len(chosen), dtype=torch.float64)[:, None]
     y, other = (model.vector.repeat(len(chosen), 1) for _ in range(2))
-    losses = DualLinear(model).run(y, rate, given)
+    losses = DualLinear(model).run_fused(y, rate, given)
     return [(y, losses), (other, run(SGD(other, [], {}, {}), Loop(model), given, other, rate))]
 
 
 @given(examples=st.integers(1, 30), batch_size=st.integers(0, 35), steps=st.integers(1, 9))
 def test_different_examples_are_counted(examples: int, batch_size: int, steps: int) -> None:
-    chosen = batches(examples, batch_size, steps, np.random.default_rng(0))
-    rows, places = chosen.places()
-    assert chosen.different == len(rows) == len(set(chosen.rows.tolist()))
-    np.testing.assert_array_equal(rows[places], chosen.rows)
+    chosen = draw_batches(examples, batch_size, steps, np.random.default_rng(0))
+    distinct, positions = chosen.unique()
+    assert chosen.num_distinct == len(distinct) == len(set(chosen.indices.tolist()))
+    np.testing.assert_array_equal(distinct[positions], chosen.indices)
 
 
 @given(
@@ -148,7 +148,7 @@ def test_all_steps_are_taken_at_once_where_that_saves_operations() -> None:
     wide = double(nn.Flatten(), nn.Linear(9, 50), nn.ReLU(), nn.Linear(50, 4))
     narrow = double(nn.Flatten(), nn.Linear(9, 4))
     often, once = steps_of([8], [20], 4), steps_of([30], [5], 6)
-    assert DualLinear(wide).at_once(often[0])
-    assert not DualLinear(narrow).at_once(once[0])
-    assert DualLinear(wide).touched(often[0]) == 204  # of the second layer
-    assert DualLinear(narrow).touched(once[0]) == 40
+    assert DualLinear(wide).fuses_steps(often[0])
+    assert not DualLinear(narrow).fuses_steps(once[0])
+    assert DualLinear(wide).working_set(often[0]) == 204  # of the second layer
+    assert DualLinear(narrow).working_set(once[0]) == 40

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from clients.evaluation import evaluate
-from clients.gradients.batches import batches as draw_batches
+from clients.gradients.batches import draw_batches
 from clients.gradients.flat import FlatModel
 from clients.training import Job, draws, planned_steps
 from clients.virtual import Answers, VirtualClients
@@ -82,7 +82,7 @@ def batches(n: int, size: int, steps: int, rng: np.random.Generator) -> list[np.
 
 @given(n=st.integers(1, 5000))
 def test_batches_are_padded_by_a_quarter_at_most(n: int) -> None:
-    padded = draw_batches(n, 0, 1, np.random.default_rng(0)).padded
+    padded = draw_batches(n, 0, 1, np.random.default_rng(0)).padded_length
     assert n <= padded <= 1.25 * n
 
 
