@@ -1,12 +1,14 @@
 """Clients that train together give what each gives alone, whatever is mixed and however it is computed."""
 
 from collections.abc import Callable
+from hashlib import sha256
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -112,6 +114,49 @@ def test_nothing_depends_on_who_is_in_the_cohort(
         assert metrics == single.updates[0][2]
 
 
+@settings(max_examples=20)
+@example(widths=[784, 10], examples=60, batch_size=5, steps=10, rule="sgd", bias=True)
+@example(widths=[784, 200, 200, 10], examples=60, batch_size=10, steps=10, rule="sgd", bias=True)
+@example(widths=[784, 200, 200, 10], examples=60, batch_size=10, steps=3, rule="proximal", bias=True)
+@example(widths=[64, 33], examples=3, batch_size=1, steps=1, rule="sgd", bias=False)
+@given(
+    widths=st.lists(st.sampled_from([2, 3, 10, 16, 33, 64, 200]), min_size=2, max_size=4),
+    examples=st.sampled_from([1, 2, 5, 17, 40]),
+    batch_size=st.sampled_from([0, 1, 2, 5, 16]),
+    steps=st.integers(1, 6),
+    rule=st.sampled_from(["sgd", "proximal"]),
+    bias=st.booleans(),
+)
+def test_the_size_of_a_cohort_changes_no_bit(
+    widths: list[int], examples: int, batch_size: int, steps: int, rule: str, bias: bool
+) -> None:
+    """So the size may be chosen by a measurement. Some clients stop early, one trains alone at the end."""
+    count, rng = 40, np.random.default_rng(5)
+    pool = (
+        rng.normal(size=(count * examples, widths[0])).astype(np.float32),
+        rng.integers(widths[-1], size=count * examples),
+    )
+    data = PartitionedData.divide(
+        pool, pool, widths[-1], np.split(np.arange(count * examples), count), 0.0, 0
+    )
+
+    def module() -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            layers = [nn.Linear(i, o, bias=bias) for i, o in pairwise(widths)]
+        return nn.Sequential(*[part for layer in layers for part in (layer, nn.ReLU())][:-1])
+
+    work = config(batch_size=batch_size, local_steps=steps, rule=rule, mu=0.1)
+    jobs = [Job(k, [], work, 1.0 if not k else 0.3 + 0.05 * (k % 10)) for k in range(count)]
+    bits = set()
+    for size in (1, 2, 3, 7, 13, 16, 31, 32, 39, 40):
+        virtual = VirtualClients(data, module, 3, cohort="stacked", cohort_size=size)
+        vectors, _ = in_order(virtual.fit(virtual.model.vector.numpy().copy(), jobs))
+        assert len(vectors) == count
+        bits.add(sha256(vectors.tobytes()).hexdigest())
+    assert len(bits) == 1
+
+
 METHODS = sorted(set(strategies.STRATEGIES) - {"sequential-sgd"})  # it has no clients
 
 
@@ -173,6 +218,7 @@ def test_what_is_a_chain_of_linear_layers() -> None:
         nn.Sequential(nn.ReLU(), linear),
         nn.Sequential(linear, nn.Tanh(), nn.Linear(3, 3)),
         nn.Sequential(nn.Flatten(0), linear),
+        nn.Sequential(nn.Linear(6, 1), nn.ReLU(), nn.Linear(1, 3)),
         nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), linear),
         nn.Sequential(nn.Linear(6, 6), nn.Dropout(), linear),
     ]

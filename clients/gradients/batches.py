@@ -59,9 +59,12 @@ class BatchIndices(NamedTuple):
 
 
 def _rounded_up(size: int) -> int:
-    """Round up to a number with three significant bits."""
+    """Round up to a number with three significant bits, at least 2.
+
+    BLAS may round products with vectors differently for one client than for several; those of matrices not.
+    """
     unit = 1 << max(0, size.bit_length() - 3)
-    return -(-size // unit) * unit
+    return max(2, -(-size // unit) * unit)
 
 
 def draw_batches(num_examples: int, batch_size: int, steps: int, rng: np.random.Generator) -> BatchIndices:

@@ -6,7 +6,7 @@ forward pass, and updates them in place by the product of two thin matrices: the
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,11 @@ class LinearLayer(NamedTuple):
 
 
 def linear_layers(module: nn.Module) -> list[LinearLayer] | None:
-    """Return the layers of a sequence of linear layers and ReLUs; None if the model is anything else."""
+    """Return the layers of a sequence of linear layers and ReLUs; None if the model is anything else.
+
+    Layers with a single input or output are not supported: BLAS may round products with vectors differently
+    for one client than for several, and a client's result must not depend on who is in the cohort.
+    """
     if type(module) is not nn.Sequential:
         return None
     layers: list[LinearLayer] = []
@@ -55,7 +59,7 @@ def linear_layers(module: nn.Module) -> list[LinearLayer] | None:
             continue
         if type(part) is nn.ReLU and layers and not layers[-1].relu:
             layers[-1] = layers[-1]._replace(relu=True)
-        elif type(part) is nn.Linear and all(p.requires_grad for p in part.parameters()):
+        elif _is_supported(part):
             has_bias = part.bias is not None
             layers.append(LinearLayer(start, part.out_features, part.in_features, has_bias, False))
             start += sum(p.numel() for p in part.parameters())
@@ -63,6 +67,14 @@ def linear_layers(module: nn.Module) -> list[LinearLayer] | None:
             return None
     unshared = start == sum(p.numel() for p in module.parameters())  # no layer occurs twice
     return layers if layers and not layers[-1].relu and unshared else None
+
+
+def _is_supported(part: nn.Module) -> TypeGuard[nn.Linear]:
+    return (
+        type(part) is nn.Linear
+        and min(part.in_features, part.out_features) > 1
+        and all(p.requires_grad for p in part.parameters())
+    )
 
 
 class StackedLinear(CohortOracle):
@@ -83,7 +95,8 @@ class StackedLinear(CohortOracle):
         layers = linear_layers(model.module)
         if layers is None:
             raise ValueError(
-                "cohort stacked: the model is not a sequence of linear layers and ReLUs; use cohort loop"
+                "cohort stacked: the model is not a sequence of linear layers with at least 2 inputs and "
+                "outputs, and ReLUs; use cohort loop"
             )
         self.layers, self._size = layers, len(model.vector)
         self._last: tuple[Tensor | None, list[LinearViews]] = (None, [])
