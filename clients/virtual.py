@@ -87,7 +87,7 @@ class VirtualClients:
     ) -> None:
         self.data, self.seed = data, seed
         self.model = FlatModel(build(), device)
-        self.oracle, self.limit = make_oracle(self.model, cohort, cohort_size)
+        self.oracle, self.limit = make_oracle(self.model, data.input_shape, cohort, cohort_size)
         self.examples = DeviceData(data, self.model.device)
 
     def recall(self, memory: Any) -> Memory | None:

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import strategies
-from clients.gradients.flat import FlatModel
 from clients.gradients.stacked import linear_layers
 from clients.training import Job
-from clients.tuning import Work, choose, make_oracle
 from clients.virtual import Answers, VirtualClients
 from flexfl.tasks import PartitionedData
 from flexfl.tasks.models import MODELS
@@ -114,7 +112,7 @@ def test_nothing_depends_on_who_is_in_the_cohort(
         assert metrics == single.updates[0][2]
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @example(widths=[784, 10], examples=60, batch_size=5, steps=10, rule="sgd", bias=True)
 @example(widths=[784, 200, 200, 10], examples=60, batch_size=10, steps=10, rule="sgd", bias=True)
 @example(widths=[784, 200, 200, 10], examples=60, batch_size=10, steps=3, rule="proximal", bias=True)
@@ -223,28 +221,3 @@ def test_what_is_a_chain_of_linear_layers() -> None:
         nn.Sequential(nn.Linear(6, 6), nn.Dropout(), linear),
     ]
     assert [linear_layers(module) for module in others] == [None] * len(others)
-
-
-def test_what_a_model_does_not_allow_is_refused() -> None:
-    batch_norm = FlatModel(nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)))
-    with pytest.raises(ValueError, match="cohort stacked: the model is not a sequence of linear layers"):
-        make_oracle(batch_norm, "stacked")
-    with pytest.raises(ValueError, match="cohort vmap: the model has buffers"):
-        make_oracle(batch_norm, "vmap")
-    with pytest.raises(ValueError, match="cohort vmap"):
-        choose(batch_norm, (6,), Work(3, 5, 20), 10, "vmap", 0)
-
-
-def test_the_fastest_way_is_one_that_works() -> None:
-    def chosen(*parts: nn.Module, **given: Any) -> tuple[str, int]:
-        return choose(FlatModel(nn.Sequential(*parts)), (6,), Work(3, 5, 20), 10, **given)
-
-    assert chosen(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)) == ("loop", 1)
-    assert chosen(nn.Linear(6, 6), nn.Dropout(), nn.Linear(6, 3)) == ("loop", 1)  # random under vmap
-    cohort, size = chosen(nn.Linear(6, 3))
-    assert (cohort, 1 < size <= 10) == ("stacked", True)
-    assert chosen(nn.Linear(6, 3), cohort="vmap")[0] == "vmap"
-    assert chosen(nn.Linear(6, 3), cohort="vmap", size=3) == ("vmap", 3)
-    assert chosen(nn.Linear(6, 3), cohort="loop") == ("loop", 1)
-    with pytest.raises(ValueError, match="cohort vmap: the model does not allow it"):
-        chosen(nn.Linear(6, 6), nn.Dropout(), nn.Linear(6, 3), cohort="vmap")

@@ -98,7 +98,7 @@ def test_what_is_no_chain_is_left_to_the_loop() -> None:
     ]
     assert [chain_layers(module) for module in others] == [None] * len(others)
     with pytest.raises(ValueError, match="cohort chain: the model is not a sequence of supported layers"):
-        make_oracle(FlatModel(others[1]), "chain")
+        make_oracle(FlatModel(others[1]), (6,), "chain")
 
 
 def steps_of(examples: list[int], steps: list[int], batch_size: int) -> list[BatchIndices]:

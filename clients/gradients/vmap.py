@@ -1,9 +1,10 @@
-"""Models that `torch.func.vmap` can vectorise over the clients."""
+"""Models that `torch.func.vmap` vectorises over the clients."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
@@ -13,28 +14,50 @@ from clients.gradients.oracle import ModuleOracle
 
 
 class Vmap(ModuleOracle):
-    """Models without buffers, vectorised over the clients by `torch.func.vmap`.
+    """Models that treat each example independently, vectorised over the clients by `torch.func.vmap`.
 
     Parameters
     ----------
     model
-        The model; all of it is trained, as buffers would have to differ between clients.
+        The model.
 
     Raises
     ------
     ValueError
-        The model has buffers or frozen parameters.
+        The model has buffers, which would have to differ between clients, frozen parameters, or statistics
+        over batches, which padding would change.
     """
 
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
-        if any(True for _ in model.module.buffers()) or not all(
-            p.requires_grad for p in model.module.parameters()
-        ):
+        module = model.module
+        if any(True for _ in module.buffers()) or not all(p.requires_grad for p in module.parameters()):
             raise ValueError("cohort vmap: the model has buffers or frozen parameters; use cohort loop")
-        self._names = [name for name, _ in model.module.named_parameters()]
-        self._sizes = [p.numel() for p in model.module.parameters()]
+        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
+            raise ValueError("cohort vmap: the model has batch normalization; use cohort loop")
+        self._names = [name for name, _ in module.named_parameters()]
+        self._sizes = [p.numel() for p in module.parameters()]
         self._grad_and_loss = vmap(grad_and_value(self._loss))
+
+    def check(self, input_shape: tuple[int, ...]) -> None:
+        """Try to vectorise the model, with two clients and two examples of this shape.
+
+        Raises
+        ------
+        ValueError
+            PyTorch cannot do it: because of a random layer, for example, or control flow on values.
+        """
+        y = self.model.vector.expand(2, -1).clone()
+        labels = torch.zeros((2, 2), dtype=torch.int64, device=y.device)
+        batch = Batch(y.new_zeros((2, 2, *input_shape)), labels, y.new_full((2, 2), 0.5), np.array([2, 2]))
+        try:
+            self.gradient(y, batch)
+        except torch.OutOfMemoryError:
+            raise  # which says nothing about the model
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"cohort vmap: PyTorch cannot vectorise the model: {error}; use cohort loop"
+            ) from None
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """See `CohortOracle.gradient`."""
