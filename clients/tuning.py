@@ -25,6 +25,7 @@ from clients.gradients.oracle import CohortOracle
 from clients.gradients.stacked import linear_layers
 from clients.gradients.vmap import Vmap
 from clients.rules import SGD
+from flexfl.config.specs import find
 
 ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "stacked": DualLinear,
@@ -77,10 +78,10 @@ class _SingleSteps(SGD):
 
 
 def automatic(model: FlatModel, input_shape: tuple[int, ...]) -> str:
-    """Return the oracle that `auto` stands for: the fastest that the model allows on its device.
+    """Choose by the model and the device alone: usually the fastest of those that support the model.
 
-    Linear layers have `stacked`. For other models it is on a CPU `chain`, if it supports the layers, and on
-    other devices `vmap`, if it supports the model; otherwise `loop`.
+    `stacked` for linear layers; for other models `chain` on a CPU and `vmap` on other devices; and `loop` for
+    models that these do not support.
     """
     if linear_layers(model.module) is not None:
         return "stacked"
@@ -91,6 +92,10 @@ def automatic(model: FlatModel, input_shape: tuple[int, ...]) -> str:
     except ValueError:
         return "loop"
     return "vmap"
+
+
+COHORTS: dict[str, Callable[..., object]] = {"auto": automatic, **ORACLES}
+"""What users can choose from, by name."""
 
 
 def make_oracle(
@@ -105,15 +110,16 @@ def make_oracle(
     input_shape
         Shape of one input.
     cohort
-        One of `ORACLES`, or `auto`.
+        One of `COHORTS`.
     size
         Largest cohort; 0: what suits the number of weights. `chain` and `loop` always have 1.
 
     Raises
     ------
     ValueError
-        `cohort` does not support the model.
+        `cohort` is unknown or does not support the model.
     """
+    find("cohort", COHORTS, cohort)
     if cohort == "auto":
         cohort = automatic(model, input_shape)
     oracle = ORACLES[cohort](model)
@@ -156,7 +162,7 @@ def choose(
     Raises
     ------
     ValueError
-        `cohort` does not support the model.
+        `cohort` is unknown or does not support the model.
     """
     if cohort == "auto":
         cohort = automatic(model, input_shape)

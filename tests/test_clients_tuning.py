@@ -63,6 +63,8 @@ def test_what_the_user_sets_is_used() -> None:
     assert chosen("vmap", 0) == ("vmap", LARGEST)
     assert chosen("vmap", 3) == ("vmap", 3)
     assert chosen("loop", 0) == chosen("loop", 3) == ("loop", 1)
+    with pytest.raises(ValueError, match=r"^unknown cohort 'lop'; known: auto, stacked, vmap, chain, loop$"):
+        chosen("lop", 0)
 
 
 def lying_clock(seed: int) -> Callable[[], float]:

@@ -17,7 +17,6 @@ from flexfl.config.specs import parse_options
 
 # What a run folder's config.toml holds besides the settings: packages in use, and how the run was called.
 RECORDED = ("versions", "command")
-COHORTS = ("stacked", "vmap", "chain", "loop")  # see clients/tuning.py
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -54,10 +53,8 @@ class Settings:
     ray_address: str = _setting(
         "", "a Ray cluster that is running, HOST:PORT or auto; default: start Ray here"
     )
-    cohort: str = _setting(
-        "auto", f"how clients train together: {', '.join(COHORTS)}, or auto, the fastest of these here"
-    )
-    cohort_size: int = _setting(0, "clients that train in one call; 0: the fastest number here")
+    cohort: str = _setting("auto", "how gradients are computed; auto: as suits the model and the device")
+    cohort_size: int = _setting(0, "clients that train in one call; 0: as many as suits the model")
     data_dir: str = _setting("data", "where data sets are downloaded to")
     run_dir: str = _setting("runs", "where the folder of the run is made")
     evaluate_every: int = _setting(1, "rounds between evaluations")
@@ -93,7 +90,6 @@ class Settings:
         for name, known in (
             ("engine", ("ray", "inline")),
             ("evaluate_on", ("test", "members")),
-            ("cohort", ("auto", *COHORTS)),
         ):
             if getattr(self, name) not in known:
                 flag = name.replace("_", "-")

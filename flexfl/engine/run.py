@@ -21,7 +21,7 @@ import strategies
 from clients.environment import federated_data, make_trace, model_builder
 from clients.gradients.flat import FlatModel
 from clients.rules import RULES, SGD
-from clients.tuning import Work, choose
+from clients.tuning import COHORTS, Work, choose
 from clients.virtual import VirtualClients
 from flexfl.config import Settings, build, options_of, parse
 from flexfl.config.specs import convert, find
@@ -78,6 +78,7 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
         The settings cannot be met; the message says why.
     """
     options = strategy_options(settings)  # what can be wrong is found before data are loaded
+    find("cohort", COHORTS, settings.cohort)
     trace = make_trace(settings)
     data = federated_data(settings)
     build_model = model_builder(settings, data)
