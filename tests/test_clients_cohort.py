@@ -1,4 +1,4 @@
-"""Clients that train together give what each gives alone, whatever is mixed and however it is computed."""
+"""Clients that train in a cohort give what each gives alone, whatever their work and the oracle."""
 
 from collections.abc import Callable
 from hashlib import sha256
@@ -30,7 +30,7 @@ def make_data() -> PartitionedData:
 
 
 class OnDemand:
-    """The same data as examples of each client only, as data sets that are no pool give them."""
+    """The same data, which give the examples of one client at a time only."""
 
     def __init__(self, data: PartitionedData) -> None:
         self.sizes, self.num_classes, self.input_shape = data.sizes, data.num_classes, data.input_shape
@@ -49,11 +49,12 @@ def build(model: str) -> nn.Module:
 
 
 def fit(model: str, jobs: list[Job], cohort: str, size: int, data: Any = None) -> Answers:
-    player = VirtualClients(data or make_data(), lambda: build(model), 3, cohort=cohort, cohort_size=size)
-    return player.fit(player.model.vector.numpy().copy(), jobs)
+    virtual = VirtualClients(data or make_data(), lambda: build(model), 3, cohort=cohort, cohort_size=size)
+    return virtual.fit(virtual.model.vector.numpy().copy(), jobs)
 
 
 def in_order(found: Answers) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """The local weights and the metrics, by client."""
     order = np.argsort([client for client, *_ in found.updates])
     return found.vectors[order], [found.updates[i][2] for i in order]
 
@@ -63,7 +64,7 @@ def config(**changes: Any) -> dict[str, Any]:
     return {"round": 2, "local-steps": 7, "batch-size": 6, "learning-rate": 0.1, **given}
 
 
-WAYS = [
+ORACLES = [
     ("logistic", "stacked"),
     ("mlp", "stacked"),
     ("no-bias", "stacked"),
@@ -75,17 +76,17 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize(("model", "cohort"), WAYS)
+@pytest.mark.parametrize(("model", "cohort"), ORACLES)
 @pytest.mark.parametrize("work", [{}, {"batch_size": 0}, {"local_steps": 0, "local_epochs": 2}])
 def test_a_cohort_gives_what_each_client_gives_alone(model: str, cohort: str, work: dict[str, int]) -> None:
     jobs = [Job(k, [], config(**work), share) for k, share in enumerate([1, 0.4, 1, 0, 0.75, 0.2])]
-    alone, told = in_order(fit(model, jobs, "loop", 1))
+    alone, expected = in_order(fit(model, jobs, "loop", 1))
     for size in (2, 6):
         found = fit(model, jobs, cohort, size)
         together, metrics = in_order(found)
         np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-6)
         assert found.failures == [(3, "dropped in mid-round")]
-        for one, other in zip(metrics, told, strict=True):
+        for one, other in zip(metrics, expected, strict=True):
             assert one == pytest.approx(other, rel=1e-5)
     on_demand, _ = in_order(fit(model, jobs, cohort, 6, OnDemand(make_data())))
     np.testing.assert_array_equal(on_demand, together)
@@ -100,14 +101,14 @@ def test_a_cohort_gives_what_each_client_gives_alone(model: str, cohort: str, wo
 def test_nothing_depends_on_who_is_in_the_cohort(
     completions: list[float], batch_size: int, size: int, rates: list[float]
 ) -> None:
-    """Not even the last bit, for chains of linear layers: so any number of workers gives the same run."""
+    """Not even the last bit, for linear layers: so any number of workers gives the same run."""
     jobs = [
         Job(k, [], config(batch_size=batch_size, learning_rate=rates[k]), completions[k]) for k in range(6)
     ]
-    whole, told = in_order(fit("mlp", jobs, "stacked", size))
-    singles = [found for job in jobs if len((found := fit("mlp", [job], "stacked", 1)).updates)]
+    whole, found = in_order(fit("mlp", jobs, "stacked", size))
+    singles = [alone for job in jobs if len((alone := fit("mlp", [job], "stacked", 1)).updates)]
     assert len(whole) == len(singles)
-    for vector, metrics, single in zip(whole, told, singles, strict=True):
+    for vector, metrics, single in zip(whole, found, singles, strict=True):
         np.testing.assert_array_equal(vector, single.vectors[0])
         assert metrics == single.updates[0][2]
 
@@ -181,7 +182,7 @@ def test_every_method_gives_the_same_with_cohorts_and_without(play: Callable[...
             assert one.get("client_loss", -1) == pytest.approx(two.get("client_loss", -1), rel=1e-4)
 
 
-def test_a_client_that_fails_does_not_take_its_cohort_along() -> None:
+def test_a_client_that_fails_does_not_fail_its_cohort() -> None:
     data = make_data()
     x, labels = data.pool
     x, labels = x.copy(), labels.copy()
@@ -201,7 +202,7 @@ def test_a_client_that_fails_does_not_take_its_cohort_along() -> None:
     assert np.isnan(rows[4]).any()
 
 
-def test_what_is_a_chain_of_linear_layers() -> None:
+def test_what_is_a_sequence_of_linear_layers() -> None:
     linear = nn.Linear(6, 3)
     assert linear_layers(nn.Sequential(linear)) is not None
     frozen = nn.Linear(6, 3)

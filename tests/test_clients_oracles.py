@@ -1,4 +1,4 @@
-"""Passes that are written out give what autograd gives, in double precision to the last digits."""
+"""Backward passes that are written out give what autograd gives, in double precision to the last digits."""
 
 from typing import Any
 
@@ -71,14 +71,14 @@ def test_a_chain_gives_the_gradients_of_autograd(name: str, lengths: list[int]) 
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-14)
     torch.testing.assert_close(other, losses, rtol=1e-11, atol=0)
     rate = torch.tensor([[0.5], [0.25]][: len(lengths)], dtype=torch.float64)
-    for besides in (None, lambda y: y.mul_(0.5)):
+    for change in (None, lambda y: y.mul_(0.5)):
         after = y.clone()
-        Chain(model).descend(after, rate, batch, besides)
-        start = y if besides is None else y / 2
+        Chain(model).descend(after, rate, batch, change)
+        start = y if change is None else y / 2
         torch.testing.assert_close(after, start - rate * expected, rtol=1e-11, atol=1e-14)
 
 
-def test_what_is_no_chain_is_left_to_the_loop() -> None:
+def test_other_models_are_left_to_the_loop() -> None:
     linear, convolution = nn.Linear(6, 3), nn.Conv2d(1, 2, 3)
     frozen = nn.Linear(6, 3)
     frozen.bias.requires_grad_(False)
@@ -118,7 +118,7 @@ def both_ways(model: FlatModel, chosen: list[BatchIndices]) -> list[tuple[torch.
 
 
 @given(examples=st.integers(1, 30), batch_size=st.integers(0, 35), steps=st.integers(1, 9))
-def test_different_examples_are_counted(examples: int, batch_size: int, steps: int) -> None:
+def test_distinct_examples_are_counted(examples: int, batch_size: int, steps: int) -> None:
     chosen = draw_batches(examples, batch_size, steps, np.random.default_rng(0))
     distinct, positions = chosen.unique()
     assert chosen.num_distinct == len(distinct) == len(set(chosen.indices.tolist()))
@@ -131,7 +131,7 @@ def test_different_examples_are_counted(examples: int, batch_size: int, steps: i
     hidden=st.booleans(),
     bias=st.booleans(),
 )
-def test_all_steps_at_once_give_what_single_steps_give(
+def test_fused_steps_give_what_single_steps_give(
     examples: int, steps: list[int], hidden: bool, bias: bool
 ) -> None:
     last = [nn.Linear(9, 4, bias=bias)]
@@ -144,7 +144,7 @@ def test_all_steps_at_once_give_what_single_steps_give(
     torch.testing.assert_close(losses, expected, rtol=1e-9, atol=0)
 
 
-def test_all_steps_are_taken_at_once_where_that_saves_operations() -> None:
+def test_steps_are_fused_where_that_saves_operations() -> None:
     wide = double(nn.Flatten(), nn.Linear(9, 50), nn.ReLU(), nn.Linear(50, 4))
     narrow = double(nn.Flatten(), nn.Linear(9, 4))
     often, once = steps_of([8], [20], 4), steps_of([30], [5], 6)

@@ -1,6 +1,7 @@
 """Which oracle a run uses, and how many clients train in one call: no measurement changes the weights."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from hashlib import sha256
 from typing import Any
 
@@ -32,10 +33,10 @@ def test_what_a_model_does_not_allow_is_refused() -> None:
 
 
 def test_auto_depends_on_the_model_and_the_device() -> None:
-    """The device `meta` computes nothing, and stands for all that are not the CPU."""
+    """The device `meta`, which computes nothing, stands for all but the CPU."""
 
     def found(module: nn.Module, shape: tuple[int, ...] = (6,), **given: Any) -> list[tuple[str, int]]:
-        models = [FlatModel(module), FlatModel(module, "meta")]
+        models = [FlatModel(deepcopy(module), device) for device in ("cpu", "meta")]
         ways = [choose(model, shape, Work(3, 5, 20), 10, **given) for model in models]
         for model, (cohort, size) in zip(models, ways, strict=True):
             oracle, limit = make_oracle(model, shape, size=size)
@@ -68,7 +69,7 @@ def test_what_the_user_sets_is_used() -> None:
 
 
 def lying_clock(seed: int) -> Callable[[], float]:
-    """Every call finds that a microsecond to a second has passed."""
+    """Return a clock that advances by a random time, from a microsecond to a second, with every call."""
     rng, now = np.random.default_rng(seed), 0.0
 
     def read() -> float:
@@ -93,8 +94,9 @@ def test_no_clock_changes_the_weights(
         found.add((settings.cohort, sha256(played.weights.tobytes()).hexdigest()))
         sizes.add(settings.cohort_size)
     assert len(found) == 1
-    assert len(sizes) > 1 or model == "lenet"  # the clocks were believed where they may be
+    assert len(sizes) > 1 or model == "lenet"  # the sizes of stacked cohorts are timed, and may differ
     ((cohort, _),) = found
-    experiment = played.experiment  # which `flwr run` makes, too, with clients that choose for themselves
+    experiment = played.experiment
+    # Under `flwr run`, each client makes its oracle from the settings as the user gave them.
     client = VirtualClients(experiment.data, experiment.build_model, settings.seed)
     assert type(client.oracle) is ORACLES[cohort]

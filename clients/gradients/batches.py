@@ -30,7 +30,7 @@ class BatchIndices(NamedTuple):
     """
 
     indices: Indices
-    lengths: Indices
+    lengths: NDArray[np.intp]
     num_distinct: int
 
     def split(self) -> list[Indices]:
@@ -112,7 +112,7 @@ class Batch(NamedTuple):
     inputs: Tensor
     labels: Tensor
     weights: Tensor
-    lengths: Indices
+    lengths: NDArray[np.intp]
 
 
 class CohortBatches:
