@@ -53,8 +53,8 @@ class Settings:
     ray_address: str = _setting(
         "", "a Ray cluster that is running, HOST:PORT or auto; default: start Ray here"
     )
-    cohort: str = _setting("auto", "how gradients are computed; auto: as suits the model and the device")
-    cohort_size: int = _setting(0, "clients that train in one call; 0: as many as suits the model")
+    cohort: str = _setting("auto", "how gradients are computed; auto: what suits the model and the device")
+    cohort_size: int = _setting(0, "clients that train in one call; 0: as many as suit the model")
     data_dir: str = _setting("data", "where data sets are downloaded to")
     run_dir: str = _setting("runs", "where the folder of the run is made")
     evaluate_every: int = _setting(1, "rounds between evaluations")
