@@ -23,7 +23,7 @@ from flexfl.config import Settings
 from flexfl.config.settings import read_toml
 from flexfl.engine.availability import remember
 from flexfl.engine.flower_run import run_on_grid
-from flexfl.engine.listing import print_list
+from flexfl.engine.listing import REGISTRIES, print_list
 from flexfl.engine.report.trace_view import show_trace
 from flexfl.engine.run import drive, prepare, virtual_transport
 from flexfl.engine.run_folder import RunFolder
@@ -56,6 +56,8 @@ def make_parser() -> Parser:
     for field in fields(Settings):
         flag, kind = "--" + field.name.replace("_", "-"), type(field.default)
         text = field.metadata["help"].replace("%", "%%")
+        if field.name == "cohort":
+            text += f"; one of {', '.join(REGISTRIES[flag])}"
         if field.name == "option":
             parser.add_argument(flag, action="append", metavar="KEY=VALUE", help=text)
         elif kind is bool:

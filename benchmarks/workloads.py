@@ -38,6 +38,7 @@ WORKLOADS = {
     "fedlaavg": Workload("logistic", 10, 5),
     "2nn": Workload("mlp", 10, 10),
     "lenet": Workload("lenet", 10, 16),
+    "cnn": Workload("cnn", 5, 10),  # McMahan et al.'s
 }
 
 

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.gradients.batches import Batch, CohortBatches, ExamplePool, Steps
+from clients.gradients.batches import Batch, BatchIndices, CohortBatches, DeviceData
 from clients.gradients.flat import as_tensor
-from clients.gradients.oracles import CohortOracle
+from clients.gradients.oracle import CohortOracle
 from clients.memory.handshake import Memory
 from clients.rules import SGD, rule_named
 from clients.rules.base import Change, Oracle, Rate
@@ -68,11 +68,13 @@ def cohorts(plans: Sequence[Plan], limit: int, input_size: int, oracle: CohortOr
     """
     kinds: dict[Hashable, list[Plan]] = {}
     for plan in plans:
-        kinds.setdefault((oracle.alike(plan.chosen), _kind(plan)), []).append(plan)
+        kinds.setdefault((oracle.cohort_key(plan.chosen), _kind(plan)), []).append(plan)
     found: list[list[Plan]] = []
     for group in kinds.values():
         group.sort(key=lambda plan: (-len(plan.chosen.lengths), plan.job.client))
-        most = max(1, min(limit, _BLOCK // max(oracle.room(plan.chosen, input_size) for plan in group)))
+        most = max(
+            1, min(limit, _BLOCK // max(oracle.buffer_size(plan.chosen, input_size) for plan in group))
+        )
         count = -(-len(group) // most)
         size = -(-len(group) // count)
         found += [group[start : start + size] for start in range(0, len(group), size)]
@@ -87,7 +89,7 @@ def _kind(plan: Plan) -> Hashable:
 
 def train(
     oracle: CohortOracle,
-    examples: ExamplePool,
+    examples: DeviceData,
     weights: Tensor,
     shared: Sequence[Tensor],
     plans: Sequence[Plan],
@@ -144,8 +146,8 @@ def run(rule: SGD, oracle: CohortOracle, batches: CohortBatches, y: Tensor, rate
 
     They are those of each step's first gradient, zero where a client does a step no more.
     """
-    if _at_once(rule, oracle, batches.chosen[0]):
-        return oracle.run(y, rate, batches)
+    if _at_once(rule, oracle, batches.clients[0]):
+        return oracle.run_fused(y, rate, batches)
     losses = y.new_zeros((len(batches.counts), len(y)))
     active, active_rate = y, rate
     for t, count in enumerate(batches.counts):
@@ -159,8 +161,8 @@ def run(rule: SGD, oracle: CohortOracle, batches: CohortBatches, y: Tensor, rate
     return losses
 
 
-def _at_once(rule: SGD, oracle: CohortOracle, chosen: Steps) -> bool:
-    return rule.plain() and oracle.at_once(chosen)
+def _at_once(rule: SGD, oracle: CohortOracle, chosen: BatchIndices) -> bool:
+    return rule.plain() and oracle.fuses_steps(chosen)
 
 
 def begin(weights: Tensor, shared: Sequence[Tensor], plans: Sequence[Plan], fisher: Oracle) -> SGD:
@@ -216,7 +218,7 @@ def _metrics(plan: Plan, losses: NDArray[np.float64]) -> dict[str, int | float]:
 
 
 def _fisher(
-    oracle: CohortOracle, examples: ExamplePool, at: Tensor, plans: Sequence[Plan], seed: int
+    oracle: CohortOracle, examples: DeviceData, at: Tensor, plans: Sequence[Plan], seed: int
 ) -> Tensor:
     """Diagonals of the clients' Fisher information, shape (K, M)."""
     chosen = ((plan.job.client, fisher_rows(plan, seed)) for plan in plans)

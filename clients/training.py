@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.gradients.batches import Rows, Steps, batches
+from clients.gradients.batches import BatchIndices, Indices, draw_batches
 from clients.memory.handshake import Memory
 from clients.rules import rule_named
 from flexfl.contract import FitConfig
@@ -75,7 +75,7 @@ class Plan(NamedTuple):
     """
 
     job: Job
-    chosen: Steps
+    chosen: BatchIndices
     num_examples: int
     memory: Memory
     resync: bool
@@ -112,7 +112,7 @@ def plan(job: Job, steps: int, memory: Memory | None, data: FederatedData, seed:
     if not steps:
         raise DroppedError("dropped in mid-round")
     rng = draws(seed, b"batches", client, config.round)
-    chosen = batches(num_examples, config.batch_size, steps, rng)
+    chosen = draw_batches(num_examples, config.batch_size, steps, rng)
     return Plan(job, chosen, num_examples, *open_memory(job, memory))
 
 
@@ -137,7 +137,7 @@ def _key(seed: int, purpose: bytes) -> NDArray[Any]:
     return np.random.SeedSequence([seed, *purpose]).generate_state(2, np.uint64)
 
 
-def fisher_rows(plan: Plan, seed: int) -> Rows:
+def fisher_rows(plan: Plan, seed: int) -> Indices:
     """Draw `fisher-batches` batches of different examples; with 0, or if there are not more, take all."""
     client, config = plan.job.client, plan.job.config
     wanted = int(config.own["fisher-batches"]) * config.batch_size or plan.num_examples

@@ -1,8 +1,8 @@
-"""Which way of computing a cohort's gradients is the fastest here: measured, not believed.
+"""How a run computes gradients: which oracle, and how many clients train in one call.
 
-It depends on the model, the batch size and the machine. The measurement takes some milliseconds and is done
-once, where a run starts; `config.toml` of the run folder keeps the outcome, so that a repeated run does the
-same.
+Oracles differ in the last bits of the weights, so `auto` depends on the model and the device alone. The size
+of a cohort is timed where that cannot change a bit: for `stacked` on a CPU, in some milliseconds when a run
+starts. Elsewhere it depends on the size of the model. `config.toml` in the run folder records both.
 """
 
 from __future__ import annotations
@@ -16,41 +16,44 @@ import numpy as np
 import torch
 
 from clients.cohort import run
-from clients.gradients.batches import CohortBatches, Steps, batches
-from clients.gradients.chain import Chain, chain
+from clients.gradients.batches import BatchIndices, CohortBatches, draw_batches
+from clients.gradients.chain import Chain, chain_layers
 from clients.gradients.dual import DualLinear
 from clients.gradients.flat import FlatModel, one_thread
-from clients.gradients.oracles import CohortOracle, Loop, Vmapped
+from clients.gradients.loop import Loop
+from clients.gradients.oracle import CohortOracle
 from clients.gradients.stacked import linear_layers
+from clients.gradients.vmap import Vmap
 from clients.rules import SGD
+from flexfl.config.specs import find
 from flexfl.contract import FitConfig
 
 ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "stacked": DualLinear,
-    "vmap": Vmapped,
+    "vmap": Vmap,
     "chain": Chain,
     "loop": Loop,
 }
-SINGLY = ("chain", "loop")  # take one client after the other
-SIZES = {"stacked": [2, 4, 8, 16, 32, 64, 128], "vmap": [8, 32]}  # of cohorts, on the CPU
-GPU_SIZES = [16, 64, 256]
-IN_CACHE = 1 << 20  # weights of a cohort that stay in a CPU's cache, also beside other workers
-WORTH = 1.2  # how much faster than the loop another way must be: near that, noise would choose
-CLOSE = 0.93  # among ways this near to the fastest, the smallest cohort leaves most of the cache to others
-_MEMORY = 1 << 26  # numbers in the weights or in the inputs of a cohort that is tried (256 MB)
-_STEPS = 10  # of a round that is measured, at most
-_SECONDS = 0.003  # a candidate is measured for, at least
+ONE_BY_ONE = ("chain", "loop")  # train one client after the other
+CPU_CACHE = 1 << 20  # weights of a cohort that stay in a CPU's cache, even beside other workers
+GPU_MEMORY = 1 << 26  # weights of a cohort on a GPU (256 MB); gradients and activations come on top
+LARGEST = 256  # cohort whose size is not timed
+TIMED = (2, 4, 8, 16, 32, 64, 128)  # sizes of cohorts
+CLOSE = 0.93  # of sizes this close to the fastest, the smallest leaves most of the cache to others
+_MEMORY = 1 << 26  # numbers in the weights or in the inputs of a cohort that is timed (256 MB)
+_STEPS = 10  # of a round that are timed, at most
+_SECONDS = 0.003  # for which a size is timed, at least
 
 
 class Work(NamedTuple):
-    """What a client does in a round, as a rule.
+    """What a client typically does in a round.
 
     Attributes
     ----------
     steps, batch_size
-        Local steps, and examples of each.
+        Local steps, and examples in each.
     num_examples
-        That the client has.
+        How many examples the client has.
     plain
         Whether its rule is plain SGD.
     """
@@ -60,13 +63,14 @@ class Work(NamedTuple):
     num_examples: int
     plain: bool = True
 
-    def chosen(self) -> Steps:
-        """Draw what the steps are done with, `_STEPS` at most."""
-        return batches(self.num_examples, self.batch_size, min(self.steps, _STEPS), np.random.default_rng(0))
+    def indices(self) -> BatchIndices:
+        """Draw the batches, `_STEPS` at most."""
+        steps = min(self.steps, _STEPS)
+        return draw_batches(self.num_examples, self.batch_size, steps, np.random.default_rng(0))
 
 
-class _Single(SGD):
-    """Does one step after the other, as rules do that are not plain."""
+class _SingleSteps(SGD):
+    """SGD whose steps are not fused, like those of other rules."""
 
     @classmethod
     def plain(cls) -> bool:
@@ -74,24 +78,58 @@ class _Single(SGD):
         return False
 
 
-def make_oracle(model: FlatModel, cohort: str = "auto", size: int = 0) -> tuple[CohortOracle, int]:
+def automatic(model: FlatModel, input_shape: tuple[int, ...]) -> str:
+    """Choose by the model and the device alone: usually the fastest of those that support the model.
+
+    `stacked` for linear layers; for other models `chain` on a CPU and `vmap` on other devices; and `loop` for
+    models that these do not support.
+    """
+    if linear_layers(model.module) is not None:
+        return "stacked"
+    if model.device.type == "cpu":
+        return "loop" if chain_layers(model.module) is None else "chain"
+    try:
+        Vmap(model).check(input_shape)
+    except ValueError:
+        return "loop"
+    return "vmap"
+
+
+COHORTS: dict[str, Callable[..., object]] = {"auto": automatic, **ORACLES}
+"""What users can choose from, by name."""
+
+
+def make_oracle(
+    model: FlatModel, input_shape: tuple[int, ...], cohort: str = "auto", size: int = 0
+) -> tuple[CohortOracle, int]:
     """Return what computes gradients, and the largest cohort to give it.
 
     Parameters
     ----------
     model
-        The model.
+        The model, on the device that trains.
+    input_shape
+        Shape of one input.
     cohort
-        One of `ORACLES`; `auto` is the first of `stacked`, `chain` and `loop` that the model allows.
+        One of `COHORTS`.
     size
-        Largest cohort; 0: one for `chain` and `loop`, else as many as keep the weights in a CPU's cache.
+        Largest cohort; 0: what suits the number of weights. `chain` and `loop` always have 1.
+
+    Raises
+    ------
+    ValueError
+        `cohort` is unknown or does not support the model.
     """
+    find("cohort", COHORTS, cohort)
     if cohort == "auto":
-        cohort = "stacked" if linear_layers(model.module) else _one_by_one(model)
+        cohort = automatic(model, input_shape)
     oracle = ORACLES[cohort](model)
-    if not size:
-        size = 1 if cohort in SINGLY else max(1, IN_CACHE // len(model.vector))
-    return oracle, size
+    if isinstance(oracle, Vmap):
+        oracle.check(input_shape)
+    if cohort in ONE_BY_ONE:
+        return oracle, 1
+    limit = CPU_CACHE if model.device.type == "cpu" else GPU_MEMORY
+    return oracle, size or max(1, min(LARGEST, limit // len(model.vector)))
 
 
 def choose(
@@ -109,13 +147,13 @@ def choose(
     model
         The model, on the device that trains.
     input_shape
-        Of the data.
+        Shape of one input.
     work
-        What a client does.
+        What a client typically does in a round.
     num_clients
-        How many clients one worker trains a round, at most.
+        How many clients train in a round, at most.
     cohort, size
-        What the user set; `auto` and 0 are to be chosen.
+        What the user has set; `auto` and 0 are to be chosen.
 
     Returns
     -------
@@ -125,76 +163,51 @@ def choose(
     Raises
     ------
     ValueError
-        The model does not allow what the user set.
+        `cohort` is unknown or does not support the model.
     """
-    if cohort != "auto":
-        make_oracle(model, cohort, size or 1)
-    if cohort in SINGLY or (size and cohort != "auto"):
-        return cohort, size or 1
-    most = min(num_clients, _MEMORY // max(len(model.vector), work.batch_size * math.prod(input_shape)))
-    singly = _one_by_one(model)
-    others = _others(model, singly) if cohort == "auto" else [cohort]
-    if not others:
-        return singly, size or 1
-    speeds: dict[tuple[str, int], float] = {}
+    if cohort == "auto":
+        cohort = automatic(model, input_shape)
+    oracle, largest = make_oracle(model, input_shape, cohort, size)
+    if size or cohort != "stacked" or model.device.type != "cpu":
+        return cohort, largest
+    return cohort, _fastest_size(oracle, model, input_shape, work, num_clients)
+
+
+def _fastest_size(
+    oracle: CohortOracle, model: FlatModel, input_shape: tuple[int, ...], work: Work, num_clients: int
+) -> int:
+    """Time some sizes of cohorts; return the smallest that is about as fast as any."""
+    working_set = oracle.working_set(work.indices()) if work.plain else len(model.vector)
+    numbers = max(len(model.vector), work.batch_size * math.prod(input_shape))
+    # Larger working sets are fast only as long as no other worker uses the cache.
+    most = min(num_clients, _MEMORY // numbers, CPU_CACHE // max(1, working_set))
+    speeds: dict[int, float] = {}
     with one_thread():
-        floor = 1 / _seconds(ORACLES[singly](model), model, 1, input_shape, work) if cohort == "auto" else 0.0
-        for name in others:
-            try:
-                oracle, before = ORACLES[name](model), floor
-                for k in [size] if size else _sizes(name, oracle, model, work, most):
-                    speed = speeds[name, k] = k / _seconds(oracle, model, k, input_shape, work)
-                    if speed < 0.8 * before:  # larger ones will not be faster
-                        break
-                    before = max(before, speed)
-            except (RuntimeError, ValueError) as error:  # random layers, for instance, under vmap
-                if cohort != "auto":
-                    raise ValueError(f"cohort {cohort}: the model does not allow it: {error}") from None
-    least = max(WORTH * floor, CLOSE * max(speeds.values(), default=0.0))
-    fast = [way for way, speed in speeds.items() if speed >= least]
-    return min(fast, key=lambda way: way[1]) if fast else (singly, size or 1)
-
-
-def _one_by_one(model: FlatModel) -> str:
-    return "loop" if chain(model.module) is None else "chain"
-
-
-def _others(model: FlatModel, singly: str) -> list[str]:
-    """Ways that may be faster; on a CPU, vmap never is where the passes are written out."""
-    if linear_layers(model.module) is not None:
-        return ["stacked"]
-    return [] if singly == "chain" and model.device.type == "cpu" else ["vmap"]
-
-
-def _sizes(name: str, oracle: CohortOracle, model: FlatModel, work: Work, most: int) -> list[int]:
-    """Sizes of cohorts to try, `most` clients at most."""
-    if model.device.type == "cuda":
-        sizes = GPU_SIZES
-    else:  # beyond that, a cohort is fast only as long as it has the cache for itself
-        touched = oracle.touched(work.chosen()) if work.plain else len(model.vector)
-        sizes, most = SIZES[name], min(most, IN_CACHE // max(1, touched))
-    return [k for k in sizes if k <= most] or sizes[:1]
+        for size in [k for k in TIMED if k <= most] or TIMED[:1]:
+            speeds[size] = size / _seconds(oracle, model, size, input_shape, work)
+            if speeds[size] < 0.8 * max(speeds.values()):  # larger ones will not be faster
+                break
+    return min(size for size, speed in speeds.items() if speed >= CLOSE * max(speeds.values()))
 
 
 def _seconds(
     oracle: CohortOracle, model: FlatModel, size: int, input_shape: tuple[int, ...], work: Work
 ) -> float:
-    """Seconds that a cohort takes, the fewest of some trials."""
-    device, chosen = model.device, work.chosen()
-    inputs = torch.rand((int(chosen.rows.max()) + 1, *input_shape), device=device)
-    labels = torch.zeros(len(inputs), dtype=torch.int64, device=device)
+    """Return the seconds that a cohort takes for a round, the fewest of some trials."""
+    indices = work.indices()
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand((int(indices.indices.max()) + 1, *input_shape), generator=generator)
+    labels = torch.zeros(len(inputs), dtype=torch.int64)
     y = model.vector.expand(size, -1).clone()
     rate = y.new_full((size, 1), 1e-6)
     config = FitConfig(round=1, learning_rate=1e-6, batch_size=work.batch_size, local_steps=work.steps)
-    rule = (SGD if work.plain else _Single)(y, [], config, {})
+    rule = (SGD if work.plain else _SingleSteps)(y, [], config, {})
     seconds: list[float] = []
     start = time.perf_counter()  # the first trial may load what it needs
     while len(seconds) < 4 or time.perf_counter() - start < _SECONDS:
         began = time.perf_counter()
-        run(rule, oracle, CohortBatches(inputs, labels, [chosen] * size, y.dtype), y, rate)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        run(rule, oracle, CohortBatches(inputs, labels, [indices] * size, y.dtype), y, rate)
         seconds.append(time.perf_counter() - began)
-        if len(seconds) > 2 and time.perf_counter() - start > 10 * _SECONDS:  # large models: once says enough
+        if len(seconds) > 2 and time.perf_counter() - start > 10 * _SECONDS:  # enough for large models
             break
     return min(seconds)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from clients.cohort import begin, cohorts, train
 from clients.environment import ClientEnvironment
 from clients.evaluation import evaluate, own_test
-from clients.gradients.batches import ExamplePool, Steps
+from clients.gradients.batches import BatchIndices, DeviceData
 from clients.gradients.flat import FlatModel, as_tensor, one_thread
 from clients.memory.handshake import Memory
 from clients.memory.spill import Spilled
@@ -21,7 +21,7 @@ from clients.tuning import make_oracle
 from flexfl.contract import metrics
 from traces import finished_steps
 
-NO_STEPS = Steps(np.empty(0, np.intp), np.empty(0, np.intp), 0)
+NO_BATCHES = BatchIndices(np.empty(0, np.intp), np.empty(0, np.intp), 0)
 
 
 class Failure(NamedTuple):
@@ -101,8 +101,10 @@ class VirtualClients:
     def __init__(self, environment: ClientEnvironment) -> None:
         self.data, self.seed = environment.data, environment.seed
         self.model = FlatModel(environment.build_model(), environment.device)
-        self.oracle, self.limit = make_oracle(self.model, environment.cohort, environment.cohort_size)
-        self.examples = ExamplePool(self.data, self.model.device)
+        self.oracle, self.limit = make_oracle(
+            self.model, self.data.input_shape, environment.cohort, environment.cohort_size
+        )
+        self.examples = DeviceData(self.data, self.model.device)
 
     def load(self, memory: Any) -> Memory | None:
         """Return what a client remembers: a job has it, or where it is."""
@@ -158,7 +160,7 @@ class VirtualClients:
                 try:
                     examples = own_test(self.data, job.client)
                     opened = open_memory(job, self.load(job.memory))
-                    rule = begin(start[None], shared, [Plan(job, NO_STEPS, 0, *opened)], no_fisher)
+                    rule = begin(start[None], shared, [Plan(job, NO_BATCHES, 0, *opened)], no_fisher)
                     self.model.load(rule.personal()[0])
                     loss, accuracy = evaluate(self.model, examples)
                 except Exception as error:  # one client's fault must not end the round

@@ -122,7 +122,29 @@ def test_server_step_of_large_models(data: Path, tmp_path: Path) -> None:
     assert output.read_text(encoding="utf-8") in shown
 
 
-def test_a_failed_job_reports_its_error(tmp_path: Path) -> None:
+def test_gradients(data: Path, tmp_path: Path) -> None:
+    tiny = ("--num-clients", "5", "--pairs", "2", "--workloads", "fedlaavg,lenet")
+    content, shown = run("gradients", data, *tiny, file=tmp_path / "g.json")
+    compared = [(r["workload"], *r["ways"]) for r in content["results"]]
+    assert compared == [
+        ("fedlaavg", "dual", "stacked"),
+        ("fedlaavg", "stacked", "loop"),
+        ("lenet", "chain", "loop"),
+    ]
+    for result in content["results"]:
+        assert 0 < result["range"][0] <= result["ratio"] <= result["range"][1]
+        assert min(result["milliseconds"]) > 0
+    assert "| lenet | chain (1) | loop (1) | " in shown
+
+
+def test_gradients_names_an_unknown_workload() -> None:
+    command = [sys.executable, "benchmarks/gradients.py", "--workloads", "2nn,3nn"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert "unknown workload '3nn'; known: fedlaavg, 2nn, lenet, cnn" in done.stderr
+
+
+def test_a_job_that_fails_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     job = {"module": "with_flexfl", "settings": {"task": "nothing"}, "rounds": 1}
     measured = measure.measure(job, 100)
     assert "unknown task 'nothing'" in measured.error

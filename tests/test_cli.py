@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import sim
+from clients.tuning import COHORTS
 from flexfl.config import Settings
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES
@@ -160,11 +161,16 @@ def test_virtual_seconds_stand_beside_the_rounds(tmp_path: Path, capsys: pytest.
 def test_list_shows_every_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert sim.main(["--list"]) == 0
     shown = capsys.readouterr().out
-    for registry in (STRATEGIES, TASKS, MODELS, PARTITIONS, SIZES, TRACES, SCHEDULES):
+    for registry in (STRATEGIES, TASKS, MODELS, PARTITIONS, SIZES, TRACES, SCHEDULES, COHORTS):
         for name in registry:
             assert re.search(rf"^  {re.escape(name)}(:|$)", shown, re.MULTILINE), name
     for option in ("first=8", "p=0.5", "alpha=0.5", "weights=n", "departure=exclude", "reboot="):
         assert option in shown
+
+
+def test_help_says_which_cohorts_there_are() -> None:
+    shown = " ".join(sim.make_parser().format_help().split())
+    assert "one of auto, stacked, vmap, chain, loop (default: auto)" in shown
 
 
 # Refusals
@@ -177,6 +183,7 @@ KNOWN = {
     "--sizes": SIZES,
     "--trace": TRACES,
     "--lr-schedule": SCHEDULES,
+    "--cohort": COHORTS,
     "--engine": ["ray", "inline"],
     "--evaluate-on": ["test", "members"],
 }
@@ -253,6 +260,8 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--nonesuch=1", "unrecognized arguments: --nonesuch=1"),
         ("--num-round=1", "unrecognized arguments"),
         ("--run-dir=/dev/null", "run-dir /dev/null: Not a directory"),
+        ("--task=mnist --data-dir=nonesuch --cohort=nonesuch", "unknown cohort 'nonesuch'; known: auto, st"),
+        ("--model=lenet --cohort=stacked", "cohort stacked: the model is not a sequence of linear layers"),
         ("--config=nonesuch.toml", "config nonesuch.toml: No such file or directory"),
     ],
 )

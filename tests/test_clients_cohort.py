@@ -1,22 +1,22 @@
-"""Clients that train together give what each gives alone, whatever is mixed and however it is computed."""
+"""Clients that train in a cohort give what each gives alone, whatever their work and the oracle."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 import strategies
 from clients.environment import ClientEnvironment
-from clients.gradients.flat import FlatModel
 from clients.gradients.stacked import linear_layers
 from clients.training import Broadcast, Job
-from clients.tuning import Work, choose, make_oracle
 from clients.virtual import Answers, VirtualClients
 from flexfl.contract import FitConfig
 from flexfl.tasks import PartitionedData
@@ -33,7 +33,7 @@ def make_data() -> PartitionedData:
 
 
 class OnDemand:
-    """The same data as examples of each client only, as data sets that are no pool give them."""
+    """The same data, which give the examples of one client at a time only."""
 
     def __init__(self, data: PartitionedData) -> None:
         self.sizes, self.num_classes, self.input_shape = data.sizes, data.num_classes, data.input_shape
@@ -60,6 +60,7 @@ def fit(model: str, jobs: list[Job], cohort: str, size: int, data: Any = None) -
 
 
 def in_order(found: Answers) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """The local weights and the metrics, by client."""
     order = np.argsort([client for client, *_ in found.updates])
     return found.vectors[order], [found.updates[i].metrics for i in order]
 
@@ -68,7 +69,7 @@ def config(**changes: Any) -> FitConfig:
     return replace(FitConfig(round=2, local_steps=7, batch_size=6, learning_rate=0.1), **changes)
 
 
-WAYS = [
+ORACLES = [
     ("logistic", "stacked"),
     ("mlp", "stacked"),
     ("no-bias", "stacked"),
@@ -80,17 +81,17 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize(("model", "cohort"), WAYS)
+@pytest.mark.parametrize(("model", "cohort"), ORACLES)
 @pytest.mark.parametrize("work", [{}, {"batch_size": 0}, {"local_steps": 0, "local_epochs": 2}])
 def test_a_cohort_gives_what_each_client_gives_alone(model: str, cohort: str, work: dict[str, int]) -> None:
     jobs = [Job(k, [], config(**work), share) for k, share in enumerate([1, 0.4, 1, 0, 0.75, 0.2])]
-    alone, told = in_order(fit(model, jobs, "loop", 1))
+    alone, expected = in_order(fit(model, jobs, "loop", 1))
     for size in (2, 6):
         found = fit(model, jobs, cohort, size)
         together, metrics = in_order(found)
         np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-6)
         assert found.failures == [(3, "dropped in mid-round")]
-        for one, other in zip(metrics, told, strict=True):
+        for one, other in zip(metrics, expected, strict=True):
             assert one == pytest.approx(other, rel=1e-5)
     on_demand, _ = in_order(fit(model, jobs, cohort, 6, OnDemand(make_data())))
     np.testing.assert_array_equal(on_demand, together)
@@ -105,16 +106,59 @@ def test_a_cohort_gives_what_each_client_gives_alone(model: str, cohort: str, wo
 def test_nothing_depends_on_who_is_in_the_cohort(
     completions: list[float], batch_size: int, size: int, rates: list[float]
 ) -> None:
-    """Not even the last bit, for chains of linear layers: so any number of workers gives the same run."""
+    """Not even the last bit, for linear layers: so any number of workers gives the same run."""
     jobs = [
         Job(k, [], config(batch_size=batch_size, learning_rate=rates[k]), completions[k]) for k in range(6)
     ]
-    whole, told = in_order(fit("mlp", jobs, "stacked", size))
-    singles = [found for job in jobs if len((found := fit("mlp", [job], "stacked", 1)).updates)]
+    whole, found = in_order(fit("mlp", jobs, "stacked", size))
+    singles = [alone for job in jobs if len((alone := fit("mlp", [job], "stacked", 1)).updates)]
     assert len(whole) == len(singles)
-    for vector, metrics, single in zip(whole, told, singles, strict=True):
+    for vector, metrics, single in zip(whole, found, singles, strict=True):
         np.testing.assert_array_equal(vector, single.vectors[0])
         assert metrics == single.updates[0].metrics
+
+
+@settings(max_examples=10)
+@example(widths=[784, 10], examples=60, batch_size=5, steps=10, rule="sgd", bias=True)
+@example(widths=[784, 200, 200, 10], examples=60, batch_size=10, steps=10, rule="sgd", bias=True)
+@example(widths=[784, 200, 200, 10], examples=60, batch_size=10, steps=3, rule="proximal", bias=True)
+@example(widths=[64, 33], examples=3, batch_size=1, steps=1, rule="sgd", bias=False)
+@given(
+    widths=st.lists(st.sampled_from([2, 3, 10, 16, 33, 64, 200]), min_size=2, max_size=4),
+    examples=st.sampled_from([1, 2, 5, 17, 40]),
+    batch_size=st.sampled_from([0, 1, 2, 5, 16]),
+    steps=st.integers(1, 6),
+    rule=st.sampled_from(["sgd", "proximal"]),
+    bias=st.booleans(),
+)
+def test_the_size_of_a_cohort_changes_no_bit(
+    widths: list[int], examples: int, batch_size: int, steps: int, rule: str, bias: bool
+) -> None:
+    """So the size may be chosen by a measurement. Some clients stop early, one trains alone at the end."""
+    count, rng = 40, np.random.default_rng(5)
+    pool = (
+        rng.normal(size=(count * examples, widths[0])).astype(np.float32),
+        rng.integers(widths[-1], size=count * examples),
+    )
+    data = PartitionedData.divide(
+        pool, pool, widths[-1], np.split(np.arange(count * examples), count), 0.0, 0
+    )
+
+    def module() -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            layers = [nn.Linear(i, o, bias=bias) for i, o in pairwise(widths)]
+        return nn.Sequential(*[part for layer in layers for part in (layer, nn.ReLU())][:-1])
+
+    work = config(batch_size=batch_size, local_steps=steps, rule=rule, own={"mu": 0.1})
+    jobs = [Job(k, [], work, 1.0 if not k else 0.3 + 0.05 * (k % 10)) for k in range(count)]
+    bits = set()
+    for size in (1, 2, 3, 7, 13, 16, 31, 32, 39, 40):
+        virtual = VirtualClients(ClientEnvironment(data, module, 3, cohort="stacked", cohort_size=size))
+        vectors, _ = in_order(virtual.fit(Broadcast(virtual.model.vector.numpy().copy()), jobs))
+        assert len(vectors) == count
+        bits.add(sha256(vectors.tobytes()).hexdigest())
+    assert len(bits) == 1
 
 
 METHODS = sorted(set(strategies.STRATEGIES) - {"sequential-sgd"})  # it has no clients
@@ -143,7 +187,7 @@ def test_every_method_gives_the_same_with_cohorts_and_without(play: Callable[...
             assert one.get("client_loss", -1) == pytest.approx(two.get("client_loss", -1), rel=1e-4)
 
 
-def test_a_client_that_fails_does_not_take_its_cohort_along() -> None:
+def test_a_client_that_fails_does_not_fail_its_cohort() -> None:
     data = make_data()
     x, labels = data.train
     x, labels = x.copy(), labels.copy()
@@ -163,7 +207,7 @@ def test_a_client_that_fails_does_not_take_its_cohort_along() -> None:
     assert np.isnan(rows[4]).any()
 
 
-def test_what_is_a_chain_of_linear_layers() -> None:
+def test_what_is_a_sequence_of_linear_layers() -> None:
     linear = nn.Linear(6, 3)
     assert linear_layers(nn.Sequential(linear)) is not None
     frozen = nn.Linear(6, 3)
@@ -178,32 +222,8 @@ def test_what_is_a_chain_of_linear_layers() -> None:
         nn.Sequential(nn.ReLU(), linear),
         nn.Sequential(linear, nn.Tanh(), nn.Linear(3, 3)),
         nn.Sequential(nn.Flatten(0), linear),
+        nn.Sequential(nn.Linear(6, 1), nn.ReLU(), nn.Linear(1, 3)),
         nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), linear),
         nn.Sequential(nn.Linear(6, 6), nn.Dropout(), linear),
     ]
     assert [linear_layers(module) for module in others] == [None] * len(others)
-
-
-def test_what_a_model_does_not_allow_is_refused() -> None:
-    batch_norm = FlatModel(nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)))
-    with pytest.raises(ValueError, match="cohort stacked: the model is no chain"):
-        make_oracle(batch_norm, "stacked")
-    with pytest.raises(ValueError, match="cohort vmap: the model has buffers"):
-        make_oracle(batch_norm, "vmap")
-    with pytest.raises(ValueError, match="cohort vmap"):
-        choose(batch_norm, (6,), Work(3, 5, 20), 10, "vmap", 0)
-
-
-def test_the_fastest_way_is_one_that_works() -> None:
-    def chosen(*parts: nn.Module, **given: Any) -> tuple[str, int]:
-        return choose(FlatModel(nn.Sequential(*parts)), (6,), Work(3, 5, 20), 10, **given)
-
-    assert chosen(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)) == ("loop", 1)
-    assert chosen(nn.Linear(6, 6), nn.Dropout(), nn.Linear(6, 3)) == ("loop", 1)  # random under vmap
-    cohort, size = chosen(nn.Linear(6, 3))
-    assert (cohort, 1 < size <= 10) == ("stacked", True)
-    assert chosen(nn.Linear(6, 3), cohort="vmap")[0] == "vmap"
-    assert chosen(nn.Linear(6, 3), cohort="vmap", size=3) == ("vmap", 3)
-    assert chosen(nn.Linear(6, 3), cohort="loop") == ("loop", 1)
-    with pytest.raises(ValueError, match="cohort vmap: the model does not allow it"):
-        chosen(nn.Linear(6, 6), nn.Dropout(), nn.Linear(6, 3), cohort="vmap")

@@ -1,4 +1,4 @@
-"""Passes that are written out give what autograd gives, in double precision to the last digits."""
+"""Backward passes that are written out give what autograd gives, in double precision to the last digits."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from clients.cohort import run
-from clients.gradients.batches import Batch, CohortBatches, Steps, batches
-from clients.gradients.chain import Chain, chain
+from clients.gradients.batches import Batch, BatchIndices, CohortBatches, draw_batches
+from clients.gradients.chain import Chain, chain_layers
 from clients.gradients.dual import DualLinear
 from clients.gradients.flat import FlatModel
-from clients.gradients.oracles import Loop
+from clients.gradients.loop import Loop
 from clients.rules import SGD
 from clients.tuning import make_oracle
 
@@ -71,14 +71,14 @@ def test_a_chain_gives_the_gradients_of_autograd(name: str, lengths: list[int]) 
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-14)
     torch.testing.assert_close(other, losses, rtol=1e-11, atol=0)
     rate = torch.tensor([[0.5], [0.25]][: len(lengths)], dtype=torch.float64)
-    for besides in (None, lambda y: y.mul_(0.5)):
+    for change in (None, lambda y: y.mul_(0.5)):
         after = y.clone()
-        Chain(model).descend(after, rate, batch, besides)
-        start = y if besides is None else y / 2
+        Chain(model).descend(after, rate, batch, change)
+        start = y if change is None else y / 2
         torch.testing.assert_close(after, start - rate * expected, rtol=1e-11, atol=1e-14)
 
 
-def test_what_is_no_chain_is_left_to_the_loop() -> None:
+def test_other_models_are_left_to_the_loop() -> None:
     linear, convolution = nn.Linear(6, 3), nn.Conv2d(1, 2, 3)
     frozen = nn.Linear(6, 3)
     frozen.bias.requires_grad_(False)
@@ -96,33 +96,33 @@ def test_what_is_no_chain_is_left_to_the_loop() -> None:
         nn.Sequential(convolution, nn.BatchNorm2d(2), nn.Flatten(), linear),
         nn.Sequential(convolution, nn.MaxPool2d(2, return_indices=True), linear),
     ]
-    assert [chain(module) for module in others] == [None] * len(others)
-    with pytest.raises(ValueError, match="cohort chain: the model is not a chain of layers"):
-        make_oracle(FlatModel(others[1]), "chain")
+    assert [chain_layers(module) for module in others] == [None] * len(others)
+    with pytest.raises(ValueError, match="cohort chain: the model is not a sequence of supported layers"):
+        make_oracle(FlatModel(others[1]), (6,), "chain")
 
 
-def steps_of(examples: list[int], steps: list[int], batch_size: int) -> list[Steps]:
+def steps_of(examples: list[int], steps: list[int], batch_size: int) -> list[BatchIndices]:
     rng = np.random.default_rng(7)
-    return [batches(n, batch_size, s, rng) for n, s in zip(examples, steps, strict=True)]
+    return [draw_batches(n, batch_size, s, rng) for n, s in zip(examples, steps, strict=True)]
 
 
-def both_ways(model: FlatModel, chosen: list[Steps]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def both_ways(model: FlatModel, chosen: list[BatchIndices]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     rng = np.random.default_rng(2)
     inputs = torch.from_numpy(rng.normal(size=(30, 1, 3, 3)))
     labels = torch.from_numpy(rng.integers(4, size=30))
     given = CohortBatches(inputs, labels, chosen, torch.float64)
     rate = 0.1 + 0.05 * torch.arange(len(chosen), dtype=torch.float64)[:, None]
     y, other = (model.vector.repeat(len(chosen), 1) for _ in range(2))
-    losses = DualLinear(model).run(y, rate, given)
+    losses = DualLinear(model).run_fused(y, rate, given)
     return [(y, losses), (other, run(SGD(other, [], {}, {}), Loop(model), given, other, rate))]
 
 
 @given(examples=st.integers(1, 30), batch_size=st.integers(0, 35), steps=st.integers(1, 9))
-def test_different_examples_are_counted(examples: int, batch_size: int, steps: int) -> None:
-    chosen = batches(examples, batch_size, steps, np.random.default_rng(0))
-    rows, places = chosen.places()
-    assert chosen.different == len(rows) == len(set(chosen.rows.tolist()))
-    np.testing.assert_array_equal(rows[places], chosen.rows)
+def test_distinct_examples_are_counted(examples: int, batch_size: int, steps: int) -> None:
+    chosen = draw_batches(examples, batch_size, steps, np.random.default_rng(0))
+    distinct, positions = chosen.unique()
+    assert chosen.num_distinct == len(distinct) == len(set(chosen.indices.tolist()))
+    np.testing.assert_array_equal(distinct[positions], chosen.indices)
 
 
 @given(
@@ -131,7 +131,7 @@ def test_different_examples_are_counted(examples: int, batch_size: int, steps: i
     hidden=st.booleans(),
     bias=st.booleans(),
 )
-def test_all_steps_at_once_give_what_single_steps_give(
+def test_fused_steps_give_what_single_steps_give(
     examples: int, steps: list[int], hidden: bool, bias: bool
 ) -> None:
     last = [nn.Linear(9, 4, bias=bias)]
@@ -144,11 +144,11 @@ def test_all_steps_at_once_give_what_single_steps_give(
     torch.testing.assert_close(losses, expected, rtol=1e-9, atol=0)
 
 
-def test_all_steps_are_taken_at_once_where_that_saves_operations() -> None:
+def test_steps_are_fused_where_that_saves_operations() -> None:
     wide = double(nn.Flatten(), nn.Linear(9, 50), nn.ReLU(), nn.Linear(50, 4))
     narrow = double(nn.Flatten(), nn.Linear(9, 4))
     often, once = steps_of([8], [20], 4), steps_of([30], [5], 6)
-    assert DualLinear(wide).at_once(often[0])
-    assert not DualLinear(narrow).at_once(once[0])
-    assert DualLinear(wide).touched(often[0]) == 204  # of the second layer
-    assert DualLinear(narrow).touched(once[0]) == 40
+    assert DualLinear(wide).fuses_steps(often[0])
+    assert not DualLinear(narrow).fuses_steps(once[0])
+    assert DualLinear(wide).working_set(often[0]) == 204  # of the second layer
+    assert DualLinear(narrow).working_set(once[0]) == 40

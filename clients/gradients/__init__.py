@@ -1,1 +1,1 @@
-"""How the gradients of one client or a cohort are computed; the rules of the methods do not know."""
+"""How the gradients of one client or of a cohort are computed; the rules are the same for all ways."""

@@ -1,4 +1,4 @@
-"""Which examples each client sees in each step, for one client or for a stacked cohort."""
+"""Which examples each local step of a client uses, and the batches of a cohort as padded tensors."""
 
 from __future__ import annotations
 
@@ -13,74 +13,89 @@ from torch import Tensor
 from clients.gradients.flat import as_tensor
 from flexfl.tasks import FederatedData, PartitionedData
 
-Rows = NDArray[np.intp]
+Indices = NDArray[np.intp]
 
 
-class Steps(NamedTuple):
-    """What a client's steps are done with.
+class BatchIndices(NamedTuple):
+    """Which of a client's examples each of its local steps uses.
 
     Attributes
     ----------
-    rows
-        Positions of the examples of all steps, one after the other.
+    indices
+        Indices of the examples of all steps, concatenated.
     lengths
-        How many of them each step has, shape (s,).
-    different
-        How many different positions there are.
+        Number of examples in each step's batch, shape (s,).
+    num_distinct
+        Number of distinct indices.
     """
 
-    rows: Rows
-    lengths: Rows
-    different: int
+    indices: Indices
+    lengths: NDArray[np.intp]
+    num_distinct: int
 
-    def split(self) -> list[Rows]:
-        """Return the positions of each step."""
-        return np.split(self.rows, np.cumsum(self.lengths)[:-1])
+    def split(self) -> list[Indices]:
+        """Return the indices of each step."""
+        return np.split(self.indices, np.cumsum(self.lengths)[:-1])
 
     @property
-    def padded(self) -> int:
-        """B, to which the batches are padded: the size of the largest, rounded up to three binary digits.
+    def padded_length(self) -> int:
+        """Length B to which batches are padded: that of the longest, rounded up to three significant bits.
 
-        It depends on nothing but the client: the same sums are taken, in the same order, whoever else is in
-        the cohort. The few sizes that are left let clients with different numbers of examples train together.
+        It depends on this client alone, so that the same sums are taken in the same order whoever else is in
+        the cohort. Rounding leaves few lengths, so that clients with different numbers of examples can train
+        together.
         """
         return _rounded_up(int(self.lengths.max()))
 
     @property
-    def distinct(self) -> int:
-        """U, to which the different rows are padded: rounded up as `padded` is."""
-        return _rounded_up(self.different)
+    def padded_distinct(self) -> int:
+        """Number U to which the distinct examples are padded, rounded up as `padded_length` is."""
+        return _rounded_up(self.num_distinct)
 
-    def places(self) -> tuple[Rows, Rows]:
-        """Return the different rows, and where among them those of all steps are."""
-        rows, places = np.unique(self.rows, return_inverse=True)
-        return rows, places
+    def unique(self) -> tuple[Indices, Indices]:
+        """Return the distinct indices, sorted, and the position of each of `indices` among them."""
+        distinct, positions = np.unique(self.indices, return_inverse=True)
+        return distinct, positions
 
 
 def _rounded_up(size: int) -> int:
-    """Round up to a number of three binary digits, followed by zeros."""
+    """Round up to a number with three significant bits, at least 2.
+
+    BLAS may round products with vectors differently for one client than for several; those of matrices not.
+    """
     unit = 1 << max(0, size.bit_length() - 3)
-    return -(-size // unit) * unit
+    return max(2, -(-size // unit) * unit)
 
 
-def batches(num_examples: int, batch_size: int, steps: int, rng: np.random.Generator) -> Steps:
-    """Draw each step's examples: reshuffled passes over the data, the last batch of a pass as it is.
+def draw_batches(num_examples: int, batch_size: int, steps: int, rng: np.random.Generator) -> BatchIndices:
+    """Draw the batches of a client's local steps.
 
-    The first s of E batches are the same whatever E is, so that an incomplete client did the beginning of the
-    work. `batch_size` 0 takes all examples in every step.
+    The data are reshuffled in every epoch, whose last batch may be smaller. The first s of E batches do not
+    depend on E, so that an incomplete client has done the beginning of the work.
+
+    Parameters
+    ----------
+    num_examples
+        How many examples the client has.
+    batch_size
+        Examples per batch; 0: all of them.
+    steps
+        Number of batches.
+    rng
+        Source of the permutations.
     """
     size = min(batch_size, num_examples) or num_examples
-    a_pass = -(-num_examples // size)
-    passes = -(-steps // a_pass)
-    rows = np.concatenate([rng.permutation(num_examples) for _ in range(passes)])
+    per_epoch = -(-num_examples // size)
+    epochs = -(-steps // per_epoch)
+    indices = np.concatenate([rng.permutation(num_examples) for _ in range(epochs)])
     lengths = np.full(steps, size, np.intp)
-    lengths[a_pass - 1 :: a_pass] = num_examples - size * (a_pass - 1)
+    lengths[per_epoch - 1 :: per_epoch] = num_examples - size * (per_epoch - 1)
     total = int(lengths.sum())
-    return Steps(rows[:total], lengths, min(total, num_examples))
+    return BatchIndices(indices[:total], lengths, min(total, num_examples))
 
 
 class Batch(NamedTuple):
-    """The examples of one step of A clients, padded to the same number B.
+    """The examples of one step of A clients, padded to the same length B.
 
     Attributes
     ----------
@@ -89,83 +104,94 @@ class Batch(NamedTuple):
     labels
         Shape (A, B).
     weights
-        Of the examples in their client's mean loss, shape (A, B): 1 / n for n examples, 0 for padding.
+        Weight of each example in its client's mean loss, shape (A, B): 1 / n for n examples, 0 for padding.
     lengths
-        Number n of each client's examples that are no padding, shape (A,).
+        Number n of each client's examples without padding, shape (A,).
     """
 
     inputs: Tensor
     labels: Tensor
     weights: Tensor
-    lengths: Rows
+    lengths: NDArray[np.intp]
 
 
 class CohortBatches:
-    """The batches of K clients; those of a step are put together when it comes.
+    """The batches of K clients; the inputs of a step are gathered when it is due.
 
     Parameters
     ----------
     inputs, labels
-        A pool of examples, shapes (P, *input_shape) and (P,).
-    chosen
-        Rows of the pool for each client; the one with the most steps comes first. All are padded alike.
+        Examples of all clients, shapes (P, *input_shape) and (P,).
+    clients
+        Indices of each client's batches into these, the client with the most steps first; all have the same
+        `padded_length`.
     dtype
         Of `Batch.weights`.
+
+    Attributes
+    ----------
+    counts
+        How many clients do each of the T steps; these are the first ones.
     """
 
-    def __init__(self, inputs: Tensor, labels: Tensor, chosen: Sequence[Steps], dtype: torch.dtype) -> None:
-        self.inputs, self.chosen = inputs, chosen
-        self.lengths = np.zeros((len(chosen[0].lengths), len(chosen)), np.intp)
-        for k, client in enumerate(chosen):
+    def __init__(
+        self, inputs: Tensor, labels: Tensor, clients: Sequence[BatchIndices], dtype: torch.dtype
+    ) -> None:
+        self.inputs, self.clients = inputs, clients
+        self.lengths = np.zeros((len(clients[0].lengths), len(clients)), np.intp)
+        for k, client in enumerate(clients):
             self.lengths[: len(client.lengths), k] = client.lengths
-        self.counts = (self.lengths > 0).sum(axis=1).tolist()  # clients that do each step
-        real = np.arange(chosen[0].padded) < self.lengths[..., None]
-        self.rows = self._by_step([client.rows for client in chosen])
-        self.labels = labels[self.rows]
+        self.counts = (self.lengths > 0).sum(axis=1).tolist()
+        real = np.arange(clients[0].padded_length) < self.lengths[..., None]
+        self.indices = self._padded([client.indices for client in clients])
+        self.labels = labels[self.indices]
         self.weights = torch.from_numpy(real / np.maximum(self.lengths, 1)[..., None]).to(
             inputs.device, dtype
         )
 
     def step(self, t: int) -> Batch:
-        """Return the examples of step t of the clients that do it, the first `counts[t]`."""
+        """Return the batches of step t for the clients that do it, the first `counts[t]`."""
         count = self.counts[t]
-        rows = self.rows[t, :count]
-        inputs = self.inputs.index_select(0, rows.reshape(-1)).view(*rows.shape, *self.inputs.shape[1:])
+        indices = self.indices[t, :count]
+        inputs = self.inputs.index_select(0, indices.reshape(-1)).view(*indices.shape, *self.inputs.shape[1:])
         return Batch(inputs, self.labels[t, :count], self.weights[t, :count], self.lengths[t, :count])
 
-    def distinct(self) -> tuple[Tensor, Tensor]:
-        """Return the inputs of each client's examples once, and where those of each step are among them.
+    def distinct_inputs(self) -> tuple[Tensor, Tensor]:
+        """Return the inputs of each client's distinct examples, and which of them each step uses.
 
         Returns
         -------
         inputs
-            Shape (K, U, *input_shape), where U is `Steps.distinct`, the same for all.
-        places
+            Shape (K, U, *input_shape), where U is `BatchIndices.padded_distinct`, the same for all clients.
+        positions
             Shape (T, K, B), from 0 to U - 1.
         """
-        rows, places = np.zeros((len(self.chosen), self.chosen[0].distinct), np.int64), []
-        for k, client in enumerate(self.chosen):
-            used, where = client.places()
-            rows[k, : len(used)] = used
-            places.append(where)
-        flat = torch.from_numpy(rows).to(self.inputs.device).view(-1)
-        inputs = self.inputs.index_select(0, flat).view(*rows.shape, *self.inputs.shape[1:])
-        return inputs, self._by_step(places)
+        distinct = np.zeros((len(self.clients), self.clients[0].padded_distinct), np.int64)
+        positions = []
+        for k, client in enumerate(self.clients):
+            own, inverse = client.unique()
+            distinct[k, : len(own)] = own
+            positions.append(inverse)
+        flat = torch.from_numpy(distinct).to(self.inputs.device).view(-1)
+        inputs = self.inputs.index_select(0, flat).view(*distinct.shape, *self.inputs.shape[1:])
+        return inputs, self._padded(positions)
 
-    def _by_step(self, values: Sequence[Rows]) -> Tensor:
-        """Lay out a number for each example of each client by step, shape (T, K, B); 0 for padding."""
-        size = self.chosen[0].padded
-        laid_out, places = np.zeros((*self.lengths.shape, size), np.int64), np.arange(size)
-        for k, (client, own) in enumerate(zip(self.chosen, values, strict=True)):
-            if len(own) == len(client.lengths) * size:  # no gaps, as a rule
-                laid_out[: len(client.lengths), k] = own.reshape(-1, size)
+    def _padded(self, values: Sequence[Indices]) -> Tensor:
+        """Arrange one number per example of each client by step, shape (T, K, B), padded with 0."""
+        length = self.clients[0].padded_length
+        padded, columns = np.zeros((*self.lengths.shape, length), np.int64), np.arange(length)
+        for k, (client, own) in enumerate(zip(self.clients, values, strict=True)):
+            if len(own) == len(client.lengths) * length:  # nothing to pad, the usual case
+                padded[: len(client.lengths), k] = own.reshape(-1, length)
             else:
-                laid_out[: len(client.lengths), k][places < client.lengths[:, None]] = own
-        return torch.from_numpy(laid_out).to(self.inputs.device)
+                padded[: len(client.lengths), k][columns < client.lengths[:, None]] = own
+        return torch.from_numpy(padded).to(self.inputs.device)
 
 
-class ExamplePool:
-    """Inputs and labels on the device that trains; data that are one pool are moved there once.
+class DeviceData:
+    """The clients' examples as tensors on the device that trains.
+
+    `PartitionedData` are copied to the device once, other data cohort by cohort.
 
     Parameters
     ----------
@@ -177,31 +203,39 @@ class ExamplePool:
 
     def __init__(self, data: FederatedData, device: torch.device) -> None:
         self.data, self.device = data, device
-        self._pool: tuple[Tensor, Tensor] | None = None
+        self._all: tuple[Tensor, Tensor] | None = None
         if isinstance(data, PartitionedData) and self._are_classes(data.train[1]):
-            self._pool = self._move(data.train)
+            self._all = self._move(data.train)
 
-    def examples(self, client: int, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return examples of one client."""
-        return self._move(self.data.examples(client, rows))
+    def examples(self, client: int, indices: Indices) -> tuple[Tensor, Tensor]:
+        """Return some of one client's examples, given as indices into its own."""
+        return self._move(self.data.examples(client, indices))
 
-    def batches(self, clients: Sequence[int], chosen: Sequence[Steps], dtype: torch.dtype) -> CohortBatches:
-        """Return the batches of some clients, given as positions among each client's own examples."""
-        if self._pool is not None and isinstance(self.data, PartitionedData):
+    def batches(
+        self, clients: Sequence[int], indices: Sequence[BatchIndices], dtype: torch.dtype
+    ) -> CohortBatches:
+        """Return the batches of some clients, given as indices into each client's own examples.
+
+        Raises
+        ------
+        ValueError
+            A label is not one of the task's classes.
+        """
+        if self._all is not None and isinstance(self.data, PartitionedData):
             own = map(self.data.train_rows, clients)
-            of_pool = [c._replace(rows=rows[c.rows]) for rows, c in zip(own, chosen, strict=True)]
-            return CohortBatches(*self._pool, of_pool, dtype)
-        found, rows, start = [], [], 0
-        for client, wanted in zip(clients, chosen, strict=True):
-            used, where = wanted.places()
-            found.append(self.data.examples(client, used))
-            rows.append(wanted._replace(rows=start + where))
-            start += len(used)
-        inputs, labels = (np.concatenate(part) for part in zip(*found, strict=True))
-        if not self._are_classes(labels):  # a GPU would not survive it
+            of_all = [b._replace(indices=rows[b.indices]) for rows, b in zip(own, indices, strict=True)]
+            return CohortBatches(*self._all, of_all, dtype)
+        parts, of_parts, start = [], [], 0
+        for client, wanted in zip(clients, indices, strict=True):
+            distinct, positions = wanted.unique()
+            parts.append(self.data.examples(client, distinct))
+            of_parts.append(wanted._replace(indices=start + positions))
+            start += len(distinct)
+        inputs, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
+        if not self._are_classes(labels):  # on a GPU, such a label would end the process
             count = self.data.num_classes
             raise ValueError(f"labels {labels.min()} to {labels.max()} where the task has {count} classes")
-        return CohortBatches(*self._move((inputs, labels)), rows, dtype)
+        return CohortBatches(*self._move((inputs, labels)), of_parts, dtype)
 
     def _are_classes(self, labels: NDArray[np.int64]) -> bool:
         return bool(labels.min(initial=0) >= 0 and labels.max(initial=0) < self.data.num_classes)

@@ -1,8 +1,8 @@
-"""Chains of torch's layers, one client after the other, with the backward pass written out.
+"""Sequences of common layers, one client after the other, with the backward pass written out.
 
-That leaves out what autograd does besides computing: a graph in every step, and gradients that are stored and
-then added to others. Images have their channels last on a CPU, which pools them faster so; and what is pooled
-goes through a ReLU after that, not before: the larger of two numbers stays the larger.
+That saves what autograd does besides arithmetic: building a graph in every step, and storing gradients that
+are then added to others. On a CPU, images have their channels last, where pooling is faster; and a ReLU
+before max pooling is applied after it, to fewer numbers: the maximum of the ReLUs is the ReLU of the maximum.
 """
 
 from __future__ import annotations
@@ -15,92 +15,97 @@ from torch.nn import functional
 
 from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
-from clients.gradients.oracles import AnyModel
-from clients.gradients.stacked import softmax_errors
+from clients.gradients.oracle import ModuleOracle
+from clients.gradients.stacked import cross_entropy_grad
 from clients.rules.base import Change, Rate
 
 aten = torch.ops.aten
 
 
-class Layer(ABC):
-    """A layer, and what its backward pass needs of the last forward pass; as it is, it has no weights."""
+class ChainLayer(ABC):
+    """A layer that stores what its backward pass needs of the last forward pass; without parameters here."""
 
-    tensors = 0  # how many of the model's tensors are the layer's
-
-    @abstractmethod
-    def forward(self, x: Tensor, at: list[Tensor]) -> Tensor:
-        """Return the outputs for inputs `x` and the layer's tensors `at`."""
+    num_params = 0  # tensors
 
     @abstractmethod
-    def backward(self, error: Tensor, at: list[Tensor], first: bool) -> Tensor:
-        """Return derivatives with the inputs, from those with the outputs; anything if it is the `first`."""
+    def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
+        """Return the outputs for inputs `x`."""
+
+    @abstractmethod
+    def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
+        """Return derivatives with respect to the inputs, given those with respect to the outputs.
+
+        Unless `needs_input_grad`, the result is not used and may be anything.
+        """
 
     def gradients(self) -> list[Tensor]:
-        """Return the gradients of the layer's tensors."""
+        """Return the gradients of the parameters."""
         return []
 
-    def descend(self, at: list[Tensor], rate: Rate) -> None:
-        """Take the gradients times `rate`, a number or of shape (1,), off the layer's tensors."""
-        for tensor, gradient in zip(at, self.gradients(), strict=True):
+    def descend(self, params: list[Tensor], rate: Rate) -> None:
+        """Subtract the gradients times `rate`, a number or of shape (1,), from the parameters."""
+        for tensor, gradient in zip(params, self.gradients(), strict=True):
             tensor.sub_(gradient * rate)
 
 
-class Convolution(Layer):
+class Convolution(ChainLayer):
     """`nn.Conv2d`."""
 
     def __init__(self, module: nn.Conv2d, padding: list[int]) -> None:
-        self.tensors = 1 if module.bias is None else 2
-        self.sizes = None if module.bias is None else [module.out_channels]
-        self.how = (list(module.stride), padding, list(module.dilation))
+        self.num_params = 1 if module.bias is None else 2
+        self.bias_sizes = None if module.bias is None else [module.out_channels]
+        self.options = (list(module.stride), padding, list(module.dilation))
         self.groups = module.groups
 
-    def forward(self, x: Tensor, at: list[Tensor]) -> Tensor:
-        """See `Layer`."""
+    def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
+        """See `ChainLayer.forward`."""
         self.x = x
-        return torch.conv2d(x, at[0], at[1] if self.sizes else None, *self.how, self.groups)
+        return torch.conv2d(x, params[0], params[1] if self.bias_sizes else None, *self.options, self.groups)
 
-    def backward(self, error: Tensor, at: list[Tensor], first: bool) -> Tensor:
-        """See `Layer`."""
-        wanted = [not first, True, self.tensors == 2]
-        how = (*self.how, False, [0, 0], self.groups)  # not transposed
-        found: list[Tensor] = aten.convolution_backward(error, self.x, at[0], self.sizes, *how, wanted)
-        self.found = found[1 : 1 + self.tensors]
-        return found[0]
+    def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
+        """See `ChainLayer.backward`."""
+        wanted = [needs_input_grad, True, self.num_params == 2]
+        options = (*self.options, False, [0, 0], self.groups)  # not transposed
+        input_grad, *grads = aten.convolution_backward(
+            error, self.x, params[0], self.bias_sizes, *options, wanted
+        )
+        self.grads: list[Tensor] = grads[: self.num_params]
+        return input_grad  # type: ignore[no-any-return]
 
     def gradients(self) -> list[Tensor]:
-        """See `Layer`."""
-        return self.found
+        """See `ChainLayer.gradients`."""
+        return self.grads
 
 
-class Linear(Layer):
+class Linear(ChainLayer):
     """`nn.Linear`."""
 
     def __init__(self, module: nn.Linear) -> None:
-        self.tensors = 1 if module.bias is None else 2
+        self.num_params = 1 if module.bias is None else 2
 
-    def forward(self, x: Tensor, at: list[Tensor]) -> Tensor:
-        """See `Layer`."""
+    def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
+        """See `ChainLayer.forward`."""
         self.x = x
-        return functional.linear(x, *at)
+        return functional.linear(x, *params)
 
-    def backward(self, error: Tensor, at: list[Tensor], first: bool) -> Tensor:
-        """See `Layer`."""
+    def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
+        """See `ChainLayer.backward`."""
         self.error = error
-        return error if first else error @ at[0]
+        return error @ params[0] if needs_input_grad else error
 
     def gradients(self) -> list[Tensor]:
-        """See `Layer`."""
-        return [self.error.t() @ self.x, self.error.sum(0)][: self.tensors]
+        """See `ChainLayer.gradients`."""
+        return [self.error.t() @ self.x, self.error.sum(0)][: self.num_params]
 
-    def descend(self, at: list[Tensor], rate: Rate) -> None:
-        """See `Layer`; the gradient is not stored."""
+    def descend(self, params: list[Tensor], rate: Rate) -> None:
+        """See `ChainLayer.descend`; the gradient is not stored."""
         scaled = self.error * rate
-        at[0].addmm_(scaled.t(), self.x, alpha=-1)
-        if self.tensors == 2:
-            at[1].sub_(scaled.sum(0))
+        params[0].addmm_(scaled.t(), self.x, alpha=-1)
+        if self.num_params == 2:
+            params[1].sub_(scaled.sum(0))
 
 
-class Pooling(Layer):
+class MaxPooling(ChainLayer):
     """`nn.MaxPool2d`."""
 
     def __init__(self, module: nn.MaxPool2d) -> None:
@@ -108,81 +113,79 @@ class Pooling(Layer):
             [value, value] if isinstance(value, int) else list(value)
             for value in (module.kernel_size, module.stride, module.padding, module.dilation)
         )
-        self.how = (size, stride, padding, dilation, module.ceil_mode)
+        self.options = (size, stride, padding, dilation, module.ceil_mode)
 
-    def forward(self, x: Tensor, at: list[Tensor]) -> Tensor:
-        """See `Layer`."""
+    def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
+        """See `ChainLayer.forward`."""
         self.x = x
         outputs: Tensor
-        outputs, self.places = aten.max_pool2d_with_indices(x, *self.how)
+        outputs, self.maxima = aten.max_pool2d_with_indices(x, *self.options)
         return outputs
 
-    def backward(self, error: Tensor, at: list[Tensor], first: bool) -> Tensor:
-        """See `Layer`."""
-        found: Tensor = aten.max_pool2d_with_indices_backward(error, self.x, *self.how, self.places)
-        return found
+    def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
+        """See `ChainLayer.backward`."""
+        input_grad: Tensor = aten.max_pool2d_with_indices_backward(error, self.x, *self.options, self.maxima)
+        return input_grad
 
 
-class ReLU(Layer):
+class ReLU(ChainLayer):
     """`nn.ReLU`."""
 
-    def forward(self, x: Tensor, at: list[Tensor]) -> Tensor:
-        """See `Layer`."""
+    def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
+        """See `ChainLayer.forward`."""
         self.outputs = functional.relu(x)
         return self.outputs
 
-    def backward(self, error: Tensor, at: list[Tensor], first: bool) -> Tensor:
-        """See `Layer`."""
-        found: Tensor = aten.threshold_backward(error, self.outputs, 0)
-        return found
+    def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
+        """See `ChainLayer.backward`."""
+        input_grad: Tensor = aten.threshold_backward(error, self.outputs, 0)
+        return input_grad
 
 
-class Flatten(Layer):
+class Flatten(ChainLayer):
     """`nn.Flatten`."""
 
-    def forward(self, x: Tensor, at: list[Tensor]) -> Tensor:
-        """See `Layer`."""
+    def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
+        """See `ChainLayer.forward`."""
         self.shape = x.shape
         return x.flatten(1)
 
-    def backward(self, error: Tensor, at: list[Tensor], first: bool) -> Tensor:
-        """See `Layer`."""
+    def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
+        """See `ChainLayer.backward`."""
         return error.view(self.shape)
 
 
-def chain(module: nn.Module) -> list[Layer] | None:
-    """Return the layers of a model that is a chain of those above and ends with a linear one; else None."""
+def chain_layers(module: nn.Module) -> list[ChainLayer] | None:
+    """Return the layers of a sequence of those above that ends with a linear one; None for other models."""
     if type(module) is not nn.Sequential or not all(p.requires_grad for p in module.parameters()):
         return None
-    layers: list[Layer] = []
+    layers: list[ChainLayer] = []
     for part in module:
         layer = _layer(part)
         if layer is None:
             return None
         layers.append(layer)
-        if len(layers) > 1 and isinstance(layer, Pooling) and isinstance(layers[-2], ReLU):
+        if len(layers) > 1 and isinstance(layer, MaxPooling) and isinstance(layers[-2], ReLU):
             layers[-2:] = layers[:-3:-1]
-    whole = sum(layer.tensors for layer in layers) == len(
-        list(module.parameters())
-    )  # no layer is there twice
-    return layers if layers and isinstance(layers[-1], Linear) and whole else None
+    unshared = sum(layer.num_params for layer in layers) == len(list(module.parameters()))
+    return layers if layers and isinstance(layers[-1], Linear) and unshared else None
 
 
-def _layer(part: nn.Module) -> Layer | None:
+def _layer(part: nn.Module) -> ChainLayer | None:
     if type(part) is nn.Conv2d and part.padding_mode == "zeros":
         padding = _padding(part)
         return None if padding is None else Convolution(part, padding)
     if type(part) is nn.Linear:
         return Linear(part)
     if type(part) is nn.MaxPool2d and not part.return_indices:
-        return Pooling(part)
+        return MaxPooling(part)
     if type(part) is nn.Flatten and part.start_dim == 1 and part.end_dim == -1:
         return Flatten()
     return ReLU() if type(part) is nn.ReLU else None
 
 
 def _padding(module: nn.Conv2d) -> list[int] | None:
-    """Return the padding of both sides; None where they differ."""
+    """Return the padding of both sides; None if they differ."""
     if isinstance(module.padding, tuple):
         return list(module.padding)
     both = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
@@ -191,13 +194,13 @@ def _padding(module: nn.Conv2d) -> list[int] | None:
     return None if any(total % 2 for total in both) else [total // 2 for total in both]
 
 
-class Chain(AnyModel):
-    """One client after the other.
+class Chain(ModuleOracle):
+    """Convolutions and other common layers in sequence, one client after the other, without autograd.
 
     Parameters
     ----------
     model
-        A chain of layers, see `chain`.
+        A model that `chain_layers` supports.
 
     Raises
     ------
@@ -207,56 +210,54 @@ class Chain(AnyModel):
 
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
-        layers = chain(model.module)
+        layers = chain_layers(model.module)
         if layers is None:
-            raise ValueError(
-                "cohort chain: the model is not a chain of layers of known kinds; use cohort loop"
-            )
+            raise ValueError("cohort chain: the model is not a sequence of supported layers; use cohort loop")
         self.layers = layers
-        self.first = next(k for k, layer in enumerate(layers) if layer.tensors)
-        self._seen: tuple[Tensor | None, list[list[list[Tensor]]]] = (None, [])
+        self._first = next(k for k, layer in enumerate(layers) if layer.num_params)
+        self._last: tuple[Tensor | None, list[list[list[Tensor]]]] = (None, [])
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return gradients, shape (A, M), and losses, shape (A,), at weights `y`, shape (A, M)."""
+        """See `CohortOracle.gradient`."""
         gradients, losses = torch.empty_like(y), y.new_empty(len(y))
-        for k, at in enumerate(self._views(y)):
-            losses[k] = self._backward(at, batch, k)
-            found = (gradient.reshape(-1) for layer in self.layers for gradient in layer.gradients())
-            torch.cat(list(found), out=gradients[k])
+        for k, params in enumerate(self._params(y)):
+            losses[k] = self._backpropagate(params, batch, k)
+            parts = [gradient.reshape(-1) for layer in self.layers for gradient in layer.gradients()]
+            torch.cat(parts, out=gradients[k])
         return gradients, losses
 
-    def descend(self, y: Tensor, rate: Rate, batch: Batch, besides: Change | None) -> Tensor:
-        """Do y -= rate g(y), after `besides` has changed `y`; return the losses, shape (A,)."""
-        if besides is not None and len(y) > 1:  # it changes all clients at once
-            return super().descend(y, rate, batch, besides)
+    def descend(self, y: Tensor, rate: Rate, batch: Batch, change: Change | None) -> Tensor:
+        """See `CohortOracle.descend`; the gradients of linear layers are not stored."""
+        if change is not None and len(y) > 1:  # it changes all clients at once
+            return super().descend(y, rate, batch, change)
         losses = y.new_empty(len(y))
-        for k, at in enumerate(self._views(y)):
-            losses[k] = self._backward(at, batch, k)
-            if besides is not None:
-                besides(y)
-            for layer, tensors in zip(self.layers, at, strict=True):
+        for k, params in enumerate(self._params(y)):
+            losses[k] = self._backpropagate(params, batch, k)
+            if change is not None:
+                change(y)
+            for layer, tensors in zip(self.layers, params, strict=True):
                 layer.descend(tensors, rate[k] if isinstance(rate, Tensor) else rate)
         return losses
 
-    def _views(self, y: Tensor) -> list[list[list[Tensor]]]:
-        """Return the tensors of each layer of each client; they are the same from step to step, as a rule."""
-        if self._seen[0] is not y:
-            views = []
+    def _params(self, y: Tensor) -> list[list[list[Tensor]]]:
+        """Return the parameters of each client's layers; kept, as the next step usually has the same `y`."""
+        if self._last[0] is not y:
+            clients = []
             for row in y:
                 tensors = iter(self.model.views(row))
-                views.append([[next(tensors) for _ in range(layer.tensors)] for layer in self.layers])
-            self._seen = y, views
-        return self._seen[1]
+                clients.append([[next(tensors) for _ in range(layer.num_params)] for layer in self.layers])
+            self._last = y, clients
+        return self._last[1]
 
-    def _backward(self, at: list[list[Tensor]], batch: Batch, k: int) -> Tensor:
-        """Do both passes of client k; the layers keep what their gradients take. Return the loss."""
+    def _backpropagate(self, params: list[list[Tensor]], batch: Batch, k: int) -> Tensor:
+        """Do both passes of client k, after which the layers can tell their gradients; return the loss."""
         n = batch.lengths[k]
         x = batch.inputs[k, :n]
         if x.dim() == 4 and x.device.type == "cpu":
             x = x.to(memory_format=torch.channels_last)
-        for layer, tensors in zip(self.layers, at, strict=True):
+        for layer, tensors in zip(self.layers, params, strict=True):
             x = layer.forward(x, tensors)
-        error, loss = softmax_errors(x, batch.labels[k, :n], batch.weights[k, :n])
-        for position in range(len(self.layers) - 1, self.first - 1, -1):
-            error = self.layers[position].backward(error, at[position], position == self.first)
+        error, loss = cross_entropy_grad(x, batch.labels[k, :n], batch.weights[k, :n])
+        for position in range(len(self.layers) - 1, self._first - 1, -1):
+            error = self.layers[position].backward(error, params[position], position > self._first)
         return loss

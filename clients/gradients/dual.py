@@ -1,10 +1,10 @@
-"""Stacks of linear layers whose first one is in its dual form while a client trains.
+"""Linear layers whose first layer is kept in its dual form while a client trains.
 
-SGD takes products of errors and inputs off the weights: after any number of steps they are W - E'X, where X
-has the client's examples, one a row, and E the scaled errors that each of them has made so far, summed. The
-first layer's inputs X are data and stay the same, so that its outputs are XW' - (XX')E, with products that
-are taken once. It has most of such a model's weights, which are used before the first step and after the last
-only, and products of many examples use a processor better than those of a batch do.
+SGD subtracts products of errors and inputs from the weights: after any number of steps they are W - E'X. The
+rows of X are the client's examples, those of E the scaled errors of each example, summed over the steps. The
+first layer's inputs X are data and do not change, so that its outputs are XW' - (XX')E, and XW' and XX' are
+computed once. The first layer holds most of such a model's weights; they are read before the first step
+and written after the last, and products of many examples use a processor better than those of one batch.
 """
 
 from __future__ import annotations
@@ -14,67 +14,74 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from clients.gradients.batches import CohortBatches, Steps
-from clients.gradients.stacked import StackedLinear, outputs, subtract_product
+from clients.gradients.batches import BatchIndices, CohortBatches
+from clients.gradients.stacked import StackedLinear, linear, subtract_gradient
 
-WORTH = 1.5  # times the operations of single steps: larger products make up for that
+MOST_WORK = 1.5  # times the operations of single steps: larger products make up for that
 
 
 class DualLinear(StackedLinear):
-    """All steps of plain SGD at once; single steps, which other rules ask for, as `StackedLinear` does them.
+    """Linear layers and ReLUs, all clients in the same calls; the first layer once for all steps of SGD.
 
-    A client whose examples have more products than that saves trains in single steps, too.
+    Rules other than plain SGD, and clients whose examples have more products than that saves, train in the
+    single steps of `StackedLinear`.
     """
 
-    def touched(self, chosen: Steps) -> int:
-        """See `CohortOracle.touched`: those of all layers but the first."""
-        if not self.at_once(chosen):
-            return super().touched(chosen)
+    def working_set(self, indices: BatchIndices) -> int:
+        """See `CohortOracle.working_set`: the weights of all layers but the first, if steps are fused."""
+        if not self.fuses_steps(indices):
+            return super().working_set(indices)
         return self._size - self.layers[1].start if len(self.layers) > 1 else 0
 
-    def alike(self, chosen: Steps) -> Hashable:
-        """See `CohortOracle.alike`: as many different examples."""
-        return chosen.padded, chosen.distinct if self.at_once(chosen) else None
+    def cohort_key(self, indices: BatchIndices) -> Hashable:
+        """See `CohortOracle.cohort_key`: also the padded number of distinct examples, if steps are fused."""
+        return indices.padded_length, indices.padded_distinct if self.fuses_steps(indices) else None
 
-    def room(self, chosen: Steps, input_size: int) -> int:
-        """See `CohortOracle.room`: all examples, their products, and E."""
-        distinct = chosen.distinct
-        if not self.at_once(chosen):
-            return super().room(chosen, input_size)
-        return distinct * (input_size + distinct + 2 * self.layers[0].outputs)
+    def buffer_size(self, indices: BatchIndices, input_size: int) -> int:
+        """See `CohortOracle.buffer_size`: all examples, their products, and E, if steps are fused."""
+        distinct = indices.padded_distinct
+        if not self.fuses_steps(indices):
+            return super().buffer_size(indices, input_size)
+        return distinct * (input_size + distinct + 2 * self.layers[0].out_features)
 
-    def at_once(self, chosen: Steps) -> bool:
-        """See `CohortOracle.at_once`: where it takes not many more operations."""
-        first, distinct, total = self.layers[0], chosen.distinct, len(chosen.rows)
-        steps = 2 * total * first.inputs * first.outputs
-        here = distinct * first.inputs * (distinct + 2 * first.outputs) + total * distinct * first.outputs
-        return here <= WORTH * steps
+    def fuses_steps(self, indices: BatchIndices) -> bool:
+        """See `CohortOracle.fuses_steps`: where that does not take many more operations.
 
-    def run(self, y: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
-        """See `CohortOracle.run`."""
-        x, places = batches.distinct()
+        Operations are counted, not timed, so that the same work gives the same bits on every machine.
+        """
+        first, distinct, total = self.layers[0], indices.padded_distinct, len(indices.indices)
+        single = 2 * total * first.in_features * first.out_features
+        once = distinct * first.in_features * (distinct + 2 * first.out_features)
+        return once + total * distinct * first.out_features <= MOST_WORK * single
+
+    def run_fused(self, y: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
+        """See `CohortOracle.run_fused`."""
+        x, positions = batches.distinct_inputs()
         x, active = x.flatten(2), y
-        start = outputs(self.layers[0].views(y[:1].expand_as(y)), x)  # one row is in the cache, all are not
-        products = torch.bmm(x, x.transpose(1, 2)).add_(self.layers[0].bias)  # the bias is a weight of ones
+        # All rows of y are the same: one of them stays in the cache, all of them would not.
+        start = linear(self.layers[0].views(y[:1].expand_as(y)), x)
+        products = torch.bmm(x, x.transpose(1, 2)).add_(self.layers[0].has_bias)  # a bias has inputs of one
         errors = torch.zeros_like(start)
-        losses = y.new_zeros(places.shape[:2])
-        rows = places + (torch.arange(len(y), device=y.device) * x.shape[1])[:, None]
+        losses = y.new_zeros(positions.shape[:2])
+        rows = positions + (torch.arange(len(y), device=y.device) * x.shape[1])[:, None]
         for t, count in enumerate(batches.counts):
             if count < len(active):
                 active = y[:count]
-            views, at = self.views(active), rows[t, :count].reshape(-1)
-            first = _rows(start, at, count).baddbmm_(_rows(products, at, count), errors[:count], alpha=-1)
-            inputs, (error, *others), losses[t, :count] = self.passes(
+            views, of_step = self.views(active), rows[t, :count].reshape(-1)
+            first = _rows(start, of_step, count).baddbmm_(
+                _rows(products, of_step, count), errors[:count], alpha=-1
+            )
+            inputs, (error, *others), losses[t, :count] = self.backpropagate(
                 views, first, batches.labels[t, :count], batches.weights[t, :count]
             )
             scale = rate[:count, :, None]
             for upper, h, other in zip(views[1:], inputs, others, strict=True):
-                subtract_product(upper, other.mul_(scale), h)
-            errors.view(-1, errors.shape[2]).index_add_(0, at, error.mul_(scale).flatten(0, 1))
-        subtract_product(self.views(y)[0], errors, x)
+                subtract_gradient(upper, other.mul_(scale), h)
+            errors.view(-1, errors.shape[2]).index_add_(0, of_step, error.mul_(scale).flatten(0, 1))
+        subtract_gradient(self.views(y)[0], errors, x)
         return losses
 
 
-def _rows(values: Tensor, at: Tensor, count: int) -> Tensor:
-    """Return rows of (A, U, n) values, numbered over all A clients, as (count, B, n)."""
-    return values.view(-1, values.shape[2]).index_select(0, at).view(count, -1, values.shape[2])
+def _rows(values: Tensor, rows: Tensor, count: int) -> Tensor:
+    """Select rows of (A, U, n) values, numbered over all A clients, as (count, B, n)."""
+    return values.view(-1, values.shape[2]).index_select(0, rows).view(count, -1, values.shape[2])

@@ -1,7 +1,7 @@
-"""A torch model whose weights are one vector.
+"""A PyTorch model whose weights are one vector.
 
-Local methods are written for flat vectors: one operation updates the whole model, and the vector is what goes
-over the wire.
+Local methods are written for flat vectors: one operation updates the whole model, and the vector is what is
+sent.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-_BLOCK = 1 << 22  # numbers in the gradients of single examples that are held at a time
+_BLOCK = 1 << 22  # numbers in the per-example gradients that are in memory at a time
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
-    """Return a tensor that shares the array's memory; where that is read-only, nobody may write to it."""
+    """Return a tensor that shares the array's memory; if that is read-only, do not write to the tensor."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -30,7 +30,7 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute in one thread: small models gain nothing from more, and results stay the same everywhere."""
+    """Use one thread: small models gain nothing from more, and results do not depend on the machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -40,12 +40,12 @@ def one_thread() -> Iterator[None]:
 
 
 class FlatModel:
-    """A classifier whose tensors are views of one vector, and whose gradients are views of another.
+    """A classifier whose tensors are views of one vector and whose gradients are views of another.
 
     Parameters
     ----------
     module
-        The model; its tensors are moved to `device` and become views.
+        The model; its tensors are moved to `device` and replaced by views.
     device
         Where to compute.
 
@@ -54,9 +54,9 @@ class FlatModel:
     vector
         The model's own weights: trainable tensors, then floating-point buffers, shape (M,).
     shapes
-        Shape of each of them.
+        Shape of each of these tensors.
     num_trainable
-        How many numbers of the vector are trained.
+        How many numbers of the vector are trained, the first ones.
     """
 
     def __init__(self, module: nn.Module, device: str | torch.device = "cpu") -> None:
@@ -78,23 +78,23 @@ class FlatModel:
         return self.vector.device
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """Cut a vector of shape (M,) into one view a tensor."""
+        """Split a vector of shape (M,) into one view per tensor."""
         parts = torch.split(vector, self._sizes)
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def bind(self, vector: Tensor) -> None:
-        """Let the model's tensors be views of a vector of shape (M,)."""
+        """Make the model's tensors views of a vector of shape (M,)."""
         self._bound = vector
         for tensor, part in zip(self._tensors, self.views(vector), strict=True):
             tensor.data = part
 
     def split(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
-        """Cut a vector of shape (M,) into one array a tensor."""
+        """Split a vector of shape (M,) into one array per tensor."""
         parts = np.split(vector, np.cumsum(self._sizes)[:-1])
         return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def arrays(self) -> list[NDArray[Any]]:
-        """Copies of the tensors, in the order of the vector."""
+        """Return copies of the tensors, in the order of the vector."""
         return self.split(self.vector.cpu().numpy().copy())
 
     def load(self, vector: NDArray[Any] | Tensor) -> None:
@@ -103,20 +103,20 @@ class FlatModel:
         self.bind(self.vector)
 
     def gradient(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Gradient and value of the mean cross-entropy at weights `y`.
+        """Return the gradient and the value of the mean cross-entropy at weights `y`.
 
         Parameters
         ----------
         y
-            Weights, shape (M,); the model's tensors are views of it from now on. Only buffers, such as
-            running means, change.
+            Weights, shape (M,), of which the model's tensors become views. Only buffers, such as running
+            means, are changed.
         examples
             Inputs and labels of a batch.
 
         Returns
         -------
         gradient, loss
-            Shape (M,), overwritten by the next call, and a scalar.
+            Shape (M,), overwritten by the next call; and a scalar.
         """
         if y.data_ptr() != self._bound.data_ptr():
             self.bind(y)
@@ -127,14 +127,14 @@ class FlatModel:
         return self._gradient, loss.detach()
 
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
-        """Diagonal of the empirical Fisher information: mean over examples of the squared gradient.
+        """Return the diagonal of the empirical Fisher information: the mean squared per-example gradient.
 
         Parameters
         ----------
         y
             Weights, shape (M,); buffers are the model's own.
         examples
-            Inputs and labels; the gradients are those of a model in evaluation mode.
+            Inputs and labels; the model is in evaluation mode.
 
         Returns
         -------
@@ -144,18 +144,18 @@ class FlatModel:
         names = [name for name, p in self.module.named_parameters() if p.requires_grad]
         parameters = dict(zip(names, self.views(y), strict=False))
 
-        def loss(at: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
-            logits = functional_call(self.module, at, (x[None],))
+        def loss(parameters: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
+            logits = functional_call(self.module, parameters, (x[None],))
             return functional.cross_entropy(logits, label[None])
 
         inputs, labels = examples
-        rows = max(1, _BLOCK // max(1, len(self.vector)))
+        block = max(1, _BLOCK // max(1, len(self.vector)))
         diagonal = torch.zeros_like(self.vector)
         training = self.module.training
         self.module.eval()
-        for x, label in zip(torch.split(inputs, rows), torch.split(labels, rows), strict=True):
-            each = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, label)
-            squares = [each[name].square().sum(dim=0).reshape(-1) for name in parameters]
+        for x, label in zip(torch.split(inputs, block), torch.split(labels, block), strict=True):
+            gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, label)
+            squares = [gradients[name].square().sum(dim=0).reshape(-1) for name in parameters]
             diagonal[: self.num_trainable] += torch.cat(squares)
         self.module.train(training)
         return diagonal / len(labels)

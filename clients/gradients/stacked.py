@@ -1,25 +1,25 @@
-"""Stacks of linear layers for many clients at once, with the backward pass written out.
+"""Linear layers and ReLUs for many clients in the same calls, with the backward pass written out.
 
-The memory traffic of the weights is what such a model costs. So a step reads each client's weights for the
-forward pass, and changes them in place by the product of two thin matrices: the gradient is never written.
+The cost of such a model is the memory traffic of its weights. So a step reads each client's weights for the
+forward pass, and updates them in place by the product of two thin matrices: the gradient is never stored.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clients.gradients.batches import Batch, Steps
+from clients.gradients.batches import Batch, BatchIndices
 from clients.gradients.flat import FlatModel
-from clients.gradients.oracles import CohortOracle
+from clients.gradients.oracle import CohortOracle
 from clients.rules.base import Change, Rate
 
 
-class Views(NamedTuple):
-    """A layer's weights (A, o, i) and (A, i, o), and biases (A, o) and (A, 1, o), where it has some."""
+class LinearViews(NamedTuple):
+    """A layer's weights (A, o, i) and (A, i, o), and its biases (A, o) and (A, 1, o), if it has any."""
 
     weight: Tensor
     transposed: Tensor
@@ -27,50 +27,63 @@ class Views(NamedTuple):
     bias_row: Tensor | None
 
 
-class Layer(NamedTuple):
-    """Where a layer's numbers lie in the flat vector, and what follows it."""
+class LinearLayer(NamedTuple):
+    """Where the parameters of a linear layer start in the flat vector, and whether a ReLU follows it."""
 
     start: int
-    outputs: int
-    inputs: int
-    bias: bool
+    out_features: int
+    in_features: int
+    has_bias: bool
     relu: bool
 
-    def views(self, vectors: Tensor) -> Views:
+    def views(self, vectors: Tensor) -> LinearViews:
         """Return the layer's part of vectors of shape (A, M)."""
-        stop = self.start + self.outputs * self.inputs
-        weight = vectors[:, self.start : stop].view(-1, self.outputs, self.inputs)
-        bias = vectors[:, stop : stop + self.outputs] if self.bias else None
-        return Views(weight, weight.transpose(1, 2), bias, None if bias is None else bias[:, None])
+        stop = self.start + self.out_features * self.in_features
+        weight = vectors[:, self.start : stop].view(-1, self.out_features, self.in_features)
+        bias = vectors[:, stop : stop + self.out_features] if self.has_bias else None
+        return LinearViews(weight, weight.transpose(1, 2), bias, None if bias is None else bias[:, None])
 
 
-def linear_layers(module: nn.Module) -> list[Layer] | None:
-    """Return the layers of a chain of linear layers and ReLUs; None where the model is anything else."""
+def linear_layers(module: nn.Module) -> list[LinearLayer] | None:
+    """Return the layers of a sequence of linear layers and ReLUs; None if the model is anything else.
+
+    Layers with a single input or output are not supported: BLAS may round products with vectors differently
+    for one client than for several, and a client's result must not depend on who is in the cohort.
+    """
     if type(module) is not nn.Sequential:
         return None
-    layers: list[Layer] = []
+    layers: list[LinearLayer] = []
     start = 0
     for position, part in enumerate(module):
         if type(part) is nn.Flatten and not position and part.start_dim == 1 and part.end_dim == -1:
             continue
         if type(part) is nn.ReLU and layers and not layers[-1].relu:
             layers[-1] = layers[-1]._replace(relu=True)
-        elif type(part) is nn.Linear and all(p.requires_grad for p in part.parameters()):
-            layers.append(Layer(start, part.out_features, part.in_features, part.bias is not None, False))
+        elif _is_supported(part):
+            has_bias = part.bias is not None
+            layers.append(LinearLayer(start, part.out_features, part.in_features, has_bias, False))
             start += sum(p.numel() for p in part.parameters())
         else:
             return None
-    whole = start == sum(p.numel() for p in module.parameters())  # no layer is there twice
-    return layers if layers and not layers[-1].relu and whole else None
+    unshared = start == sum(p.numel() for p in module.parameters())  # no layer occurs twice
+    return layers if layers and not layers[-1].relu and unshared else None
+
+
+def _is_supported(part: nn.Module) -> TypeGuard[nn.Linear]:
+    return (
+        type(part) is nn.Linear
+        and min(part.in_features, part.out_features) > 1
+        and all(p.requires_grad for p in part.parameters())
+    )
 
 
 class StackedLinear(CohortOracle):
-    """Gradients of A clients' mean cross-entropies, each at its own weights.
+    """Linear layers and ReLUs, all clients in the same calls, one step at a time.
 
     Parameters
     ----------
     model
-        A chain of linear layers and ReLUs.
+        A sequence of linear layers and ReLUs.
 
     Raises
     ------
@@ -81,95 +94,98 @@ class StackedLinear(CohortOracle):
     def __init__(self, model: FlatModel) -> None:
         layers = linear_layers(model.module)
         if layers is None:
-            raise ValueError("cohort stacked: the model is no chain of linear layers and ReLUs")
+            raise ValueError(
+                "cohort stacked: the model is not a sequence of linear layers with at least 2 inputs and "
+                "outputs, and ReLUs; use cohort loop"
+            )
         self.layers, self._size = layers, len(model.vector)
-        self._seen: tuple[Tensor | None, list[Views]] = (None, [])
+        self._last: tuple[Tensor | None, list[LinearViews]] = (None, [])
 
-    def touched(self, chosen: Steps) -> int:
-        """See `CohortOracle.touched`: all."""
+    def working_set(self, indices: BatchIndices) -> int:
+        """See `CohortOracle.working_set`: all weights."""
         return self._size
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return gradients, shape (A, M), and losses, shape (A,), at weights `y`, shape (A, M)."""
+        """See `CohortOracle.gradient`."""
         views = self.views(y)
-        inputs, errors, losses = self._all_passes(views, batch.inputs, batch.labels, batch.weights)
+        inputs, errors, losses = self._backpropagate(views, batch.inputs, batch.labels, batch.weights)
         gradient = torch.empty_like(y)
         for layer, x, error in zip(self.layers, inputs, errors, strict=True):
-            at = layer.views(gradient)
-            at.weight.copy_(error.transpose(1, 2) @ x)
-            if at.bias is not None:
-                torch.sum(error, 1, out=at.bias)
+            of_layer = layer.views(gradient)
+            of_layer.weight.copy_(error.transpose(1, 2) @ x)
+            if of_layer.bias is not None:
+                torch.sum(error, 1, out=of_layer.bias)
         return gradient, losses
 
-    def descend(self, y: Tensor, rate: Rate, batch: Batch, besides: Change | None) -> Tensor:
-        """Do y -= rate g(y), after `besides` has changed `y`; return the losses, shape (A,)."""
+    def descend(self, y: Tensor, rate: Rate, batch: Batch, change: Change | None) -> Tensor:
+        """See `CohortOracle.descend`; the gradient is not stored."""
         views = self.views(y)
-        inputs, errors, losses = self._all_passes(views, batch.inputs, batch.labels, batch.weights)
-        if besides is not None:
-            besides(y)
+        inputs, errors, losses = self._backpropagate(views, batch.inputs, batch.labels, batch.weights)
+        if change is not None:
+            change(y)
         factor = rate[..., None] if isinstance(rate, Tensor) else rate
-        for at, x, error in zip(views, inputs, errors, strict=True):
-            subtract_product(at, error.mul_(factor), x)
+        for layer_views, x, error in zip(views, inputs, errors, strict=True):
+            subtract_gradient(layer_views, error.mul_(factor), x)
         return losses
 
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
-        """Diagonal of the empirical Fisher information at weights `y`, shape (M,), see `FlatModel.fisher`.
+        """See `FlatModel.fisher`.
 
-        The gradient of one example is an outer product, so its square is that of the squares.
+        The gradient of one example is an outer product, so its square is the outer product of the squares.
         """
         inputs, labels = examples
-        each = torch.ones((1, len(labels)), dtype=y.dtype, device=y.device)
-        found, errors, _ = self._all_passes(self.views(y[None]), inputs[None], labels[None], each)
+        ones = torch.ones((1, len(labels)), dtype=y.dtype, device=y.device)
+        layer_inputs, errors, _ = self._backpropagate(self.views(y[None]), inputs[None], labels[None], ones)
         diagonal = torch.zeros_like(y)[None]
-        for layer, x, error in zip(self.layers, found, errors, strict=True):
-            at = layer.views(diagonal)
-            at.weight.copy_(error.square().transpose(1, 2) @ x.square())
-            if at.bias is not None:
-                torch.sum(error.square(), 1, out=at.bias)
+        for layer, x, error in zip(self.layers, layer_inputs, errors, strict=True):
+            of_layer = layer.views(diagonal)
+            of_layer.weight.copy_(error.square().transpose(1, 2) @ x.square())
+            if of_layer.bias is not None:
+                torch.sum(error.square(), 1, out=of_layer.bias)
         return diagonal[0] / len(labels)
 
-    def views(self, y: Tensor) -> list[Views]:
-        """Return each layer's part of `y`, which is the same from one step to the next, as a rule."""
-        if self._seen[0] is not y:
-            self._seen = y, [layer.views(y) for layer in self.layers]
-        return self._seen[1]
+    def views(self, y: Tensor) -> list[LinearViews]:
+        """Return each layer's part of `y`; it is kept, since `y` is usually the same in the next step."""
+        if self._last[0] is not y:
+            self._last = y, [layer.views(y) for layer in self.layers]
+        return self._last[1]
 
-    def _all_passes(
-        self, views: list[Views], inputs: Tensor, labels: Tensor, weights: Tensor
+    def _backpropagate(
+        self, views: list[LinearViews], inputs: Tensor, labels: Tensor, weights: Tensor
     ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Return what `passes` does, and the inputs of the first layer before the others."""
+        """Return what `backpropagate` does, with the inputs of the first layer before those of the others."""
         x = inputs.flatten(2)
-        others, errors, losses = self.passes(views, outputs(views[0], x), labels, weights)
+        others, errors, losses = self.backpropagate(views, linear(views[0], x), labels, weights)
         return [x, *others], errors, losses
 
-    def passes(
-        self, views: list[Views], first: Tensor, labels: Tensor, weights: Tensor
+    def backpropagate(
+        self, views: list[LinearViews], first: Tensor, labels: Tensor, weights: Tensor
     ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Go on from the first layer's outputs to the losses, and back to them.
+        """Do the forward pass after the first layer's product, and the backward pass.
 
         Parameters
         ----------
         views
-            Of the layers.
+            Parameters of the layers.
         first
-            The first layer's outputs, shape (A, B, o), overwritten.
+            Outputs of the first layer before its ReLU, shape (A, B, o), overwritten.
         labels, weights
             See `Batch`.
 
         Returns
         -------
         inputs, errors, losses
-            Inputs (A, B, i) of all layers but the first, derivatives with the outputs (A, B, o) of all, and
-            losses (A,).
+            Inputs (A, B, i) of all layers but the first, derivatives of the losses with respect to the
+            outputs (A, B, o) of all layers, and losses (A,).
         """
         inputs, x = [], first
         for position, layer in enumerate(self.layers):
             if position:
                 inputs.append(x)
-                x = outputs(views[position], x)
+                x = linear(views[position], x)
             if layer.relu:
                 x = x.relu_()
-        error, losses = softmax_errors(x, labels, weights)
+        error, losses = cross_entropy_grad(x, labels, weights)
         errors = [error]
         for position in range(len(self.layers) - 1, 0, -1):
             error = torch.bmm(error, views[position].weight)
@@ -179,22 +195,22 @@ class StackedLinear(CohortOracle):
         return inputs, errors[::-1], losses
 
 
-def outputs(at: Views, x: Tensor) -> Tensor:
+def linear(views: LinearViews, x: Tensor) -> Tensor:
     """Return a layer's outputs, shape (A, B, o), for inputs of shape (A, B, i)."""
-    if at.bias_row is None:
-        return torch.bmm(x, at.transposed)
-    return torch.baddbmm(at.bias_row, x, at.transposed)
+    if views.bias_row is None:
+        return torch.bmm(x, views.transposed)
+    return torch.baddbmm(views.bias_row, x, views.transposed)
 
 
-def subtract_product(at: Views, errors: Tensor, x: Tensor) -> None:
-    """Take the sum over examples of errors (A, B, o) times inputs (A, B, i) off a layer's weights."""
-    at.weight.baddbmm_(errors.transpose(1, 2), x, alpha=-1)
-    if at.bias is not None:
-        at.bias.sub_(errors.sum(1))
+def subtract_gradient(views: LinearViews, errors: Tensor, x: Tensor) -> None:
+    """Subtract the gradient from a layer's parameters, given its errors (A, B, o) and inputs (A, B, i)."""
+    views.weight.baddbmm_(errors.transpose(1, 2), x, alpha=-1)
+    if views.bias is not None:
+        views.bias.sub_(errors.sum(1))
 
 
-def softmax_errors(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the derivatives of cross-entropies with the logits, and the cross-entropies.
+def cross_entropy_grad(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the derivatives of weighted cross-entropies with respect to the logits, and their values.
 
     Parameters
     ----------
@@ -208,7 +224,7 @@ def softmax_errors(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Ten
     errors, losses
         Shapes (..., B, C) and (...).
     """
-    log_p, each, labels = functional.log_softmax(logits, -1), weights[..., None], labels[..., None]
-    losses = (log_p.gather(-1, labels) * each).sum((-2, -1)).neg_()
-    errors = log_p.exp_().mul_(each)
-    return errors.scatter_add_(-1, labels, -each), losses
+    log_p, weights, labels = functional.log_softmax(logits, -1), weights[..., None], labels[..., None]
+    losses = (log_p.gather(-1, labels) * weights).sum((-2, -1)).neg_()
+    errors = log_p.exp_().mul_(weights)
+    return errors.scatter_add_(-1, labels, -weights), losses

@@ -17,7 +17,6 @@ from flexfl.config.specs import parse_options
 
 # What a run folder's config.toml holds besides the settings: packages in use, and how the run was called.
 RECORDED = ("versions", "command")
-COHORTS = ("stacked", "vmap", "chain", "loop")  # see clients/tuning.py
 
 
 def _setting(default: Any, text: str, client: bool = False) -> Any:
@@ -64,11 +63,9 @@ class Settings:
         "", "a Ray cluster that is running, HOST:PORT or auto; default: start Ray here"
     )
     cohort: str = _setting(
-        "auto",
-        f"how clients train together: {', '.join(COHORTS)}, or auto, the fastest of these here",
-        client=True,
+        "auto", "how gradients are computed; auto: what suits the model and the device", client=True
     )
-    cohort_size: int = _setting(0, "clients that train in one call; 0: the fastest number here")
+    cohort_size: int = _setting(0, "clients that train in one call; 0: as many as suit the model")
     data_dir: str = _setting("data", "where data sets are downloaded to", client=True)
     run_dir: str = _setting("runs", "where the folder of the run is made")
     evaluate_every: int = _setting(1, "rounds between evaluations")
@@ -108,7 +105,6 @@ class Settings:
         for name, known in (
             ("engine", ("ray", "inline")),
             ("evaluate_on", ("test", "members")),
-            ("cohort", ("auto", *COHORTS)),
         ):
             if getattr(self, name) not in known:
                 flag = name.replace("_", "-")

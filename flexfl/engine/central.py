@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from clients.gradients.batches import batches
+from clients.gradients.batches import draw_batches
 from clients.gradients.flat import FlatModel, one_thread
 from flexfl.tasks import Examples, FederatedData
 from strategies.core.parameters import FloatVector
@@ -49,7 +49,7 @@ class CentralTrainer:
         self.model.load(weights)
         y = self.model.vector
         with one_thread():  # as at the clients: the result does not depend on the number of cores
-            for rows in batches(len(labels), batch_size, iterations, rng).split():
+            for rows in draw_batches(len(labels), batch_size, iterations, rng).split():
                 batch = torch.from_numpy(x[rows]), torch.from_numpy(labels[rows])
                 gradient, _ = self.model.gradient(y, batch)
                 y.sub_(gradient, alpha=learning_rate)

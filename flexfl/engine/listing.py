@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from clients.tuning import COHORTS
 from flexfl.config import Settings, options_of
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES, Options
@@ -15,6 +16,16 @@ from traces import TRACES
 
 # A strategy's options that have a flag of their own are not listed.
 FLAGS = {field.name.replace("_", "-") for field in fields(Settings)}
+
+REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "--task": TASKS,
+    "--model": MODELS,
+    "--partition": PARTITIONS,
+    "--sizes": SIZES,
+    "--trace": TRACES,
+    "--lr-schedule": SCHEDULES,
+    "--cohort": COHORTS,
+}
 
 
 def print_list(console: Console) -> None:
@@ -26,15 +37,7 @@ def print_list(console: Console) -> None:
         own = set(options_of(strategy.options_type())) - general - FLAGS
         strategies.append((name, _summary(strategy), _options(strategy.options_type(), own)))
     _print(console, "--strategy", strategies)
-    registries: dict[str, Mapping[str, Callable[..., Any]]] = {
-        "--task": TASKS,
-        "--model": MODELS,
-        "--partition": PARTITIONS,
-        "--sizes": SIZES,
-        "--trace": TRACES,
-        "--lr-schedule": SCHEDULES,
-    }
-    for flag, registry in registries.items():
+    for flag, registry in REGISTRIES.items():
         _print(
             console, flag, [(n, _summary(f), _options(f, set(options_of(f)))) for n, f in registry.items()]
         )

@@ -20,7 +20,7 @@ import strategies
 from clients.environment import ClientEnvironment, federated_data, make_trace, model_builder
 from clients.gradients.flat import FlatModel
 from clients.rules import SGD, rule_named
-from clients.tuning import Work, choose
+from clients.tuning import COHORTS, Work, choose
 from flexfl.config import Settings, build, options_of, parse
 from flexfl.config.specs import convert, find
 from flexfl.contract.fit import planned_steps
@@ -77,6 +77,7 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
         The settings cannot be met; the message says why.
     """
     options = strategy_options(settings)  # what can be wrong is found before data are loaded
+    find("cohort", COHORTS, settings.cohort)
     trace = make_trace(settings)
     data = federated_data(settings)
     build_model = model_builder(settings, data)

@@ -1,0 +1,25 @@
+"""Any model, one client after the other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clients.gradients.batches import Batch
+from clients.gradients.oracle import ModuleOracle
+
+
+class Loop(ModuleOracle):
+    """Any model, one client after the other, with the gradients of autograd."""
+
+    def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """See `CohortOracle.gradient`."""
+        if len(y) == 1:  # no copy
+            n = batch.lengths[0]
+            gradient, loss = self.model.gradient(y[0], (batch.inputs[0, :n], batch.labels[0, :n]))
+            return gradient[None], loss[None]
+        gradients, losses = torch.empty_like(y), y.new_empty(len(y))
+        for k, n in enumerate(batch.lengths):
+            examples = (batch.inputs[k, :n], batch.labels[k, :n])
+            gradients[k], losses[k] = self.model.gradient(y[k], examples)
+        return gradients, losses

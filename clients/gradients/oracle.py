@@ -1,0 +1,96 @@
+"""Gradients of a cohort of clients, each at its own weights: what all ways of computing them have in common.
+
+`Loop` trains one client after the other, `Vmap` vectorises the model over the clients. Sequences of layers
+have their backward pass written out: `StackedLinear` and `DualLinear` for linear layers, with all clients in
+the same calls, `Chain` for other layers, one client after the other. All agree up to the rounding of sums.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+
+from torch import Tensor
+
+from clients.gradients.batches import Batch, BatchIndices, CohortBatches
+from clients.gradients.flat import FlatModel
+from clients.rules.base import Change, Rate, subtract
+
+
+class CohortOracle(ABC):
+    """Gradients of the mean cross-entropies of A clients."""
+
+    @abstractmethod
+    def working_set(self, indices: BatchIndices) -> int:
+        """Return how many weights of a client each of its steps reads and writes."""
+
+    def cohort_key(self, indices: BatchIndices) -> Hashable:
+        """Return what clients of one cohort must have in common: at least the padded batch length."""
+        return indices.padded_length
+
+    def buffer_size(self, indices: BatchIndices, input_size: int) -> int:
+        """Return how many numbers a client's examples take in memory at a time, for inputs of this size."""
+        return indices.padded_length * input_size
+
+    def fuses_steps(self, indices: BatchIndices) -> bool:
+        """Return whether `run_fused` should do all steps of a client together, if they are plain SGD."""
+        return False
+
+    def run_fused(self, y: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
+        """Do all steps of plain SGD.
+
+        Parameters
+        ----------
+        y
+            Weights, shape (K, M), the same in all rows, changed in place.
+        rate
+            eta of each client, shape (K, 1).
+        batches
+            The batches of all steps.
+
+        Returns
+        -------
+        losses
+            Of each step, shape (T, K).
+        """
+        raise TypeError(f"{type(self).__name__} cannot fuse steps")
+
+    @abstractmethod
+    def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return gradients, shape (A, M), and losses, shape (A,), at weights `y`, shape (A, M).
+
+        The next call may overwrite the gradients.
+        """
+
+    def descend(self, y: Tensor, rate: Rate, batch: Batch, change: Change | None) -> Tensor:
+        """Do y -= rate g(y), after applying `change` to `y`; return the losses, shape (A,)."""
+        gradient, losses = self.gradient(y, batch)
+        if change is not None:
+            change(y)
+        subtract(y, gradient, rate)
+        return losses
+
+    @abstractmethod
+    def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
+        """See `FlatModel.fisher`."""
+
+
+class ModuleOracle(CohortOracle):
+    """An oracle that works on the module itself, whose steps read and write all weights.
+
+    Parameters
+    ----------
+    model
+        The model.
+    """
+
+    def __init__(self, model: FlatModel) -> None:
+        self.model = model
+
+    def working_set(self, indices: BatchIndices) -> int:
+        """See `CohortOracle.working_set`: all weights."""
+        return len(self.model.vector)
+
+    def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
+        """See `FlatModel.fisher`."""
+        return self.model.fisher(y, examples)

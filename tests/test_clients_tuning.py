@@ -1,0 +1,104 @@
+"""Which oracle a run uses, and how many clients train in one call: no measurement changes the weights."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from clients.environment import ClientEnvironment
+from clients.gradients.flat import FlatModel
+from clients.tuning import LARGEST, ORACLES, Work, choose, make_oracle
+from clients.virtual import VirtualClients
+from flexfl.tasks.models import MODELS
+
+
+def test_what_a_model_does_not_allow_is_refused() -> None:
+    def refused(cohort: str, middle: nn.Module) -> str:
+        model = FlatModel(nn.Sequential(nn.Linear(6, 6), middle, nn.Linear(6, 3)))
+        with pytest.raises(ValueError, match=f"^cohort {cohort}: ") as made:
+            make_oracle(model, (6,), cohort)
+        with pytest.raises(ValueError, match=f"^cohort {cohort}: ") as chosen:
+            choose(model, (6,), Work(3, 5, 20), 10, cohort)
+        assert str(made.value) == str(chosen.value)
+        return str(made.value)
+
+    assert "not a sequence of linear layers" in refused("stacked", nn.BatchNorm1d(6))
+    assert "not a sequence of supported layers" in refused("chain", nn.BatchNorm1d(6))
+    assert "has buffers or frozen parameters" in refused("vmap", nn.BatchNorm1d(6))
+    assert "has batch normalization" in refused("vmap", nn.BatchNorm1d(6, track_running_stats=False))
+    assert "cannot vectorise the model: vmap: called random" in refused("vmap", nn.Dropout())
+
+
+def test_auto_depends_on_the_model_and_the_device() -> None:
+    """The device `meta`, which computes nothing, stands for all but the CPU."""
+
+    def found(module: nn.Module, shape: tuple[int, ...] = (6,), **given: Any) -> list[tuple[str, int]]:
+        models = [FlatModel(deepcopy(module), device) for device in ("cpu", "meta")]
+        ways = [choose(model, shape, Work(3, 5, 20), 10, **given) for model in models]
+        for model, (cohort, size) in zip(models, ways, strict=True):
+            oracle, limit = make_oracle(model, shape, size=size)
+            assert (type(oracle), limit) == (ORACLES[cohort], size)
+        return ways
+
+    def with_middle(*middle: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 6), *middle, nn.Linear(6, 3))
+
+    (cpu, size), (gpu, limit) = found(with_middle(nn.ReLU()))
+    assert (cpu, gpu, 1 < size <= 10, limit) == ("stacked", "stacked", True, LARGEST)
+    assert found(with_middle(nn.ReLU()), size=3) == [("stacked", 3), ("stacked", 3)]
+    assert found(MODELS["lenet"]((1, 8, 8), 4), (1, 8, 8)) == [("chain", 1), ("vmap", LARGEST)]
+    assert found(MODELS["lenet"]((1, 8, 8), 4), (1, 8, 8), size=3) == [("chain", 1), ("vmap", 3)]
+    assert found(MODELS["cnn"]((1, 28, 28), 10), (1, 28, 28)) == [("chain", 1), ("vmap", 40)]
+    assert found(with_middle(nn.Tanh())) == [("loop", 1), ("vmap", LARGEST)]
+    assert found(with_middle(nn.BatchNorm1d(6))) == [("loop", 1), ("loop", 1)]
+    assert found(with_middle(nn.Dropout())) == [("loop", 1), ("loop", 1)]  # random under vmap
+
+
+def test_what_the_user_sets_is_used() -> None:
+    def chosen(cohort: str, size: int) -> tuple[str, int]:
+        return choose(FlatModel(nn.Linear(6, 3)), (6,), Work(3, 5, 20), 10, cohort, size)
+
+    assert chosen("vmap", 0) == ("vmap", LARGEST)
+    assert chosen("vmap", 3) == ("vmap", 3)
+    assert chosen("loop", 0) == chosen("loop", 3) == ("loop", 1)
+    with pytest.raises(ValueError, match=r"^unknown cohort 'lop'; known: auto, stacked, vmap, chain, loop$"):
+        chosen("lop", 0)
+
+
+def lying_clock(seed: int) -> Callable[[], float]:
+    """Return a clock that advances by a random time, from a microsecond to a second, with every call."""
+    rng, now = np.random.default_rng(seed), 0.0
+
+    def read() -> float:
+        nonlocal now
+        now += 10.0 ** rng.uniform(-6, 0)
+        return now
+
+    return read
+
+
+@pytest.mark.parametrize("strategy", ["scheme-c", "fedprox"])
+@pytest.mark.parametrize("model", ["logistic", "mlp", "lenet"])
+def test_no_clock_changes_the_weights(
+    play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, model: str, strategy: str
+) -> None:
+    found, sizes = set(), set()
+    for seed in range(5):
+        with monkeypatch.context() as patch:
+            patch.setattr("time.perf_counter", lying_clock(seed))
+            played = play(model=model, strategy=strategy, num_clients=20, num_rounds=2)
+        settings = played.experiment.settings
+        found.add((settings.cohort, sha256(played.weights.tobytes()).hexdigest()))
+        sizes.add(settings.cohort_size)
+    assert len(found) == 1
+    assert len(sizes) > 1 or model == "lenet"  # the sizes of stacked cohorts are timed, and may differ
+    ((cohort, _),) = found
+    experiment = played.experiment
+    # Under `flwr run`, each client makes its oracle from the settings as the user gave them.
+    environment = ClientEnvironment(experiment.data, experiment.build_model, settings.seed)
+    client = VirtualClients(environment)
+    assert type(client.oracle) is ORACLES[cohort]
