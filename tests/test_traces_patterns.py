@@ -1,9 +1,8 @@
 """The availability patterns of the papers against their definitions."""
 
-import json
-
 import numpy as np
 import pytest
+from golden_cases import cases
 
 from traces import Trace
 from traces.patterns.daily import Diurnal, Sine
@@ -21,11 +20,9 @@ def online(trace: Trace, rounds: range) -> np.ndarray:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "schedule" in metafunc.fixturenames:
-        with open(metafunc.config.getoption("--golden")) as file:
-            cases = json.load(file)["cases"]
         known = {"diurnal", "alternate"}
-        chosen = [pytest.param(c, id=c["id"]) for c in cases if c.get("kind") in known]
-        metafunc.parametrize("schedule", chosen)
+        found = (case for _, case in cases(metafunc.config) if case.get("kind") in known)
+        metafunc.parametrize("schedule", [pytest.param(case, id=case["id"]) for case in found])
 
 
 def test_golden_schedule(schedule):

@@ -11,6 +11,7 @@ from clients.rules.base import SGD
 from clients.rules.corrected import Corrected
 from clients.rules.corrected_upload import CorrectedUpload
 from clients.rules.difference_upload import DifferenceUpload
+from clients.rules.dynamic import Dynamic
 from clients.rules.elastic import Elastic
 from clients.rules.pfedme import PFedMe
 from clients.rules.proximal import Proximal
@@ -26,6 +27,7 @@ RULES: dict[str, type[SGD]] = {
     "elastic": Elastic,
     "corrected-upload": CorrectedUpload,
     "difference-upload": DifferenceUpload,
+    "dynamic": Dynamic,
 }
 """Client's side of each `flexfl.contract.Rule`, by its name."""
 

@@ -1,0 +1,82 @@
+"""FedDyn: dynamic regularisation makes the clients' optima those of the global objective.
+
+Acar et al. 2021, "Federated Learning Based on Dynamic Regularization", ICLR, Algorithm 1. Client k takes
+steps y -= eta (g(y) - g_k + alpha (y - w)) towards the minimum of its regularised objective; then
+
+    g_k := g_k - alpha (y_k - w),   h := h - (alpha/N) sum_S (y_k - w),   w := mean_S y_k - h / alpha.
+
+The clients keep the g_k, and h is their mean over all N members. At the limit y_k = w, so that g_k is the
+gradient of F_k at w and h = 0: the optimum, also at a constant rate and whoever takes part. Fewer local steps
+are a less exact minimum, as in the paper's analysis of inexact solutions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flexfl.contract import Rule
+from strategies.core.instructions import Task
+from strategies.core.options import Options, positive
+from strategies.core.replies import Replies
+from strategies.core.strategy import FlexibleStrategy
+
+
+class FedDyn(FlexibleStrategy):
+    """Local objectives tilted by what each client has contributed: exact in spite of drift and absences."""
+
+    options: FedDynOptions
+    rule = Rule("dynamic", scalars=("strength",), remembers=True)  # g_k
+    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "h")
+
+    def setup(self) -> None:
+        """Start with h = g_k = 0."""
+        self.h: NDArray[np.float64] = np.zeros(self.layout.size)
+
+    def shared_task(self) -> Task:
+        """Return alpha."""
+        return Task(scalars={"strength": self.options.strength})
+
+    def update(self, replies: Replies) -> None:
+        """Algorithm 1, lines 9 to 11."""
+        alpha, N = self.options.strength, self.roster.num_contributors
+        total = replies.weighted_sum(np.ones(len(replies)))
+        self.h = self.h - alpha / N * total
+        self.weights += total / len(replies) - self.h / alpha
+
+    def on_arrival(self, client: int) -> None:
+        """h := h N / (N + 1), the mean with the new member's g_l = 0."""
+        members = self.roster.num_contributors
+        self.h = self.h * ((members - 1) / members)
+
+    def on_departure(self, client: int, keep: bool) -> None:
+        """h := h N / (N - 1), unless the client stays in the objective; its g_l goes with its farewell."""
+        remaining = self.roster.num_contributors
+        if not keep:
+            self.h = self.h * ((remaining + 1) / remaining) if remaining else np.zeros_like(self.h)
+
+    def leaves_memory(self, client: int) -> bool:
+        """Whether g_l is known to the client alone."""
+        return bool(self.roster.accepted[client])
+
+    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
+        """h := h - g_l / (N - 1); if the client did not answer, its g_l stays."""
+        if memory is not None and self.roster.num_contributors:
+            self.h = self.h - memory / self.roster.num_contributors
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDynOptions(Options):
+    """Options of FedDyn.
+
+    Attributes
+    ----------
+    strength
+        alpha, of the regularisation; the paper tries 0.001 to 0.1. A small one makes long steps: the server
+        adds h / alpha.
+    """
+
+    strength: float = positive(0.1)
