@@ -14,7 +14,7 @@ from strategies.core.strategy import FlexibleStrategy
 
 
 class SequentialSGD(FlexibleStrategy):
-    """The centralised ideal: K E steps of SGD a round on the union of the members' data; asks no client.
+    """The centralised ideal: K E steps of SGD per round on the union of the members' data; asks no client.
 
     K is `clients_per_round`; where that is 0, as many clients as are available in the round, so that others
     are compared with as much work as they could do. With local epochs, E is the members' mean.

@@ -1,4 +1,4 @@
-"""Whether a departing client's objective is worth keeping (Ruan et al., Corollary 4.0.3)."""
+"""Whether to keep a departing client's part of the objective (Ruan et al., Corollary 4.0.3)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class ServerEvaluated(Strategy):
     layout
         Layout of the weights.
     evaluate_fn
-        Called with the round, the weights (one array a tensor) and an empty configuration, as in Flower's
+        Called with the round, the weights (one array per tensor) and an empty configuration, as in Flower's
         `FedAvg`; None: no evaluation.
     """
 

@@ -43,7 +43,7 @@ class Method(Protocol):
 class Membership(Stateful):
     """Keeps the roster up to date and tells the method who comes and goes.
 
-    The method hears of clients with data only: one without data is part of no sum or mean.
+    The method is told of clients with data only: one without data is part of no sum or mean.
 
     Parameters
     ----------

@@ -53,7 +53,7 @@ class Layout:
         return np.concatenate([np.ravel(a) for a in arrays])
 
     def split(self, vector: FloatVector) -> list[NDArray[Any]]:
-        """Cut a vector of shape (M,) into views, one a tensor."""
+        """Cut a vector of shape (M,) into views, one per tensor."""
         arrays, start = [], 0
         for shape in self.shapes:
             stop = start + int(np.prod(shape))
@@ -63,9 +63,9 @@ class Layout:
 
 
 class FlatParameters(Parameters):
-    """`Parameters` that hold a flat vector and become bytes only when somebody reads `tensors`.
+    """`Parameters` that hold a flat vector and are serialised only when `tensors` is read.
 
-    Clients that live in this machine's memory exchange the vector itself; Flower's own code sees ordinary
+    Clients simulated on this machine exchange the vector itself; to Flower's own code these are ordinary
     `Parameters`.
 
     Parameters
@@ -87,7 +87,7 @@ class FlatParameters(Parameters):
 
     @property
     def tensors(self) -> list[bytes]:  # type: ignore[override]
-        """The serialised arrays, one a tensor."""
+        """The serialised arrays, one per tensor."""
         if self._tensors is None:
             self._tensors = [ndarray_to_bytes(a) for a in self.arrays()]
         return self._tensors

@@ -1,4 +1,4 @@
-"""What a strategy has to remember between two rounds, so that an interrupted training can go on.
+"""What a strategy has to remember between two rounds, so that an interrupted training can be resumed.
 
 A state is a flat dictionary of arrays and JSON values: it can be written without pickle. The names of nested
 objects are joined by dots, as in `roster.member`.
@@ -14,7 +14,7 @@ StateDict = dict[str, Any]
 
 
 class Stateful:
-    """An object that tells its state and takes it back.
+    """An object whose state can be saved and restored.
 
     Attributes
     ----------

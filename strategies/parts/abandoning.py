@@ -1,4 +1,4 @@
-"""Whether a client that is often away should be abandoned (Ma et al., "EFL", Corollary 1).
+"""Whether a client that is often unavailable should be abandoned (Ma et al., "EFL", Corollary 1).
 
 Theorem 1 bounds the distance to the optimum by C_t / (t E + gamma)^2 + H_t J / (t E + gamma). Each round in
 which a client is away adds to H_t, so that a client that is away with probability y^a costs y^a J / E in the
