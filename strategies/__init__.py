@@ -7,6 +7,7 @@ from typing import Any
 
 from flwr.common import Parameters
 
+from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
 from strategies.core.interfaces import AvailabilityManager, EvaluateFn, Trainer
 from strategies.core.options import Options
@@ -17,6 +18,8 @@ from strategies.core.roster import Roster
 from strategies.core.schedules import SCHEDULES
 from strategies.core.strategy import FlexibleStrategy
 from strategies.efl import EFL
+from strategies.f3ast import F3AST
+from strategies.fedau import FedAU
 from strategies.fedavg import FedAvg
 from strategies.feddyn import FedDyn
 from strategies.fedgate import FedGATE
@@ -25,6 +28,8 @@ from strategies.fedlaavg_client_memory import FedLaAvgClientMemory
 from strategies.fednova import FedNova
 from strategies.fedprox import FedProx
 from strategies.fedsgd import FedSGD
+from strategies.fedstale import FedStale
+from strategies.fedvarp import FedVARP
 from strategies.mifa import MIFA
 from strategies.mimic import MimiC
 from strategies.mimic_client_memory import MimiCClientMemory
@@ -43,10 +48,15 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "mifa": MIFA,
     "fedlaavg": FedLaAvg,
     "mimic": MimiC,
+    "fedau": FedAU,
+    "fedvarp": FedVARP,
+    "fedstale": FedStale,
+    "f3ast": F3AST,
     "fednova": FedNova,
     "fedprox": FedProx,
     "feddyn": FedDyn,
     "scaffold": Scaffold,
+    "amplified-scaffold": AmplifiedScaffold,
     "fedgate": FedGATE,
     "vrl-sgd": VRLSGD,
     "efl": EFL,

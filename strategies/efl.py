@@ -46,6 +46,7 @@ class EFL(FlexibleStrategy):
         sends="packed",
         extra=2,  # u_k and v_k
     )
+    takes_layers = False  # its D is what the clients' residuals are about
     saved: ClassVar[tuple[str, ...]] = (
         *FlexibleStrategy.saved,
         "residual",
@@ -72,13 +73,11 @@ class EFL(FlexibleStrategy):
         self._set_elastic_term(replies)
         self.report.measured["fisher_bytes_up"] = sum(a.nbytes for extra in replies.extra for a in extra)
 
-    def empty_round(self) -> bool:
+    def empty_round(self) -> None:
         """Apply what was held back, with `literal`."""
-        if self.options.empty == "skip":
-            return False
-        self._move(np.zeros(self.layout.size))
-        self.precision, self.weighted = np.zeros(self.layout.size), np.zeros(self.layout.size)
-        return True
+        if self.options.empty == "literal":
+            self._move(np.zeros(self.layout.size))
+            self.precision, self.weighted = np.zeros(self.layout.size), np.zeros(self.layout.size)
 
     def _move(self, change: Vector) -> None:
         """out := ST(RG + change), RG := RG + change - out, w := w + out: nothing is lost, only postponed."""

@@ -64,12 +64,10 @@ class FedLaAvg(FlexibleStrategy):
             np.multiply(delta, per_delta, out=u, casting="same_kind")
         self.move(self.latest.total, self.roster.num_contributors)
 
-    def empty_round(self) -> bool:
+    def empty_round(self) -> None:
         """Move by the mean of the old updates, with `move`."""
-        if self.options.empty == "skip" or not self.latest.total.any():
-            return False
-        self.move(self.latest.total, self.roster.num_contributors)
-        return True
+        if self.options.empty == "move":
+            self.move(self.latest.total, self.roster.num_contributors)
 
     def on_departure(self, client: int, keep: bool) -> None:
         """Take the update of a client that leaves the objective out of the sum."""

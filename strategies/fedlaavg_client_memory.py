@@ -45,12 +45,10 @@ class FedLaAvgClientMemory(FedLaAvg):
         self.sum.add(replies, self.roster.accepted[replies.clients] > 0)
         self.move(self.sum.total, self.roster.num_contributors + self.sum.orphans)
 
-    def empty_round(self) -> bool:
+    def empty_round(self) -> None:
         """Move by the mean of the old updates, with `move`."""
-        if self.options.empty == "skip" or not self.sum.total.any():
-            return False
-        self.move(self.sum.total, self.roster.num_contributors + self.sum.orphans)
-        return True
+        if self.options.empty == "move":
+            self.move(self.sum.total, self.roster.num_contributors + self.sum.orphans)
 
     def on_departure(self, client: int, keep: bool) -> None:
         """Nothing yet: u_l is asked for in the client's farewell."""

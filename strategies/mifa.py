@@ -40,24 +40,24 @@ class MIFA(FlexibleStrategy):
             np.multiply(delta, per_delta, out=G, casting="same_kind")
         self._move()
 
-    def empty_round(self) -> bool:
+    def empty_round(self) -> None:
         """Move by the mean of the old entries, with `move`."""
-        return self.options.empty == "move" and self._move()
+        if self.options.empty == "move":
+            self._move()
 
     def on_departure(self, client: int, keep: bool) -> None:
         """Forget the entry of a client that leaves the objective."""
         if not keep:
             self.latest.drop(client)
 
-    def _move(self) -> bool:
+    def _move(self) -> None:
         """Apply w -= eta_t (1/N) sum_i G_i, unless the first entry of a member is being waited for."""
         self.waiting = self.waiting and self._some_are_missing()
         if self.waiting or not len(self.latest):
-            return False
+            return
         seen = self.options.first_round == "seen"
         count = len(self.latest) if seen else max(1, self.roster.num_contributors)
         self.weights -= self.learning_rate / count * self.latest.total
-        return True
 
     def _some_are_missing(self) -> bool:
         """Whether there is no entry of a member that may still reply."""

@@ -23,6 +23,8 @@ class SequentialSGD(FlexibleStrategy):
     arrive, and loses those of clients that depart, unless their objective is kept.
     """
 
+    takes_layers = False  # nobody sends an update
+
     def select(self, available: Clients) -> Clients:
         """Choose nobody."""
         chosen, sizes = len(super().select(available)), self.roster.num_examples[self.roster.member]
@@ -33,7 +35,7 @@ class SequentialSGD(FlexibleStrategy):
         """Nobody is asked, so nobody replies."""
         raise AssertionError("a reply that was not asked for counted")
 
-    def empty_round(self) -> bool:
+    def empty_round(self) -> None:
         """Do the round's steps.
 
         Raises
@@ -44,7 +46,7 @@ class SequentialSGD(FlexibleStrategy):
         members = np.flatnonzero(self.roster.contributors)
         self.report.measured["iterations"] = self.iterations if len(members) else 0
         if not self.report.measured["iterations"]:
-            return False
+            return
         if self.trainer is None:
             raise ValueError(
                 "sequential-sgd trains where the data are: set the strategy's `trainer`, see "
@@ -52,4 +54,3 @@ class SequentialSGD(FlexibleStrategy):
             )
         work = self.iterations, self.learning_rate, self.options.batch_size
         self.weights = self.trainer(self._sent.vector, members, self.round, *work).astype(np.float64)
-        return True

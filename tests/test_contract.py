@@ -21,6 +21,7 @@ import strategies
 
 NOT_FEDAVG = {"efl", "feddyn"}  # differ from FedAvg even where all clients finish all of their steps
 UNIFORM = {
+    "amplified-scaffold",
     "apfl",
     "fedgate",
     "mifa",
@@ -29,7 +30,7 @@ UNIFORM = {
     "scaffold",
     "vrl-sgd",
 }  # count all clients alike, not by their shares p_k
-OWN_SELECTION = {"fedlaavg"}  # choose clients by something else than the seed
+OWN_SELECTION = {"fedlaavg", "f3ast"}  # choose clients by something else than the seed
 ONE_STEP = {"fedsgd"}  # ignore the settings of local steps and epochs
 
 every_strategy = pytest.mark.parametrize("name", FEDERATED)

@@ -17,7 +17,9 @@ from golden_cases import cases, variants
 import strategies
 from strategies import Roster
 from strategies.core.schedules import Constant, Staircase, Theorem
+from strategies.parts.amplification import Amplification
 from strategies.parts.reboot import boost
+from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 
 METHODS = {
     "fedavg": "fedavg",
@@ -33,12 +35,19 @@ METHODS = {
     "fedgate": "fedgate",
     "vrlsgd": "vrl-sgd",
     "fednova": "fednova",
+    "fedau": "fedau",
+    "fedvarp": "fedvarp",
+    "f3ast": "f3ast",
+    "amp_scaffold": "amplified-scaffold",
 }
 # What the reference does where a variant does not say otherwise: literally the papers, not our defaults.
 REFERENCE: dict[str, dict[str, Any]] = {
     "mifa": {"normalize": False, "empty": "move"},
     "fedlaavg": {"units": "update", "weights": "none", "normalize": False, "empty": "move"},
     "mimic": {"rate": "paper"},
+    "fedau": {"cutoff": 0, "normalize": False},
+    "fedvarp": {"weights": "uniform", "units": "update", "normalize": False},
+    "f3ast": {"weights": "uniform", "normalize": False},
 }
 OPTIONS = {
     "weights": "weights",
@@ -55,21 +64,43 @@ OPTIONS = {
     "memory": "memory",
     "q": "q",
     "tau": "tau",
+    "cutoff": "cutoff",
+    "beta": "beta",
+    "estimator": "estimator",
+    "r0": "r0",
+    "scale": "scale",
+    "P": "period",
 }
+OWN_OPTIONS = {"amp_scaffold": {"gamma": "gamma"}}  # where one word means another option of a method
 VALUES = {  # the reference's words for ours
     "units": {"mean": "gradient", "grad": "gradient"},
     "mode": {"perstep": "per-step"},
     "tau": {"E": "planned"},
+    "scale": {"K": "k"},
 }
 # Memory at the clients (mimic-4-client: client_side, no_handshake) is in test_golden_memory.py.
+LAYERS = ("fedopt", "amplified")  # on top of a method, hyper.inner
+OPTIMIZER_OPTIONS = {
+    "eta": "rate",
+    "b1": "beta1",
+    "b2": "beta2",
+    "tau": "tau",
+    "v0": "start",
+    "bias": "bias",
+}
 TRANSPORT = {"client_side": True, "handshake": False}
-HYPER = {"vrlsgd-2-warmup": {"warm_up": True}}  # what only the case's name says
+HYPER = {  # what only the case's name or its hyper-parameters say
+    "vrlsgd-2-warmup": {"warm_up": True},
+    "f3ast-1": {"rate_memory": 0.1},
+    "f3ast-2-members": {"rate_memory": 0.05},
+    "ampscaffold-2-members": {"period": 3, "gamma": 1.4},
+}
 SCHEDULES = {"staircase", "shares", "theorem31_rate", "boost"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "trajectory" in metafunc.fixturenames:
-        metafunc.parametrize("trajectory", variants(metafunc.config, METHODS, **TRANSPORT))
+        metafunc.parametrize("trajectory", variants(metafunc.config, [*METHODS, *LAYERS], **TRANSPORT))
     if "schedule" in metafunc.fixturenames:
         schedules = [
             pytest.param(case, id=case["id"])
@@ -112,27 +143,48 @@ def make_strategy(problem: dict[str, Any], case: dict[str, Any], options: dict[s
     members = np.zeros(len(sizes), bool)
     members[case.get("initial_members", range(len(sizes)))] = True
     staircase, rates = case["lr"] is None, case["lr"]
+    inner = case["hyper"].get("inner", case["method"])
+    own = {key: case["hyper"][key] for key in ("weights", "peak") if key in case["hyper"]}
     schedule: Any = Staircase() if staircase else Constant()
     if isinstance(rates, list):
         schedule = lambda _, t, shift, E: rates[t - 1]  # noqa: E731
     return strategies.make(
-        METHODS[case["method"]],
+        METHODS[inner],
         ndarrays_to_parameters([np.array(case["w0"])]),
         Roster(sizes, members),
         local_steps=case["hyper"]["E"],
         learning_rate=case["hyper"]["eta0"] if staircase else 1.0 if isinstance(rates, list) else rates,
         lr_schedule=schedule,
         clients_per_round=case["hyper"].get("K", 0) if "available" in case else 0,
-        **REFERENCE.get(case["method"], {}) | ours(options) | HYPER.get(case["id"], {}),
+        layers=layers_of(options, case["hyper"]) if case["method"] in LAYERS else (),
+        **REFERENCE.get(inner, {}) | ours(own | options, case["method"]) | HYPER.get(case["id"], {}),
     )
 
 
-def ours(options: dict[str, Any]) -> dict[str, Any]:
+def layers_of(options: dict[str, Any], hyper: dict[str, Any]) -> tuple[Any, ...]:
+    """The server optimiser or the amplification of a case."""
+    given = {key: hyper[key] for key in ("P", "amplify") if key in hyper} | options
+    if "amplify" in given:
+        return (partial(Amplification, period=given["P"], factor=given["amplify"]),)
+    if "opt" not in given:
+        return ()
+    values = {"tau2": "tau"}
+    own = {
+        OPTIMIZER_OPTIONS[key]: values.get(value, value)
+        for key, value in given.items()
+        if key in OPTIMIZER_OPTIONS
+    }
+    return (partial(SERVER_OPTIMIZERS[given["opt"]], **own),)
+
+
+def ours(options: dict[str, Any], method: str) -> dict[str, Any]:
     """A variant's options under the names of the strategy's."""
+    names = OPTIONS | OWN_OPTIONS.get(method, {})
+    layer = {*OPTIMIZER_OPTIONS, "opt", "amplify", "P"} if method in LAYERS else set()
     return {
-        OPTIONS[key]: VALUES.get(key, {}).get(value, value)
+        names[key]: VALUES.get(key, {}).get(value, value)
         for key, value in options.items()
-        if key not in TRANSPORT
+        if key not in TRANSPORT and key not in layer
     }
 
 
@@ -144,12 +196,19 @@ def check_state(strategy: Any, expected: dict[str, Any]) -> None:
         "c": lambda client: strategy.corrections.read(client)[0],
         "T": lambda client: strategy.roster.accepted[client[0]],
         "ci": lambda client: strategy.table.read(client)[0],
+        "omega": lambda client: strategy.intervals.means(client, strategy.round + 1)[0],
+        "y": lambda client: strategy.latest.read(client)[0] / strategy.scale[client[0]],
+        "r": lambda client: strategy.rates[client[0]],
         "d": lambda client: strategy.tracked.read(client)[0],
         "D": lambda client: strategy.tracked.read(client)[0],
     }
     if isinstance(c := expected.get("c"), list):  # SCAFFOLD's, a single vector
         np.testing.assert_allclose(strategy.control, c, rtol=1e-9, atol=1e-11)
         del read["c"]
+    for symbol in {"m", "v", "anchor"} & expected.keys():
+        (layer,) = strategy.layers
+        if hasattr(layer, symbol):
+            np.testing.assert_allclose(getattr(layer, symbol), expected[symbol], rtol=1e-9, atol=1e-11)
     for symbol in read.keys() & expected.keys():
         for client, value in expected[symbol].items():
             got = read[symbol](np.array([int(client)]))
@@ -222,5 +281,5 @@ def test_every_case_is_played(request: pytest.FixtureRequest) -> None:
     """A case of a method that no test file takes would pass without a word."""
     methods = {case["method"] for _, case in cases(request.config)}
     elsewhere = {"efl", "ST", "apfl", "pfedme", "schedule"}
-    to_come = {"fedau", "fedvarp", "fedawe", "f3ast", "fedopt", "amplified", "amp_scaffold", "fedbuff"}
-    assert methods <= set(METHODS) | elsewhere | to_come | {"participation", "fedau_weights"}
+    to_come = {"fedawe", "fedbuff"}
+    assert methods <= set(METHODS) | set(LAYERS) | elsewhere | to_come | {"participation", "fedau_weights"}

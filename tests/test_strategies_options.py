@@ -55,7 +55,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "penalty": [0.0, float("nan"), float("inf")],
     "inner_steps": [0, -1],
     "personal_rate": [0.0, float("nan"), float("inf")],
-    "beta": [0.0, float("nan"), float("inf")],
+    "beta": [-0.5, float("nan"), float("inf")],
     "start": ["cold"],
 }
 

@@ -104,7 +104,8 @@ class Membership(Stateful):
             available, proxy = np.array(sorted(proxies), np.intp), proxies.__getitem__
         if founding:  # there is no old objective that the first members could be late for
             self.roster.joined[:] = 0
-        return available[~self.roster.gone[available]], proxy
+        present = self.roster.member & ~self.roster.gone
+        return available[present[available]], proxy
 
     def arrive(self, client: int) -> None:
         """Admit a client before the current round: the objective shifts to include its data."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.contract.fit import planned_steps
+from strategies.core.layers import LayerFactory
 from strategies.core.schedules import Constant, Schedule
 
 
@@ -99,6 +100,8 @@ class Options:
         T, planned length of the training; 0 if unknown.
     seed
         Seed of the selection.
+    layers
+        On top of the method, the lowest one first: a server optimiser, amplification.
     departure
         What becomes of a departing client's objective: `include` keeps it, `exclude` drops it, `auto` decides
         by the remaining time (Ruan et al., Corollary 4.0.3).
@@ -120,6 +123,7 @@ class Options:
     lr_schedule: Schedule = field(default_factory=Constant)
     num_rounds: int = number(0, least=0)
     seed: int = number(0, least=0)
+    layers: tuple[LayerFactory, ...] = ()
     departure: str = choice("exclude", "include", "auto")
     departure_constant: float = positive(10.0)
 

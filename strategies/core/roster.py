@@ -85,7 +85,14 @@ class Roster(Stateful):
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """p_k = n_k / sum of n over all members (not over those who reply); 0 for others. Shape (N,).
+        """p_k = n_k / sum of n over all members (not over those who reply); 0 for others. Shape (N,)."""
+        sizes = self.sizes
+        total = sizes.sum()
+        return sizes / total if total else sizes
+
+    @property
+    def sizes(self) -> NDArray[np.float64]:
+        """n_k of the members, 0 for others, shape (N,).
 
         A member of unknown size counts as if it had the mean of the known sizes.
         """
@@ -95,8 +102,7 @@ class Roster(Stateful):
         if unknown.any():
             known = sizes[sizes > 0]
             sizes[unknown] = known.mean() if len(known) else 1.0
-        total = sizes.sum()
-        return sizes / total if total else sizes
+        return sizes
 
     def find(self, name: str) -> int | None:
         """Index of the client that Flower calls `name`; None if it is unknown."""

@@ -19,8 +19,8 @@ class Stateful:
     Attributes
     ----------
     saved
-        Names of the attributes that are state: arrays, dictionaries of scalars, JSON values, or objects that
-        are `Stateful` themselves. A leading underscore is left out in the state.
+        Names of the attributes that are state: arrays, dictionaries of scalars, JSON values, and objects that
+        are `Stateful` themselves, or lists of such. A leading underscore is left out in the state.
     """
 
     saved: ClassVar[tuple[str, ...]] = ()
@@ -29,7 +29,7 @@ class Stateful:
         """Return the state; tables in it are views, to be written before the next round."""
         state: StateDict = {}
         for name in self.saved:
-            value, key = getattr(self, name), name.lstrip("_")
+            value, key = _parts(getattr(self, name)), name.lstrip("_")
             if isinstance(value, Stateful):
                 state |= {f"{key}.{inner}": part for inner, part in value.state_dict().items()}
             elif isinstance(value, dict):
@@ -47,7 +47,7 @@ class Stateful:
             Something is missing or has another shape: the state belongs to another object.
         """
         for name in self.saved:
-            value, key = getattr(self, name), name.lstrip("_")
+            value, key = _parts(getattr(self, name)), name.lstrip("_")
             if isinstance(value, Stateful):
                 value.load_state_dict(
                     {k.removeprefix(f"{key}."): part for k, part in state.items() if k.startswith(f"{key}.")}
@@ -60,6 +60,21 @@ class Stateful:
             else:
                 part = take(state, key)
                 setattr(self, name, part.copy() if isinstance(part, list) else part)
+
+
+class _List(Stateful):
+    """The state of a list of objects, each under its position."""
+
+    def __init__(self, parts: list[Stateful]) -> None:
+        self.saved = tuple(f"part{i}" for i in range(len(parts)))  # type: ignore[misc]
+        for name, part in zip(self.saved, parts, strict=True):
+            setattr(self, name, part)
+
+
+def _parts(value: Any) -> Any:
+    """Return a list of `Stateful` objects as one of them, anything else as it is."""
+    listed = isinstance(value, list) and value and all(isinstance(part, Stateful) for part in value)
+    return _List(value) if listed else value
 
 
 def take(state: StateDict, key: str) -> Any:

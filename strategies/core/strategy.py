@@ -59,8 +59,9 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     """
 
     options: Options
-    saved: ClassVar[tuple[str, ...]] = ("weights", "round", "learning_rate", "membership")
+    saved: ClassVar[tuple[str, ...]] = ("weights", "round", "learning_rate", "membership", "layers")
     rule: ClassVar[Rule] = SGD
+    takes_layers: ClassVar[bool] = True  # whether it is w := w + D for an update D that may be changed
 
     def __init__(
         self,
@@ -80,6 +81,9 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         self.learning_rate = self.options.learning_rate
         self.selected: Clients = np.empty(0, np.intp)
         self.report = RoundReport()
+        if self.options.layers and not self.takes_layers:
+            raise ValueError(f"{type(self).__name__} takes neither a server optimiser nor amplification")
+        self.layers = [layer(self.weights) for layer in self.options.layers]
         self._sent = self._pack()
         self.setup()
 
@@ -103,9 +107,8 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     def update(self, replies: Replies) -> None:
         """Change `self.weights` and the method's state by the active replies of a round (at least one)."""
 
-    def empty_round(self) -> bool:
-        """Act on a round without active replies; whether `self.weights` changed. Default: nothing happens."""
-        return False
+    def empty_round(self) -> None:
+        """Act on a round without active replies. Default: nothing happens."""
 
     def select(self, available: Clients) -> Clients:
         """Choose the clients of a round: `clients_per_round` of those available, uniformly, by the seed."""
@@ -185,14 +188,19 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
             report = self.report = RoundReport(self.learning_rate)
         else:
             results, report.rejected = self.membership.take_leave(server_round, results, self.layout.size)
-        replies = self._read(server_round, results)
+        replies, before = self._read(server_round, results), self.weights.copy()
         report.active = replies.clients
         report.incomplete = int((replies.steps < replies.planned).sum())
         if len(replies):
             self.membership.learn(replies)
             self.update(replies)
             self.roster.accept(replies.clients, server_round)
-        if len(replies) or (server_round == self.round and self.empty_round()):
+        elif server_round == self.round:
+            self.empty_round()
+        if server_round == self.round:
+            for layer in self.layers:
+                self.weights = layer.apply(before, self.weights, server_round)
+        if not np.array_equal(self.weights, before):
             self._sent = self._pack()
         told: dict[str, Scalar] = {"active": len(replies), "rejected": len(report.rejected)}
         known = np.isfinite(replies.train_loss)

@@ -1,0 +1,99 @@
+"""Amplified SCAFFOLD: control variates and amplified updates for clients that take part periodically.
+
+Crawshaw & Liu 2024, "Federated Learning under Periodic Client Participation and Heterogeneous Data: A New
+Communication-Efficient Algorithm and Analysis", NeurIPS, from the authors' programs. In a period of P rounds,
+clients do steps y -= eta (g(y) - c_k + c), and each round
+
+    x := x + mean_S delta_k,   h_k := h_k + sum of the raw gradients,   m_k := m_k + s_k   for k in S.
+
+At the end of the period x := anchor + gamma (x - anchor), the next anchor; c_k := h_k / m_k for those who
+took part in it, c := mean of all members' c_k, h := m := 0. P = 1 with gamma = 1 is SCAFFOLD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.core.options import number, positive
+from strategies.core.replies import Replies
+from strategies.memory.table import ClientTable, extend
+from strategies.scaffold import Scaffold, ScaffoldOptions
+
+_ROWS = 64  # vectors that are in memory at a time when a period ends
+
+
+class AmplifiedScaffold(Scaffold):
+    """SCAFFOLD with control variates over a period, at the end of which the change is amplified."""
+
+    options: AmplifiedScaffoldOptions
+    saved: ClassVar[tuple[str, ...]] = (*Scaffold.saved, "gradients", "steps", "anchor", "began")
+
+    def setup(self) -> None:
+        """Start with c = c_k = 0 and the first period."""
+        super().setup()
+        self.gradients = ClientTable(self.layout, self.options)  # h_k
+        self.steps: NDArray[np.int64] = np.zeros(0, np.int64)  # m_k
+        self.anchor = self.weights.copy()
+        self.began = 0  # round before the period
+
+    def update(self, replies: Replies) -> None:
+        """Move by the mean update, and add up the raw gradients, for some of the M weights at a time."""
+        clients, steps = replies.clients, replies.steps[:, None]
+        dx = np.empty(self.layout.size)
+        for at, delta, h in self.gradients.blocks(replies):
+            dx[at] = delta.mean(axis=0)
+            delta /= -self.learning_rate
+            delta -= steps * (self.control[at] - self.table.read(clients, at))
+            np.add(h, delta, out=h, casting="same_kind")
+        self.weights += self.options.server_rate * dx
+        self.steps = extend(self.steps, int(clients.max()) + 1, 0)
+        self.steps[clients] += replies.steps
+        self._end_period()
+
+    def empty_round(self) -> None:
+        """Count the round: a period may end with it."""
+        self._end_period()
+
+    def on_departure(self, client: int, keep: bool) -> None:
+        """c := (N c - c_l) / (N - 1), unless the client stays in the objective; what it did is dropped."""
+        super().on_departure(client, keep)
+        if not keep:
+            self.gradients.drop(client)
+            self.steps = extend(self.steps, client + 1, 0)
+            self.steps[client] = 0
+
+    def _end_period(self) -> None:
+        """Amplify, and renew the control variates, if P rounds have passed."""
+        if self.round - self.began < self.options.period:
+            return
+        self.weights = self.anchor + self.options.gamma * (self.weights - self.anchor)
+        active = np.flatnonzero(self.steps)
+        for start in range(0, len(active), _ROWS):
+            some = active[start : start + _ROWS]
+            new = self.gradients.read(some) / self.steps[some][:, None]
+            change = (new - self.table.read(some)).sum(axis=0)
+            self.control = self.control + change / self.roster.num_contributors
+            self.table.write(some, new)
+        self.gradients = ClientTable(self.layout, self.options)
+        self.steps = np.zeros_like(self.steps)
+        self.anchor, self.began = self.weights.copy(), self.round
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmplifiedScaffoldOptions(ScaffoldOptions):
+    """Options of Amplified SCAFFOLD.
+
+    Attributes
+    ----------
+    period
+        P, rounds of a period; it should be a multiple of the period of participation.
+    gamma
+        By which the change of a period is multiplied.
+    """
+
+    period: int = number(10, least=1)
+    gamma: float = positive(1.5)

@@ -1,0 +1,36 @@
+"""Layers: what happens to a method's change of the global weights before it is applied."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.core.state import Stateful
+
+Vector = NDArray[np.float64]
+
+
+class Layer(Stateful):
+    """A layer on top of any method that is w := w + D; it sees w and the pseudo-update D only."""
+
+    @abstractmethod
+    def apply(self, before: Vector, after: Vector, server_round: int) -> Vector:
+        """Return the weights after a round.
+
+        Parameters
+        ----------
+        before
+            Weights before the round, shape (M,).
+        after
+            Weights that the method, or the layer below, made of them: before + D. Where they are equal, no
+            update took place, which is not the same as an update by zero.
+        server_round
+            The round; every one is passed, also those without replies.
+        """
+
+
+LayerFactory = Callable[[Vector], Layer]
+"""Makes a layer, given the initial weights."""

@@ -1,0 +1,117 @@
+"""F3AST: clients are selected by how rarely they could be so far, and weighted by the inverse.
+
+Ribero, Vikalo, de Veciana 2022, "Federated Learning Under Intermittent Client Availability and Time-Varying
+Communication Constraints", IEEE JSTSP. With r_k the share of rounds in which client k took part, as far as
+they are remembered,
+
+    S := the K available clients with the largest p_k / r_k,
+    r_k := (1 - b) r_k + b [k in S and accepted]  for every member,
+    w := w + eta_g sum_{k in S} (p_k / r_k) delta_k  with the new r_k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.core.options import Options, choice, number, positive
+from strategies.core.replies import Replies
+from strategies.core.roster import Clients
+from strategies.core.strategy import FlexibleStrategy
+
+
+class F3AST(FlexibleStrategy):
+    """Selects who took part least for its share p_k, and weighs updates by p_k / r_k."""
+
+    options: F3ASTOptions
+    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "rates")
+
+    def setup(self) -> None:
+        """Start without any rate; a member gets its first one when it can be selected first."""
+        self.rates: NDArray[np.float64] = np.full(len(self.roster), np.nan)  # r_k
+
+    def select(self, available: Clients) -> Clients:
+        """Choose the K clients with the largest p_k / r_k, of equal ones those with the lower index."""
+        self._start_rates()
+        willing = available[~self.roster.data_less[available]]
+        count = self.options.clients_per_round or len(willing)
+        score = self._shares(willing) / self.rates[willing]
+        return np.sort(willing[np.argsort(-score, kind="stable")[:count]])
+
+    def update(self, replies: Replies) -> None:
+        """Bring the rates up to date, and divide by them."""
+        clients, options = replies.clients, self.options
+        self._observe(clients)
+        work = replies.planned / replies.steps if options.normalize else 1.0
+        scale = options.clients_per_round if options.scale == "k" and options.clients_per_round else 1
+        coefficients = self._shares(clients) / self.rates[clients] * work / scale
+        self.weights += options.server_rate * replies.weighted_sum(coefficients)
+
+    def empty_round(self) -> None:
+        """Let the rates fall; the weights rest."""
+        self._observe(np.empty(0, np.intp))
+
+    def on_arrival(self, client: int) -> None:
+        """Start a new member with a first rate, for the new N."""
+        if client < len(self.rates):
+            self.rates[client] = np.nan
+
+    def _observe(self, clients: Clients) -> None:
+        """r_k := (1 - b) r_k + b [k accepted]."""
+        self._start_rates()
+        b = self.options.rate_memory
+        self.rates *= 1 - b
+        self.rates[clients] += b
+
+    def _start_rates(self) -> None:
+        """Give r_0 to the members that have no rate."""
+        roster, options = self.roster, self.options
+        missing = np.full(len(roster) - len(self.rates), np.nan)
+        if len(missing):
+            self.rates = np.concatenate([self.rates, missing])
+        new = np.flatnonzero(np.isnan(self.rates) & roster.member)
+        if not len(new):
+            return
+        N = max(1, roster.num_contributors)
+        if options.r0 == "p":
+            self.rates[new] = self._shares(new)
+        else:
+            K = options.clients_per_round or N
+            self.rates[new] = min(1.0, K / N) if options.r0 == "uniform" else 1.0
+
+    def _shares(self, clients: Clients) -> NDArray[np.float64]:
+        """p_k, or 1 / N with uniform weights, shape (K,)."""
+        if self.options.weights == "uniform":
+            return np.full(len(clients), 1 / max(1, self.roster.num_contributors))
+        return self.roster.shares[clients]
+
+
+@dataclass(frozen=True, kw_only=True)
+class F3ASTOptions(Options):
+    """Options of F3AST; K is `clients_per_round`.
+
+    Attributes
+    ----------
+    weights
+        `n` weights members by their examples; `uniform` counts all alike.
+    rate_memory
+        b, the weight of the newest round in the rates.
+    r0
+        First rate of a member: `uniform` is min(1, K / N), `p` its share p_k (the authors' code), `one` is 1.
+    scale
+        `one` adds the weighted updates up (the paper), `k` divides them by K (the authors' code).
+    normalize
+        Scale incomplete work by E / s_k; `false` takes it as it is.
+    server_rate
+        eta_g.
+    """
+
+    weights: str = choice("n", "uniform")
+    rate_memory: float = number(0.01, above=0, most=1)
+    r0: str = choice("uniform", "p", "one")
+    scale: str = choice("one", "k")
+    normalize: bool = True
+    server_rate: float = positive(1.0)

@@ -1,0 +1,74 @@
+"""FedAU: updates are weighted by the mean interval between a client's participations.
+
+Wang & Ji 2024, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging",
+ICLR, Algorithms 1 and 2. With omega_k from the intervals before the round (parts/participation.py),
+
+    w := w + eta_g sum_{k in S} p_k omega_k delta_k.
+
+A client that takes part with probability p has omega_k near 1 / p, so that on average all members count by
+their p_k. The coefficients of a round need not sum to 1. At a constant rate the model swings around the
+optimum: methods with a table have less variance, this one needs three numbers per client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from strategies.core.options import Options, choice, number, positive
+from strategies.core.replies import Replies
+from strategies.core.strategy import FlexibleStrategy
+from strategies.parts.participation import Intervals
+
+
+class FedAU(FlexibleStrategy):
+    """p_k times the mean interval between participations: unbiased, with unknown participation rates."""
+
+    options: FedAUOptions
+    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "intervals")
+
+    def setup(self) -> None:
+        """Start with omega_k = 1."""
+        self.intervals = Intervals(self.options.cutoff)
+
+    def update(self, replies: Replies) -> None:
+        """Weigh by the intervals before this round, which this round then ends."""
+        clients, options = replies.clients, self.options
+        N = self.roster.num_contributors
+        p = self.roster.shares[clients] if options.weights == "n" else np.full(len(replies), 1 / N)
+        omega = 1.0 if options.estimator == "none" else self.intervals.means(clients, self.round)
+        work = replies.planned / replies.steps if options.normalize else 1.0
+        self.weights += options.server_rate * replies.weighted_sum(p * omega * work)
+        self.intervals.observe(clients, self.round)
+
+    def on_arrival(self, client: int) -> None:
+        """Count a new member's intervals from this round on."""
+        self.intervals.reset(client, self.round)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAUOptions(Options):
+    """Options of FedAU.
+
+    Attributes
+    ----------
+    weights
+        `n` weights members by their examples; `uniform` counts all alike (the paper).
+    cutoff
+        K, the longest interval that counts; 0: none is cut. The paper advises 50. A client that takes part
+        with a probability below 1 / K is then under-weighted.
+    normalize
+        Scale incomplete work by E / s_k; the paper has no incomplete clients, `false` takes it as it is.
+    estimator
+        `none` sets omega_k = 1, the paper's baseline "average all".
+    server_rate
+        eta_g.
+    """
+
+    weights: str = choice("n", "uniform")
+    cutoff: int = number(50, least=0)
+    normalize: bool = True
+    estimator: str = choice("fedau", "none")
+    server_rate: float = positive(1.0)

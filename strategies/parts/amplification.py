@@ -1,0 +1,46 @@
+"""Amplified updates, for clients that take part periodically.
+
+Wang & Ji 2022, "A Unified Analysis of Federated Learning with Arbitrary Client Participation", NeurIPS,
+Algorithm 1. After every P rounds the change of the period is multiplied: w := anchor + eta (w - anchor), the
+next anchor. P should be a multiple of the period of participation. Rounds without replies count.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from strategies.core.layers import Layer, Vector
+
+
+class Amplification(Layer):
+    """Multiplies the change of every period by eta.
+
+    Parameters
+    ----------
+    weights
+        The initial weights, shape (M,).
+    period
+        P, in rounds.
+    factor
+        eta, at least 1: with 1 nothing changes. A large one diverges.
+    """
+
+    saved: ClassVar[tuple[str, ...]] = ("anchor", "began")
+
+    def __init__(self, weights: Vector, *, period: int, factor: float) -> None:
+        if period < 1:
+            raise ValueError(f"amplify: the period is {period} rounds; it must be at least 1")
+        if not 1 <= factor < math.inf:
+            raise ValueError(f"amplify: the factor is {factor}; it must be at least 1")
+        self.period, self.factor = period, factor
+        self.anchor = weights.copy()
+        self.began = 0  # round before the period
+
+    def apply(self, before: Vector, after: Vector, server_round: int) -> Vector:
+        """See `Layer`."""
+        if server_round - self.began < self.period:
+            return after
+        amplified: Vector = self.anchor + self.factor * (after - self.anchor)
+        self.anchor, self.began = amplified.copy(), server_round
+        return amplified

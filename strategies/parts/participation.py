@@ -1,0 +1,70 @@
+"""How often a client takes part, estimated without knowing its probability (Wang & Ji 2024, "FedAU").
+
+omega_k is the mean of the client's intervals between participations, intervals longer than a cut-off being
+cut. It estimates 1 / (probability of taking part); with a cut-off K, (1 - (1 - p)^K) / p.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.core.roster import Clients
+from strategies.core.state import Stateful
+from strategies.memory.table import extend
+
+Counts = NDArray[np.int64]
+
+
+class Intervals(Stateful):
+    """The intervals of all members, in closed form: a round costs as much as the clients that reply.
+
+    Parameters
+    ----------
+    cutoff
+        K, the longest interval; 0: none is cut.
+
+    Attributes
+    ----------
+    start
+        Round before the client's first one as a member, shape (N,) or longer.
+    last
+        Last round in which it took part; `start` before the first. Shape as `start`.
+    ended
+        M_k up to then: how many intervals have ended. Shape as `start`.
+    """
+
+    saved: ClassVar[tuple[str, ...]] = ("start", "last", "ended")
+
+    def __init__(self, cutoff: int) -> None:
+        self.cutoff = cutoff
+        self.start: Counts = np.zeros(0, np.int64)
+        self.last: Counts = np.zeros(0, np.int64)
+        self.ended: Counts = np.zeros(0, np.int64)
+
+    def reset(self, client: int, server_round: int) -> None:
+        """Begin a client's first interval with this round."""
+        self._extend(client + 1)
+        self.start[client] = self.last[client] = server_round - 1
+        self.ended[client] = 0
+
+    def means(self, clients: Clients, server_round: int) -> NDArray[np.float64]:
+        """omega_k before this round, 1 where no interval has ended, shape (K,)."""
+        self._extend(int(clients.max(initial=-1)) + 1)
+        start, last, ended = self.start[clients], self.last[clients], self.ended[clients]
+        cuts = (server_round - 1 - last) // self.cutoff if self.cutoff else np.zeros_like(last)
+        total, count = last - start + self.cutoff * cuts, ended + cuts
+        return np.where(count > 0, total / np.maximum(count, 1), 1.0)
+
+    def observe(self, clients: Clients, server_round: int) -> None:
+        """End the intervals of those who take part in this round."""
+        self._extend(int(clients.max(initial=-1)) + 1)
+        gaps = server_round - self.last[clients]
+        self.ended[clients] += -(-gaps // self.cutoff) if self.cutoff else 1
+        self.last[clients] = server_round
+
+    def _extend(self, size: int) -> None:
+        self.start, self.last = extend(self.start, size, 0), extend(self.last, size, 0)
+        self.ended = extend(self.ended, size, 0)

@@ -1,0 +1,200 @@
+"""Server optimisers: the pseudo-update of a method as a gradient (FedAvgM, FedAdagrad, FedAdam, FedYogi).
+
+Hsu et al. 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification"; Reddi et al. 2021, "Adaptive Federated Optimization", ICLR, Algorithm 2. A round without an
+update leaves all of their state as it is. The adaptive ones undo every common factor of the updates, such as
+that of a method that moves less when few clients take part; the clients' learning rate is one, too.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+
+from strategies.core.layers import Layer, Vector
+
+
+class ServerOptimizer(Layer):
+    """Base of the optimisers: w := w + step(D)."""
+
+    def apply(self, before: Vector, after: Vector, server_round: int) -> Vector:
+        """See `Layer`."""
+        update = after - before
+        return before + self.step(update, server_round) if update.any() else before
+
+    @abstractmethod
+    def step(self, update: Vector, server_round: int) -> Vector:
+        """Return what is added to w in place of D."""
+
+
+class ServerSGD(ServerOptimizer):
+    """w := w + eta D.
+
+    Parameters
+    ----------
+    weights
+        The initial weights, shape (M,).
+    rate
+        eta.
+    """
+
+    def __init__(self, weights: Vector, *, rate: float = 1.0) -> None:
+        self.rate = _positive("sgd", "rate", rate)
+
+    def step(self, update: Vector, server_round: int) -> Vector:
+        """Scale the update."""
+        return self.rate * update
+
+
+class Momentum(ServerOptimizer):
+    """FedAvgM: m := beta1 m + D, w := w + eta m.
+
+    Parameters
+    ----------
+    weights
+        The initial weights, shape (M,).
+    rate, beta1
+        eta and the decay of m.
+    """
+
+    saved: ClassVar[tuple[str, ...]] = ("m",)
+
+    def __init__(self, weights: Vector, *, rate: float = 1.0, beta1: float = 0.9) -> None:
+        self.rate, self.beta1 = _positive("momentum", "rate", rate), _decay("momentum", "beta1", beta1)
+        self.m: Vector = np.zeros_like(weights)
+
+    def step(self, update: Vector, server_round: int) -> Vector:
+        """Accumulate the update."""
+        self.m = self.beta1 * self.m + update
+        return self.rate * self.m
+
+
+class Adaptive(ServerOptimizer):
+    """Base of the adaptive optimisers: m := beta1 m + (1 - beta1) D, w := w + eta m / (sqrt v + tau).
+
+    Parameters
+    ----------
+    weights
+        The initial weights, shape (M,).
+    rate, beta1, beta2, tau
+        eta, the decays of m and v, and the offset, in units of D (parameters per round).
+    start
+        v before the first update: `tau` for tau^2 (the paper), `zero` as in the authors' code and Flower.
+    bias
+        Correction of the rate: `none` (the paper); `adam` by the steps taken (the authors' code); `flower` by
+        round + 1, with which Flower's FedAdam counts rounds without replies, too.
+    """
+
+    saved: ClassVar[tuple[str, ...]] = ("m", "v", "steps")
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        weights: Vector,
+        *,
+        rate: float = 0.1,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 1e-3,
+        start: str = "tau",
+        bias: str = "none",
+    ) -> None:
+        self.rate, self.tau = _positive(self.name, "rate", rate), _positive(self.name, "tau", tau)
+        self.beta1, self.beta2 = (
+            _decay(self.name, f"beta{i}", beta) for i, beta in enumerate((beta1, beta2), start=1)
+        )
+        self.bias = _choice(self.name, "bias", bias, ("none", "adam", "flower"))
+        first = tau**2 if _choice(self.name, "start", start, ("tau", "zero")) == "tau" else 0.0
+        self.m: Vector = np.zeros_like(weights)
+        self.v: Vector = np.full_like(weights, first)
+        self.steps = 0
+
+    def step(self, update: Vector, server_round: int) -> Vector:
+        """Divide the mean update by its size so far."""
+        self.steps += 1
+        self.m = self.beta1 * self.m + (1 - self.beta1) * update
+        self.v = self.second_moment(update**2)
+        rate = self.rate
+        if self.bias != "none":
+            count = self.steps if self.bias == "adam" else server_round + 1
+            rate *= math.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
+        step: Vector = rate * self.m / (np.sqrt(self.v) + self.tau)
+        return step
+
+    @abstractmethod
+    def second_moment(self, squared: Vector) -> Vector:
+        """Return the new v, given D^2."""
+
+
+class Adagrad(Adaptive):
+    """FedAdagrad: v := v + D^2."""
+
+    name = "adagrad"
+
+    def __init__(
+        self,
+        weights: Vector,
+        *,
+        rate: float = 0.1,
+        beta1: float = 0.0,
+        tau: float = 1e-3,
+        start: str = "tau",
+    ) -> None:
+        super().__init__(weights, rate=rate, beta1=beta1, tau=tau, start=start)
+
+    def second_moment(self, squared: Vector) -> Vector:
+        """Add it up."""
+        return self.v + squared
+
+
+class Adam(Adaptive):
+    """FedAdam: v := beta2 v + (1 - beta2) D^2."""
+
+    name = "adam"
+
+    def second_moment(self, squared: Vector) -> Vector:
+        """Average it."""
+        return self.beta2 * self.v + (1 - self.beta2) * squared
+
+
+class Yogi(Adaptive):
+    """FedYogi: v := v - (1 - beta2) D^2 sign(v - D^2)."""
+
+    name = "yogi"
+
+    def second_moment(self, squared: Vector) -> Vector:
+        """Move towards it."""
+        new: Vector = self.v - (1 - self.beta2) * squared * np.sign(self.v - squared)
+        return new
+
+
+SERVER_OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
+    "sgd": ServerSGD,
+    "momentum": Momentum,
+    "adagrad": Adagrad,
+    "adam": Adam,
+    "yogi": Yogi,
+}
+"""Server optimisers by name: ``(weights, *, options)``."""
+
+
+def _positive(owner: str, name: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise ValueError(f"server-opt {owner}: {name} is {value}; it must be positive")
+    return value
+
+
+def _decay(owner: str, name: str, value: float) -> float:
+    if not 0 <= value < 1:
+        raise ValueError(f"server-opt {owner}: {name} is {value}; it must be at least 0 and below 1")
+    return value
+
+
+def _choice(owner: str, name: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise ValueError(f"server-opt {owner}: {name} is {value!r}; choose one of {', '.join(known)}")
+    return value
