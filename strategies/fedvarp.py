@@ -45,9 +45,10 @@ class FedVARP(FlexibleStrategy):
         self.scale = extend(self.scale, int(clients.max()) + 1, 1)
         old, new = self.scale[clients], self._sizes(replies)
         a, stale = self._coefficients(replies), self._mean_of_latest()
+        at_old = (a - (new - old) / self._total()) / old  # where n_k has changed, so has p_k of the old y_k
         v = np.empty(self.layout.size)
         for at, delta, row in self.latest.blocks(replies):
-            v[at] = (a * work) @ delta + unit * beta * (stale[at] - (a / old) @ row)
+            v[at] = (a * work) @ delta + unit * beta * (stale[at] - at_old @ row)
             np.multiply(delta, (work * new / unit)[:, None], out=row, casting="same_kind")
         self.weights += options.server_rate * v
         self.scale[clients] = new

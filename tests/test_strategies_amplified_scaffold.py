@@ -1,0 +1,34 @@
+"""Amplified SCAFFOLD: SCAFFOLD is its corner, and c stays the mean of the members' c_k."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import N, Rounds, delta, make
+
+
+def weights_of(name: str, **options: Any) -> np.ndarray:
+    rounds, seen = Rounds(make(name, range(N - 1), local_steps=3, **options)), []
+    events = {3: {"arrived": [N - 1]}, 5: {"departed": [1]}}
+    for t, online in enumerate([[0, 1, 2], [3], [0, 2], [1, 4], [], [0, 3, 4], [2]]):
+        steps = {k: 1 + (k + t) % 3 for k in online}
+        seen.append(rounds.play({k: delta(k, t) for k in online}, steps=steps, **events.get(t, {})))
+    return np.array(seen)
+
+
+def test_a_period_of_one_round_is_scaffold() -> None:
+    got = weights_of("amplified-scaffold", period=1, gamma=1.0)
+    np.testing.assert_allclose(got, weights_of("scaffold"), rtol=1e-12)
+
+
+@pytest.mark.parametrize("departure", ["include", "exclude"])
+def test_c_is_the_mean_of_the_members(departure: str) -> None:
+    """After every round, over arrivals, departures and the ends of periods."""
+    rounds = Rounds(make("amplified-scaffold", range(N - 1), period=2, gamma=1.3, departure=departure))
+    strategy: Any = rounds.strategy
+    events = {3: {"arrived": [N - 1]}, 5: {"departed": [1]}, 6: {"departed": [0]}}
+    for t, online in enumerate([[0, 1, 2], [3], [0, 2], [1, 4], [], [3, 4], [2], [4]]):
+        rounds.play({k: delta(k, t) for k in online}, **events.get(t, {}))
+        members = np.flatnonzero(strategy.roster.member)
+        mean = strategy.table.read(members).mean(axis=0)
+        np.testing.assert_allclose(strategy.control, mean, atol=1e-12)

@@ -1,0 +1,88 @@
+"""FedVARP and FedStale: their corners to the bit, and the limit of FedVARP."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from devices import Device
+from fakes import SIZES, START, M, N, Rounds, delta, make, play, reply
+from flwr.common import ndarrays_to_parameters
+
+import strategies
+from strategies import Roster
+
+TABLE = [[0, 1, 2], [3], [0, 4], [], [1, 2, 3, 4], [0]]
+
+
+def weights_of(name: str, steps: bool = False, **options: Any) -> np.ndarray:
+    """The weights after each round of a table, with incomplete work or without."""
+    rounds, seen = Rounds(make(name, local_steps=3, **options)), []
+    for t, online in enumerate(TABLE):
+        done = {k: 1 + (k + t) % 3 if steps else 3 for k in online}
+        seen.append(rounds.play({k: delta(k, t) for k in online}, steps=done))
+    return np.array(seen)
+
+
+@pytest.mark.parametrize("units", ["gradient", "update"])
+@pytest.mark.parametrize("weights", ["n", "uniform"])
+def test_without_stale_updates_they_are_fedavg_and_fedau(units: str, weights: str) -> None:
+    """Bit for bit."""
+    common: dict[str, Any] = {"weights": weights}
+    own = {"beta": 0.0, "units": units, "cutoff": 0}
+    np.testing.assert_array_equal(weights_of("fedvarp", **common, **own), weights_of("fedavg", **common))
+    for steps in (False, True):
+        got = weights_of("fedstale", steps, **common, **own)
+        np.testing.assert_allclose(got, weights_of("fedau", steps, **common, cutoff=0), rtol=1e-14)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("name", ["fedvarp", "fedstale"])
+def test_full_participation_is_fedavg(name: str, beta: float) -> None:
+    rounds, fedavg = Rounds(make(name, beta=beta)), Rounds(make("fedavg"))
+    for _ in range(4):
+        np.testing.assert_allclose(play(rounds), play(fedavg), rtol=1e-12)
+
+
+@pytest.mark.parametrize("agg", ["mean", "prob"])
+def test_at_a_constant_rate_it_ends_where_full_participation_does(agg: str) -> None:
+    """Two of five clients a round, one step: the optimum; FedAvg goes on swinging."""
+    curvature = np.random.default_rng(1).uniform(0.5, 2, (N, M))
+    optima = np.random.default_rng(2).normal(size=(N, M))
+    best = (curvature * optima).sum(axis=0) / curvature.sum(axis=0)
+    far = {}
+    for name, own in (("fedvarp", {"agg": agg}), ("fedavg", {})):
+        start = ndarrays_to_parameters(START)
+        roster = Roster(np.full(N, 10))
+        rounds = Rounds(strategies.make(name, start, roster, local_steps=1, learning_rate=0.05, **own))
+        devices = [Device(10, lambda at, k=k: curvature[k] * (at - optima[k])) for k in range(N)]
+        rng = np.random.default_rng(3)
+        for _ in range(1500):
+            asked = rounds.ask(rng.choice(N, 2, replace=False).tolist())
+            rounds.hear(*((k, devices[k].fit(i, 1)) for k, i in asked.items()))
+        far[name] = np.abs(rounds.strategy.weights - best).max()
+    assert far["fedvarp"] < 1e-9
+    assert far["fedavg"] > 0.005
+
+
+def test_the_sum_follows_sizes_and_departures() -> None:
+    """sum_k p_k y_k over the members, with the sizes that they reported last."""
+    rounds = Rounds(make("fedvarp", units="update"))
+    strategy: Any = rounds.strategy
+    latest: dict[int, np.ndarray] = {}
+    sizes = SIZES.copy()
+    for number, (online, departed) in enumerate([([0, 1, 2], []), ([1, 3], [0]), ([2, 4], []), ([3], [1])]):
+        asked = rounds.ask(online, departed=departed)
+        for client in departed:
+            latest.pop(client)
+        replies = []
+        for client, instruction in asked.items():
+            sizes[client] += 7 * number
+            latest[client] = delta(client, number)
+            replies.append((client, reply(instruction, latest[client], int(sizes[client]))))
+        rounds.hear(*replies)
+        members = np.flatnonzero(strategy.roster.member)
+        p = sizes[members] / sizes[members].sum()
+        expected = sum(
+            share * latest.get(k, np.zeros(M)) for share, k in zip(p, members.tolist(), strict=True)
+        )
+        np.testing.assert_allclose(strategy._mean_of_latest(), expected, rtol=1e-12)

@@ -1,0 +1,111 @@
+"""Server optimisers and amplification: on top of any method that is w := w + D."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import FEDERATED, M, Rounds, make, play, stored
+
+from strategies.parts.amplification import Amplification
+from strategies.parts.server_optimizers import SERVER_OPTIMIZERS, Adam, Momentum, ServerSGD
+
+WITHOUT = {"efl"}
+LAYERS: dict[str, tuple[Any, ...]] = {
+    **{name: (partial(optimizer, rate=0.3),) for name, optimizer in SERVER_OPTIMIZERS.items()},
+    "amplify": (partial(Amplification, period=3, factor=1.5),),
+    "both": (partial(Adam, rate=0.3), partial(Amplification, period=2, factor=2.0)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(FEDERATED) - WITHOUT))
+def test_a_layer_that_changes_nothing(name: str) -> None:
+    """SGD with rate 1, and amplification by 1."""
+    layers = (partial(ServerSGD, rate=1.0), partial(Amplification, period=2, factor=1.0))
+    plain, layered = Rounds(make(name)), Rounds(make(name, layers=layers))
+    for online in (range(5), [1, 3], [], [0, 2]):
+        np.testing.assert_allclose(play(layered, online), play(plain, online), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", [*WITHOUT, "sequential-sgd"])
+def test_methods_that_take_no_layers_say_so(name: str) -> None:
+    with pytest.raises(ValueError, match="takes neither a server optimiser nor amplification"):
+        make(name, layers=LAYERS["adam"])
+
+
+def test_momentum_by_hand() -> None:
+    """Updates of 1, 1 and none: m = 1, 1.5, 1.5; a round without replies is no step."""
+    rounds = Rounds(make("fedavg", layers=(partial(Momentum, rate=2.0, beta1=0.5),)))
+    start = rounds.strategy.weights[0]
+    tables = (dict.fromkeys(online, np.ones(M)) for online in ([0, 1], [2], [], [3]))
+    moved = [rounds.play(table)[0] - start for table in tables]
+    np.testing.assert_allclose(moved, [2, 5, 5, 8.5])  # 2 (1 + 1.5), and then 1.75 more
+
+
+@pytest.mark.parametrize("name", sorted(SERVER_OPTIMIZERS))
+def test_an_empty_round_is_no_step(name: str) -> None:
+    ends = []
+    for empty in (False, True):
+        rounds = Rounds(make("fedavg", layers=LAYERS[name]))
+        for number in range(3):
+            rounds.play({0: np.ones(M) * (number + 1)})
+            if empty:
+                before = rounds.strategy.weights.copy()
+                np.testing.assert_array_equal(rounds.play({}), before)
+        ends.append(rounds.strategy.weights)
+    np.testing.assert_array_equal(*ends)
+
+
+def test_a_period_ends_also_in_an_empty_round() -> None:
+    rounds = Rounds(make("fedavg", layers=LAYERS["amplify"]))
+    start = rounds.strategy.weights[0]
+    moved = [rounds.play(dict.fromkeys(online, np.ones(M)))[0] - start for online in ([0], [1], [], [2])]
+    np.testing.assert_allclose(moved, [1, 2, 3, 4])
+
+
+def test_amplification_keeps_the_fixed_point() -> None:
+    """Example 1 of FedLaAvg: per period, x - X becomes (1 - eta (1 - q^P)) (x - X), q = 1 - 2 rate."""
+    t1, t2, e1, e2, rate, factor = 3, 5, 1.0, -2.0, 0.05, 3.0
+    q = 1 - 2 * rate
+    X = (q**t2 * (e1 - e2) + e2 - e1 * q ** (t1 + t2)) / (1 - q ** (t1 + t2))
+    layers = (partial(Amplification, period=t1 + t2, factor=factor),)
+    rounds = Rounds(make("fedavg", layers=layers))
+    x = rounds.strategy.weights[0]
+    for _ in range(4):
+        before = x
+        for t in range(t1 + t2):
+            optimum = e1 if t < t1 else e2
+            x = rounds.play({0: -2 * rate * (x - optimum) * np.eye(M)[0]})[0]
+        assert x - X == pytest.approx((1 - factor * (1 - q ** (t1 + t2))) * (before - X), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_resuming_changes_nothing(kind: str) -> None:
+    whole, stopped = (Rounds(make("scheme-c", layers=LAYERS[kind])) for _ in range(2))
+    for _ in range(4):
+        play(whole)
+    for _ in range(2):
+        play(stopped)
+    resumed = Rounds(make("scheme-c", layers=LAYERS[kind]))
+    resumed.strategy.load_state_dict(stored(stopped.strategy.state_dict()))
+    resumed.parameters = resumed.strategy.initialize_parameters(resumed.manager)
+    resumed.number = 2
+    for _ in range(2):
+        play(resumed)
+    np.testing.assert_array_equal(resumed.strategy.weights, whole.strategy.weights)
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "message"),
+    [
+        (Adam, {"rate": 0.0}, "server-opt adam: rate is 0.0; it must be positive"),
+        (Adam, {"beta2": 1.0}, "server-opt adam: beta2 is 1.0; it must be at least 0 and below 1"),
+        (Adam, {"bias": "some"}, "server-opt adam: bias is 'some'; choose one of none, adam, flower"),
+        (Momentum, {"beta1": -0.1}, "server-opt momentum: beta1 is -0.1"),
+        (Amplification, {"period": 0, "factor": 2.0}, "amplify: the period is 0 rounds"),
+        (Amplification, {"period": 2, "factor": 0.5}, "amplify: the factor is 0.5; it must be at least 1"),
+    ],
+)
+def test_options_are_checked(layer: Any, options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make("fedavg", layers=(partial(layer, **options),))
