@@ -25,6 +25,21 @@ print(cluster.address, flush=True)
 sys.stdin.read()
 cluster.shutdown()
 """
+DRIVER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import ray
+from flexfl.engine.transports.ray_cluster import start_ray
+
+start_ray(1, sys.argv[2])
+
+@ray.remote
+def folder():
+    import sim
+    return sim.__file__
+
+print(ray.get(folder.remote()))
+"""
 RUN = ["--num-clients", "8", "--num-rounds", "4", "--trace", "pools:first=8+lost:p=0.1", "--json"]
 RUN += ["--cohort", "stacked"]
 
@@ -60,6 +75,22 @@ def test_a_cluster_gives_what_one_machine_gives(
     here = json.loads(capsys.readouterr().out)
     assert there["weights_sha256"] == here["weights_sha256"]
     assert there["client_fits"] == here["client_fits"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["here", "cluster"])
+def test_workers_find_the_code_wherever_the_driver_runs(
+    request: pytest.FixtureRequest, tmp_path: Path, where: str
+) -> None:
+    """On this machine in the same folder; on a cluster, which may be elsewhere, in a copy."""
+    address = request.getfixturevalue("address") if where == "cluster" else ""
+    command = [sys.executable, "-c", DRIVER, str(ROOT), address]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = Path(done.stdout.splitlines()[-1])
+    assert found.name == "sim.py"
+    assert (found == ROOT / "sim.py") == (where == "here")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import ray
 
-ROOT = str(Path(__file__).parents[1])
+ROOT = str(Path(__file__).parents[3])
 NO_CODE = ["/runs", "/data", "/.git", "/.venv", "/tests", "/experiments", "/docs"]  # for other machines
 
 
