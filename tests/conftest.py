@@ -102,6 +102,18 @@ def play() -> Callable[..., Played]:
     return run
 
 
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Return a function that writes a file and returns its path."""
+
+    def make(content: str | bytes, name: str = "data") -> str:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One Ray instance for all tests; its actors can import what tests define."""
