@@ -23,7 +23,7 @@ from flexfl.config import Settings
 from flexfl.config.settings import read_toml
 from flexfl.engine.availability import remember
 from flexfl.engine.flower_run import run_on_grid
-from flexfl.engine.listing import REGISTRIES, print_list
+from flexfl.engine.listing import REGISTRIES, listing
 from flexfl.engine.report.trace_view import show_trace
 from flexfl.engine.run import drive, prepare, virtual_transport
 from flexfl.engine.run_folder import RunFolder
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     arguments = parser.parse_args(argv)
     if arguments.list:
-        print_list(Console())
+        print("\n".join(listing()))
         return 0
     console = Console(stderr=arguments.json)
     try:

@@ -15,8 +15,11 @@ import pytest
 import sim
 from clients.tuning import COHORTS
 from flexfl.config import Settings
+from flexfl.engine.run import strategy_options
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
-from strategies import SCHEDULES, STRATEGIES
+from strategies import SCHEDULES, STRATEGIES, Options
+from strategies.apfl import APFL
+from strategies.schemes import SchemeC
 from traces import TRACES
 
 ROOT = Path(__file__).parents[1]
@@ -158,14 +161,68 @@ def test_virtual_seconds_stand_beside_the_rounds(tmp_path: Path, capsys: pytest.
     assert not any("virtual_seconds" in record for record in records("always"))
 
 
-def test_list_shows_every_name(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, tuple[list[str], list[str]]]]:
+    """What `--list` prints: by flag and by name, the lines of the summary and of the options."""
     assert sim.main(["--list"]) == 0
-    shown = capsys.readouterr().out
-    for registry in (STRATEGIES, TASKS, MODELS, PARTITIONS, SIZES, TRACES, SCHEDULES, COHORTS):
-        for name in registry:
-            assert re.search(rf"^  {re.escape(name)}(:|$)", shown, re.MULTILINE), name
-    for option in ("first=8", "p=0.5", "alpha=0.5", "weights=n", "departure=exclude", "reboot="):
-        assert option in shown
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    shown: dict[str, Any] = {}
+    for line in filter(None, lines):
+        text = " ".join(line.split())
+        match len(line) - len(line.lstrip()):
+            case 0:
+                names = shown[text.partition(",")[0]] = {"": ([], [])}
+                name = ""
+            case 2:
+                name = text
+                names[name] = ([], [])
+            case 4:
+                names[name][0].append(text)
+            case 6:
+                names[name][1].append(text)
+    return shown
+
+
+def test_list_shows_every_name_with_its_summary(shown: Any) -> None:
+    for flag, registry in KNOWN.items():
+        if isinstance(registry, dict):
+            assert list(shown[flag]) == ["", *registry]
+            for name, factory in registry.items():
+                summary, _ = shown[flag][name]
+                assert " ".join(factory.__doc__.split()).startswith(" ".join(summary))
+                assert summary
+
+
+def test_list_shows_defaults_and_what_is_allowed(shown: Any) -> None:
+    assert shown["--option"][""][1] == [
+        "departure=exclude exclude | include | auto",
+        f"departure-constant={Options().departure_constant} positive",
+    ]
+    strategies = {name: options for name, (_, options) in shown["--strategy"].items()}
+    assert strategies["fedavg"] == ["weights=n n | uniform", "server-rate=1.0 positive"]
+    assert f"reboot-peak={SchemeC.options_type()().reboot_peak} at least 1" in strategies["scheme-c"]
+    assert f"alpha={APFL.options_type()().alpha} from 0 to 1" in strategies["apfl"]
+    assert {"normalize=true true | false", "table-folder="} <= set(strategies["mifa"])
+    assert "first=8" in shown["--trace"]["pools"][1]
+    assert "repeat=true true | false" in shown["--trace"]["table"][1]
+    # What every strategy has, or what has a flag of its own, is not repeated.
+    keys = {line.partition("=")[0] for options in strategies.values() for line in options}
+    assert not keys & {"departure", "departure-constant", *Settings().as_mapping()}
+
+
+def test_what_list_says_is_allowed_is_accepted_and_nothing_else(shown: Any) -> None:
+    for name, (_, options) in shown["--strategy"].items():
+        for line in options:
+            setting, _, allowed = line.partition(" ")
+            key, _, default = setting.partition("=")
+            if not allowed:
+                continue
+            words = allowed.split(" | ") if "|" in allowed else []
+            for value in words or [default]:
+                strategy_options(Settings(strategy=f"{name}:{key}={value}"))
+            with pytest.raises(ValueError, match=key):
+                strategy_options(Settings(strategy=f"{name}:{key}={'nonesuch' if words else -1}"))
 
 
 def test_help_says_which_cohorts_there_are() -> None:
