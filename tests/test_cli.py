@@ -296,7 +296,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--task=synthetic --model=cnn", "inputs must be images"),
         ("--num-clients=5000", "5000 clients for 1438 examples.*at most 1438"),
         ("--num-clients=0", "num-clients is 0; it must be at least 1"),
-        ("--clients-per-round=5", "clients-per-round is 5 of only 4 clients"),
+        ("--clients-per-round=5", "clients-per-round is 5; it must be at most num-clients, 4"),
         ("--clients-per-round=-1", "clients-per-round is -1"),
         ("--local-steps=0", "local-steps is 0; it must be at least 1"),
         ("--local-epochs=-1", "local-epochs is -1"),
