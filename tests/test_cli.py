@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it leaves behind, how it refuses and how it is interrupted."""
+"""The command line: its output, its run folder, and its errors."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ KEYS = ["strategy", "task", "rounds", "client_fits", "seconds", "final", "run_di
 
 
 def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Call the program as a user does."""
+    """Call the program as a user does, in a process of its own."""
     call = [sys.executable, "sim.py", *map(str, arguments)]
     return subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
@@ -43,13 +43,13 @@ def strict_json(text: str) -> Any:
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run in this process; returns the summary that `--json` prints."""
+    """Return a function that runs in this process and returns the summary that `--json` prints."""
 
     def call(*arguments: str | Path, base: list[str] = SMALL) -> dict[str, Any]:
         capsys.readouterr()
         assert sim.main([*base, f"--run-dir={tmp_path / 'runs'}", "--json", *map(str, arguments)]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert len(lines) == 1  # people read standard error
+        assert len(lines) == 1  # all else goes to standard error
         return strict_json(lines[0])
 
     return call
@@ -89,12 +89,12 @@ def test_a_run_from_the_shell(tmp_path: Path) -> None:
     assert (config["num-rounds"], config["engine"], config["seed"]) == (3, "inline", 0)
     assert {"python", "flwr", "torch"} <= set(config["versions"])
     assert config["command"][0] == "sim.py"
-    # What people read, without the noise of libraries.
+    # The progress, and no warnings of libraries.
     assert "round 3/3  accuracy" in done.stderr
     assert not re.search("warning|traceback|core_worker", done.stderr, re.IGNORECASE)
 
 
-def test_a_folders_config_repeats_the_run(run: Any, tmp_path: Path) -> None:
+def test_the_config_of_a_run_folder_repeats_the_run(run: Any, tmp_path: Path) -> None:
     settings = ["--strategy=fedavg:weights=uniform", "--option=departure=include", "--seed=7"]
     first = run(*settings, "--arrivals=1=2", "--departures=0=3")
     again = run("--config", Path(first["run_dir"]) / "config.toml", base=[])
@@ -103,7 +103,7 @@ def test_a_folders_config_repeats_the_run(run: Any, tmp_path: Path) -> None:
         assert again[key] == first[key], key
 
 
-def test_the_seed_decides_the_weights(run: Any) -> None:
+def test_the_seed_determines_the_weights(run: Any) -> None:
     first, same, other = run("--seed=1"), run("--seed=1"), run("--seed=2")
     assert same["weights_sha256"] == first["weights_sha256"] != other["weights_sha256"]
     assert len({summary["run_dir"] for summary in (first, same, other)}) == 3
@@ -125,7 +125,7 @@ def test_options_can_be_repeated(run: Any) -> None:
 
 
 def test_the_value_of_an_option_may_have_commas_and_equals_signs(run: Any, tmp_path: Path) -> None:
-    """Everything after the first `=` is the value: here a folder, in which the table's file lies."""
+    """The value is everything after the first `=`: here the folder for the table's file."""
     folder = tmp_path / "tables" / "a,b=c"
     options = ["--strategy=mimic", f"--option=table-folder={folder}", "--option=table-memory=0"]
     first = run(*options)
@@ -137,7 +137,7 @@ def test_the_value_of_an_option_may_have_commas_and_equals_signs(run: Any, tmp_p
 
 
 @pytest.mark.parametrize("extra", [[], ["--evaluate-on=members"]])
-def test_a_federation_that_everybody_leaves(run: Any, extra: list[str]) -> None:
+def test_a_federation_that_all_clients_leave(run: Any, extra: list[str]) -> None:
     summary = run("--departures=0-3=2", *extra)
     assert summary["rounds"] == 3
     assert summary["final"]["train_loss"] is None
@@ -146,7 +146,9 @@ def test_a_federation_that_everybody_leaves(run: Any, extra: list[str]) -> None:
         strict_json(line)
 
 
-def test_virtual_seconds_stand_beside_the_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_with_a_clock_adds_virtual_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def records(trace: str) -> list[dict[str, Any]]:
         assert sim.main([*SMALL, f"--trace={trace}", f"--run-dir={tmp_path}", "--json"]) == 0
         out, err = capsys.readouterr()
@@ -225,12 +227,12 @@ def test_what_list_says_is_allowed_is_accepted_and_nothing_else(shown: Any) -> N
                 strategy_options(Settings(strategy=f"{name}:{key}={'nonesuch' if words else -1}"))
 
 
-def test_help_says_which_cohorts_there_are() -> None:
+def test_help_lists_the_cohorts() -> None:
     shown = " ".join(sim.make_parser().format_help().split())
     assert "one of auto, stacked, vmap, chain, loop (default: auto)" in shown
 
 
-# Refusals
+# Errors
 
 KNOWN = {
     "--strategy": STRATEGIES,
@@ -248,9 +250,9 @@ KNOWN = {
 
 @pytest.fixture
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The one line that a wrong call ends with."""
+    """Return a function that makes a call with an error and returns its message, one line."""
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing can be downloaded
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # downloads fail
 
     def call(*arguments: str | Path) -> str:
         with pytest.raises(SystemExit) as caught:
@@ -261,7 +263,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
         assert out == ""
         assert len(lines) == 1, err
         assert lines[0].startswith("sim.py: error: ")
-        assert not (tmp_path / "runs").exists()  # nothing is left behind
+        assert not (tmp_path / "runs").exists()
         return lines[0]
 
     return call
@@ -322,7 +324,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--config=nonesuch.toml", "config nonesuch.toml: No such file or directory"),
     ],
 )
-def test_wrong_values(refused: Any, arguments: str, says: str) -> None:
+def test_invalid_values(refused: Any, arguments: str, says: str) -> None:
     assert re.search(says, refused(*arguments.split()))
 
 
@@ -344,13 +346,13 @@ def test_a_data_directory_without_the_data(refused: Any, tmp_path: Path, task: s
         ('strategy = "nonesuch"', "unknown strategy 'nonesuch'; known: fedavg"),
     ],
 )
-def test_wrong_configuration_files(refused: Any, tmp_path: Path, content: str, says: str) -> None:
+def test_invalid_configuration_files(refused: Any, tmp_path: Path, content: str, says: str) -> None:
     file = tmp_path / "own.toml"
     file.write_text(content)
     assert says in refused("--config", file)
 
 
-def test_a_refusal_in_the_shell() -> None:
+def test_an_error_in_the_shell() -> None:
     done = command("--strategy", "nonesuch")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1

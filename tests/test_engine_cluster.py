@@ -1,4 +1,4 @@
-"""A Ray cluster of two raylets: one worker shares memory with the driver, as on its machine, one does not."""
+"""A Ray cluster of two nodes: only one of them shares memory with the driver, as on one machine."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def address() -> Iterator[str]:
         process.wait(60)
 
 
-def simulate(*flags: str) -> dict:
+def run_on_ray(*flags: str) -> dict:
     command = [sys.executable, "sim.py", *RUN, *flags]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=240)
@@ -65,11 +65,11 @@ def simulate(*flags: str) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["scheme-c", "efl"])  # without and with memory at the clients
-def test_a_cluster_gives_what_one_machine_gives(
+def test_a_cluster_gives_the_same_result_as_one_machine(
     address: str, tmp_path: Path, strategy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--strategy", strategy, "--client-gpus", "0", "--run-dir", str(tmp_path)]
-    there = simulate("--ray-address", address, "--num-workers", "2", *flags)
+    there = run_on_ray("--ray-address", address, "--num-workers", "2", *flags)
     capsys.readouterr()
     assert sim.main([*RUN, "--engine", "inline", *flags]) == 0
     here = json.loads(capsys.readouterr().out)
@@ -82,7 +82,7 @@ def test_a_cluster_gives_what_one_machine_gives(
 def test_workers_find_the_code_wherever_the_driver_runs(
     request: pytest.FixtureRequest, tmp_path: Path, where: str
 ) -> None:
-    """On this machine in the same folder; on a cluster, which may be elsewhere, in a copy."""
+    """On this machine they use the same files; a cluster, which may be elsewhere, gets a copy."""
     address = request.getfixturevalue("address") if where == "cluster" else ""
     command = [sys.executable, "-c", DRIVER, str(ROOT), address]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -94,7 +94,7 @@ def test_workers_find_the_code_wherever_the_driver_runs(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1"])
-def test_no_cluster_there(address: str) -> None:
-    """One line, at once: Ray itself would try for minutes."""
+def test_an_address_without_a_cluster_is_refused(address: str) -> None:
+    """At once, in one line: Ray itself would retry for minutes."""
     with pytest.raises(ValueError, match=f"ray-address {re.escape(address)}: "):
         start_ray(0, address)
