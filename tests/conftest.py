@@ -127,6 +127,7 @@ def ray_cluster() -> Iterator[None]:
 
     paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
     ray.init(
+        "local",
         num_cpus=3,
         include_dashboard=False,
         log_to_driver=False,

@@ -79,12 +79,9 @@ def test_a_cluster_gives_the_same_result_as_one_machine(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["here", "cluster"])
-def test_workers_find_the_code_wherever_the_driver_runs(
-    request: pytest.FixtureRequest, tmp_path: Path, where: str
-) -> None:
-    """On this machine they use the same files; a cluster, which may be elsewhere, gets a copy."""
-    address = request.getfixturevalue("address") if where == "cluster" else ""
-    command = [sys.executable, "-c", DRIVER, str(ROOT), address]
+def test_workers_find_the_code_wherever_the_driver_runs(address: str, tmp_path: Path, where: str) -> None:
+    """A Ray of its own uses the same files; a cluster, which may be on other machines, gets a copy."""
+    command = [sys.executable, "-c", DRIVER, str(ROOT), address if where == "cluster" else ""]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -53,6 +53,7 @@ def start_ray(num_workers: int, address: str = "") -> None:
         return
     paths = [ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     ray.init(
+        "local",  # otherwise Ray joins a cluster that happens to run on this machine
         num_cpus=max(num_workers, os.cpu_count() or 1) if num_workers else None,
         include_dashboard=False,
         runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
