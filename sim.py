@@ -1,6 +1,6 @@
-"""flexfl's command line, and the ServerApp of `flwr run`.
+"""The command line of flexfl, and the ServerApp of `flwr run`.
 
-python sim.py                                  # handwritten digits, clients that come and go
+python sim.py                                  # handwritten digits; clients come and go
 python sim.py --strategy fedavg --num-rounds 20
 python sim.py --list
 python sim.py --show-trace phones --num-clients 100 --num-rounds 300
@@ -23,7 +23,7 @@ from flexfl.config import Settings
 from flexfl.config.settings import read_toml
 from flexfl.engine.availability import remember
 from flexfl.engine.flower_run import run_on_grid
-from flexfl.engine.listing import REGISTRIES, print_list
+from flexfl.engine.listing import REGISTRIES, listing
 from flexfl.engine.report.trace_view import show_trace
 from flexfl.engine.run import drive, prepare, virtual_transport
 from flexfl.engine.run_folder import RunFolder
@@ -38,19 +38,19 @@ def run_server(grid: Grid, context: Context) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
+    """An argument parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and exit with 2."""
+        """Print the error and exit with code 2."""
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def make_parser() -> Parser:
-    """Make the parser; its flags are the settings."""
+    """Make the parser, with a flag for each setting."""
     parser = Parser(
         prog="sim.py",
         description="Federated learning where clients come and go.",
-        epilog="SPEC is name:key=value,key=value; --list shows all names with their options.",
+        epilog="SPEC is NAME:KEY=VALUE,KEY=VALUE; --list shows all names with their options.",
         allow_abbrev=False,
     )
     for field in fields(Settings):
@@ -66,20 +66,28 @@ def make_parser() -> Parser:
             shown = f" (default: {field.default})" if field.default != "" else ""
             parser.add_argument(flag, type=kind, metavar=_metavar(field.name, kind), help=text + shown)
     parser.add_argument("--config", metavar="FILE.toml", help="settings from a file; flags override them")
-    parser.add_argument("--json", action="store_true", help="end standard output with one line of JSON")
-    parser.add_argument("--list", action="store_true", help="show all names that settings know, and exit")
-    text = "show whom this trace lets take part, with a picture in the run-dir, and exit"
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the summary as one line of JSON, and all else to standard error",
+    )
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="list the names that settings accept, with their options, and exit",
+    )
+    text = "describe which clients take part under this trace, write a picture to run-dir, and exit"
     parser.add_argument("--show-trace", metavar="SPEC", help=text)
     return parser
 
 
 def read_settings(arguments: argparse.Namespace) -> Settings:
-    """Merge the configuration file and the flags.
+    """Merge the configuration file and the flags; flags override the file.
 
     Raises
     ------
     ValueError
-        A setting is unknown or wrong.
+        A setting is unknown or invalid.
     """
     values: dict[str, Any] = read_toml(arguments.config) if arguments.config else {}
     if arguments.show_trace is not None:
@@ -92,11 +100,11 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
     if arguments.list:
-        print_list(Console())
+        print("\n".join(listing()))
         return 0
     console = Console(stderr=arguments.json)
     try:
@@ -121,9 +129,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _metavar(name: str, kind: type) -> str:
-    specs = {"strategy", "task", "model", "partition", "sizes", "trace", "lr_schedule"}
-    if name in specs:
+    if name in ("strategy", "task", "model", "partition", "sizes", "trace", "lr_schedule"):
         return "SPEC"
+    if name in ("arrivals", "departures"):
+        return "CLIENT=ROUND,..."
     return {int: "INT", float: "FLOAT"}.get(kind, name.partition("_")[2].upper() or name.upper())
 
 

@@ -12,22 +12,22 @@ import pytest
 from flower import BIN, end_processes, processes_of
 from numpy.typing import NDArray
 
-# Flower neither reports home nor installs packages while tests run.
+# Flower sends no telemetry and installs no packages during tests.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
-# Ray leaves builtins.print as it is; a test of foreign pickles names it.
+# Ray must not patch builtins.print, which a test of untrusted pickles names.
 os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
-# A busy machine is no failure. In CI the same examples are drawn each time; elsewhere hypothesis explores.
+# No deadlines: a busy machine is not a failure. CI draws the same examples every time.
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "explore")
 
 TESTS = Path(__file__).parent
 
-# A run that takes a fraction of a second.
+# Settings of a run that takes a fraction of a second.
 SMALL: dict[str, Any] = {
     "model": "logistic",
     "num_clients": 6,
@@ -44,8 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @dataclass
-class Played:
-    """A run without a run folder: its experiment, its server, and the record of each round."""
+class Run:
+    """A run without a run folder: its experiment, its server, and the records of its rounds."""
 
     experiment: Any
     server: Any
@@ -54,7 +54,7 @@ class Played:
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
-        """The records of the rounds in which clients were asked."""
+        """The records of the training rounds, without round 0."""
         return self.records[1:]
 
     @property
@@ -66,10 +66,10 @@ class Played:
 
 
 @pytest.fixture(scope="session")
-def play() -> Callable[..., Played]:
-    """Run settings (those of SMALL, changed by keywords) on the engine that they name.
+def simulate() -> Callable[..., Run]:
+    """Return a function that runs the settings SMALL, as changed by keywords.
 
-    `wrap` changes the clients' data, `stock` makes a strategy of Flower's own, `trace` may be an object.
+    `wrap` replaces the clients' data, `stock` makes a strategy of Flower's own, `trace` may be an object.
     """
     from flexfl.config import Settings
     from flexfl.engine.availability import TraceClientManager, remember
@@ -81,7 +81,7 @@ def play() -> Callable[..., Played]:
         stock: Callable[[Any], Any] | None = None,
         trace: Any = "pools:first=8",
         **changes: Any,
-    ) -> Played:
+    ) -> Run:
         spec = trace if isinstance(trace, str) else "always"
         settings = Settings(**{**SMALL, "trace": spec, **changes})
         experiment = prepare(settings)
@@ -96,18 +96,37 @@ def play() -> Callable[..., Played]:
             history, _ = server.fit(settings.num_rounds)
         finally:
             transport.close()
-        return Played(experiment, server, history, records)
+        return Run(experiment, server, history, records)
 
     return run
 
 
 @pytest.fixture(scope="session")
+def play(simulate: Callable[..., Run]) -> Callable[..., Run]:
+    """Return `simulate`, under its former name."""
+    return simulate
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Return a function that writes a file and returns its path."""
+
+    def make(content: str | bytes, name: str = "data") -> str:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """One Ray instance for all tests; its actors can import what tests define."""
+    """One Ray instance for all tests; its actors can import test modules."""
     import ray
 
     paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
     ray.init(
+        "local",
         num_cpus=3,
         include_dashboard=False,
         log_to_driver=False,
@@ -120,7 +139,7 @@ def ray_cluster() -> Iterator[None]:
 
 @pytest.fixture
 def free_ports() -> Callable[[int], list[int]]:
-    """Find ports on 127.0.0.1 that nobody listens at."""
+    """Return a function that finds unused ports on 127.0.0.1."""
 
     def find(count: int) -> list[int]:
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
@@ -134,7 +153,7 @@ def free_ports() -> Callable[[int], list[int]]:
 
 @pytest.fixture
 def flower(tmp_path: Path, free_ports: Any) -> Iterator[dict[str, str]]:
-    """Environment of a Flower installation of its own, all of whose processes are ended afterwards."""
+    """Environment variables of a separate Flower installation; its processes are ended afterwards."""
     home = tmp_path / "flower-home"
     home.mkdir()
     http, control = free_ports(2)

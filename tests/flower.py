@@ -1,4 +1,4 @@
-"""A Flower installation of the test's own, and runs of the app on it and without it."""
+"""Runs of the app on a separate Flower installation, and the same runs inline."""
 
 import json
 import os
@@ -18,18 +18,19 @@ BIN = Path(sys.executable).parent
 
 
 def processes_of(home: Path) -> list[int]:
-    """Living processes that were started with this FLWR_HOME, but not this one."""
+    """Return the running processes with this FLWR_HOME, without this one."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdecimal() and f"FLWR_HOME={home}\0".encode() in (entry / "environ").read_bytes():
                 found.append(int(entry.name))
-        except OSError:  # it ended meanwhile, or is not ours
+        except OSError:  # it has ended, or belongs to another user
             continue
     return [pid for pid in found if pid != os.getpid()]
 
 
 def end_processes(home: Path) -> None:
+    """Terminate the processes with this FLWR_HOME; kill those that do not end."""
     for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + patience
         for pid in processes_of(home):
@@ -42,7 +43,7 @@ def end_processes(home: Path) -> None:
 
 
 def flwr_run(env: dict[str, str], settings: dict[str, Any], *arguments: str, app: Path = ROOT) -> str:
-    """Call `flwr run` on an app's folder; returns all that it printed."""
+    """Call `flwr run` in an app's folder; return its output."""
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
     done = subprocess.run(
         ["flwr", "run", ".", *arguments, "--run-config", config, "--stream"],  # the first in the PATH of env
@@ -58,7 +59,7 @@ def flwr_run(env: dict[str, str], settings: dict[str, Any], *arguments: str, app
 def flwr_runs(
     env: dict[str, str], num_clients: int, runs: list[dict[str, Any]], *, app: Path = ROOT
 ) -> list[str]:
-    """Several runs on one SuperLink at the same time, which wait more than they work; what each printed."""
+    """Do several runs at the same time on one SuperLink, as they mostly wait; return their outputs."""
 
     def call(settings: dict[str, Any]) -> str:
         nodes = f"num-supernodes={settings.get('supernodes', num_clients)} client-resources-num-cpus=1"
@@ -66,14 +67,14 @@ def flwr_runs(
         return flwr_run(env, config, "local", "--federation-config", nodes, app=app)
 
     with ThreadPoolExecutor(len(runs)) as pool:
-        first = pool.submit(call, runs[0])  # which starts the SuperLink
+        first = pool.submit(call, runs[0])  # starts the SuperLink
         wait_for_port(int(env["FLWR_LOCAL_CONTROL_API_PORT"]))
         others = [pool.submit(call, settings) for settings in runs[1:]]
         return [run.result() for run in (first, *others)]
 
 
 def wait_for_port(port: int) -> None:
-    """Until somebody listens there, or for half a minute."""
+    """Wait until a process listens at the port, for at most 30 seconds."""
     deadline = time.monotonic() + 30
     while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -88,7 +89,7 @@ def sim(settings: dict[str, Any]) -> None:
 
 
 def outcome(run_dir: Path, output: str = "") -> tuple[list[dict[str, Any]], np.ndarray]:
-    """The records of the rounds, and the final weights, of the only run in a folder."""
+    """Return the records of the rounds and the final weights of the only run in a folder."""
     folders = list(run_dir.glob("*")) if run_dir.exists() else []
     assert len(folders) == 1, output
     records = [json.loads(line) for line in (folders[0] / "metrics.jsonl").read_text().splitlines()]
@@ -97,6 +98,7 @@ def outcome(run_dir: Path, output: str = "") -> tuple[list[dict[str, Any]], np.n
 
 
 def assert_same_run(run_dir: Path, inline_dir: Path, output: str) -> list[dict[str, Any]]:
+    """Compare a run under Flower with the inline one; return the records of the latter."""
     there, weights = outcome(run_dir, output)
     here, expected = outcome(inline_dir)
     for key in ("round", "selected", "active", "steps", "failed", "learning_rate", "events"):

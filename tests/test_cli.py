@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it leaves behind, how it refuses and how it is interrupted."""
+"""The command line: its output, its run folder, and its errors."""
 
 import hashlib
 import json
@@ -15,8 +15,11 @@ import pytest
 import sim
 from clients.tuning import COHORTS
 from flexfl.config import Settings
+from flexfl.engine.run import strategy_options
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
-from strategies import SCHEDULES, STRATEGIES
+from strategies import SCHEDULES, STRATEGIES, Options
+from strategies.apfl import APFL
+from strategies.schemes import SchemeC
 from traces import TRACES
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +29,7 @@ KEYS = ["strategy", "task", "rounds", "client_fits", "seconds", "final", "run_di
 
 
 def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Call the program as a user does."""
+    """Call the program as a user does, in a process of its own."""
     call = [sys.executable, "sim.py", *map(str, arguments)]
     return subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
@@ -40,13 +43,13 @@ def strict_json(text: str) -> Any:
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run in this process; returns the summary that `--json` prints."""
+    """Return a function that runs in this process and returns the summary that `--json` prints."""
 
     def call(*arguments: str | Path, base: list[str] = SMALL) -> dict[str, Any]:
         capsys.readouterr()
         assert sim.main([*base, f"--run-dir={tmp_path / 'runs'}", "--json", *map(str, arguments)]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert len(lines) == 1  # people read standard error
+        assert len(lines) == 1  # all else goes to standard error
         return strict_json(lines[0])
 
     return call
@@ -86,12 +89,12 @@ def test_a_run_from_the_shell(tmp_path: Path) -> None:
     assert (config["num-rounds"], config["engine"], config["seed"]) == (3, "inline", 0)
     assert {"python", "flwr", "torch"} <= set(config["versions"])
     assert config["command"][0] == "sim.py"
-    # What people read, without the noise of libraries.
+    # The progress, and no warnings of libraries.
     assert "round 3/3  accuracy" in done.stderr
     assert not re.search("warning|traceback|core_worker", done.stderr, re.IGNORECASE)
 
 
-def test_a_folders_config_repeats_the_run(run: Any, tmp_path: Path) -> None:
+def test_the_config_of_a_run_folder_repeats_the_run(run: Any, tmp_path: Path) -> None:
     settings = ["--strategy=fedavg:weights=uniform", "--option=departure=include", "--seed=7"]
     first = run(*settings, "--arrivals=1=2", "--departures=0=3")
     again = run("--config", Path(first["run_dir"]) / "config.toml", base=[])
@@ -100,7 +103,7 @@ def test_a_folders_config_repeats_the_run(run: Any, tmp_path: Path) -> None:
         assert again[key] == first[key], key
 
 
-def test_the_seed_decides_the_weights(run: Any) -> None:
+def test_the_seed_determines_the_weights(run: Any) -> None:
     first, same, other = run("--seed=1"), run("--seed=1"), run("--seed=2")
     assert same["weights_sha256"] == first["weights_sha256"] != other["weights_sha256"]
     assert len({summary["run_dir"] for summary in (first, same, other)}) == 3
@@ -122,7 +125,7 @@ def test_options_can_be_repeated(run: Any) -> None:
 
 
 def test_the_value_of_an_option_may_have_commas_and_equals_signs(run: Any, tmp_path: Path) -> None:
-    """Everything after the first `=` is the value: here a folder, in which the table's file lies."""
+    """The value is everything after the first `=`: here the folder for the table's file."""
     folder = tmp_path / "tables" / "a,b=c"
     options = ["--strategy=mimic", f"--option=table-folder={folder}", "--option=table-memory=0"]
     first = run(*options)
@@ -134,7 +137,7 @@ def test_the_value_of_an_option_may_have_commas_and_equals_signs(run: Any, tmp_p
 
 
 @pytest.mark.parametrize("extra", [[], ["--evaluate-on=members"]])
-def test_a_federation_that_everybody_leaves(run: Any, extra: list[str]) -> None:
+def test_a_federation_that_all_clients_leave(run: Any, extra: list[str]) -> None:
     summary = run("--departures=0-3=2", *extra)
     assert summary["rounds"] == 3
     assert summary["final"]["train_loss"] is None
@@ -143,7 +146,9 @@ def test_a_federation_that_everybody_leaves(run: Any, extra: list[str]) -> None:
         strict_json(line)
 
 
-def test_virtual_seconds_stand_beside_the_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_with_a_clock_adds_virtual_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def records(trace: str) -> list[dict[str, Any]]:
         assert sim.main([*SMALL, f"--trace={trace}", f"--run-dir={tmp_path}", "--json"]) == 0
         out, err = capsys.readouterr()
@@ -158,22 +163,76 @@ def test_virtual_seconds_stand_beside_the_rounds(tmp_path: Path, capsys: pytest.
     assert not any("virtual_seconds" in record for record in records("always"))
 
 
-def test_list_shows_every_name(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, tuple[list[str], list[str]]]]:
+    """What `--list` prints: by flag and by name, the lines of the summary and of the options."""
     assert sim.main(["--list"]) == 0
-    shown = capsys.readouterr().out
-    for registry in (STRATEGIES, TASKS, MODELS, PARTITIONS, SIZES, TRACES, SCHEDULES, COHORTS):
-        for name in registry:
-            assert re.search(rf"^  {re.escape(name)}(:|$)", shown, re.MULTILINE), name
-    for option in ("first=8", "p=0.5", "alpha=0.5", "weights=n", "departure=exclude", "reboot="):
-        assert option in shown
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    shown: dict[str, Any] = {}
+    for line in filter(None, lines):
+        text = " ".join(line.split())
+        match len(line) - len(line.lstrip()):
+            case 0:
+                names = shown[text.partition(",")[0]] = {"": ([], [])}
+                name = ""
+            case 2:
+                name = text
+                names[name] = ([], [])
+            case 4:
+                names[name][0].append(text)
+            case 6:
+                names[name][1].append(text)
+    return shown
 
 
-def test_help_says_which_cohorts_there_are() -> None:
+def test_list_shows_every_name_with_its_summary(shown: Any) -> None:
+    for flag, registry in KNOWN.items():
+        if isinstance(registry, dict):
+            assert list(shown[flag]) == ["", *registry]
+            for name, factory in registry.items():
+                summary, _ = shown[flag][name]
+                assert " ".join(factory.__doc__.split()).startswith(" ".join(summary))
+                assert summary
+
+
+def test_list_shows_defaults_and_what_is_allowed(shown: Any) -> None:
+    assert shown["--option"][""][1] == [
+        "departure=exclude exclude | include | auto",
+        f"departure-constant={Options().departure_constant} positive",
+    ]
+    strategies = {name: options for name, (_, options) in shown["--strategy"].items()}
+    assert strategies["fedavg"] == ["weights=n n | uniform", "server-rate=1.0 positive"]
+    assert f"reboot-peak={SchemeC.options_type()().reboot_peak} at least 1" in strategies["scheme-c"]
+    assert f"alpha={APFL.options_type()().alpha} from 0 to 1" in strategies["apfl"]
+    assert {"normalize=true true | false", "table-folder="} <= set(strategies["mifa"])
+    assert "first=8" in shown["--trace"]["pools"][1]
+    assert "repeat=true true | false" in shown["--trace"]["table"][1]
+    # What every strategy has, or what has a flag of its own, is not repeated.
+    keys = {line.partition("=")[0] for options in strategies.values() for line in options}
+    assert not keys & {"departure", "departure-constant", *Settings().as_mapping()}
+
+
+def test_what_list_says_is_allowed_is_accepted_and_nothing_else(shown: Any) -> None:
+    for name, (_, options) in shown["--strategy"].items():
+        for line in options:
+            setting, _, allowed = line.partition(" ")
+            key, _, default = setting.partition("=")
+            if not allowed:
+                continue
+            words = allowed.split(" | ") if "|" in allowed else []
+            for value in words or [default]:
+                strategy_options(Settings(strategy=f"{name}:{key}={value}"))
+            with pytest.raises(ValueError, match=key):
+                strategy_options(Settings(strategy=f"{name}:{key}={'nonesuch' if words else -1}"))
+
+
+def test_help_lists_the_cohorts() -> None:
     shown = " ".join(sim.make_parser().format_help().split())
     assert "one of auto, stacked, vmap, chain, loop (default: auto)" in shown
 
 
-# Refusals
+# Errors
 
 KNOWN = {
     "--strategy": STRATEGIES,
@@ -191,9 +250,9 @@ KNOWN = {
 
 @pytest.fixture
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The one line that a wrong call ends with."""
+    """Return a function that makes a call with an error and returns its message, one line."""
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing can be downloaded
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # downloads fail
 
     def call(*arguments: str | Path) -> str:
         with pytest.raises(SystemExit) as caught:
@@ -204,7 +263,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
         assert out == ""
         assert len(lines) == 1, err
         assert lines[0].startswith("sim.py: error: ")
-        assert not (tmp_path / "runs").exists()  # nothing is left behind
+        assert not (tmp_path / "runs").exists()
         return lines[0]
 
     return call
@@ -239,7 +298,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--task=synthetic --model=cnn", "inputs must be images"),
         ("--num-clients=5000", "5000 clients for 1438 examples.*at most 1438"),
         ("--num-clients=0", "num-clients is 0; it must be at least 1"),
-        ("--clients-per-round=5", "clients-per-round is 5 of only 4 clients"),
+        ("--clients-per-round=5", "clients-per-round is 5; it must be at most num-clients, 4"),
         ("--clients-per-round=-1", "clients-per-round is -1"),
         ("--local-steps=0", "local-steps is 0; it must be at least 1"),
         ("--local-epochs=-1", "local-epochs is -1"),
@@ -265,7 +324,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--config=nonesuch.toml", "config nonesuch.toml: No such file or directory"),
     ],
 )
-def test_wrong_values(refused: Any, arguments: str, says: str) -> None:
+def test_invalid_values(refused: Any, arguments: str, says: str) -> None:
     assert re.search(says, refused(*arguments.split()))
 
 
@@ -287,13 +346,13 @@ def test_a_data_directory_without_the_data(refused: Any, tmp_path: Path, task: s
         ('strategy = "nonesuch"', "unknown strategy 'nonesuch'; known: fedavg"),
     ],
 )
-def test_wrong_configuration_files(refused: Any, tmp_path: Path, content: str, says: str) -> None:
+def test_invalid_configuration_files(refused: Any, tmp_path: Path, content: str, says: str) -> None:
     file = tmp_path / "own.toml"
     file.write_text(content)
     assert says in refused("--config", file)
 
 
-def test_a_refusal_in_the_shell() -> None:
+def test_an_error_in_the_shell() -> None:
     done = command("--strategy", "nonesuch")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1

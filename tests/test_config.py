@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flexfl.config import Settings, bind, build, options_of, parse, parse_options
 from flexfl.config.settings import read_toml
 
-# Words that a spec can hold: none of the characters that divide it, and no space at either end.
+# Words that a spec can contain: without its separators, and without spaces at either end.
 WORDS = st.text(st.characters(exclude_characters=":,=", exclude_categories=["Cs"]), min_size=1).filter(
     lambda word: word == word.strip()
 )
@@ -32,14 +32,14 @@ def test_any_text_is_a_spec_or_a_value_error(text: str) -> None:
 
 
 @given(WORDS, st.dictionaries(WORDS, WORDS))
-def test_a_spec_that_was_written_is_read_back(name: str, options: dict[str, str]) -> None:
+def test_parsing_inverts_writing(name: str, options: dict[str, str]) -> None:
     text = ":".join(filter(None, [name, ",".join(f"{k}={v}" for k, v in options.items())]))
     spec = parse("trace", text)
     assert (spec.name, dict(spec.options)) == (name, options)
 
 
 @given(WORDS, st.lists(st.tuples(WORDS, WORDS), unique_by=lambda pair: pair[0]), WORDS)
-def test_the_message_says_at_which_character_a_spec_breaks(
+def test_the_message_gives_the_position_of_the_error(
     name: str, before: list[tuple[str, str]], broken: str
 ) -> None:
     good = "".join(f"{k}={v}," for k, v in before)
@@ -75,14 +75,14 @@ def test_spaces_around_parts_do_not_matter() -> None:
 
 
 def factory(size: int, /, *, count: int = 1, rate: float = 0.5, name: str = "x", on: bool = False) -> tuple:
-    """Stand for anything that a registry holds."""
+    """Stand for any factory in a registry."""
     return size, count, rate, name, on
 
 
 REGISTRY = {"one": factory, "none": lambda size: size}
 
 
-def test_options_are_read_as_the_factory_declares_them() -> None:
+def test_options_have_the_types_that_the_factory_declares() -> None:
     built = build("thing", REGISTRY, "one:count=3,rate=1e-2,name=a b,on=yes", 7)
     assert built == (7, 3, 0.01, "a b", True)
     assert [type(value) for value in built] == [int, int, float, str, bool]
@@ -104,13 +104,13 @@ def test_options_are_read_as_the_factory_declares_them() -> None:
         ("one:on=maybe", "thing one: on=maybe is not true or false"),
     ],
 )
-def test_what_cannot_be_built_is_named(text: str, says: str) -> None:
+def test_errors_name_the_spec_and_the_option(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
         build("thing", REGISTRY, text, 7)
 
 
 @given(st.text(), st.text())
-def test_any_option_value_is_read_or_a_value_error(key: str, value: str) -> None:
+def test_any_option_value_is_converted_or_a_value_error(key: str, value: str) -> None:
     for option in ("count", "rate", "on", key):
         try:
             build("thing", REGISTRY, f"one:{option}={value}", 7)
@@ -122,13 +122,13 @@ def test_flower_app_has_the_same_settings_with_the_same_defaults() -> None:
     pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     there, here = pyproject["tool"]["flwr"]["app"]["config"], Settings().as_mapping()
     assert list(there) == list(here)
-    here["option"] = ""  # Flower has no lists; a text counts as one
+    here["option"] = ""  # Flower has no lists; a string stands for one
     assert [(value, type(value)) for value in there.values()] == [
         (value, type(value)) for value in here.values()
     ]
 
 
-def test_settings_survive_the_mapping() -> None:
+def test_settings_can_be_restored_from_their_mapping() -> None:
     settings = Settings(strategy="fedavg", num_rounds=3, learning_rate=0.5, train_loss=True)
     assert Settings.from_mapping(settings.as_mapping(), "test") == settings
     assert Settings.from_mapping({"learning-rate": 1}, "test").learning_rate == 1.0
@@ -149,15 +149,15 @@ def test_settings_survive_the_mapping() -> None:
         ({"num-clients": 0}, "num-clients is 0; it must be at least 1"),
         ({"num-rounds": 0}, "num-rounds is 0; it must be at least 1"),
         ({"num-workers": -1}, "num-workers is -1; it must be at least 0"),
-        ({"clients-per-round": 21}, "clients-per-round is 21 of only 20 clients"),
-        ({"holdout": 1.0}, "holdout is 1.0; it is a share between 0 and 1"),
-        ({"client-gpus": 2}, "client-gpus is 2.0; it is a share, 0 to 1"),
+        ({"clients-per-round": 21}, "clients-per-round is 21; it must be at most num-clients, 20"),
+        ({"holdout": 1.0}, "holdout is 1.0; it must be between 0 and 1, both excluded"),
+        ({"client-gpus": 2}, "client-gpus is 2.0; it must be from 0 to 1"),
         ({"learning-rate": float("inf")}, "learning-rate is inf; it must be a finite number"),
         ({"engine": "spark"}, "unknown engine 'spark'; known: ray, inline"),
         ({"evaluate-on": "train"}, "unknown evaluate-on 'train'; known: test, members"),
     ],
 )
-def test_wrong_settings(values: dict, says: str) -> None:
+def test_invalid_settings(values: dict, says: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(says)}"):
         Settings.from_mapping(values, "here")
 
@@ -176,7 +176,7 @@ def test_a_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
         read_toml(str(file))
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nothing\.toml: No such file or directory$"):
         read_toml(str(tmp_path / "nothing.toml"))
     with pytest.raises(ValueError, match=r": Is a directory$"):

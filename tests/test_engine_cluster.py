@@ -1,4 +1,4 @@
-"""A Ray cluster of two raylets: one worker shares memory with the driver, as on its machine, one does not."""
+"""A Ray cluster of two nodes: only one of them shares memory with the driver, as on one machine."""
 
 import json
 import os
@@ -25,6 +25,21 @@ print(cluster.address, flush=True)
 sys.stdin.read()
 cluster.shutdown()
 """
+DRIVER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import ray
+from flexfl.engine.transports.ray_cluster import start_ray
+
+start_ray(1, sys.argv[2])
+
+@ray.remote
+def folder():
+    import sim
+    return sim.__file__
+
+print(ray.get(folder.remote()))
+"""
 RUN = ["--num-clients", "8", "--num-rounds", "4", "--trace", "pools:first=8+lost:p=0.1", "--json"]
 RUN += ["--cohort", "stacked"]
 
@@ -39,7 +54,7 @@ def address() -> Iterator[str]:
         process.wait(60)
 
 
-def simulate(*flags: str) -> dict:
+def run_on_ray(*flags: str) -> dict:
     command = [sys.executable, "sim.py", *RUN, *flags]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=240)
@@ -50,11 +65,11 @@ def simulate(*flags: str) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["scheme-c", "efl"])  # without and with memory at the clients
-def test_a_cluster_gives_what_one_machine_gives(
+def test_a_cluster_gives_the_same_result_as_one_machine(
     address: str, tmp_path: Path, strategy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--strategy", strategy, "--client-gpus", "0", "--run-dir", str(tmp_path)]
-    there = simulate("--ray-address", address, "--num-workers", "2", *flags)
+    there = run_on_ray("--ray-address", address, "--num-workers", "2", *flags)
     capsys.readouterr()
     assert sim.main([*RUN, "--engine", "inline", *flags]) == 0
     here = json.loads(capsys.readouterr().out)
@@ -62,8 +77,21 @@ def test_a_cluster_gives_what_one_machine_gives(
     assert there["client_fits"] == here["client_fits"] > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["here", "cluster"])
+def test_workers_find_the_code_wherever_the_driver_runs(address: str, tmp_path: Path, where: str) -> None:
+    """A Ray of its own uses the same files; a cluster, which may be on other machines, gets a copy."""
+    command = [sys.executable, "-c", DRIVER, str(ROOT), address if where == "cluster" else ""]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = Path(done.stdout.splitlines()[-1])
+    assert found.name == "sim.py"
+    assert (found == ROOT / "sim.py") == (where == "here")
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1"])
-def test_no_cluster_there(address: str) -> None:
-    """One line, at once: Ray itself would try for minutes."""
+def test_an_address_without_a_cluster_is_refused(address: str) -> None:
+    """At once, in one line: Ray itself would retry for minutes."""
     with pytest.raises(ValueError, match=f"ray-address {re.escape(address)}: "):
         start_ray(0, address)

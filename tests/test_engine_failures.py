@@ -1,4 +1,4 @@
-"""Clients and workers that break: named failures of the round, never the end of the run."""
+"""Clients and workers that fail: the round records the failure, and the run continues."""
 
 import os
 from collections.abc import Callable
@@ -18,13 +18,13 @@ ALL = list(range(6))
 
 
 class BrokenData:
-    """Data of which some clients can make no use; actors import this class from here."""
+    """Data that some clients cannot use; actors import this class from this module."""
 
     def __init__(self, data: Any, faults: dict[int, str], flag: str = "") -> None:
         self.data, self.faults, self.flag = data, faults, flag
 
     def __getattr__(self, name: str) -> Any:
-        if name == "data":  # while it is being unpickled
+        if name == "data":  # during unpickling
             raise AttributeError(name)
         return getattr(self.data, name)
 
@@ -66,21 +66,23 @@ def cluster_if_needed(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.usefixtures("cluster_if_needed")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_broken_clients_are_named_failures_of_the_round(play: Callable[..., Any], engine: dict) -> None:
-    played = play(broken({1: "labels", 2: "raises", 4: "nan"}), trace="always", **engine)
-    assert len(played.rounds) == 3
-    for record in played.rounds:
+def test_broken_clients_fail_with_the_reason_in_the_record(
+    simulate: Callable[..., Any], engine: dict
+) -> None:
+    run = simulate(broken({1: "labels", 2: "raises", 4: "nan"}), trace="always", **engine)
+    assert len(run.rounds) == 3
+    for record in run.rounds:
         assert record["selected"] == ALL
         assert record["active"] == [0, 3, 5]
         assert list(record["failed"]) == ["1", "2", "4"]
         assert record["failed"]["1"].startswith("ValueError: labels ")
         assert record["failed"]["2"] == "OSError: the card is full"
         assert record["failed"]["4"] == "weights are not finite"
-    assert np.isfinite(played.weights).all()
+    assert np.isfinite(run.weights).all()
 
 
 class Without:
-    """A trace in which one client is offline always."""
+    """A trace in which one client is always offline."""
 
     def __init__(self, trace: Any, client: int) -> None:
         self.trace, self.client = trace, client
@@ -91,43 +93,43 @@ class Without:
         return now
 
 
-def test_the_others_train_as_if_the_broken_one_were_offline(play: Callable[..., Any]) -> None:
-    offline = play(trace=Without(Always(6, 0), 2))
+def test_the_others_train_as_if_the_broken_client_were_offline(simulate: Callable[..., Any]) -> None:
+    offline = simulate(trace=Without(Always(6, 0), 2))
     assert all(record["selected"] == [0, 1, 3, 4, 5] for record in offline.rounds)
     for fault in ("raises", "nan"):
-        played = play(broken({2: fault}), trace="always")
-        np.testing.assert_array_equal(played.weights, offline.weights)
+        run = simulate(broken({2: fault}), trace="always")
+        np.testing.assert_array_equal(run.weights, offline.weights)
 
 
 @pytest.mark.slow
 def test_a_dead_worker_fails_its_clients_once(
-    play: Callable[..., Any], ray_cluster: None, tmp_path: Path
+    simulate: Callable[..., Any], ray_cluster: None, tmp_path: Path
 ) -> None:
     flag = tmp_path / "die"
     flag.touch()
-    played = play(broken({1: "dies"}, str(flag)), trace="always", engine="ray", num_workers=2, num_rounds=4)
-    first, *later = played.rounds
+    run = simulate(broken({1: "dies"}, str(flag)), trace="always", engine="ray", num_workers=2, num_rounds=4)
+    first, *later = run.rounds
     assert not flag.exists()
     assert "1" in first["failed"]
     assert set(first["failed"].values()) == {"worker failed: ActorDiedError"}
     assert sorted([*first["active"], *map(int, first["failed"])]) == ALL
-    assert first["active"]  # the other worker's clients
+    assert first["active"]  # the clients of the other worker
     for record in later:
         assert (record["active"], record["failed"]) == (ALL, {})
 
 
 @pytest.mark.usefixtures("cluster_if_needed")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_client_that_cannot_evaluate_is_left_out(play: Callable[..., Any], engine: dict) -> None:
+def test_a_client_that_cannot_evaluate_is_left_out(simulate: Callable[..., Any], engine: dict) -> None:
     """Flower's own FedAvg, which lets clients evaluate."""
-    asked: list[list[str]] = []
+    evaluated: list[list[str]] = []
 
     class Stock(FedAvg):
         def aggregate_evaluate(self, server_round: int, results: Any, failures: Any) -> Any:
-            asked.append([*sorted(proxy.cid for proxy, _ in results), *map(str, failures)])
+            evaluated.append([*sorted(proxy.cid for proxy, _ in results), *map(str, failures)])
             return super().aggregate_evaluate(server_round, results, failures)
 
-    played = play(
+    run = simulate(
         broken({2: "raises"}),
         stock=lambda experiment: Stock(initial_parameters=experiment.initial),
         trace="always",
@@ -135,12 +137,12 @@ def test_a_client_that_cannot_evaluate_is_left_out(play: Callable[..., Any], eng
         num_rounds=2,
         **engine,
     )
-    assert asked == [["0", "1", "3", "4", "5", "client 2: OSError: the card is full"]] * 2
-    assert all(np.isfinite(record["client_loss"]) for record in played.rounds)
+    assert evaluated == [["0", "1", "3", "4", "5", "client 2: OSError: the card is full"]] * 2
+    assert all(np.isfinite(record["client_loss"]) for record in run.rounds)
 
 
-def test_with_nobody_in_the_objective_there_is_nothing_to_evaluate_on(play: Callable[..., Any]) -> None:
-    experiment = play(evaluate_on="members").experiment
+def test_without_members_the_evaluation_on_members_is_nan(simulate: Callable[..., Any]) -> None:
+    experiment = simulate(evaluate_on="members").experiment
     nobody = Roster(experiment.data.sizes, np.zeros(6, bool))
     arrays = experiment.initial.arrays()
     for on, finite in (("members", False), ("test", True)):

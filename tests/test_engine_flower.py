@@ -1,4 +1,4 @@
-"""Flower's own strategies and interfaces on our engine."""
+"""Flower's own strategies and interfaces on flexfl's engine."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ INLINE: dict[str, Any] = {"model": "logistic", "engine": "inline", "client_gpus"
 
 
 def plain(experiment: Any) -> Any:
-    """Initial parameters as Flower's users make them."""
+    """Return initial parameters in the form that Flower's users make."""
     return ndarrays_to_parameters(experiment.initial.arrays())
 
 
@@ -37,12 +37,12 @@ def stock_fedavg(experiment: Any, **options: Any) -> FedAvg:
     )
 
 
-# Stock strategies
+# Flower's strategies
 
 
-def test_flowers_fedavg_gives_what_ours_gives(play: Callable[..., Any]) -> None:
-    ours = play(trace="always", strategy="fedavg")
-    theirs = play(trace="always", stock=stock_fedavg)
+def test_flowers_fedavg_gives_the_same_result_as_ours(simulate: Callable[..., Any]) -> None:
+    ours = simulate(trace="always", strategy="fedavg")
+    theirs = simulate(trace="always", stock=stock_fedavg)
     np.testing.assert_allclose(theirs.weights, ours.weights, rtol=1e-4, atol=1e-6)
     for there, here in zip(theirs.rounds, ours.rounds, strict=True):
         assert [there[key] for key in ("selected", "active", "steps", "failed")] == [
@@ -52,29 +52,29 @@ def test_flowers_fedavg_gives_what_ours_gives(play: Callable[..., Any]) -> None:
     assert theirs.rounds[-1]["accuracy"] > theirs.records[0]["accuracy"]
 
 
-def test_flowers_fedavg_takes_who_is_online(play: Callable[..., Any]) -> None:
-    played = play(trace="bernoulli:p=0.4", stock=stock_fedavg, num_rounds=6, seed=3)
+def test_flowers_fedavg_selects_the_clients_that_are_online(simulate: Callable[..., Any]) -> None:
+    run = simulate(trace="bernoulli:p=0.4", stock=stock_fedavg, num_rounds=6, seed=3)
     counts = set()
-    for record in played.rounds:
-        online = np.flatnonzero(played.experiment.trace.round(record["round"]).online)
+    for record in run.rounds:
+        online = np.flatnonzero(run.experiment.trace.round(record["round"]).online)
         expected = online.tolist() if len(online) >= 2 else []  # its min_available_clients
         assert record["selected"] == record["active"] == expected
         counts.add(len(expected))
     assert len(counts) > 1
 
 
-def test_flowers_fedavg_samples_a_fraction(play: Callable[..., Any]) -> None:
+def test_flowers_fedavg_samples_a_fraction(simulate: Callable[..., Any]) -> None:
     def half(experiment: Any) -> FedAvg:
         return stock_fedavg(experiment, fraction_fit=0.5)
 
-    played = play(trace="always", stock=half, num_rounds=5)
-    chosen = [tuple(record["selected"]) for record in played.rounds]
+    run = simulate(trace="always", stock=half, num_rounds=5)
+    chosen = [tuple(record["selected"]) for record in run.rounds]
     assert {len(clients) for clients in chosen} == {3}
     assert len(set(chosen)) > 1
-    assert [tuple(r["selected"]) for r in play(trace="always", stock=half, num_rounds=5).rounds] == chosen
+    assert [tuple(r["selected"]) for r in simulate(trace="always", stock=half, num_rounds=5).rounds] == chosen
 
 
-def test_flowers_fedavg_evaluates_at_the_clients(play: Callable[..., Any]) -> None:
+def test_flowers_fedavg_evaluates_at_the_clients(simulate: Callable[..., Any]) -> None:
     def average(metrics: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
         total = sum(n for n, _ in metrics)
         return {"accuracy": sum(n * m["accuracy"] for n, m in metrics) / total}
@@ -82,16 +82,16 @@ def test_flowers_fedavg_evaluates_at_the_clients(play: Callable[..., Any]) -> No
     def evaluating(experiment: Any) -> FedAvg:
         return stock_fedavg(experiment, fraction_evaluate=1.0, evaluate_metrics_aggregation_fn=average)
 
-    played = play(trace="always", stock=evaluating, evaluate_on="members")
-    for record in played.rounds:
+    run = simulate(trace="always", stock=evaluating, evaluate_on="members")
+    for record in run.rounds:
         # All clients' hold-outs together are what the server evaluates on here.
         assert record["client_loss"] == pytest.approx(record["loss"], rel=1e-5)
         assert record["client_accuracy"] == pytest.approx(record["accuracy"])
-    assert [t for t, _ in played.history.losses_distributed] == [1, 2, 3]
+    assert [t for t, _ in run.history.losses_distributed] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("strategy", [FedMedian, FedAdagrad])
-def test_other_strategies_of_flower_learn(play: Callable[..., Any], strategy: Any) -> None:
+def test_other_strategies_of_flower_learn(simulate: Callable[..., Any], strategy: Any) -> None:
     def make(experiment: Any) -> Any:
         return strategy(
             fraction_evaluate=0.0,
@@ -99,13 +99,13 @@ def test_other_strategies_of_flower_learn(play: Callable[..., Any], strategy: An
             evaluate_fn=experiment.evaluator,
         )
 
-    played = play(stock=make, trace="always", partition="iid", num_rounds=5)
-    assert played.rounds[-1]["loss"] < played.records[0]["loss"]
+    run = simulate(stock=make, trace="always", partition="iid", num_rounds=5)
+    assert run.rounds[-1]["loss"] < run.records[0]["loss"]
 
 
-def test_a_strategy_without_initial_parameters_is_refused(play: Callable[..., Any]) -> None:
+def test_a_strategy_without_initial_parameters_is_refused(simulate: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="no initial parameters"):
-        play(stock=lambda _: FedAvg())
+        simulate(stock=lambda _: FedAvg())
 
 
 # The client manager
@@ -129,45 +129,47 @@ def online(manager: TraceClientManager, server_round: int) -> list[int]:
 
 
 @pytest.mark.parametrize("server_round", [1, 2, 5, 4])
-def test_the_manager_shows_who_is_online(manager: TraceClientManager, server_round: int) -> None:
+def test_the_manager_reports_the_clients_that_are_online(
+    manager: TraceClientManager, server_round: int
+) -> None:
     manager.begin(server_round)
-    there = online(manager, server_round)
-    assert 0 < len(there) < 20
-    assert manager.available(server_round).tolist() == there
-    assert manager.num_available() == len(there)
-    assert manager.all().keys() == {str(client) for client in there}
+    expected = online(manager, server_round)
+    assert 0 < len(expected) < 20
+    assert manager.available(server_round).tolist() == expected
+    assert manager.num_available() == len(expected)
+    assert manager.all().keys() == {str(client) for client in expected}
     assert all(proxy.cid == name for name, proxy in manager.all().items())
-    assert manager.wait_for(len(there))
-    assert not manager.wait_for(len(there) + 1, timeout=1)
-    assert 3 not in there or server_round >= 4
+    assert manager.wait_for(len(expected))
+    assert not manager.wait_for(len(expected) + 1, timeout=1)
+    assert 3 not in expected or server_round >= 4
 
 
-def test_the_managers_samples(manager: TraceClientManager) -> None:
+def test_the_manager_samples_available_clients(manager: TraceClientManager) -> None:
     drawn = {}
     for server_round in (1, 2, 3):
         manager.begin(server_round)
-        there = online(manager, server_round)
+        available = online(manager, server_round)
         sample = [int(proxy.cid) for proxy in manager.sample(4)]
         assert len(set(sample)) == 4
-        assert set(sample) <= set(there)
+        assert set(sample) <= set(available)
         assert [int(proxy.cid) for proxy in manager.sample(4)] == sample  # by seed and round
-        assert {int(proxy.cid) for proxy in manager.sample(99)} == set(there)
-        assert manager.sample(4, min_num_clients=len(there) + 1) == []
+        assert {int(proxy.cid) for proxy in manager.sample(99)} == set(available)
+        assert manager.sample(4, min_num_clients=len(available) + 1) == []
         even = [int(proxy.cid) for proxy in manager.sample(99, criterion=Even())]
-        assert even == [client for client in there if client % 2 == 0]
+        assert even == [client for client in available if client % 2 == 0]
         drawn[server_round] = sample
     assert len({tuple(sample) for sample in drawn.values()}) > 1
 
 
-def test_the_manager_tells_who_came_and_went(manager: TraceClientManager) -> None:
+def test_the_manager_reports_arrivals_and_departures(manager: TraceClientManager) -> None:
     changes = {t: [part.tolist() for part in manager.membership_changes(t)] for t in (1, 2, 3, 4, 5)}
     assert changes == {1: [[], []], 2: [[], []], 3: [[], []], 4: [[3], []], 5: [[], []]}
 
 
-# One client at a time, as a Flower server of somebody else's would ask
+# One client at a time, as other Flower servers ask them
 
 
-def test_a_proxy_answers_alone() -> None:
+def test_a_proxy_can_be_used_alone() -> None:
     experiment = prepare(Settings(**INLINE, trace="always", num_clients=6, evaluate_on="members"))
     transport = virtual_transport(experiment, experiment.trace.round)
     proxy = transport.proxy(4)

@@ -1,4 +1,4 @@
-"""Ctrl-C: the run ends with what there is, and leaves no process behind."""
+"""Ctrl-C: the run ends early with the results so far, and leaves no process behind."""
 
 import json
 import os
@@ -9,21 +9,29 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from rich.console import Console
+
+from flexfl.config import Settings
+from flexfl.engine.availability import remember
+from flexfl.engine.run import drive, prepare, virtual_transport
+from flexfl.engine.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--local-steps=4", "--trace=always"]
+SETTINGS = {"model": "logistic", "num_clients": 4, "engine": "inline", "client_gpus": 0.0, "trace": "always"}
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 
 
-def living(session: int) -> dict[int, str]:
-    """Processes of a session that have not ended."""
+def running(session: int) -> dict[int, str]:
+    """Return the processes of a session that have not ended, by ID."""
     found = {}
     for entry in Path("/proc").iterdir():
         try:
             name, _, rest = (entry / "stat").read_text().rpartition(")")
-        except OSError:  # no process, or it ended meanwhile
+        except OSError:  # not a process, or it has ended
             continue
         state, _, _, its_session = rest.split()[:4]
         if int(its_session) == session and state != "Z":
@@ -32,7 +40,7 @@ def living(session: int) -> dict[int, str]:
 
 
 def interrupted(run_dir: Path, engine: str, lines: int) -> tuple[int, str, str]:
-    """Interrupt a run once there are so many lines of metrics; returns exit code and output."""
+    """Interrupt a run after so many lines of metrics; return the exit code and the output."""
     call = [sys.executable, "sim.py", *SMALL, f"--engine={engine}", "--num-workers=1"]
     call += ["--num-rounds=1000000", f"--run-dir={run_dir}", "--json"]
     pipe = subprocess.PIPE
@@ -43,21 +51,21 @@ def interrupted(run_dir: Path, engine: str, lines: int) -> tuple[int, str, str]:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to Ray's processes, too
+        os.killpg(process.pid, signal.SIGINT)  # like a terminal, which also interrupts Ray's processes
         out, err = process.communicate(timeout=60)
     finally:
         deadline = time.monotonic() + (0 if process.poll() is None else 10)
-        while (left := living(process.pid)) and time.monotonic() < deadline:
+        while (left := running(process.pid)) and time.monotonic() < deadline:
             time.sleep(0.1)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
     assert left == {}
-    assert not re.search("traceback|warning|core_worker", err, re.IGNORECASE)  # nor noise of libraries
+    assert not re.search("traceback|warning|core_worker", err, re.IGNORECASE)
     return process.returncode, out, err
 
 
 @pytest.mark.parametrize("engine", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
-def test_ctrl_c_ends_the_run_with_what_there_is(tmp_path: Path, engine: str) -> None:
+def test_ctrl_c_ends_the_run_with_the_results_so_far(tmp_path: Path, engine: str) -> None:
     code, out, err = interrupted(tmp_path, engine, lines=4)
     assert code == 0, err
     summary = json.loads(out.splitlines()[-1])
@@ -68,6 +76,24 @@ def test_ctrl_c_ends_the_run_with_what_there_is(tmp_path: Path, engine: str) -> 
     assert records[-1]["loss"] == summary["final"]["loss"]
     assert json.loads((folder / "summary.json").read_text()) == summary
     assert (folder / "weights.npz").exists()
+
+
+def test_two_ctrl_c_before_the_first_round(tmp_path: Path) -> None:
+    """During the evaluation of the initial weights; the second one interrupts at once."""
+    experiment = prepare(Settings(**SETTINGS, run_dir=str(tmp_path)))
+
+    def interrupt(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    experiment.strategy.evaluate_fn = interrupt
+    availability = remember(experiment.trace)
+    transport, folder = virtual_transport(experiment, availability), RunFolder(experiment.settings)
+    summary = drive(experiment, transport, availability, folder, Console(quiet=True))
+    assert (summary["rounds"], summary["client_fits"], summary["final"]["accuracy"]) == (0, 0, None)
+    assert json.loads((folder.path / "summary.json").read_text()) == summary
+    with np.load(folder.path / "weights.npz") as weights:
+        np.testing.assert_array_equal(weights["arr_0"], experiment.initial.arrays()[0])
 
 
 @pytest.mark.slow

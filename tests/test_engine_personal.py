@@ -1,4 +1,4 @@
-"""Personal models over whole runs: what clients keep, what they are tested on, and what is reported."""
+"""Personal models in whole runs: their memory, their evaluation, and what the records report."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,26 +23,26 @@ RUN: dict[str, Any] = {
 }
 
 
-def personal_model(played: Any, client: int) -> np.ndarray:
-    """What a client uses after the last round, from what it remembers and what the server accepted."""
-    memory = played.server.transport.memories.get(client)
+def personal_model(run: Any, client: int) -> np.ndarray:
+    """Compute a client's model after the last round from its memory and the server's records."""
+    memory = run.server.transport.memories.get(client)
     if memory is None:
-        return played.weights
-    state = memory.open(int(played.experiment.strategy.roster.accepted[client]))[0].committed
+        return run.weights
+    state = memory.open(int(run.experiment.strategy.roster.accepted[client]))[0].committed
     if "theta" in state:
         return state["theta"]
-    return state["alpha"] * state["v"] + (1 - state["alpha"]) * played.weights if state else played.weights
+    return state["alpha"] * state["v"] + (1 - state["alpha"]) * run.weights if state else run.weights
 
 
 @every_method
 @pytest.mark.parametrize("evaluate_on", ["test", "members"])
-def test_the_mean_over_personal_models_is_reported(
-    play: Callable[..., Any], strategy: str, evaluate_on: str
+def test_the_records_have_the_mean_over_personal_models(
+    simulate: Callable[..., Any], strategy: str, evaluate_on: str
 ) -> None:
-    played = play(**RUN, strategy=strategy, evaluate_on=evaluate_on)
-    assert any("reply lost" in record["failed"].values() for record in played.rounds)
-    data, model = played.experiment.data, FlatModel(played.experiment.build_model())
-    online = np.flatnonzero(played.experiment.trace.round(5).online).tolist()
+    run = simulate(**RUN, strategy=strategy, evaluate_on=evaluate_on)
+    assert any("reply lost" in record["failed"].values() for record in run.rounds)
+    data, model = run.experiment.data, FlatModel(run.experiment.build_model())
+    online = np.flatnonzero(run.experiment.trace.round(5).online).tolist()
     scores = []
     for client in online:
         x, labels = own_test(data, client)
@@ -52,9 +52,9 @@ def test_the_mean_over_personal_models_is_reported(
             assert len(labels) == np.isin(data.test[1], held).sum()
         else:
             assert len(labels) == len(data.holdout(np.array([client]))[1])
-        model.load(personal_model(played, client).astype(np.float32))
+        model.load(personal_model(run, client).astype(np.float32))
         scores.append(evaluate(model, (x, labels)))
-    last = played.rounds[-1]
+    last = run.rounds[-1]
     assert last["client_evaluated"] == len(online)
     loss, accuracy = np.mean(scores, axis=0)
     assert last["client_loss"] == pytest.approx(loss, rel=1e-5)
@@ -63,30 +63,34 @@ def test_the_mean_over_personal_models_is_reported(
 
 
 @every_method
-def test_clients_evaluate_when_the_server_does(play: Callable[..., Any], strategy: str) -> None:
-    played = play(**{**RUN, "trace": "always"}, strategy=strategy, evaluate_every=2)
-    assert [r["round"] for r in played.records if "client_accuracy" in r] == [2, 4, 5]
-    assert [t for t, _ in played.history.losses_distributed] == [2, 4, 5]
+def test_clients_evaluate_when_the_server_does(simulate: Callable[..., Any], strategy: str) -> None:
+    run = simulate(**{**RUN, "trace": "always"}, strategy=strategy, evaluate_every=2)
+    assert [r["round"] for r in run.records if "client_accuracy" in r] == [2, 4, 5]
+    assert [t for t, _ in run.history.losses_distributed] == [2, 4, 5]
 
 
 @every_method
-def test_who_has_departed_does_not_evaluate(play: Callable[..., Any], strategy: str) -> None:
+def test_departed_clients_do_not_evaluate(simulate: Callable[..., Any], strategy: str) -> None:
     changes = {"trace": "always", "departures": "0=3", "arrivals": "5=4"}
-    played = play(**{**RUN, **changes}, strategy=strategy)
-    assert [r["client_evaluated"] for r in played.rounds] == [5, 5, 4, 5, 5]
+    run = simulate(**{**RUN, **changes}, strategy=strategy)
+    assert [r["client_evaluated"] for r in run.rounds] == [5, 5, 4, 5, 5]
 
 
 @every_method
-def test_personal_models_beat_the_global_one_on_two_classes(play: Callable[..., Any], strategy: str) -> None:
-    last = play(**{**RUN, "trace": "always", "num_rounds": 12}, strategy=strategy).rounds[-1]
+def test_personal_models_beat_the_global_model_with_two_classes_per_client(
+    simulate: Callable[..., Any], strategy: str
+) -> None:
+    last = simulate(**{**RUN, "trace": "always", "num_rounds": 12}, strategy=strategy).rounds[-1]
     assert last["client_accuracy"] > max(0.8, last["accuracy"])
 
 
 @pytest.mark.slow
 @every_method
-def test_ray_gives_what_inline_gives(play: Callable[..., Any], strategy: str, ray_cluster: None) -> None:
+def test_ray_gives_the_same_result_as_inline(
+    simulate: Callable[..., Any], strategy: str, ray_cluster: None
+) -> None:
     here, there = (
-        play(**RUN, strategy=strategy, engine=engine, num_workers=2) for engine in ("inline", "ray")
+        simulate(**RUN, strategy=strategy, engine=engine, num_workers=2) for engine in ("inline", "ray")
     )
     np.testing.assert_array_equal(there.weights, here.weights)
     kept = there.server.transport.memories  # in the object store
@@ -98,12 +102,12 @@ def test_ray_gives_what_inline_gives(play: Callable[..., Any], strategy: str, ra
         assert [r.get(key) for r in there.rounds] == [r.get(key) for r in here.rounds], key
 
 
-def test_a_gradient_elsewhere_leaves_the_model_where_it_is(play: Callable[..., Any]) -> None:
-    experiment = play(num_rounds=1).experiment
+def test_a_gradient_at_other_weights_does_not_change_the_model(simulate: Callable[..., Any]) -> None:
+    experiment = simulate(num_rounds=1).experiment
     model = FlatModel(experiment.build_model())
     x, labels = (torch.from_numpy(part) for part in experiment.data.examples(0, np.arange(5)))
     before = model.vector.clone()
-    elsewhere = before + 1
-    model.gradient(elsewhere, (x, labels))
+    other = before + 1
+    model.gradient(other, (x, labels))
     torch.testing.assert_close(model.vector, before, rtol=0, atol=0)
-    torch.testing.assert_close(elsewhere, before + 1, rtol=0, atol=0)
+    torch.testing.assert_close(other, before + 1, rtol=0, atol=0)

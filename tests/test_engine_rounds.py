@@ -1,4 +1,4 @@
-"""What a round does, and what its record says."""
+"""What a round does, and what its record contains."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,32 +12,32 @@ from clients.gradients.flat import FlatModel
 NUM_WEIGHTS = 64 * 10 + 10  # of the logistic model on digits
 
 
-def initial(played: Any) -> np.ndarray:
-    return played.experiment.initial.vector
+def initial(run: Any) -> np.ndarray:
+    return run.experiment.initial.vector
 
 
-def test_rounds_without_anybody_leave_the_weights_bit_identical(play: Callable[..., Any]) -> None:
-    played = play(trace="bernoulli:p=0")
-    np.testing.assert_array_equal(played.weights, initial(played))
-    assert [record["round"] for record in played.records] == [0, 1, 2, 3]
-    for record in played.rounds:
+def test_rounds_without_clients_leave_the_weights_bit_identical(simulate: Callable[..., Any]) -> None:
+    run = simulate(trace="bernoulli:p=0")
+    np.testing.assert_array_equal(run.weights, initial(run))
+    assert [record["round"] for record in run.records] == [0, 1, 2, 3]
+    for record in run.rounds:
         assert (record["selected"], record["active"], record["failed"]) == ([], [], {})
         assert (record["bytes_down"], record["bytes_up"]) == (0, 0)
-        assert record["loss"] == played.records[0]["loss"]
+        assert record["loss"] == run.records[0]["loss"]
 
 
-def test_the_run_goes_on_when_clients_come(play: Callable[..., Any]) -> None:
-    played = play(trace="always", arrivals="0-5=3", strategy="fedavg")
-    assert [record["active"] for record in played.rounds] == [[], [], [0, 1, 2, 3, 4, 5]]
-    losses = [record["loss"] for record in played.records]
+def test_the_run_continues_when_clients_arrive(simulate: Callable[..., Any]) -> None:
+    run = simulate(trace="always", arrivals="0-5=3", strategy="fedavg")
+    assert [record["active"] for record in run.rounds] == [[], [], [0, 1, 2, 3, 4, 5]]
+    losses = [record["loss"] for record in run.records]
     assert losses[0] == losses[1] == losses[2] != losses[3]
 
 
-def test_who_takes_part_is_as_the_trace_says(play: Callable[..., Any]) -> None:
-    played = play(trace="pools:first=8", num_clients=30, num_rounds=4, seed=2)
+def test_participation_follows_the_trace(simulate: Callable[..., Any]) -> None:
+    run = simulate(trace="pools:first=8", num_clients=30, num_rounds=4, seed=2)
     dropped = 0
-    for record in played.rounds:
-        now = played.experiment.trace.round(record["round"])
+    for record in run.rounds:
+        now = run.experiment.trace.round(record["round"])
         assert record["selected"] == np.flatnonzero(now.online).tolist()
         assert record["active"] == np.flatnonzero(now.completion > 0).tolist()
         assert list(map(int, record["failed"])) == sorted(
@@ -50,20 +50,20 @@ def test_who_takes_part_is_as_the_trace_says(play: Callable[..., Any]) -> None:
     assert dropped
 
 
-def test_clients_per_round(play: Callable[..., Any]) -> None:
-    played = play(trace="bernoulli:p=0.6", clients_per_round=2, num_clients=8, num_rounds=6)
+def test_clients_per_round(simulate: Callable[..., Any]) -> None:
+    run = simulate(trace="bernoulli:p=0.6", clients_per_round=2, num_clients=8, num_rounds=6)
     chosen = set()
-    for record in played.rounds:
-        online = set(np.flatnonzero(played.experiment.trace.round(record["round"]).online).tolist())
+    for record in run.rounds:
+        online = set(np.flatnonzero(run.experiment.trace.round(record["round"]).online).tolist())
         assert len(record["selected"]) == min(2, len(online))
         assert set(record["selected"]) <= online
         chosen |= set(record["selected"])
-    assert len(chosen) > 2  # not the same ones again and again
+    assert len(chosen) > 2  # not always the same ones
 
 
 @pytest.mark.parametrize("objective", ["include", "exclude"])
-def test_arrivals_and_departures_reach_the_strategy(play: Callable[..., Any], objective: str) -> None:
-    played = play(
+def test_arrivals_and_departures_reach_the_strategy(simulate: Callable[..., Any], objective: str) -> None:
+    run = simulate(
         trace="always",
         arrivals="5=2",
         departures="0=3",
@@ -72,28 +72,28 @@ def test_arrivals_and_departures_reach_the_strategy(play: Callable[..., Any], ob
         evaluate_on="members",
         train_loss=True,
     )
-    first, second, third = played.rounds
+    first, second, third = run.rounds
     assert (first["events"], first["selected"]) == ([], [0, 1, 2, 3, 4])
     assert second["events"] == [{"event": "arrival", "client": 5}]
     assert second["selected"] == [0, 1, 2, 3, 4, 5]
     assert third["events"] == [{"event": "departure", "client": 0, "objective": objective}]
     assert third["selected"] == [1, 2, 3, 4, 5]
-    # The objective, and with it the test data, follow the members.
+    # The objective consists of the members, and so do the test data.
     members = {1: [0, 1, 2, 3, 4], 2: [0, 1, 2, 3, 4, 5], 3: [1, 2, 3, 4, 5]}
     if objective == "include":
         members[3] = [0, *members[3]]
-    assert np.flatnonzero(played.server.strategy.roster.member).tolist() == members[3]
-    data, model = played.experiment.data, FlatModel(played.experiment.build_model())
-    model.load(played.weights)
+    assert np.flatnonzero(run.server.strategy.roster.member).tolist() == members[3]
+    data, model = run.experiment.data, FlatModel(run.experiment.build_model())
+    model.load(run.weights)
     loss, accuracy = evaluate(model, data.holdout(np.array(members[3])))
     assert (third["loss"], third["accuracy"]) == pytest.approx((loss, accuracy))
     train_loss, _ = evaluate(model, data.train_set(np.array(members[3])))
     assert third["train_loss"] == pytest.approx(train_loss)
 
 
-def test_departure_auto_records_the_decision_and_its_numbers(play: Callable[..., Any]) -> None:
-    played = play(trace="always", departures="0=3", strategy="scheme-c:departure=auto", num_rounds=8)
-    (event,) = played.rounds[2]["events"]
+def test_departure_auto_records_the_decision_with_its_numbers(simulate: Callable[..., Any]) -> None:
+    run = simulate(trace="always", departures="0=3", strategy="scheme-c:departure=auto", num_rounds=8)
+    (event,) = run.rounds[2]["events"]
     assert {"event", "client", "objective", "remaining", "gamma", "tau_0", "constant"} == set(event)
     assert (event["client"], event["remaining"], event["tau_0"]) == (0, 6, 2)
     exclude = event["remaining"] >= event["constant"] * np.sqrt(event["gamma"] * event["tau_0"])
@@ -103,41 +103,42 @@ def test_departure_auto_records_the_decision_and_its_numbers(play: Callable[...,
 @pytest.mark.parametrize(
     ("every", "evaluated"), [(1, [0, 1, 2, 3, 4, 5]), (2, [0, 2, 4, 5]), (5, [0, 5]), (9, [0, 5])]
 )
-def test_evaluate_every(play: Callable[..., Any], every: int, evaluated: list[int]) -> None:
-    played = play(trace="always", evaluate_every=every, num_rounds=5)
-    assert [record["round"] for record in played.records if "loss" in record] == evaluated
-    assert [server_round for server_round, _ in played.history.losses_centralized] == evaluated
+def test_evaluate_every(simulate: Callable[..., Any], every: int, evaluated: list[int]) -> None:
+    run = simulate(trace="always", evaluate_every=every, num_rounds=5)
+    assert [record["round"] for record in run.records if "loss" in record] == evaluated
+    assert [server_round for server_round, _ in run.history.losses_centralized] == evaluated
 
 
-def test_evaluating_less_often_changes_nothing_else(play: Callable[..., Any]) -> None:
-    often, seldom = play(), play(evaluate_every=3)
+def test_evaluating_less_often_changes_nothing_else(simulate: Callable[..., Any]) -> None:
+    often, seldom = simulate(), simulate(evaluate_every=3)
     np.testing.assert_array_equal(often.weights, seldom.weights)
 
 
-def test_bytes_up_and_down(play: Callable[..., Any]) -> None:
-    for record in play(trace="pools:first=8", num_clients=20, seed=1, num_rounds=4).rounds:
+def test_bytes_up_and_down(simulate: Callable[..., Any]) -> None:
+    for record in simulate(trace="pools:first=8", num_clients=20, seed=1, num_rounds=4).rounds:
         assert record["bytes_down"] == 4 * NUM_WEIGHTS * len(record["selected"])
         assert record["bytes_up"] == 4 * NUM_WEIGHTS * len(record["active"])
 
 
-def test_local_epochs_are_steps_by_each_clients_size(play: Callable[..., Any]) -> None:
-    played = play(trace="always", local_epochs=1, batch_size=50, sizes="normal:mean=120,sd=60")
-    sizes = played.experiment.data.sizes
+def test_local_epochs_depend_on_the_size_of_each_client(simulate: Callable[..., Any]) -> None:
+    run = simulate(trace="always", local_epochs=1, batch_size=50, sizes="normal:mean=120,sd=60")
+    sizes = run.experiment.data.sizes
     assert len(set(sizes.tolist())) > 1
-    assert played.rounds[0]["steps"] == (-(-sizes // 50)).tolist()
+    assert run.rounds[0]["steps"] == (-(-sizes // 50)).tolist()
 
 
 @pytest.mark.parametrize("method", ["mimic", "fedlaavg"])
-def test_memory_at_the_clients_gives_what_memory_at_the_server_gives(
-    play: Callable[..., Any], method: str
+def test_memory_at_the_clients_gives_the_same_result_as_at_the_server(
+    simulate: Callable[..., Any], method: str
 ) -> None:
-    """Through the real transport and the real clients: with lost replies, arrivals and departures."""
+    """Over the real transport and clients, with lost replies, arrivals and departures."""
     trace = {"trace": "bernoulli:p=0.7+lost:p=0.2", "departures": "1=5", "arrivals": "5=3"}
     server, client = (
-        play(**trace, num_rounds=8, strategy=f"{method}:memory={memory}") for memory in ("server", "client")
+        simulate(**trace, num_rounds=8, strategy=f"{method}:memory={memory}")
+        for memory in ("server", "client")
     )
     np.testing.assert_allclose(client.weights, server.weights, rtol=1e-5, atol=1e-6)
-    told = [event for record in client.rounds for event in record["events"] if event["event"] == "farewell"]
-    assert told
-    assert all(event["received"] for event in told)
+    farewells = [e for record in client.rounds for e in record["events"] if e["event"] == "farewell"]
+    assert farewells
+    assert all(event["received"] for event in farewells)
     assert [r["active"] for r in client.rounds] == [r["active"] for r in server.rounds]

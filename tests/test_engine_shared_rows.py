@@ -1,4 +1,4 @@
-"""Memory that is shared with workers: nobody's rows change under their feet, and no file is left behind."""
+"""Memory shared with workers: rows in use are not overwritten, and no file is left behind."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def shared() -> SharedRows:
     made.close()
 
 
-def test_what_a_worker_writes_the_driver_reads(shared: SharedRows) -> None:
+def test_the_driver_reads_what_a_worker_writes(shared: SharedRows) -> None:
     lease, rows = shared.lend(6, 5, FLOAT)
     rows[:] = 0
     worker = AttachedRows()
@@ -31,10 +31,10 @@ def test_what_a_worker_writes_the_driver_reads(shared: SharedRows) -> None:
     np.testing.assert_array_equal(rows[:, 0], [0, 0, 1, 2, 0, 0])
 
 
-def test_memory_is_used_again_once_nobody_holds_it(shared: SharedRows) -> None:
+def test_memory_is_lent_again_once_all_views_are_deleted(shared: SharedRows) -> None:
     lease, rows = shared.lend(4, 3, FLOAT)
     rows[:] = 1
-    kept = rows[2]  # as a strategy might keep a reply
+    kept = rows[2]  # as a strategy may keep a reply
     del rows
     other, more = shared.lend(4, 3, FLOAT)
     assert other.path != lease.path
@@ -45,10 +45,10 @@ def test_memory_is_used_again_once_nobody_holds_it(shared: SharedRows) -> None:
     del more
     larger, _ = shared.lend(400, 300, FLOAT)
     assert larger.path not in (lease.path, other.path)
-    assert not os.path.exists(lease.path)  # too small to be of use
+    assert not os.path.exists(lease.path)  # too small for the new loan
 
 
-def test_a_worker_follows_to_other_memory(shared: SharedRows) -> None:
+def test_a_worker_switches_to_new_memory(shared: SharedRows) -> None:
     worker = AttachedRows()
     for size in (3, 3000, 300_000):
         lease, rows = shared.lend(2, size, FLOAT)
@@ -83,7 +83,7 @@ sys.stdin.read()
         old = time.time() - 3600
         os.utime(path, (old, old))
         SharedRows().close()
-        assert os.path.exists(path)  # its process lives
+        assert os.path.exists(path)  # its process is running
         process.kill()
         process.wait()
     assert Path(path).name.startswith(PREFIX)
@@ -91,7 +91,7 @@ sys.stdin.read()
     assert not os.path.exists(path)
 
 
-def test_without_room_in_shared_memory_the_rows_lie_in_a_temporary_file(
+def test_if_shared_memory_is_full_a_temporary_file_is_used(
     shared: SharedRows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     reserve = os.posix_fallocate

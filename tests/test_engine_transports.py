@@ -1,4 +1,4 @@
-"""The same run inline and on Ray, whatever the number of actors."""
+"""The same run inline and on Ray with any number of actors."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ RUN: dict[str, Any] = {
     "trace": "pools:first=8",
     "num_clients": 12,
     "clients_per_round": 9,
-    "seed": 13,  # in which selected clients drop in mid-round
+    "seed": 13,  # with it, selected clients drop in mid-round
     "evaluate_on": "members",
     "arrivals": "11=2",
     "departures": "0=3",
@@ -36,17 +36,17 @@ def without_times(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def inline(play: Callable[..., Any]) -> Any:
-    return play(**RUN)
+def inline(simulate: Callable[..., Any]) -> Any:
+    return simulate(**RUN)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_ray_gives_what_inline_gives(
-    workers: int, play: Callable[..., Any], inline: Any, ray_cluster: None
+def test_ray_gives_the_same_result_as_inline(
+    workers: int, simulate: Callable[..., Any], inline: Any, ray_cluster: None
 ) -> None:
-    there = play(**RUN, engine="ray", num_workers=workers)
-    np.testing.assert_array_equal(there.weights, inline.weights)  # rtol 1e-6 is asked for
+    there = simulate(**RUN, engine="ray", num_workers=workers)
+    np.testing.assert_array_equal(there.weights, inline.weights)  # not only close
     assert without_times(there.records) == without_times(inline.records)
 
 
@@ -56,46 +56,48 @@ def test_the_compared_run_has_all_kinds_of_clients(inline: Any) -> None:
     assert [e["event"] for record in inline.rounds for e in record["events"]] == ["arrival", "departure"]
 
 
-def test_the_same_seed_gives_the_same_run(play: Callable[..., Any], inline: Any) -> None:
-    again = play(**RUN)
+def test_the_same_seed_gives_the_same_run(simulate: Callable[..., Any], inline: Any) -> None:
+    again = simulate(**RUN)
     np.testing.assert_array_equal(again.weights, inline.weights)
     assert without_times(again.records) == without_times(inline.records)
-    assert not np.array_equal(play(**{**RUN, "seed": 0}).weights, inline.weights)
+    assert not np.array_equal(simulate(**{**RUN, "seed": 0}).weights, inline.weights)
 
 
 WORK = st.lists(st.floats(0, 1000, allow_nan=False), max_size=40)
 
 
 @given(WORK, st.integers(1, 9))
-def test_every_job_is_dealt_once(work: list[float], num_workers: int) -> None:
-    hands = assign(work, num_workers)
-    assert len(hands) == num_workers
-    assert sorted(position for hand in hands for position in hand) == list(range(len(work)))
+def test_every_job_is_assigned_once(work: list[float], num_workers: int) -> None:
+    assigned = assign(work, num_workers)
+    assert len(assigned) == num_workers
+    assert sorted(position for positions in assigned for position in positions) == list(range(len(work)))
 
 
 @given(WORK, st.integers(1, 9))
-def test_no_worker_gets_much_more_than_it_must(work: list[float], num_workers: int) -> None:
-    loads = [sum(work[position] for position in hand) for hand in assign(work, num_workers)]
-    # Longest first: at most 4/3 - 1/(3m) of the optimum (Graham 1969), here against lower bounds of it.
+def test_the_longest_load_is_close_to_the_optimum(work: list[float], num_workers: int) -> None:
+    loads = [sum(work[position] for position in positions) for positions in assign(work, num_workers)]
+    # Longest first: at most 4/3 - 1/(3m) times the optimum (Graham 1969), here against lower bounds of it.
     at_least = max([sum(work) / num_workers, *work[:1], *sorted(work)[-1:]])
     longest = sorted(work, reverse=True)
     if len(longest) > num_workers:
         at_least = max(at_least, longest[num_workers - 1] + longest[num_workers])
     assert max(loads) <= at_least * 4 / 3 + 1e-9 or max(loads) <= sum(work) / num_workers + max(work)
-    for hand, load in zip(assign(work, num_workers), loads, strict=True):
-        if hand:  # its last job went to the worker that had the least then
-            assert load - work[hand[-1]] <= min(loads) + 1e-9
+    for positions, load in zip(assign(work, num_workers), loads, strict=True):
+        if positions:  # its last job went to the worker with the least load at that time
+            assert load - work[positions[-1]] <= min(loads) + 1e-9
 
 
 @given(st.lists(st.integers(0, 5).map(float), max_size=30), st.integers(1, 5))
-def test_dealing_follows_from_the_work_alone(work: list[float], num_workers: int) -> None:
-    hands = assign(work, num_workers)
-    assert hands == assign(list(work), num_workers)
-    for hand in hands:
-        assert [work[position] for position in hand] == sorted((work[p] for p in hand), reverse=True)
+def test_the_assignment_depends_only_on_the_work(work: list[float], num_workers: int) -> None:
+    assigned = assign(work, num_workers)
+    assert assigned == assign(list(work), num_workers)
+    for positions in assigned:
+        assert [work[position] for position in positions] == sorted(
+            (work[p] for p in positions), reverse=True
+        )
 
 
-METHODS = sorted(set(strategies.STRATEGIES) - {"sequential-sgd"})  # its training is not done by clients
+METHODS = sorted(set(strategies.STRATEGIES) - {"sequential-sgd"})  # it trains at the server
 MIXED: dict[str, Any] = {
     "trace": "pools:first=8+lost:p=0.1",
     "num_clients": 12,
@@ -110,10 +112,10 @@ MIXED: dict[str, Any] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_every_method_gives_on_ray_what_it_gives_inline(
-    workers: int, play: Callable[..., Any], ray_cluster: None
+def test_every_method_gives_the_same_result_on_ray_as_inline(
+    workers: int, simulate: Callable[..., Any], ray_cluster: None
 ) -> None:
-    """One transport for all methods: starting its actors takes longer than all the rounds."""
+    """With one transport for all methods, as starting its actors takes longer than all rounds."""
     settings = Settings(**{**SMALL, **MIXED, "engine": "ray", "num_workers": workers})
     transport = virtual_transport(prepare(settings), remember(make_trace(settings)))
     try:
@@ -125,7 +127,7 @@ def test_every_method_gives_on_ray_what_it_gives_inline(
             server = RoundServer(experiment.strategy, manager, transport, 1, [records.append])
             server.fit(settings.num_rounds)
             weights = np.concatenate([a.ravel() for a in parameters_to_ndarrays(server.parameters)])
-            here = play(**MIXED, strategy=method)
+            here = simulate(**MIXED, strategy=method)
             np.testing.assert_array_equal(weights, here.weights, err_msg=method)
             assert without_times(records) == without_times(here.records), method
             assert any(record["active"] for record in here.rounds)
@@ -133,7 +135,7 @@ def test_every_method_gives_on_ray_what_it_gives_inline(
         transport.close()
 
 
-def test_where_the_time_of_a_round_goes(inline: Any) -> None:
+def test_the_records_have_the_seconds_of_each_phase(inline: Any) -> None:
     phases = ["select", "train", "broadcast", "collect", "aggregate", "evaluate", "write"]
     for record in inline.rounds:
         assert sorted(record["seconds"]) == sorted(phases)

@@ -1,4 +1,4 @@
-"""The same run under Flower's own engines: its Simulation Runtime, and real SuperNodes on this machine."""
+"""The same run under Flower's own engines: its Simulation Runtime, and SuperNodes on this machine."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 
-def test_flwr_run_gives_what_sim_gives(flower: dict[str, str], tmp_path: Path) -> None:
+def test_flwr_run_gives_the_same_result_as_sim(flower: dict[str, str], tmp_path: Path) -> None:
     settings = {
         "strategy": "scheme-c",
         "model": "logistic",
@@ -39,15 +39,15 @@ def test_flwr_run_gives_what_sim_gives(flower: dict[str, str], tmp_path: Path) -
         "clients-per-round": 4,
         "num-rounds": 4,
         "local-steps": 6,
-        "seed": 96,  # in which a selected client drops in mid-round
+        "seed": 96,  # with it, a selected client drops in mid-round
     }
-    # Fewer nodes than clients are no reason to wait for ever.
+    # With fewer nodes than clients it does not wait for ever.
     few = {"run-dir": str(tmp_path / "few"), "connect-timeout": 2.0, "supernodes": 2}
-    all_there = {**settings, "run-dir": str(tmp_path / "flwr")}
-    output, refused = flwr_runs(flower, 6, [all_there, {**settings, **few}])
+    complete = {**settings, "run-dir": str(tmp_path / "flwr")}
+    output, refused = flwr_runs(flower, 6, [complete, {**settings, **few}])
     sim({**settings, "run-dir": tmp_path / "inline"})
     records = assert_same_run(tmp_path / "flwr", tmp_path / "inline", output)
-    # The run had all that it should have had.
+    # The run had failures, incomplete work, an arrival and a departure.
     assert any(r["failed"] for r in records)
     assert any(step < 6 for r in records for step in r["steps"])
     assert [e["event"] for r in records for e in r["events"]] == ["arrival", "departure"]
@@ -58,8 +58,8 @@ def test_flwr_run_gives_what_sim_gives(flower: dict[str, str], tmp_path: Path) -
     assert not (tmp_path / "few").exists()
 
 
-def test_flwr_run_keeps_what_clients_remember(flower: dict[str, str], tmp_path: Path) -> None:
-    """In Flower's Context, over lost replies, for training and for the test of personal models."""
+def test_flwr_run_keeps_the_clients_memory(flower: dict[str, str], tmp_path: Path) -> None:
+    """In Flower's Context, despite lost replies, for training and for evaluating personal models."""
     settings = {
         "strategy": "apfl:alpha-mode=step",
         "model": "logistic",
@@ -68,7 +68,7 @@ def test_flwr_run_keeps_what_clients_remember(flower: dict[str, str], tmp_path: 
         "num-clients": 3,
         "num-rounds": 3,
         "local-steps": 4,
-        "seed": 5,  # in which clients lose a reply, one of them before it takes part again
+        "seed": 5,  # with it, replies are lost, one of them of a client that participates again
     }
     (output,) = flwr_runs(flower, 3, [{**settings, "run-dir": str(tmp_path / "flwr")}])
     sim({**settings, "run-dir": tmp_path / "inline"})
@@ -81,7 +81,7 @@ def test_flwr_run_keeps_what_clients_remember(flower: dict[str, str], tmp_path: 
 
 
 def trace_files(folder: Path) -> dict[str, Path]:
-    """Write small files of the formats that traces read, in which clients come and go."""
+    """Write small files in the formats that traces read, in which clients come and go."""
     sessions = [(0, 0, 900), (1, 0, 250), (1, 290, 900), (2, 0, 900), (3, 100, 900), (4, 0, 420)]
     log = "".join(f"{k},{a},{b},{0.02 + 0.01 * k:g}\n" for k, a, b in sessions)
     (folder / "log.csv").write_text("client,start,end,steps_per_second\n" + log)
@@ -97,7 +97,7 @@ def trace_files(folder: Path) -> dict[str, Path]:
     return {"recorded": folder / "log.csv", "table": folder / "rounds.csv", "flash": folder / "flash.json"}
 
 
-# All kinds of traces, those that hold together by a seed with which somebody replies in each round.
+# Every kind of trace; traces are combined by a seed with which some clients reply in each round.
 COMPOSED = {
     6644: [
         "always",
@@ -121,13 +121,15 @@ COMPOSED = {
 }
 
 
-def test_flwr_run_meets_the_same_clients_in_every_trace(flower: dict[str, str], tmp_path: Path) -> None:
+def test_flwr_run_has_the_same_participation_under_every_trace(
+    flower: dict[str, str], tmp_path: Path
+) -> None:
     from clients.environment import make_trace
     from flexfl.config import Settings
     from traces import TRACES
 
     files = trace_files(tmp_path)
-    met, runs = set(), []
+    tried, runs = set(), []
     for seed, traces in COMPOSED.items():
         parts = [part.format(**files) for part in traces]
         settings = {
@@ -139,12 +141,12 @@ def test_flwr_run_meets_the_same_clients_in_every_trace(flower: dict[str, str], 
             "local-steps": 5,
             "seed": seed,
         }
-        for part in parts:  # each of them takes something from somebody
+        for part in parts:  # each of them limits the participation of some client
             alone = make_trace(Settings(trace=part, num_clients=5, local_steps=5, seed=seed))
             rounds = [(alone.round(t), alone.lost(t)) for t in (1, 2, 3)]
             name = part.partition(":")[0]
             assert name == "always" or any((r.completion < 1).any() or lost.any() for r, lost in rounds), part
-            met.add(name)
+            tried.add(name)
         runs.append(settings)
     outputs = flwr_runs(flower, 5, [{**s, "run-dir": str(tmp_path / f"flwr-{s['seed']}")} for s in runs])
     for settings, output in zip(runs, outputs, strict=True):
@@ -155,10 +157,10 @@ def test_flwr_run_meets_the_same_clients_in_every_trace(flower: dict[str, str], 
         assert [r.get("virtual_seconds") for r in records] == [
             r.get("virtual_seconds") for r in outcome(there)[0]
         ]
-    assert met == set(TRACES)
+    assert tried == set(TRACES)
 
 
-def test_supernodes_on_this_machine_give_what_sim_gives(
+def test_supernodes_give_the_same_result_as_sim(
     flower: dict[str, str], tmp_path: Path, free_ports: Any
 ) -> None:
     settings = {
@@ -188,7 +190,7 @@ def test_supernodes_on_this_machine_give_what_sim_gives(
     output = flwr_run(flower, {**settings, "run-dir": str(tmp_path / "flwr")}, "lab")
     sim({**settings, "run-dir": tmp_path / "inline"})
     assert_same_run(tmp_path / "flwr", tmp_path / "inline", output + log.read_text())
-    # What they wrote down of their work is a trace.
+    # The log of their work is a trace.
     for client in range(3):
         lines = (tmp_path / f"client-{client}.csv").read_text().splitlines()
         assert [line.split(" in ")[0] for line in lines if line[0] == "#"] == [
@@ -200,8 +202,8 @@ def test_supernodes_on_this_machine_give_what_sim_gives(
     assert time.time() - 600 < log.start.min() < log.end.max() < time.time()
 
 
-def test_a_numpy_client_takes_part_in_our_methods(flower: dict[str, str], tmp_path: Path) -> None:
-    """clients/numpy_client.py in place of our client: the one line of pyproject.toml that names it."""
+def test_a_numpy_client_works_with_our_methods(flower: dict[str, str], tmp_path: Path) -> None:
+    """clients/numpy_client.py replaces our client by one line in pyproject.toml."""
     app = tmp_path / "app"
     app.mkdir()
     for part in ("strategies", "clients", "traces", "flexfl"):

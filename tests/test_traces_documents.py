@@ -11,19 +11,6 @@ from hypothesis import strategies as st
 
 from traces.files.documents import plain_pickle, read_document
 
-
-@pytest.fixture
-def write(tmp_path):
-    """Return a function that writes a file and returns its path."""
-
-    def make(content: str | bytes, name: str = "data") -> str:
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return str(path)
-
-    return make
-
-
 plain = st.recursive(
     st.none()
     | st.booleans()

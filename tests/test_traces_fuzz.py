@@ -24,18 +24,6 @@ fuzzed = settings(
 )
 
 
-@pytest.fixture
-def write(tmp_path):
-    """Return a function that writes a file and returns its path."""
-
-    def make(content: str | bytes, name: str = "data") -> str:
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return str(path)
-
-    return make
-
-
 def phone(active, inactive, **changes):
     return {"active": active, "inactive": inactive, "finish_time": 1000, **changes}
 

@@ -10,19 +10,6 @@ from traces import TRACES
 from traces.recorded.fedscale import Phones, read_fedscale, shipped_phones
 from traces.recorded.flash import Flash, read_flash
 
-
-@pytest.fixture
-def write(tmp_path):
-    """Return a function that writes a file and returns its path."""
-
-    def make(content: str | bytes, name: str = "data") -> str:
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return str(path)
-
-    return make
-
-
 # FedScale
 
 

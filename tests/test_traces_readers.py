@@ -15,18 +15,6 @@ fuzzed = settings(
 )
 
 
-@pytest.fixture
-def write(tmp_path):
-    """Return a function that writes a file and returns its path."""
-
-    def make(content: str | bytes, name: str = "data") -> str:
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return str(path)
-
-    return make
-
-
 def lines(path, required=("a", "b"), optional=("c",)):
     return [tuple(line) for line in read_lines("test", path, required, optional)]
 

@@ -1,4 +1,4 @@
-"""What a run is told: the settings, and the little language in which methods, tasks and traces are named."""
+"""The settings of a run, and the specs that name methods, tasks and traces."""
 
 from flexfl.config.settings import Settings
 from flexfl.config.specs import Spec, bind, build, options_of, parse, parse_options

@@ -1,7 +1,7 @@
-"""Specs: `name:key=value,key=value`, how a user names a strategy, a task, a partition or a trace.
+"""Specs: `name:key=value,key=value` names a strategy, a task, a partition or a trace, and sets its options.
 
-What a name stands for is found in a registry, a dictionary of factories. The keyword-only parameters of a
-factory are its options; their annotations (int, float, str or bool) say how a value is read.
+Names are looked up in a registry, a dictionary of factories. The options of a factory are its keyword-only
+parameters; their annotations (int, float, str or bool) determine how values are parsed.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _KINDS: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, boo
 
 @dataclass(frozen=True)
 class Spec:
-    """A parsed spec: the name, and the options as they were written."""
+    """A parsed spec: the name, and the options as text."""
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse(kind: str, text: str) -> Spec:
-    """Take a spec apart.
+    """Parse a spec.
 
     Parameters
     ----------
     kind
-        What is being named, for messages ("trace").
+        What the spec names, for messages ("trace").
     text
         For example `dirichlet:alpha=0.5`.
 
     Raises
     ------
     ValueError
-        The text is no spec; the message says at which character.
+        The text is not a spec; the message gives the position of the error.
     """
     name, colon, options = text.partition(":")
     if not name.strip():
@@ -58,7 +58,22 @@ def parse(kind: str, text: str) -> Spec:
 
 
 def parse_options(where: str, text: str, offset: int = 0) -> dict[str, str]:
-    """Take `key=value,key=value` apart; `offset` is where `text` begins in what the user wrote."""
+    """Parse `key=value,key=value`.
+
+    Parameters
+    ----------
+    where
+        Where the options were given, for messages.
+    text
+        The options.
+    offset
+        Number of characters before `text` in what the user wrote.
+
+    Raises
+    ------
+    ValueError
+        A part is not `key=value`, or a key is repeated; the message gives the position.
+    """
     options: dict[str, str] = {}
     position = offset + 1
     for part in text.split(",") if text.strip() else []:
@@ -82,9 +97,9 @@ class Option:
 
 
 def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
-    """Return the options of a factory, under the names that users write.
+    """Return the options of a factory, by the names that users write.
 
-    They are its keyword-only parameters of a type that can be written; others are for code only.
+    These are its keyword-only parameters of type int, float, str or bool; others can be set in code only.
     """
     options = {}
     for p in inspect.signature(factory).parameters.values():
@@ -95,42 +110,42 @@ def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
 
 
 def find(kind: str, registry: Mapping[str, Any], name: str) -> Any:
-    """Look a name up; an unknown one is refused with the known ones."""
+    """Look up a name; the error for an unknown one lists the known ones."""
     if name not in registry:
         raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(registry)}")
     return registry[name]
 
 
 def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str]) -> dict[str, Any]:
-    """Read written options as their types say; returns them by parameter name."""
+    """Convert options from text to their types; return them by parameter name."""
     values = {}
     for key, text in options.items():
         if key not in known:
             listed = f"known: {', '.join(known)}" if known else "it has none"
             raise ValueError(f"{owner} has no option {key!r}; {listed}")
-        values[known[key].parameter] = _read(f"{owner}: {key}", known[key].kind, text)
+        values[known[key].parameter] = _convert(f"{owner}: {key}", known[key].kind, text)
     return values
 
 
 def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> tuple[Any, dict[str, Any]]:
-    """Return the factory that a spec names, and its options by parameter name."""
+    """Return the factory that a spec names, and the options that it sets, by parameter name."""
     spec = parse(kind, text)
     factory = find(kind, registry, spec.name)
     return factory, convert(f"{kind} {spec.name}", options_of(factory), spec.options)
 
 
 def build(kind: str, registry: Mapping[str, Callable[..., Any]], text: str, *context: Any) -> Any:
-    """Make what a spec names; `context` are the positional arguments of its factory."""
+    """Call the factory that a spec names, with its options; `context` are the positional arguments."""
     factory, options = bind(kind, registry, text)
     return factory(*context, **options)
 
 
-def _read(where: str, kind: type, text: str) -> Any:
+def _convert(where: str, kind: type, text: str) -> Any:
     try:
         value = _TRUTH[text.lower()] if kind is bool else kind(text)
     except (KeyError, ValueError):
-        wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
-        raise ValueError(f"{where}={text} is not {wanted}") from None
+        expected = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+        raise ValueError(f"{where}={text} is not {expected}") from None
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{where}={text} is not a finite number")
     return value

@@ -1,1 +1,1 @@
-"""The round loop, over virtual clients in this process, in Ray actors, or behind Flower's Grid."""
+"""The round loop, with virtual clients in this process or in Ray actors, or over Flower's Grid."""

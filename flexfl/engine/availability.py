@@ -1,4 +1,4 @@
-"""A client manager that replays a trace: a client that is offline in a round is not there."""
+"""A client manager that replays a trace: only clients that are online in a round are available."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from traces import RoundAvailability, Trace
 
 
 def remember(trace: Trace) -> Callable[[int], RoundAvailability]:
-    """`trace.round`, with the last rounds kept: several parts of the engine ask for the same one."""
+    """Return `trace.round` with a cache of two rounds, as several parts of the engine need the same one."""
     return lru_cache(maxsize=2)(trace.round)
 
 
 class TraceClientManager(ClientManager):
-    """Answers who is visible in a round; proxies are made for those who are selected only.
+    """Reports which clients are available in each round; makes proxies only for those selected.
 
     Parameters
     ----------
     availability
-        The trace, see `remember`.
+        The trace, by round; see `remember`.
     transport
-        Makes the proxies, and knows which clients are connected.
+        Makes the proxies, and reports which clients are connected.
     seed
-        Of the samples that Flower's own strategies draw.
+        Seed of the samples that Flower's own strategies draw.
     """
 
     def __init__(
@@ -40,22 +40,22 @@ class TraceClientManager(ClientManager):
         self.begin(1)
 
     def begin(self, server_round: int) -> None:
-        """Let a round begin; the methods without a round argument answer for it."""
+        """Begin a round; methods without a round argument refer to it."""
         self.round = server_round
-        self._visible: NDArray[np.intp] | None = None
+        self._available: NDArray[np.intp] | None = None
 
     def available(self, server_round: int) -> NDArray[np.intp]:
-        """Clients that are members, online and reachable, in ascending order."""
+        """Return the clients that are members, online and reachable, in ascending order."""
         if server_round != self.round:
             self.begin(server_round)
-        if self._visible is None:
+        if self._available is None:
             now = self.availability(server_round)
             online, reachable = np.flatnonzero(now.member & now.online), self.transport.reachable()
-            self._visible = online if reachable is None else np.intersect1d(online, reachable)
-        return self._visible
+            self._available = online if reachable is None else np.intersect1d(online, reachable)
+        return self._available
 
     def membership_changes(self, server_round: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Clients that arrived and that departed since the previous round; nobody does before the first."""
+        """Return who arrived and who departed since the previous round; nobody in round 1."""
         if server_round == 1:
             nobody = np.empty(0, np.intp)
             return nobody, nobody
@@ -63,30 +63,30 @@ class TraceClientManager(ClientManager):
         return np.flatnonzero(now & ~before), np.flatnonzero(before & ~now)
 
     def num_offline(self) -> int:
-        """Count the members that are not visible in the present round."""
+        """Count the members that are not available in the current round."""
         return int(self.availability(self.round).member.sum()) - self.num_available()
 
     def proxy(self, client: int) -> ClientProxy:
-        """The proxy of one client."""
+        """Return the proxy of one client."""
         return self.transport.proxy(client)
 
-    # What Flower's own strategies ask for
+    # Flower's interface, for its own strategies
 
     def num_available(self) -> int:
-        """Count the clients that are visible in the present round."""
+        """Count the clients that are available in the current round."""
         return len(self.available(self.round))
 
     def all(self) -> dict[str, ClientProxy]:
-        """Proxies of all visible clients by name."""
+        """Return the proxies of all available clients, by name."""
         return {str(client): self.proxy(client) for client in self.available(self.round).tolist()}
 
     def sample(
         self, num_clients: int, min_num_clients: int | None = None, criterion: Criterion | None = None
     ) -> list[ClientProxy]:
-        """Draw visible clients uniformly, by the seed; all of them where there are fewer.
+        """Sample available clients uniformly without replacement; return all of them if there are fewer.
 
-        Waiting for `min_num_clients` would not help, as the trace stands still within a round: with fewer
-        visible clients the sample is empty.
+        With fewer than `min_num_clients` available the sample is empty: availability does not change within
+        a round, so waiting would not help.
         """
         available = self.available(self.round)
         if criterion is not None:
@@ -100,12 +100,12 @@ class TraceClientManager(ClientManager):
         return [self.proxy(client) for client in drawn.tolist()]
 
     def wait_for(self, num_clients: int, timeout: int = 86400) -> bool:
-        """Whether this many clients are visible; the trace stands still, so there is nothing to wait for."""
+        """Return at once whether this many clients are available: that does not change within a round."""
         return self.num_available() >= num_clients
 
     def register(self, client: ClientProxy) -> bool:
-        """Accept, as Flower expects: who takes part is decided by the trace."""
+        """Accept the client, as Flower expects; the trace decides which clients are available."""
         return True
 
     def unregister(self, client: ClientProxy) -> None:
-        """Accept, see `register`."""
+        """Do nothing, see `register`."""

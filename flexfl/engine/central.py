@@ -1,4 +1,4 @@
-"""Training in one place, on the data of all members: the ideal that federated methods are compared with."""
+"""Centralised training on the data of all members: the ideal that federated methods are compared with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strategies.core.parameters import FloatVector
 
 
 class CentralTrainer:
-    """Plain SGD on the union of some clients' data.
+    """Plain SGD on the union of the members' data.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class CentralTrainer:
     build
         Makes the model.
     seed
-        With the round it determines the batches.
+        Together with the round, it determines the batches.
     """
 
     def __init__(self, data: FederatedData, build: Callable[[], nn.Module], seed: int) -> None:
@@ -43,7 +43,7 @@ class CentralTrainer:
         learning_rate: float,
         batch_size: int,
     ) -> FloatVector:
-        """See `strategies.core.interfaces.Trainer`; the batches are reshuffled passes over the union."""
+        """Train, see `strategies.core.interfaces.Trainer`; each pass over the union is shuffled anew."""
         x, labels = self._examples(members)
         rng = np.random.default_rng([self.seed, *b"central", server_round])
         self.model.load(weights)
@@ -57,11 +57,11 @@ class CentralTrainer:
 
     @cached_property
     def model(self) -> FlatModel:
-        """The model; only a strategy that trains in one place needs it."""
+        """The model; only a centralised strategy needs it."""
         return FlatModel(self._build())
 
     def _examples(self, members: NDArray[np.intp]) -> Examples:
-        """Return the union, which stays the same until somebody arrives or departs."""
+        """Return the union, which changes only when a client arrives or departs."""
         if self._union is None or self._union[0] != members.tobytes():
             self._union = members.tobytes(), self.data.train_set(members)
         return self._union[1]

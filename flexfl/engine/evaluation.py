@@ -17,7 +17,7 @@ from clients.gradients.flat import FlatModel
 from flexfl.tasks import Examples, FederatedData
 from strategies import Roster
 
-LIMIT = 1_000_000  # examples of the training loss
+LIMIT = 1_000_000  # examples that the training loss is computed on
 
 
 class GlobalEvaluator:
@@ -30,12 +30,12 @@ class GlobalEvaluator:
     build
         Makes the model.
     roster
-        Says who belongs to the objective.
+        Records which clients belong to the objective.
     on
-        `test`: the data set's test split; `members`: the hold-outs of those who belong to the objective, so
-        that the test data change with every arrival and exclusion (Ruan et al., Figure 4).
+        `test`: the data set's test split; `members`: the held-out examples of the clients in the objective,
+        so that the test data change with every arrival and exclusion (Ruan et al., Figure 4).
     train_loss
-        Whether each evaluation gives the training loss, too.
+        Whether each evaluation also computes the training loss.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class GlobalEvaluator:
     def __call__(
         self, server_round: int, arrays: list[NDArray[Any]], config: dict[str, Scalar]
     ) -> tuple[float, dict[str, Scalar]]:
-        """Evaluate weights, given as one array a tensor."""
+        """Evaluate weights, given as one array per tensor."""
         self._load(arrays)
         loss, accuracy = self._score(self._test_examples())
         metrics: dict[str, Scalar] = {"accuracy": accuracy}
@@ -65,7 +65,7 @@ class GlobalEvaluator:
     def train_loss(self, arrays: list[NDArray[Any]]) -> float:
         """F(w) = sum_k p_k F_k(w): the mean loss over the training data of all members.
 
-        Where these are more than `LIMIT` examples, it is that of a sample of members, always the same.
+        With more than `LIMIT` examples, it is computed on a sample of the members, always the same.
         """
         self._load(arrays)
         members = np.flatnonzero(self.roster.member)
@@ -73,7 +73,7 @@ class GlobalEvaluator:
             members = np.random.default_rng([*b"train-loss"]).permutation(members)
             members = np.sort(members[np.cumsum(self.data.sizes[members]) <= LIMIT])
         total, count = 0.0, 0
-        for start in range(0, len(members), 1000):  # the examples of all would be there twice
+        for start in range(0, len(members), 1000):  # all at once would double the memory
             examples = self.data.train_set(members[start : start + 1000])
             if n := len(examples[1]):
                 total, count = total + n * self._score(examples)[0], count + n
@@ -83,7 +83,7 @@ class GlobalEvaluator:
         self.model.load(np.concatenate([np.ravel(a) for a in arrays]))
 
     def _score(self, examples: Examples) -> tuple[float, float]:
-        """Loss and accuracy, NaN while the federation has no members and so nothing to evaluate on."""
+        """Loss and accuracy; NaN without examples, when the federation has no members."""
         return evaluate(self.model, examples) if len(examples[1]) else (math.nan, math.nan)
 
     def _test_examples(self) -> Examples:

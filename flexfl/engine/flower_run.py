@@ -1,4 +1,4 @@
-"""A run under `flwr run`: the same rounds, with the clients behind Flower's Grid."""
+"""A run under `flwr run`: the same rounds, with clients that are reached through Flower's Grid."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from flexfl.engine.transports.grid import GridTransport
 
 
 def run_on_grid(grid: Grid, settings: Settings) -> None:
-    """Run the settings' experiment on the clients of a Grid.
+    """Run an experiment on the clients of a Grid.
 
     Raises
     ------
     ValueError
-        The settings cannot be met, or fewer than `num-clients` clients connect.
+        The settings are invalid, or some members do not connect in time.
     """
-    # Flower starts this process in a folder of its choice: say where the results lie.
+    # Flower chooses this process's working directory: the full path tells users where the results are.
     settings = replace(settings, run_dir=str(Path(settings.run_dir).resolve()))
     experiment = prepare(settings, tune=False)
     transport = GridTransport(grid, settings.num_clients)

@@ -1,4 +1,4 @@
-"""Ctrl-C: a run ends with what there is."""
+"""Ctrl-C: the run ends early, with the results so far."""
 
 from __future__ import annotations
 
@@ -13,28 +13,34 @@ from flexfl.engine.server import RoundServer
 
 
 @contextmanager
-def putting_interrupt_off() -> Iterator[list[int]]:
-    """Only note a Ctrl-C: if interrupted as it starts, Ray loses it or leaves processes behind."""
-    noted: list[int] = []
+def deferring_interrupts() -> Iterator[list[int]]:
+    """Only record a Ctrl-C: while Ray starts, it would lose the signal or leave processes behind.
+
+    Yields
+    ------
+    list
+        The interrupts so far.
+    """
+    interrupts: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield noted
+        yield interrupts
         return
-    before = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    before = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     try:
-        yield noted
+        yield interrupts
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
 def stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[None]:
-    """Let the first Ctrl-C end the training after the running round; the second one interrupts at once."""
+    """End the training after the current round at the first Ctrl-C, and at once at the second."""
 
     def stop(signum: int, frame: object) -> None:
         if server.stopping:
             raise KeyboardInterrupt
         server.stopping = True
-        console.print("stopping after this round (Ctrl-C again: at once)")
+        console.print("stopping after this round; press Ctrl-C again to stop at once")
 
     if threading.current_thread() is not threading.main_thread():  # under `flwr run`, which handles signals
         yield

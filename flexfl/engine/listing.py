@@ -1,12 +1,11 @@
-"""What `--list` shows: every name that a setting knows, with its options and their defaults."""
+"""The output of `--list`: every name that a setting accepts, with its options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from textwrap import wrap
 from typing import Any
-
-from rich.console import Console
 
 from clients.tuning import COHORTS
 from flexfl.config import Settings, options_of
@@ -14,6 +13,7 @@ from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES, Options
 from traces import TRACES
 
+WIDTH = 80
 # A strategy's options that have a flag of their own are not listed.
 FLAGS = {field.name.replace("_", "-") for field in fields(Settings)}
 
@@ -28,41 +28,51 @@ REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
 }
 
 
-def print_list(console: Console) -> None:
-    """Print all registries: each name as a spec with its default options, and what it stands for."""
+def listing() -> Iterator[str]:
+    """Yield the lines: for each setting the names, each with its summary and a line for every option."""
     general = set(options_of(Options)) - FLAGS
-    _print(console, "--option, for every strategy", [("", "", _options(Options, general))])
-    strategies = []
+    yield "Options are set by NAME:KEY=VALUE,KEY=VALUE; they are shown with their defaults."
+    yield ""
+    yield "--option, for every strategy"
+    yield from _options(Options, general)
+    yield ""
+    yield "--strategy"
     for name, strategy in STRATEGIES.items():
-        own = set(options_of(strategy.options_type())) - general - FLAGS
-        strategies.append((name, _summary(strategy), _options(strategy.options_type(), own)))
-    _print(console, "--strategy", strategies)
+        options = strategy.options_type()
+        yield from _summary(name, strategy)
+        yield from _options(options, set(options_of(options)) - general - FLAGS)
     for flag, registry in REGISTRIES.items():
-        _print(
-            console, flag, [(n, _summary(f), _options(f, set(options_of(f)))) for n, f in registry.items()]
-        )
+        yield ""
+        yield flag
+        for name, factory in registry.items():
+            yield from _summary(name, factory)
+            yield from _options(factory, options_of(factory))
 
 
-def _print(console: Console, title: str, rows: list[tuple[str, str, str]]) -> None:
-    console.print(title, style="bold", markup=False, highlight=False)
-    for name, summary, options in rows:
-        spec = ":".join(filter(None, [name, options]))
-        console.print(f"  {spec}", style="cyan", markup=False, highlight=False, soft_wrap=True)
-        if summary:
-            console.print(f"      {summary}", markup=False, highlight=False, soft_wrap=True)
-    console.print()
+def _summary(name: str, factory: Callable[..., Any]) -> Iterator[str]:
+    """Yield a name and the first paragraph of its factory's docstring."""
+    yield f"  {name}"
+    paragraph = (factory.__doc__ or "").strip().partition("\n\n")[0]
+    for line in wrap(" ".join(paragraph.split()), WIDTH - 4, break_on_hyphens=False):
+        yield f"    {line}"
 
 
-def _summary(factory: Callable[..., Any]) -> str:
-    """First paragraph of the docstring, on one line."""
-    return " ".join((factory.__doc__ or "").strip().partition("\n\n")[0].split())
+def _options(factory: Callable[..., Any], shown: Collection[str]) -> Iterator[str]:
+    """Yield options as users write them, with their defaults, and beside them the values allowed."""
+    allowed = _allowed(factory)
+    lines = {}
+    for key, option in options_of(factory).items():
+        if key in shown:
+            truth = option.kind is bool
+            default = str(option.default).lower() if truth else option.default
+            lines[f"{key}={default}"] = "true | false" if truth else allowed.get(option.parameter, "")
+    width = max(map(len, lines), default=0)
+    for setting, values in lines.items():
+        yield f"      {setting:{width}}  {values}".rstrip()
 
 
-def _options(factory: Callable[..., Any], shown: set[str]) -> str:
-    """The options as one would write them, with their defaults."""
-    known = options_of(factory).items()
-    return ",".join(f"{key}={_text(option.default)}" for key, option in known if key in shown)
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _allowed(factory: Callable[..., Any]) -> dict[str, str]:
+    """Return what is allowed for each parameter, where the factory is a dataclass that says so."""
+    if not is_dataclass(factory):
+        return {}
+    return {f.name: str(f.metadata["allowed"]) for f in fields(factory) if "allowed" in f.metadata}

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a progress bar or plain lines, and a table at the end."""
+"""What a run prints: a progress bar or plain lines, and a table at the end."""
 
 from __future__ import annotations
 
@@ -10,18 +10,25 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-PLAIN_LINES = 40  # about as many lines a run where the output is no terminal
+PLAIN_LINES = 40  # about how many rounds are printed if the output is not a terminal
 
 
 class ProgressReport:
-    """Shows each round: accuracy, loss, and who took part.
+    """Shows each round: accuracy, loss, and participation.
 
     Parameters
     ----------
     num_rounds
-        Length of the run.
+        Rounds of the run.
     console
-        Where to write.
+        Where to print.
+
+    Attributes
+    ----------
+    client_fits
+        Updates that were aggregated so far.
+    failures
+        How often clients failed, by reason.
     """
 
     def __init__(self, num_rounds: int, console: Console) -> None:
@@ -55,27 +62,27 @@ class ProgressReport:
         self.failures.update(record.get("failed", {}).values())
         if "loss" in record:
             accuracy = record.get("accuracy")
-            scored = "" if accuracy is None else f"accuracy {accuracy:.4f}  "
-            self._score = f"{scored}loss {record['loss']:.4f}"
+            shown = "" if accuracy is None else f"accuracy {accuracy:.4f}  "
+            self._score = f"{shown}loss {record['loss']:.4f}"
             if "client_accuracy" in record:
                 self._score += f"  at clients {record['client_accuracy']:.4f}"
-        who = _participants(record)
-        self._bar.update(self._task, completed=server_round, description=f"{self._score}  {who}")
+        participation = _participation(record)
+        self._bar.update(self._task, completed=server_round, description=f"{self._score}  {participation}")
         for event in record.get("events", []):
-            self._say(f"round {server_round}: " + ", ".join(f"{k} {_short(v)}" for k, v in event.items()))
+            self._print(f"round {server_round}: " + ", ".join(f"{k} {_short(v)}" for k, v in event.items()))
         every = max(1, self.num_rounds // PLAIN_LINES)
-        shown = server_round % every == 0 or server_round == self.num_rounds
-        if not self.console.is_terminal and shown:
-            self._say(f"round {server_round}/{self.num_rounds}  {self._score}  {who}")
+        due = server_round % every == 0 or server_round == self.num_rounds
+        if not self.console.is_terminal and due:
+            self._print(f"round {server_round}/{self.num_rounds}  {self._score}  {participation}")
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def final_table(
     summary: dict[str, Any], failures: Counter[str], virtual_seconds: float | None = None
 ) -> Table:
-    """The result of a run; the virtual seconds are those of a trace with a clock."""
+    """Tabulate the results of a run; `virtual_seconds` are given if its trace has a clock."""
     table = Table(title=f"{summary['strategy']} on {summary['task']}", show_header=False)
     rows = {
         "accuracy": summary["final"]["accuracy"],
@@ -88,18 +95,18 @@ def final_table(
         "seconds": summary["seconds"],
     }
     for name, value in rows.items():
-        if value is not None or "clients" not in name:  # few methods ask the clients
+        if value is not None or "clients" not in name:  # only some methods evaluate at clients
             table.add_row(name, _short(value))
     if virtual_seconds is not None:
         table.add_row("virtual seconds", f"{virtual_seconds:.0f} ({virtual_seconds / 3600:.1f} hours)")
     for reason, count in failures.most_common(5):
-        table.add_row("no update", f"{count} x {reason}")
+        table.add_row("failed", f"{count} x {reason}")
     table.add_row("run folder", str(summary["run_dir"]))
     return table
 
 
-def _participants(record: dict[str, Any]) -> str:
-    """Who took part, in a few words."""
+def _participation(record: dict[str, Any]) -> str:
+    """Summarise the participation in a round."""
     if not record["round"]:
         return ""
     counts = {
@@ -107,7 +114,7 @@ def _participants(record: dict[str, Any]) -> str:
         "failed": len(record["failed"]),
         "offline": record["offline"],
     }
-    others = "".join(f", {count} {what}" for what, count in counts.items() if count)
+    others = "".join(f", {count} {kind}" for kind, count in counts.items() if count)
     return f"{len(record['active'])} clients{others}"
 
 

@@ -1,4 +1,4 @@
-"""A run from its settings: makes the parts, runs the rounds, leaves the run folder."""
+"""A run: the rounds of an experiment over a transport, and the run folder that they leave."""
 
 from __future__ import annotations
 
@@ -6,130 +6,28 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import torch
 from flwr.common import parameters_to_ndarrays
 from rich.console import Console
 from threadpoolctl import threadpool_limits
-from torch import nn
 
-import strategies
-from clients.environment import ClientEnvironment, federated_data, make_trace, model_builder
-from clients.gradients.flat import FlatModel
-from clients.rules import SGD, rule_named
-from clients.tuning import COHORTS, Work, choose
-from flexfl.config import Settings, build, options_of, parse
-from flexfl.config.specs import convert, find
-from flexfl.contract.fit import planned_steps
+from clients.environment import ClientEnvironment
 from flexfl.engine.availability import TraceClientManager
-from flexfl.engine.central import CentralTrainer
-from flexfl.engine.evaluation import GlobalEvaluator
-from flexfl.engine.interrupts import putting_interrupt_off, stopping_on_interrupt
+from flexfl.engine.experiment import Experiment, client_device, prepare, strategy_options
+from flexfl.engine.interrupts import deferring_interrupts, stopping_on_interrupt
 from flexfl.engine.progress import ProgressReport, final_table
 from flexfl.engine.run_folder import RunFolder, finite, weights_sha256
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.base import Transport
 from flexfl.engine.transports.virtual import InlineTransport
-from flexfl.tasks import FederatedData
-from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
-from traces import RoundAvailability, Trace
+from traces import RoundAvailability
 
-GENERAL = (
-    "clients_per_round",
-    "local_steps",
-    "local_epochs",
-    "batch_size",
-    "learning_rate",
-    "num_rounds",
-    "seed",
-)  # settings that are options of every strategy, under the same names
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """The parts of a run that do not depend on the engine."""
-
-    settings: Settings
-    data: FederatedData
-    build_model: Callable[[], nn.Module]
-    initial: FlatParameters
-    trace: Trace
-    strategy: FlexibleStrategy
-    evaluator: GlobalEvaluator
-
-
-def prepare(settings: Settings, tune: bool = True) -> Experiment:
-    """Make the data, the model, the trace, the strategy and the evaluator.
-
-    Parameters
-    ----------
-    settings
-        What the user wants.
-    tune
-        Whether to choose what of `cohort` and `cohort_size` is left open, for virtual clients.
-
-    Raises
-    ------
-    ValueError
-        The settings cannot be met; the message says why.
-    """
-    options = strategy_options(settings)  # what can be wrong is found before data are loaded
-    find("cohort", COHORTS, settings.cohort)
-    trace = make_trace(settings)
-    data = federated_data(settings)
-    build_model = model_builder(settings, data)
-    model = FlatModel(build_model(), client_device(settings))
-    arrays = model.arrays()
-    layout = Layout.of(arrays)
-    initial = FlatParameters(layout.flatten(arrays), layout)
-    roster = Roster(data.sizes, trace.round(1).member)
-    evaluator = GlobalEvaluator(data, build_model, roster, settings.evaluate_on, settings.train_loss)
-    name = parse("strategy", settings.strategy).name
-    trainer = CentralTrainer(data, build_model, settings.seed)
-    strategy = strategies.make(name, initial, roster, evaluator, options=options, trainer=trainer)
-    if tune:
-        settings = _tuned(settings, model, data, rule_named(strategy.rule.name))
-    return Experiment(settings, data, build_model, initial, trace, strategy, evaluator)
-
-
-def strategy_options(settings: Settings) -> Options:
-    """Return the strategy's options: the general ones, those of its spec, and those given with `option`."""
-    spec = parse("strategy", settings.strategy)
-    options_type = find("strategy", strategies.STRATEGIES, spec.name).options_type()
-    given = {**spec.options, **settings.strategy_options}
-    flags = {name.replace("_", "-") for name in GENERAL}
-    if flagged := sorted(given.keys() & flags):
-        raise ValueError(f"strategy {spec.name}: set {flagged[0]} by --{flagged[0]}, not as an option")
-    known = {key: option for key, option in options_of(options_type).items() if key not in flags}
-    own = convert(f"strategy {spec.name}", known, given)
-    general = {name: getattr(settings, name) for name in GENERAL}
-    schedule = build("lr-schedule", strategies.SCHEDULES, settings.lr_schedule)
-    options: Options = options_type(**general, lr_schedule=schedule, **own)
-    return options
-
-
-def client_device(settings: Settings) -> str:
-    """Where virtual clients train."""
-    return "cuda" if settings.client_gpus and torch.cuda.is_available() else "cpu"
-
-
-def _tuned(settings: Settings, model: FlatModel, data: FederatedData, rule: type[SGD]) -> Settings:
-    """Choose how cohorts are trained, as far as the user has left it open."""
-    examples = max(1, int(np.median(data.sizes)))
-    batch_size = min(settings.batch_size or examples, examples)
-    steps = planned_steps(settings.local_steps, settings.local_epochs, batch_size, examples)
-    work = Work(steps, batch_size, examples, rule.plain())
-    most = settings.clients_per_round or settings.num_clients
-    wanted = (settings.cohort, settings.cohort_size)
-    cohort, size = choose(model, data.input_shape, work, most, *wanted)
-    return replace(settings, cohort=cohort, cohort_size=size)
+__all__ = ["Experiment", "drive", "prepare", "strategy_options", "virtual_transport"]
 
 
 def virtual_transport(experiment: Experiment, availability: Callable[[int], RoundAvailability]) -> Transport:
-    """Make the transport that the settings ask for."""
+    """Make the transport to virtual clients that the settings name: inline or Ray."""
     settings = experiment.settings
     defaults = {
         "local-steps": settings.local_steps,
@@ -147,8 +45,8 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
     initial, lost = experiment.initial, experiment.trace.lost
     if settings.engine == "inline":
         return InlineTransport(environment, initial, availability, defaults, lost)
-    with putting_interrupt_off() as interrupted:
-        from flexfl.engine.transports.ray import RayTransport  # Ray is not there on every machine
+    with deferring_interrupts() as interrupts:
+        from flexfl.engine.transports.ray import RayTransport  # Ray is not installed on every machine
 
         transport = RayTransport(
             environment,
@@ -160,7 +58,7 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
             client_gpus=settings.client_gpus,
             address=settings.ray_address,
         )
-    if interrupted:
+    if interrupts:
         transport.close()
         raise KeyboardInterrupt
     return transport
@@ -174,21 +72,36 @@ def drive(
     console: Console,
     timeout: float | None = None,
 ) -> dict[str, Any]:
-    """Run the rounds of an experiment over a transport, and close it.
+    """Run the rounds of an experiment over a transport, and close the transport.
+
+    Parameters
+    ----------
+    experiment, transport, folder, console
+        What to run, how to reach the clients, where to save the results, and where to show progress.
+    availability
+        The experiment's trace, by round.
+    timeout
+        Seconds that a round waits for replies; None: no limit.
 
     Returns
     -------
     dict
-        The summary that `summary.json` keeps.
+        The content of `summary.json`.
     """
-    settings, strategy = experiment.settings, experiment.strategy
+    settings = experiment.settings
+    last: dict[str, Any] = {"round": 0}
     try:
         manager = TraceClientManager(availability, transport, settings.seed)
         with ProgressReport(settings.num_rounds, console) as progress:
-            last: dict[str, Any] = {}
             observers = (folder.write_round, progress.show, last.update)
-            clock = experiment.trace.seconds
-            server = RoundServer(strategy, manager, transport, settings.evaluate_every, observers, clock)
+            server = RoundServer(
+                experiment.strategy,
+                manager,
+                transport,
+                settings.evaluate_every,
+                observers,
+                experiment.trace.seconds,
+            )
             start = time.perf_counter()
             with _undisturbed(), stopping_on_interrupt(server, console), suppress(KeyboardInterrupt):
                 server.fit(settings.num_rounds, timeout)
@@ -221,10 +134,10 @@ def drive(
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep what costs milliseconds a round out of the rounds.
+    """Save milliseconds per round.
 
-    Threads of BLAS wait for their next task in a loop, and take the cores away from the clients; and the
-    garbage collector would search all that was imported again and again.
+    Idle BLAS threads spin while they wait for work, and so take cores from the clients; and the garbage
+    collector would scan all imported modules again and again.
     """
     gc.collect()
     gc.freeze()

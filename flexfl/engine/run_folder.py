@@ -1,4 +1,4 @@
-"""The folder that a run leaves behind."""
+"""The folder with the results of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
 
 
 class RunFolder:
-    """`config.toml`, `metrics.jsonl` (a line a round), `weights.npz` and `summary.json` of a run.
+    """`config.toml`, `metrics.jsonl` (one line per round), `weights.npz` and `summary.json` of a run.
 
     Parameters
     ----------
     settings
-        What the run was told; `run_dir` is where the folder is made.
+        The settings of the run; the folder is made in `run_dir`.
 
     Attributes
     ----------
@@ -47,24 +48,24 @@ class RunFolder:
         self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
 
     def write_round(self, record: dict[str, Any]) -> None:
-        """Append the record of a round; it is on its way to the disk when this returns."""
+        """Append the record of a round, and flush the file."""
         self._metrics.write(json.dumps(finite(record)) + "\n")
         self._metrics.flush()
 
     def write_weights(self, arrays: Sequence[NDArray[Any]]) -> None:
-        """Keep the final weights, one array a tensor."""
+        """Save the final weights, one array per tensor."""
         with _replacing(self.path / "weights.npz") as temporary:
             np.savez(temporary, *arrays)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Keep the result and close the folder."""
+        """Save the summary, and close `metrics.jsonl`."""
         with _replacing(self.path / "summary.json") as temporary:
             temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         self._metrics.close()
 
 
 def weights_sha256(arrays: Sequence[NDArray[Any]]) -> str:
-    """Fingerprint of the weights, equal on machines of either byte order."""
+    """SHA-256 of the weights in little-endian order, so that it is the same on all machines."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
@@ -72,7 +73,7 @@ def weights_sha256(arrays: Sequence[NDArray[Any]]) -> str:
 
 
 def finite(value: Any) -> Any:
-    """`value` with NaN and infinity replaced by None, which JSON knows."""
+    """Replace NaN and infinity by None: JSON has neither."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -94,18 +95,12 @@ def _new_folder(settings: Settings) -> Path:
         except OSError as error:
             raise ValueError(f"run-dir {settings.run_dir}: {error.strerror}") from None
         return path
-    raise ValueError(f"run-dir {settings.run_dir}: too many runs in one second")
+    raise ValueError(f"run-dir {settings.run_dir}: 1000 runs started within one second")
 
 
-class _replacing:  # noqa: N801 - used like a function
-    """A file that appears whole or not at all."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.temporary = path, path.with_name(f".{path.name}")
-
-    def __enter__(self) -> Path:
-        return self.temporary
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            os.replace(self.temporary, self.path)
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Write a file atomically: yields a temporary path, which is renamed at the end."""
+    temporary = path.with_name(f".{path.name}")
+    yield temporary
+    os.replace(temporary, path)

@@ -23,27 +23,27 @@ Record = dict[str, Any]
 
 
 class RoundServer(Server):
-    """Runs rounds, keeps a record of each, and goes on whatever a client does.
+    """Runs rounds and records each of them; no failure of a client ends the run.
 
     Parameters
     ----------
     strategy
         Any Flower strategy with initial parameters.
     client_manager
-        Says who is visible in a round.
+        Reports which clients are available in a round.
     transport
         Carries the messages.
     evaluate_every
         Rounds between two evaluations; the last round is always evaluated.
     observers
-        Called with the record of each round, and before the first one with that of round 0.
+        Called with the record of each round, starting with round 0, the evaluation before training.
     clock
-        Virtual seconds that have passed at the end of a round; None where there is no clock.
+        Virtual seconds that have passed by the end of a round; None for traces without a clock.
 
     Attributes
     ----------
     stopping
-        Set it to end the training after the running round.
+        Set to True to end the training after the current round.
     """
 
     def __init__(
@@ -68,19 +68,19 @@ class RoundServer(Server):
         Parameters
         ----------
         num_rounds
-            How many.
+            How many rounds to run.
         timeout
-            Seconds that a round waits for replies; None: as long as it takes.
+            Seconds that a round waits for replies; None: no limit.
 
         Returns
         -------
         history, seconds
-            Losses and metrics as Flower keeps them, and the duration.
+            Losses and metrics in Flower's format, and the duration.
         """
         history, start = History(), time.perf_counter()
         parameters = self.strategy.initialize_parameters(self._client_manager)
         if parameters is None:
-            raise ValueError("the strategy has no initial parameters; give it some")
+            raise ValueError("the strategy has no initial parameters: pass initial_parameters to it")
         self.parameters = parameters
         record: Record = {"round": 0}
         self._evaluate(0, record, history)
@@ -95,7 +95,7 @@ class RoundServer(Server):
         return history, time.perf_counter() - start
 
     def _run_round(self, server_round: int, timeout: float | None, history: History) -> Record:
-        """Select, train, aggregate; an empty round leaves the parameters as they are."""
+        """Select, train, aggregate; a round without active clients leaves the parameters unchanged."""
         record: Record = {"round": server_round, "seconds": {}}
         self.trace_manager.begin(server_round)
         with _timed(record, "select"):
@@ -119,7 +119,7 @@ class RoundServer(Server):
         return record
 
     def _evaluate(self, server_round: int, record: Record, history: History) -> None:
-        """Evaluate at the server, and at clients where the strategy asks for it."""
+        """Evaluate at the server, and at the clients that the strategy selects for it."""
         with _timed(record, "evaluate"):
             central = self.strategy.evaluate(server_round, self.parameters)
             if central is not None:
@@ -129,9 +129,11 @@ class RoundServer(Server):
                 record |= {"loss": loss, **_snake(metrics)}
             if server_round == 0:
                 return
-            asked = self.strategy.configure_evaluate(server_round, self.parameters, self._client_manager)
-            if asked:
-                results, failures = self.transport.evaluate(server_round, asked, None)
+            instructions = self.strategy.configure_evaluate(
+                server_round, self.parameters, self._client_manager
+            )
+            if instructions:
+                results, failures = self.transport.evaluate(server_round, instructions, None)
                 mean, metrics = self.strategy.aggregate_evaluate(server_round, results, list(failures))
                 if mean is not None:
                     history.add_loss_distributed(server_round, mean)
@@ -139,7 +141,7 @@ class RoundServer(Server):
                 record |= {f"client_{key}": value for key, value in _snake(metrics).items()}
 
     def _report(self, record: Record) -> None:
-        """Call the observers; how long they take stands in the record of the next round, as `write`."""
+        """Call the observers; the next round's record gives their time, as `write`."""
         record.setdefault("seconds", {})["write"] = self._seconds_to_report
         start = time.perf_counter()
         for observer in self.observers:
@@ -153,15 +155,15 @@ def _participation(
     results: FitResults,
     failures: Sequence[ClientFailure],
 ) -> Record:
-    """Who was asked, whose work counted, who failed and why, and how many bytes went where."""
+    """Record the selected, active and failed clients, the steps done, and the bytes sent each way."""
     failed = [(failure.client, failure.reason) for failure in failures]
     active = {proxy.cid for proxy, _ in results}
     record: Record = {"selected": _names(proxy.cid for proxy, _ in instructions)}
     if isinstance(strategy, FlexibleStrategy):
         report = strategy.report
         failed += report.rejected
-        counted = set(report.active.tolist())
-        active = {name for name in active if strategy.roster.find(name) in counted}
+        accepted = set(report.active.tolist())
+        active = {name for name in active if strategy.roster.find(name) in accepted}
         record |= {"learning_rate": report.learning_rate, "events": report.events}
         record |= {"incomplete": report.incomplete, **report.measured}
     steps = {proxy.cid: result.metrics.get(STEPS) for proxy, result in results if proxy.cid in active}
@@ -174,9 +176,9 @@ def _participation(
 
 
 def _names(names: Any) -> list[int | str]:
-    """Sorted names of clients, numbers as numbers."""
-    known = [int(name) if name.isdecimal() else name for name in names]
-    return sorted(known, key=lambda name: (isinstance(name, str), name))
+    """Sort the names of clients; decimal ones become integers."""
+    converted = [int(name) if name.isdecimal() else name for name in names]
+    return sorted(converted, key=lambda name: (isinstance(name, str), name))
 
 
 def _snake(metrics: dict[str, Scalar]) -> Record:
@@ -185,7 +187,7 @@ def _snake(metrics: dict[str, Scalar]) -> Record:
 
 @contextmanager
 def _timed(record: Record, phase: str) -> Iterator[None]:
-    """Note how long a phase of the round took."""
+    """Record how long a phase of the round took."""
     start = time.perf_counter()
     yield
     record.setdefault("seconds", {})[phase] = round(time.perf_counter() - start, 6)

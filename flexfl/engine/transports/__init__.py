@@ -1,1 +1,1 @@
-"""How instructions reach clients and replies come back: inline, Ray, Flower's Grid."""
+"""Transports send instructions to clients and collect replies: inline, over Ray, over Flower's Grid."""

@@ -1,4 +1,4 @@
-"""How instructions reach clients and replies come back."""
+"""The interface of all transports: they send instructions to clients and collect replies."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ EvaluateInstructions = Sequence[tuple[ClientProxy, EvaluateIns]]
 EvaluateResults = list[tuple[ClientProxy, EvaluateRes]]
 
 
-class ClientFailure(Exception):  # noqa: N818 - an event of the round, handed over like Flower's failures
-    """A client that was asked and did not answer as it should.
+class ClientFailure(Exception):  # noqa: N818 - an event of the round, passed on as Flower passes failures
+    """A client that was sent an instruction and did not return a valid reply.
 
     Attributes
     ----------
     client
         Its name.
     reason
-        What happened, in words.
+        What happened, for people.
     """
 
     def __init__(self, client: str, reason: str) -> None:
@@ -33,32 +33,32 @@ class ClientFailure(Exception):  # noqa: N818 - an event of the round, handed ov
 
 
 class Transport(Protocol):
-    """Carries the messages of a round, all of them at once.
+    """Exchanges the messages of a round with the clients, all at once.
 
     Attributes
     ----------
     seconds
-        How long each phase of the last `fit` took, where the transport can tell them apart: `broadcast`
-        (until the clients are at work), `train` (until they are done) and `collect`.
+        How long each phase of the last `fit` took, if the transport can measure it: `broadcast` (until the
+        clients have started), `train` (until they have finished) and `collect`.
     """
 
     seconds: Mapping[str, float]
 
     def reachable(self) -> NDArray[np.intp] | None:
-        """Clients that can be reached now, in ascending order; None: all of them."""
+        """Return the clients that are connected now, in ascending order; None: all of them."""
 
     def proxy(self, client: int) -> ClientProxy:
-        """The proxy of one client."""
+        """Return the proxy of one client."""
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
-        """Let clients train; every client asked is in exactly one of the two lists."""
+        """Have clients train; each of them is in exactly one of the two lists."""
 
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
     ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        """Let clients evaluate; every client asked is in exactly one of the two lists."""
+        """Have clients evaluate; each of them is in exactly one of the two lists."""
 
     def close(self) -> None:
-        """Free what the transport holds."""
+        """Release the resources of the transport."""

@@ -1,6 +1,6 @@
-"""The one place that imports from Flower what is no stable re-export.
+"""Everything that flexfl imports from unstable modules of Flower.
 
-If Flower drops one of these, this is the file to change.
+If Flower moves or removes one of these, this is the only file to change.
 """
 
 from flwr.compat.common.recorddict_compat import (

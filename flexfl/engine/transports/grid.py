@@ -1,4 +1,4 @@
-"""The transport of `flwr run`: all messages of a round in one batch over Flower's Grid."""
+"""The transport of `flwr run`: sends all messages of a round in one batch over Flower's Grid."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ Result = TypeVar("Result")
 class GridTransport:
     """Reaches clients through Flower's Grid, in simulation and on devices.
 
-    Flower knows nodes by random numbers; which client a node is, is asked once, the first time that it is
-    seen. A node that does not say is left out.
+    Flower identifies nodes by random numbers. The first time that a node is online, it is asked for the
+    index of its client; nodes that do not reply with one are ignored.
 
     Parameters
     ----------
     grid
-        The connection of the ServerApp.
+        The Grid of the ServerApp.
     num_clients
-        N; nodes that claim to be another client are left out.
+        N; nodes with an index outside 0..N-1 are ignored.
     """
 
     def __init__(self, grid: Grid, num_clients: int) -> None:
@@ -65,12 +65,12 @@ class GridTransport:
         self._online: set[int] = set()
 
     def connect(self, members: NDArray[np.intp], timeout: float) -> None:
-        """Wait until these clients are connected; those that arrive later may connect later.
+        """Wait until these clients are connected; clients that arrive later may also connect later.
 
         Raises
         ------
         ValueError
-            Some are missing after `timeout` seconds.
+            Some are not connected after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while len(np.setdiff1d(members, self.reachable())):
@@ -83,7 +83,7 @@ class GridTransport:
             time.sleep(POLL_SECONDS)
 
     def reachable(self) -> NDArray[np.intp]:
-        """Clients whose nodes are online now, in ascending order."""
+        """Return the clients whose nodes are online now, in ascending order."""
         self._online = set(self.grid.get_node_ids())
         unknown = self._online - self._asked
         if unknown:
@@ -91,7 +91,7 @@ class GridTransport:
         return np.array(sorted(k for k, node in self.node_of.items() if node in self._online), np.intp)
 
     def proxy(self, client: int) -> ClientProxy:
-        """The proxy of one client."""
+        """Return the proxy of one client."""
         proxy = GridClientProxy(self.node_of[client], self.grid, self.grid.run.run_id)
         proxy.cid = str(client)
         return proxy
@@ -99,13 +99,13 @@ class GridTransport:
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
-        """Let clients train."""
+        """Have clients train."""
         return self._round(server_round, instructions, MessageType.TRAIN, _pack_fit, _unpack_fit, timeout)
 
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
     ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        """Let clients evaluate."""
+        """Have clients evaluate."""
         return self._round(
             server_round,
             instructions,
@@ -116,7 +116,7 @@ class GridTransport:
         )
 
     def close(self) -> None:
-        """Flower closes the Grid."""
+        """Do nothing: Flower closes the Grid."""
 
     def _round(
         self,
@@ -127,6 +127,7 @@ class GridTransport:
         unpack: Callable[[RecordDict], Any],
         timeout: float | None,
     ) -> tuple[list[tuple[ClientProxy, Any]], list[ClientFailure]]:
+        """Send instructions and sort the replies into results and failures."""
         contents = _packed(instructions, pack)
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
         results: list[tuple[ClientProxy, Any]] = []
@@ -145,13 +146,13 @@ class GridTransport:
         return results, failures
 
     def _identify(self, nodes: list[int]) -> None:
-        """Ask new nodes which client they are."""
+        """Ask new nodes for the index of their client."""
         content = getpropertiesins_to_recorddict(GetPropertiesIns({}))
         self._asked.update(nodes)
         replies = self._send(dict.fromkeys(nodes, content), MessageTypeLegacy.GET_PROPERTIES, "0", 60.0)
         for node, reply in replies.items():
             if isinstance(reply, str):
-                self._asked.discard(node)  # it may have been too busy; ask again when it is seen again
+                self._asked.discard(node)  # it may have been busy: ask again next time
                 continue
             client = recorddict_to_getpropertiesres(reply.content).properties.get(metrics.CLIENT_ID)
             if isinstance(client, int) and 0 <= client < self.num_clients:
@@ -160,6 +161,7 @@ class GridTransport:
     def _exchange(
         self, contents: Mapping[int, RecordDict], kind: str, group: str, timeout: float | None
     ) -> dict[int, Message | str]:
+        """Send messages by client; return the reply of each client, or why there is none."""
         client_of = {self.node_of[client]: client for client in contents}
         by_node = {self.node_of[client]: content for client, content in contents.items()}
         return {client_of[n]: reply for n, reply in self._send(by_node, kind, group, timeout).items()}
@@ -167,7 +169,7 @@ class GridTransport:
     def _send(
         self, contents: Mapping[int, RecordDict], kind: str, group: str, timeout: float | None
     ) -> dict[int, Message | str]:
-        """Send all messages at once; returns the reply of each node, or in words why there is none."""
+        """Send messages by node, all at once; return the reply of each node, or why there is none."""
         messages = [
             Message(content, dst_node_id=node, message_type=kind, group_id=group, ttl=timeout)
             for node, content in contents.items()
@@ -199,7 +201,7 @@ def _pack_evaluate(instruction: EvaluateIns) -> RecordDict:
 
 
 def _packed(instructions: Sequence[tuple[ClientProxy, Any]], pack: Callable[[Any], RecordDict]) -> Contents:
-    """Pack instructions, the one that many clients share only once."""
+    """Pack instructions by client; the one that clients share is packed only once."""
     own = instructions.own if isinstance(instructions, RoundInstructions) else None
     contents: Contents = {}
     common: RecordDict | None = None

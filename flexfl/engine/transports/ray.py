@@ -1,4 +1,4 @@
-"""Virtual clients in Ray actors: one broadcast of the weights and one call per actor a round."""
+"""Virtual clients in Ray actors: one broadcast of the weights and one call per actor and round."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flexfl.engine.transports.virtual import VirtualTransport
 from strategies import FlatParameters
 from traces import RoundAvailability
 
-SMALL = 1 << 16  # bytes; Ray sends arguments of up to 100 kB with the call
+SMALL = 1 << 16  # bytes; Ray sends arguments of up to 100 kB together with the call
 
 
 def assign(work: list[float], num_workers: int) -> list[list[int]]:
@@ -52,30 +52,30 @@ def assign(work: list[float], num_workers: int) -> list[list[int]]:
 
 
 class RayClients(VirtualClients):
-    """Virtual clients whose memories lie in Ray's object store."""
+    """Virtual clients whose memories are stored in Ray's object store."""
 
     def __init__(self, environment: ClientEnvironment) -> None:
         super().__init__(environment)
         self.shared_rows = AttachedRows()
-        gc.freeze()  # or the garbage collector would search all of torch again and again
+        gc.freeze()  # or the garbage collector would scan all of torch again and again
 
     def node(self) -> str:
-        """Return the machine that this worker runs on, as Ray names it."""
+        """Return the ID of the Ray node that this worker runs on."""
         return cast(str, ray.get_runtime_context().get_node_id())
 
     def fit_into(
         self, broadcast: tuple[Any, ...], jobs: list[tuple[Any, ...]], lease: Lease
     ) -> tuple[Answers, tuple[int, ...]]:
-        """Train into memory that the driver shares; the answers without vectors, and the shape of these.
+        """Train into memory shared with the driver; return answers without vectors, and the vectors' shape.
 
-        Broadcast and jobs come as plain tuples, which Ray serialises in half the time.
+        Broadcast and jobs are plain tuples, which Ray serialises in half the time.
         """
         rows = self.shared_rows.open(lease)
         answers = self.fit(Broadcast(*broadcast), [Job(*job) for job in jobs], rows)
         return answers._replace(vectors=np.empty((0, 0), np.float32)), answers.vectors.shape
 
     def fit_and_send(self, broadcast: tuple[Any, ...], jobs: list[Job]) -> Answers:
-        """Train; the answers with their vectors, for a driver on another machine."""
+        """Train and return complete answers, for a driver on another machine."""
         return self.fit(Broadcast(*broadcast), jobs)
 
     def evaluate_and_send(self, broadcast: tuple[Any, ...], jobs: list[Job]) -> Scores:
@@ -83,27 +83,27 @@ class RayClients(VirtualClients):
         return self.evaluate(Broadcast(*broadcast), jobs)
 
     def load(self, memory: Any) -> Memory | None:
-        """Fetch what a client remembers, for as long as it trains."""
+        """Return a client's memory from the object store."""
         return None if memory is None else cast(Memory, ray.get(memory))
 
 
 class RayTransport(VirtualTransport):
-    """Simulates the clients in Ray actors, each of which keeps the data and one model.
+    """Simulates the clients in Ray actors, each of which holds the data and one model.
 
-    An actor that dies is a named failure of its clients in that round; a new one takes its place.
+    If an actor dies, its clients fail in that round, and a new actor replaces it.
 
     Parameters
     ----------
     environment
-        The clients' data and model; all actors of a machine share the data without a copy.
+        The clients' data and model; all actors on a machine share one copy of the data.
     initial, availability, defaults, lost
         See `VirtualTransport`.
     num_workers
-        Number of actors; 0: one for each share of a GPU, or for each CPU core where there is no GPU.
+        Number of actors; 0: one per share of a GPU, or without GPUs one per CPU core.
     client_gpus
-        Share of a GPU for each actor; 0 trains on the CPU.
+        Share of a GPU per actor; 0: train on the CPU.
     address
-        Of a Ray cluster that is running; empty: start Ray on this machine.
+        Address of a running Ray cluster; empty: start Ray on this machine.
     """
 
     def __init__(
@@ -133,24 +133,24 @@ class RayTransport(VirtualTransport):
         self.shared_rows = SharedRows()
         self.actors = [self._start() for _ in range(num_workers)]
         self._nodes = [actor.node.remote() for actor in self.actors]
-        self._here: dict[int, bool] = {}
+        self._local: dict[int, bool] = {}
 
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
-        """Have clients train in all actors at once; the answers of each as soon as they are there.
+        """Have clients train in all actors at once; yields the answers of each actor when it is done.
 
-        Actors of this machine train in memory that this process shares with them; those of others send
-        their vectors as one array.
+        Actors on this machine write their vectors into memory that they share with this process; actors on
+        other machines send them as one array.
         """
         work = [job.config.planned_steps(int(self.sizes[job.client])) * job.completion for job in jobs]
         assigned = self._assign(jobs, work)
-        here = [worker for worker in assigned if self._is_here(worker)]
-        count = sum(len(assigned[worker]) for worker in here)
+        local = [worker for worker in assigned if self._is_local(worker)]
+        count = sum(len(assigned[worker]) for worker in local)
         lease, rows = self.shared_rows.lend(count, len(broadcast.weights), np.dtype(np.float32))
         sent, start = _put(broadcast), 0
         calls: dict[Any, tuple[int, NDArray[np.float32]]] = {}
         for worker, own in assigned.items():
             actor = self.actors[worker]
-            if worker in here:
+            if worker in local:
                 part, stop = lease.part(start, len(own)), start + len(own)
                 calls[actor.fit_into.remote(sent, [tuple(job) for job in own], part)] = (
                     worker,
@@ -164,23 +164,23 @@ class RayTransport(VirtualTransport):
     def _answers(
         self, calls: dict[Any, tuple[int, NDArray[np.float32]]], assigned: dict[int, list[Job]]
     ) -> Iterator[Answers]:
-        """Wait for calls; each comes with its worker and the rows that it writes to, if it does."""
+        """Wait for calls, each given with its worker and with the shared rows that it writes, if any."""
         for call in as_completed(calls):
             worker, rows = calls[call]
             try:
-                found = ray.get(call)
+                answers = ray.get(call)
             except RayError as error:
                 yield Answers(rows[:0], [], self._replace(worker, error, assigned[worker]))
             else:
                 if len(rows):
-                    found, (count, width) = found
-                    found = found._replace(vectors=rows[:count, :width])
-                yield found
+                    answers, (count, width) = answers
+                    answers = answers._replace(vectors=rows[:count, :width])
+                yield answers
 
     def store(self, client: int, memory: Memory) -> Any:
-        """Store what a client remembers in the object store, which moves to disk what does not fit.
+        """Store a client's memory in the object store, which spills to disk what does not fit.
 
-        It belongs to this process, so that it survives the actor that made it.
+        This process owns it, so that it outlives the actor that made it.
         """
         return ray.put(memory)
 
@@ -199,7 +199,7 @@ class RayTransport(VirtualTransport):
                 yield Scores([], self._replace(worker, error, assigned[worker]))
 
     def close(self) -> None:
-        """End the actors, and Ray if this transport started it."""
+        """Stop the actors, and Ray if this transport started it."""
         for actor in self.actors:
             ray.kill(actor)
         self.actors = []
@@ -208,32 +208,32 @@ class RayTransport(VirtualTransport):
             ray.shutdown()
 
     def _assign(self, jobs: list[Job], work: list[float]) -> dict[int, list[Job]]:
-        """Return the jobs of each worker that gets some."""
+        """Assign jobs to workers; return the jobs of each worker that has any."""
         assigned = enumerate(assign(work, len(self.actors)))
-        return {worker: [jobs[i] for i in own] for worker, own in assigned if own}
+        return {worker: [jobs[i] for i in positions] for worker, positions in assigned if positions}
 
-    def _is_here(self, worker: int) -> bool:
-        """Whether an actor runs on this machine."""
-        if worker not in self._here:
+    def _is_local(self, worker: int) -> bool:
+        """Return whether a worker runs on this machine."""
+        if worker not in self._local:
             try:
-                self._here[worker] = ray.get(self._nodes[worker]) == self._node
-            except RayError:  # it has died, as its clients' failures will say
+                self._local[worker] = ray.get(self._nodes[worker]) == self._node
+            except RayError:  # it has died; the call to it reports that
                 return False
-        return self._here[worker]
+        return self._local[worker]
 
     def _replace(self, worker: int, error: RayError, own: list[Job]) -> list[Failure]:
-        """Start a new actor in the place of one that failed; returns what happened to its clients."""
+        """Replace an actor that failed by a new one; return the failures of its clients."""
         ray.kill(self.actors[worker])
         self.shared_rows.close()  # it may still be writing
         self.actors[worker] = self._start()
         self._nodes[worker] = self.actors[worker].node.remote()
-        self._here.pop(worker, None)
+        self._local.pop(worker, None)
         reason = f"worker failed: {type(error).__name__}"
         return [Failure(job.client, reason) for job in own]
 
 
 def as_completed(calls: Collection[Any]) -> Iterator[Any]:
-    """Yield Ray's references in the order in which they get ready."""
+    """Yield Ray's references in the order in which they become ready."""
     waiting = list(calls)
     while waiting:
         (ready,), waiting = ray.wait(waiting)
@@ -241,6 +241,6 @@ def as_completed(calls: Collection[Any]) -> Iterator[Any]:
 
 
 def _put(broadcast: Broadcast) -> Any:
-    """Put arrays into the object store once; small ones are sent with each call, which is faster."""
+    """Put the arrays into the object store; small ones go with each call, which is faster."""
     size = sum(array.nbytes for array in (broadcast.weights, *broadcast.shared))
     return tuple(broadcast) if size <= SMALL else ray.put(tuple(broadcast))

@@ -1,4 +1,4 @@
-"""Starts Ray on this machine, or connects to a cluster that is running."""
+"""Starts Ray on this machine, or connects to a running cluster."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from pathlib import Path
 
 import ray
 
-ROOT = str(Path(__file__).parents[1])
-NO_CODE = ["/runs", "/data", "/.git", "/.venv", "/tests", "/experiments", "/docs"]  # for other machines
+ROOT = str(Path(__file__).parents[3])  # the folder that workers import this project from
+NOT_SENT = ["/runs", "/data", "/.git", "/.venv", "/tests", "/experiments", "/docs"]  # to other machines
 
 
-def knock(address: str) -> None:
-    """See whether anything answers at HOST:PORT; Ray itself would try for minutes.
+def check_address(address: str) -> None:
+    """Check that something listens at HOST:PORT; Ray itself would retry for minutes.
 
     Raises
     ------
-    OSError, ValueError
-        Nothing answers; this is no address.
+    OSError
+        Nothing listens there.
+    ValueError
+        The address is not HOST:PORT.
     """
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
@@ -28,29 +30,30 @@ def knock(address: str) -> None:
 
 
 def start_ray(num_workers: int, address: str = "") -> None:
-    """Start Ray on this machine, quietly, with room for `num_workers` actors (0: one a CPU core).
+    """Start Ray on this machine, quietly, with room for `num_workers` actors (0: one per CPU core).
 
-    With an address, connect to the cluster that runs there; its machines get this project's code.
+    With an address, connect to the cluster there instead, and send it this project's code.
 
     Raises
     ------
     ValueError
-        There is no cluster.
+        There is no cluster at the address.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's next default; else it warns
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's next default; unset, it warns
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address:
-        code = {"working_dir": ROOT, "excludes": NO_CODE}
+        code = {"working_dir": ROOT, "excludes": NOT_SENT}
         try:
             if address != "auto":
-                knock(address)
+                check_address(address)
             ray.init(address, runtime_env=code, **quiet)
         except (OSError, ValueError) as error:
             raise ValueError(f"ray-address {address}: {error}") from None
         return
     paths = [ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     ray.init(
+        "local",  # otherwise Ray joins a cluster that happens to run on this machine
         num_cpus=max(num_workers, os.cpu_count() or 1) if num_workers else None,
         include_dashboard=False,
         runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},

@@ -1,7 +1,7 @@
-"""Memory that the driver and the workers of a machine share: a worker trains where the driver reads.
+"""Memory that the driver shares with the workers on its machine: workers write results where it reads them.
 
-Ray's object store would copy each result in and out, and costs several milliseconds a round, which is more
-than small models take to train.
+Ray's object store would copy each result in and out. That costs several milliseconds per round, more than
+small models take to train.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PREFIX = "flexfl-rows-"
 
 
 class Lease(NamedTuple):
-    """Where rows lie: what a worker needs to find them."""
+    """Describes rows of shared memory, so that a worker can open them."""
 
     path: str
     start: int
@@ -32,15 +32,15 @@ class Lease(NamedTuple):
     dtype: str
 
     def part(self, start: int, count: int) -> Lease:
-        """Return `count` of the rows, from row `start` of these on."""
+        """Return the lease of `count` of these rows, from row `start` on."""
         return self._replace(start=self.start + start, num_rows=count)
 
 
 class SharedRows:
-    """Lends arrays of rows that workers of this machine can write to.
+    """Lends arrays of rows that workers on this machine can write to.
 
-    Memory is used again as soon as nobody holds a view of what was lent; until then the next loan gets other
-    memory, so that whoever keeps a reply for later keeps what was sent.
+    Memory is lent again only after all views of the array that was lent have been deleted. A strategy may
+    therefore keep a reply for later: nothing overwrites it.
     """
 
     def __init__(self) -> None:
@@ -53,17 +53,17 @@ class SharedRows:
         Parameters
         ----------
         count, width, dtype
-            Their number, their length and the type of their entries.
+            Number of rows, their length, and the type of their entries.
 
         Returns
         -------
         lease, rows
-            What a worker needs, and the rows themselves, with arbitrary content.
+            What a worker needs to open the rows, and the rows, shape (count, width), with arbitrary content.
 
         Raises
         ------
         OSError
-            There is no space left, neither in shared memory nor in the folder for temporary files.
+            Neither shared memory nor the folder for temporary files has enough space.
         """
         size = max(1, count * width * dtype.itemsize)
         free = [block for block in self._blocks if block.is_free]
@@ -78,14 +78,14 @@ class SharedRows:
         return Lease(block.path, 0, count, width, dtype.str), rows
 
     def close(self) -> None:
-        """Remove the files; views that somebody still holds stay as they are."""
+        """Remove the files; existing views stay valid."""
         for block in self._blocks:
             block.close()
         self._blocks = []
 
 
 class AttachedRows:
-    """The worker's side of `SharedRows`."""
+    """Opens rows of `SharedRows` in a worker."""
 
     def __init__(self) -> None:
         self._maps: dict[str, mmap.mmap] = {}
@@ -94,7 +94,7 @@ class AttachedRows:
         """Return the rows of a lease, shape (num_rows, width)."""
         if lease.path not in self._maps:
             for path in [path for path in self._maps if not os.path.exists(path)]:
-                del self._maps[path]  # closed when the last view of it goes
+                del self._maps[path]  # closed with the last view of it
             with open(lease.path, "r+b") as file:
                 self._maps[lease.path] = mmap.mmap(file.fileno(), 0)
         dtype = np.dtype(lease.dtype)
@@ -104,16 +104,16 @@ class AttachedRows:
 
 
 class _Block:
-    """A file in shared memory, or in the folder for temporary files where that is too small."""
+    """A file in shared memory, or if that is too small, in the folder for temporary files."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         folders = [folder for folder in ("/dev/shm",) if os.path.isdir(folder)]
         for folder in [*folders, tempfile.gettempdir()]:
             self._fd, self.path = tempfile.mkstemp(prefix=PREFIX, dir=folder)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)  # for `_remove_stale`; it goes when this process ends
+            fcntl.flock(self._fd, fcntl.LOCK_EX)  # see `_remove_stale`; released when this process ends
             try:
-                os.posix_fallocate(self._fd, 0, size)  # now, or a full disk would kill whoever writes
+                os.posix_fallocate(self._fd, 0, size)  # otherwise writing to a full disk kills the writer
             except OSError:
                 self.close()
                 if folder == tempfile.gettempdir():
@@ -125,11 +125,11 @@ class _Block:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody holds a view of the rows that were lent."""
+        """Whether all views of the rows that were lent have been deleted."""
         return self._lent is None or self._lent() is None
 
     def rows(self, count: int, width: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return a new array, which all views of it keep alive."""
+        """Return a new array; it is alive as long as any view of it."""
         whole = np.frombuffer(self._map, dtype, count * width)
         self._lent = weakref.ref(whole)
         return whole.reshape(count, width)
@@ -142,9 +142,9 @@ class _Block:
 
 
 def _remove_stale() -> None:
-    """Remove the files of processes that were killed: nobody holds their lock.
+    """Remove the files of processes that were killed: their locks are free.
 
-    A new file has a minute for its process to get there.
+    Files of the last minute are kept: their processes may not have locked them yet.
     """
     for folder in ("/dev/shm", tempfile.gettempdir()):
         for path in Path(folder).glob(f"{PREFIX}*"):

@@ -1,4 +1,4 @@
-"""Transports to virtual clients, which share this machine and replay a trace."""
+"""Transports to virtual clients: simulated clients that replay a trace."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ from strategies.core.parameters import read_parameters
 from traces import RoundAvailability
 
 OK = Status(Code.OK, "")
-NO_WEIGHTS = Layout((), np.dtype(np.float32))  # of methods whose own arrays say it all
+NO_WEIGHTS = Layout((), np.dtype(np.float32))  # for methods that send no weights, only their own arrays
 
 
 class VirtualTransport(ABC):
-    """What the transports to virtual clients share: from Flower's messages to jobs, and back.
+    """Base of the transports to virtual clients: turns Flower's messages into jobs, and answers into replies.
 
     Parameters
     ----------
     initial
-        The initial weights; their layout is that of all messages.
+        The initial weights; all messages have their layout.
     availability
-        The trace; it says how much of its work a client finishes.
+        The trace, by round; it determines which share of its work a client finishes.
     defaults
-        Configuration for strategies that send none of their own.
+        Configuration for strategies that send none.
     lost
-        Whose reply of a round gets lost after the work, according to the trace; None: nobody's.
+        For a round, which clients' replies are lost after the work, shape (N,); None: no reply is lost.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class VirtualTransport(ABC):
         lost: Callable[[int], NDArray[np.bool_]] | None = None,
     ) -> None:
         self.initial, self.availability, self.defaults = initial, availability, dict(defaults)
-        self.memories: dict[int, Any] = {}  # what `store` returned for each client that remembers something
+        self.memories: dict[int, Any] = {}  # what `store` returned, by client
         self.lost = lost
         self.seconds: Mapping[str, float] = {}
 
@@ -79,34 +79,34 @@ class VirtualTransport(ABC):
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterable[Answers]:
         """Have clients train, all from the same weights.
 
-        When it returns, they are at work; iterating over what it returns waits for the answers.
+        They have started when it returns; iterating over the result waits for the answers.
         """
 
     @abstractmethod
     def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> Iterable[Scores]:
-        """Have clients evaluate, all of them the same weights, or what they make of them."""
+        """Have clients evaluate the same weights, or the personal models that they derive from them."""
 
     @abstractmethod
     def store(self, client: int, memory: Memory) -> Any:
-        """Store what a client remembers; the client's next job carries what this returns."""
+        """Store a client's memory; the client's next job carries what this returns."""
 
     @property
     def layout(self) -> Layout:
-        """How the weights are cut into tensors."""
+        """How the weights are divided into tensors."""
         return self.initial.layout
 
     def reachable(self) -> NDArray[np.intp] | None:
-        """All virtual clients can be reached, always."""
+        """Return None: virtual clients are always connected."""
         return None
 
     def proxy(self, client: int) -> ClientProxy:
-        """The proxy of one client."""
+        """Return the proxy of one client."""
         return VirtualProxy(client, self)
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
-        """Let clients train; clients that got the same weights are served together."""
+        """Have clients train; those that get the same weights train together."""
         phases = _Phases()
         completion = self.availability(server_round).completion
         lost = self.lost(server_round) if self.lost else np.zeros(len(completion), np.bool_)
@@ -123,7 +123,7 @@ class VirtualTransport(ABC):
                     client = update.client
                     if update.memory is not None:
                         self.memories[client] = self.store(client, update.memory)
-                    if lost[client]:  # the client has done its work and cannot know
+                    if lost[client]:  # its work is done, and it does not learn of the loss
                         failures.append(ClientFailure(str(client), "reply lost"))
                         continue
                     layout = self.layout if len(vector) else NO_WEIGHTS
@@ -137,7 +137,7 @@ class VirtualTransport(ABC):
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
     ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        """Let clients evaluate their models on examples of their kind."""
+        """Have clients evaluate their models on their own test examples."""
         completion = self.availability(server_round).completion
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
         results: EvaluateResults = []
@@ -146,8 +146,8 @@ class VirtualTransport(ABC):
             for answers in self.run_evaluation(broadcast, jobs):
                 failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
                 for client, loss, n, accuracy in answers.scores:
-                    told: dict[str, Scalar] = {metrics.ACCURACY: accuracy}
-                    results.append((proxies[client], EvaluateRes(OK, loss, n, told)))
+                    measured: dict[str, Scalar] = {metrics.ACCURACY: accuracy}
+                    results.append((proxies[client], EvaluateRes(OK, loss, n, measured)))
         return results, failures
 
     def _jobs(
@@ -156,7 +156,7 @@ class VirtualTransport(ABC):
         instructions: FitInstructions | EvaluateInstructions,
         completion: NDArray[np.floating[Any]],
     ) -> Iterable[tuple[Broadcast, list[Job]]]:
-        """Turn instructions into jobs, those with the same weights together."""
+        """Turn instructions into jobs, grouped by weights."""
         if not isinstance(instructions, RoundInstructions):
             yield from self._stock_jobs(server_round, instructions, completion)
             return
@@ -174,7 +174,7 @@ class VirtualTransport(ABC):
         instructions: FitInstructions | EvaluateInstructions,
         completion: NDArray[np.floating[Any]],
     ) -> Iterable[tuple[Broadcast, list[Job]]]:
-        """Do the same for a strategy of Flower's own, which usually sends one `Parameters` object to all."""
+        """Do so for a strategy of Flower, which usually sends the same `Parameters` object to all clients."""
         groups: dict[int, tuple[Broadcast, list[NDArray[Any]], list[Job]]] = {}
         for proxy, instruction in instructions:
             key = id(instruction.parameters)
@@ -189,18 +189,18 @@ class VirtualTransport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free what the transport holds."""
+        """Release the resources of the transport."""
 
 
 class _Phases:
-    """Adds up the time since the last phase."""
+    """Adds up the time spent in each phase."""
 
     def __init__(self) -> None:
         self.seconds = {"broadcast": 0.0, "train": 0.0, "collect": 0.0}
         self._last = time.perf_counter()
 
     def end(self, phase: str) -> None:
-        """The time until now belongs to this phase."""
+        """Count the time since the last call as this phase."""
         now = time.perf_counter()
         self.seconds[phase] = round(self.seconds[phase] + now - self._last, 6)
         self._last = now
@@ -230,7 +230,7 @@ class InlineTransport(VirtualTransport):
         self.stored = Memories()
 
     def store(self, client: int, memory: Memory) -> Any:
-        """Store what a client remembers: in RAM, or in a file."""
+        """Store a client's memory: in RAM, or in a file."""
         return self.stored.store(client, memory)
 
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
@@ -238,11 +238,11 @@ class InlineTransport(VirtualTransport):
         yield self.clients.fit(broadcast, jobs)
 
     def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> list[Scores]:
-        """Have clients evaluate, one after the other."""
+        """Have clients evaluate, in this process."""
         return [self.clients.evaluate(broadcast, jobs)]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources to release."""
 
 
 class VirtualProxy(ClientProxy):
@@ -251,9 +251,9 @@ class VirtualProxy(ClientProxy):
     Parameters
     ----------
     client
-        Its index, which is its name, too.
+        Its index, which is also its name.
     transport
-        Reaches it.
+        The transport that simulates it.
     """
 
     def __init__(self, client: int, transport: VirtualTransport) -> None:
@@ -263,29 +263,29 @@ class VirtualProxy(ClientProxy):
     def get_properties(
         self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
     ) -> GetPropertiesRes:
-        """Its index, as `client-id`."""
+        """Return its index, as `client-id`."""
         return GetPropertiesRes(OK, {metrics.CLIENT_ID: int(self.cid)})
 
     def get_parameters(
         self, ins: GetParametersIns, timeout: float | None, group_id: int | None
     ) -> GetParametersRes:
-        """The initial weights, the same at every client."""
+        """Return the initial weights, the same at every client."""
         return GetParametersRes(OK, self.transport.initial)
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        """Train alone; raises `ClientFailure`."""
+        """Train this client alone; a failure raises `ClientFailure`."""
         results, failures = self.transport.fit(group_id or 1, [(self, ins)], timeout)
         if failures:
             raise failures[0]
         return results[0][1]
 
     def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
-        """Evaluate alone; raises `ClientFailure`."""
+        """Evaluate this client alone; a failure raises `ClientFailure`."""
         results, failures = self.transport.evaluate(group_id or 1, [(self, ins)], timeout)
         if failures:
             raise failures[0]
         return results[0][1]
 
     def reconnect(self, ins: ReconnectIns, timeout: float | None, group_id: int | None) -> DisconnectRes:
-        """There is no connection to close."""
+        """Do nothing: there is no connection to close."""
         return DisconnectRes("")
