@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flexfl.contract.rule import SGD
 
 Scalar = bool | bytes | float | int | str
-Arrays = Sequence[NDArray[Any]]
+Arrays = list[NDArray[Any]]
 
 
 class OwnScalars(dict[str, Scalar]):
