@@ -1,1 +1,1 @@
-"""What runs on a client: local training, the Flower ClientApp, and the actors that play virtual clients."""
+"""What runs on a client: local training, the Flower ClientApp, and the simulation of many clients."""

@@ -36,7 +36,7 @@ OK = Status(Code.OK, "")
 
 @lru_cache(maxsize=1)
 def environment(settings: Settings) -> tuple[VirtualClients, Trace]:
-    """Load the client's data and model; a process that serves several messages does so once."""
+    """Load the clients' data, model and trace, once per process."""
     data = federated_data(settings)
     build_model = model_builder(settings, data)
     clients = VirtualClients(ClientEnvironment(data, build_model, settings.seed, cohort=settings.cohort))
@@ -44,7 +44,7 @@ def environment(settings: Settings) -> tuple[VirtualClients, Trace]:
 
 
 class FlexibleClient(Client):
-    """One client: trains on its own data, as far as its availability lets it.
+    """One client, which trains on its own data for as long as it is available.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ class FlexibleClient(Client):
     client
         Which client this is, 0..N-1.
     store
-        Where it keeps what it remembers.
+        Where it keeps its memory.
     record
-        Log, or folder of logs, in which it writes down how fast it works; empty: none.
+        Log, or folder of logs, in which it records how fast it trains; empty: none.
     """
 
     def __init__(self, settings: Settings, client: int, store: Store, record: str = "") -> None:
@@ -63,21 +63,21 @@ class FlexibleClient(Client):
         self.clients, self.trace = environment(client_settings(settings))
 
     def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
-        """Say which client this is."""
+        """Return which client this is."""
         return GetPropertiesRes(OK, {metrics.CLIENT_ID: self.client})
 
     def fit(self, ins: FitIns) -> FitRes:
-        """Train; a client that drops, fails or loses its reply answers with a status that is not OK."""
+        """Train; if the client drops out, fails or loses its reply, the status is not OK."""
         config = FitConfig.from_wire(ins.config)
         completion = float(self.trace.round(config.round).completion[self.client])
         job = self._job(ins, config, completion)
-        begin = time.monotonic()
+        start = time.monotonic()
         answers = self.clients.fit(*job)
-        seconds = time.monotonic() - begin
+        seconds = time.monotonic() - start
         if answers.failures:
             return _no_reply(answers.failures[0].reason)
         (update,) = answers.updates
-        if update.memory is not None:  # kept before the reply goes out: the server may count on it
+        if update.memory is not None:  # stored before the reply is sent: the server may rely on it
             try:
                 self.store.save(update.memory)
             except OSError as error:
@@ -92,7 +92,7 @@ class FlexibleClient(Client):
         return FitRes(OK, reply, update.num_examples, dict(update.metrics))
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        """Test this client's model, the personal one where the method has such, on examples of its kind."""
+        """Evaluate this client's model, the personal one where the method has one, on `own_test`."""
         config = FitConfig.from_wire(ins.config)
         answers = self.clients.evaluate(*self._job(ins, config, completion=0.0))
         if answers.failures:
@@ -101,7 +101,7 @@ class FlexibleClient(Client):
         return EvaluateRes(OK, score.loss, score.num_examples, {metrics.ACCURACY: score.accuracy})
 
     def _record(self, steps: int, seconds: float, up_bytes: int) -> None:
-        """Write down a piece of work; where that fails, it is no reason to throw the work away."""
+        """Record how long the steps took; a failure to do so does not discard them."""
         from traces.record import Recorder  # not everywhere: it locks files as Unix does
 
         try:
@@ -112,12 +112,11 @@ class FlexibleClient(Client):
     def _job(
         self, ins: FitIns | EvaluateIns, config: FitConfig, completion: float
     ) -> tuple[Broadcast, list[Job]]:
-        """Return the weights and what is to be done with them."""
-        arrays = parameters_to_ndarrays(ins.parameters)
-        count = config.model_arrays or len(arrays)
-        weights = np.concatenate([array.ravel() for array in arrays[:count]])
+        """Return the weights, and this client's job as a list."""
+        arrays, own = config.split(parameters_to_ndarrays(ins.parameters))
+        weights = np.concatenate([array.ravel() for array in arrays])
         memory = self.store.load() if config.last_accepted is not None else None
-        return Broadcast(weights), [Job(self.client, arrays[count:], config, completion, memory)]
+        return Broadcast(weights), [Job(self.client, own, config, completion, memory)]
 
 
 def _no_reply(reason: str) -> FitRes:
@@ -125,14 +124,14 @@ def _no_reply(reason: str) -> FitRes:
 
 
 def _status(reason: str) -> Status:
-    return Status(Code.FIT_NOT_IMPLEMENTED, reason)  # Flower knows no other for what went wrong
+    return Status(Code.FIT_NOT_IMPLEMENTED, reason)  # Flower has no other status for a failure
 
 
 def client_fn(context: Context) -> Client:
-    """Make the client of a node: its `client-id`, or in simulation its `partition-id`, says which.
+    """Make the client of a node, given by its `client-id`, or by its `partition-id` in simulation.
 
-    With `state-dir` in the node config, what the client remembers outlives the node's process. With
-    `record-trace`, a log or a folder of logs, each piece of work is written down (see `traces.record`).
+    With `state-dir` in the node config, the client's memory outlives the node's process. With `record-trace`,
+    a log or a folder of logs, the client records how fast it trains (see `traces.record`).
     """
     settings = Settings.from_mapping(context.run_config, "run-config")
     node = context.node_config

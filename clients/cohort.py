@@ -1,7 +1,7 @@
-"""Local training of a cohort: clients whose steps are done in the same calls, or one client alone.
+"""Local training of a cohort: clients that do their steps in the same calls, or one client alone.
 
-Clients of a cohort have the same rule and the same scalars, and may differ in everything else: number of
-steps, batch sizes, rates, memory. Those that do most steps come first, so that those who still work are
+The clients of a cohort have the same rule and the same scalars; number of steps, batch sizes, learning rates
+and memory may differ. The client with the most steps comes first, so that the clients that still train are
 always the first rows of every array.
 """
 
@@ -18,73 +18,55 @@ from torch import Tensor
 from clients.gradients.batches import Batch, BatchIndices, CohortBatches, DeviceData
 from clients.gradients.flat import as_tensor
 from clients.gradients.oracle import CohortOracle
-from clients.memory.handshake import Memory
 from clients.rules import SGD, rule_named
 from clients.rules.base import Change, Oracle, Rate
-from clients.training import Plan, fisher_rows
+from clients.training import ClientUpdate, PreparedJob, fisher_rows
 from flexfl.contract import metrics
 
-_BLOCK = 1 << 24  # numbers of examples that are gathered for one step (64 MB)
-
-
-class Update(NamedTuple):
-    """What a client hands in besides its weights.
-
-    Attributes
-    ----------
-    extra
-        The method's own arrays.
-    metrics
-        See `flexfl.contract.metrics`.
-    memory
-        What the client remembers from now on; None where the method needs no memory at the client.
-    """
-
-    extra: list[NDArray[Any]]
-    metrics: dict[str, int | float]
-    memory: Memory | None
+_BLOCK = 1 << 24  # numbers in the inputs that are gathered for one step (64 MB)
 
 
 class Trained(NamedTuple):
-    """What came of a cohort: the update of each client, and whether their weights are sent, too."""
+    """What a cohort returns: the update of each client, and whether their weights are sent as well."""
 
-    updates: list[Update]
+    updates: list[ClientUpdate]
     sends_weights: bool
 
 
-def cohorts(plans: Sequence[Plan], limit: int, input_size: int, oracle: CohortOracle) -> list[list[Plan]]:
+def cohorts(
+    jobs: Sequence[PreparedJob], limit: int, input_size: int, oracle: CohortOracle
+) -> list[list[PreparedJob]]:
     """Divide clients into cohorts.
 
     Parameters
     ----------
-    plans
-        What the clients are going to do.
+    jobs
+        The clients' jobs.
     limit
-        Largest cohort; smaller ones are made where examples of one step would take too much memory.
+        Largest cohort; they are smaller where the examples of one step would take too much memory.
     input_size
         How many numbers an input has.
     oracle
-        Knows who can be in one cohort, and how much memory that takes.
+        Says which clients can be in one cohort, and how much memory they need.
     """
-    kinds: dict[Hashable, list[Plan]] = {}
-    for plan in plans:
-        kinds.setdefault((oracle.cohort_key(plan.chosen), _kind(plan)), []).append(plan)
-    found: list[list[Plan]] = []
-    for group in kinds.values():
-        group.sort(key=lambda plan: (-len(plan.chosen.lengths), plan.job.client))
-        most = max(
-            1, min(limit, _BLOCK // max(oracle.buffer_size(plan.chosen, input_size) for plan in group))
-        )
+    groups: dict[Hashable, list[PreparedJob]] = {}
+    for job in jobs:
+        groups.setdefault((oracle.cohort_key(job.batches), _cohort_key(job)), []).append(job)
+    found: list[list[PreparedJob]] = []
+    for group in groups.values():
+        group.sort(key=lambda member: (-len(member.batches.lengths), member.job.client))
+        largest = max(oracle.buffer_size(member.batches, input_size) for member in group)
+        most = max(1, min(limit, _BLOCK // largest))
         count = -(-len(group) // most)
         size = -(-len(group) // count)
         found += [group[start : start + size] for start in range(0, len(group), size)]
     return found
 
 
-def _kind(plan: Plan) -> Hashable:
-    """Equal for clients that can be in one cohort."""
-    shapes = tuple(array.shape for array in plan.job.arrays)
-    return plan.job.config.common, tuple(plan.memory.committed), shapes
+def _cohort_key(prepared: PreparedJob) -> Hashable:
+    """Equal for clients whose rules allow them to be in one cohort."""
+    shapes = tuple(array.shape for array in prepared.job.arrays)
+    return prepared.job.config.common, tuple(prepared.memory.committed), shapes
 
 
 def train(
@@ -92,7 +74,7 @@ def train(
     examples: DeviceData,
     weights: Tensor,
     shared: Sequence[Tensor],
-    plans: Sequence[Plan],
+    cohort: Sequence[PreparedJob],
     seed: int,
     out: NDArray[Any],
 ) -> Trained:
@@ -107,46 +89,47 @@ def train(
     weights
         Global weights, shape (M,), on the device that trains.
     shared
-        The method's arrays for all clients, each of shape (M,).
-    plans
-        What the clients are going to do, one of the lists that `cohorts` returns.
+        The method's arrays that are the same for all clients, each of shape (M,).
+    cohort
+        One of the lists that `cohorts` returns.
     seed
-        Of the draws of examples for the Fisher information.
+        Determines the examples for the Fisher information.
     out
-        Gets the local weights after training, shape (K, M).
+        Receives the local weights after training, shape (K, M).
     """
-    start, room = weights.expand(len(plans), -1), as_tensor(out)
-    rule = begin(start, shared, plans, lambda at: _fisher(oracle, examples, at, plans, seed))
-    fits = (room.device, room.dtype) == (start.device, start.dtype)
-    # Single steps are done elsewhere: memory that was used a moment ago is in the cache.
-    y = room.copy_(start) if fits and _at_once(rule, oracle, plans[0].chosen) else start.clone()
-    batches = examples.batches([p.job.client for p in plans], [p.chosen for p in plans], y.dtype)
-    rate = y.new_tensor([p.job.config.learning_rate for p in plans])[:, None]
+    start, target = weights.expand(len(cohort), -1), as_tensor(out)
+    rule = make_rule(start, shared, cohort, lambda at: _fisher(oracle, examples, at, cohort, seed))
+    in_place = (target.device, target.dtype) == (start.device, start.dtype)
+    # Single steps are done in new memory, which is in the cache as it has just been written.
+    y = target.copy_(start) if in_place and _fused(rule, oracle, cohort[0].batches) else start.clone()
+    batches = examples.batches([p.job.client for p in cohort], [p.batches for p in cohort], y.dtype)
+    rate = y.new_tensor([p.job.config.learning_rate for p in cohort])[:, None]
     losses = run(rule, oracle, batches, y, rate)
-    room.copy_(y)
-    steps = y.new_tensor([len(plan.chosen.lengths) for plan in plans])[:, None]
+    target.copy_(y)
+    steps = y.new_tensor([len(p.batches.lengths) for p in cohort])[:, None]
     extra = [
         array.cpu().numpy() if isinstance(array, Tensor) else [row.cpu().numpy() for row in array]
         for array in rule.upload(y, steps, rate)
     ]
     states: list[dict[str, NDArray[Any]]] | None = None
-    if plans[0].job.config.last_accepted is not None:
+    if cohort[0].job.config.last_accepted is not None:
         new = {key: value.cpu().numpy() for key, value in rule.remember(y, steps, rate).items()}
-        states = [{key: value[k].copy() for key, value in new.items()} for k in range(len(plans))]
-    reported = losses.double().cpu().numpy().T
+        states = [{key: value[k].copy() for key, value in new.items()} for k in range(len(cohort))]
+    of_client = losses.double().cpu().numpy().T
     updates = []
-    for k, plan in enumerate(plans):
-        memory = None if states is None else plan.memory.stage(plan.job.config.round, states[k])
-        updates.append(Update([array[k] for array in extra], _metrics(plan, reported[k]), memory))
+    for k, p in enumerate(cohort):
+        memory = None if states is None else p.memory.stage(p.job.config.round, states[k])
+        arrays, reported = [array[k] for array in extra], _metrics(p, of_client[k])
+        updates.append(ClientUpdate(p.job.client, arrays, reported, p.num_examples, memory))
     return Trained(updates, rule.sends_weights)
 
 
 def run(rule: SGD, oracle: CohortOracle, batches: CohortBatches, y: Tensor, rate: Tensor) -> Tensor:
-    """Do all local steps, from and to weights `y`, shape (K, M); return the losses, shape (T, K).
+    """Do all local steps on weights `y`, shape (K, M), in place; return the losses, shape (T, K).
 
-    They are those of each step's first gradient, zero where a client does a step no more.
+    These are the losses at each step's first gradient, zero after a client's last step.
     """
-    if _at_once(rule, oracle, batches.clients[0]):
+    if _fused(rule, oracle, batches.clients[0]):
         return oracle.run_fused(y, rate, batches)
     losses = y.new_zeros((len(batches.counts), len(y)))
     active, active_rate = y, rate
@@ -161,21 +144,24 @@ def run(rule: SGD, oracle: CohortOracle, batches: CohortBatches, y: Tensor, rate
     return losses
 
 
-def _at_once(rule: SGD, oracle: CohortOracle, chosen: BatchIndices) -> bool:
-    return rule.plain() and oracle.fuses_steps(chosen)
+def _fused(rule: SGD, oracle: CohortOracle, batches: BatchIndices) -> bool:
+    """Whether all steps are done in one call."""
+    return rule.plain() and oracle.fuses_steps(batches)
 
 
-def begin(weights: Tensor, shared: Sequence[Tensor], plans: Sequence[Plan], fisher: Oracle) -> SGD:
-    """Make the rule of a cohort of global weights, shape (K, M), and what the clients got and remember."""
-    jobs, device = [plan.job for plan in plans], weights.device
+def make_rule(
+    weights: Tensor, shared: Sequence[Tensor], cohort: Sequence[PreparedJob], fisher: Oracle
+) -> SGD:
+    """Make the rule of a cohort from the global weights, shape (K, M), and the clients' arrays and states."""
+    jobs, device = [prepared.job for prepared in cohort], weights.device
     own = [_stacked(arrays).to(device) for arrays in zip(*(job.arrays for job in jobs), strict=True)]
-    committed = [plan.memory.committed for plan in plans]
+    committed = [prepared.memory.committed for prepared in cohort]
     state = {key: _stacked([c[key] for c in committed]).to(device) for key in committed[0]}
     return rule_named(jobs[0].config.rule)(weights, [*shared, *own], jobs[0].config, state, fisher)
 
 
 class _Step:
-    """The gradients of one step, and the losses where the first of them were taken."""
+    """The gradient oracle of one local step, which notes the losses at its first gradient."""
 
     def __init__(self, oracle: CohortOracle, batch: Batch) -> None:
         self.oracle, self.batch = oracle, batch
@@ -183,7 +169,7 @@ class _Step:
 
     @property
     def losses(self) -> Tensor:
-        """Shape (A,); there after a step."""
+        """Shape (A,), after the step."""
         if self._losses is None:
             raise RuntimeError("the rule has done a step without a gradient")
         return self._losses
@@ -193,33 +179,31 @@ class _Step:
         self._losses = losses if self._losses is None else self._losses
         return gradient
 
-    def descend(self, y: Tensor, rate: Rate, besides: Change | None) -> None:
-        losses = self.oracle.descend(y, rate, self.batch, besides)
+    def descend(self, y: Tensor, rate: Rate, change: Change | None) -> None:
+        losses = self.oracle.descend(y, rate, self.batch, change)
         self._losses = losses if self._losses is None else self._losses
 
 
 def _stacked(rows: Iterable[NDArray[Any]]) -> Tensor:
-    """One array of shape (K, M) of the clients' arrays."""
+    """Stack one array per client, shape (K, ...)."""
     return torch.from_numpy(np.stack(list(rows)))
 
 
-def _metrics(plan: Plan, losses: NDArray[np.float64]) -> dict[str, int | float]:
-    steps = len(plan.chosen.lengths)
-    told: dict[str, int | float] = {
-        metrics.CLIENT_ID: plan.job.client,
-        metrics.ROUND: plan.job.config.round,
+def _metrics(prepared: PreparedJob, losses: NDArray[np.float64]) -> dict[str, int | float]:
+    steps = len(prepared.batches.lengths)
+    reported: dict[str, int | float] = {
+        metrics.CLIENT_ID: prepared.job.client,
+        metrics.ROUND: prepared.job.config.round,
         metrics.STEPS: steps,
         metrics.TRAIN_LOSS: float(losses[:steps].sum()) / steps,
         metrics.FINAL_LOSS: float(losses[steps - 1]),
     }
-    if plan.resync and plan.job.config.last_accepted is not None:
-        told[metrics.RESYNC] = True
-    return told
+    return reported | ({metrics.RESYNC: True} if prepared.resync else {})
 
 
 def _fisher(
-    oracle: CohortOracle, examples: DeviceData, at: Tensor, plans: Sequence[Plan], seed: int
+    oracle: CohortOracle, examples: DeviceData, at: Tensor, cohort: Sequence[PreparedJob], seed: int
 ) -> Tensor:
     """Diagonals of the clients' Fisher information, shape (K, M)."""
-    chosen = ((plan.job.client, fisher_rows(plan, seed)) for plan in plans)
-    return torch.stack([oracle.fisher(y, examples.examples(*c)) for y, c in zip(at, chosen, strict=True)])
+    rows = ((prepared.job.client, fisher_rows(prepared, seed)) for prepared in cohort)
+    return torch.stack([oracle.fisher(y, examples.examples(*r)) for y, r in zip(at, rows, strict=True)])

@@ -1,6 +1,6 @@
 """What clients train on: their data, their model and their availability, made from the settings.
 
-Server and clients make the same from the same settings, independently of each other.
+Server and clients do so independently, with the same result.
 """
 
 from __future__ import annotations
@@ -54,11 +54,19 @@ def task_source(settings: Settings) -> TaskSource:
 
 
 def federated_data(settings: Settings) -> FederatedData:
-    """Load the data and divide them among the clients."""
+    """Load the data and divide them among the clients.
+
+    Raises
+    ------
+    ValueError
+        The task takes no partition, or the settings are impossible for its data.
+    """
     source = task_source(settings)
     name = settings.partition or source.default_partition
     if settings.partition and source.default_partition is None:
-        raise ValueError(f"task {settings.task}: its data come divided by client; leave the partition out")
+        raise ValueError(
+            f"task {settings.task}: the data are already divided among the clients; leave the partition out"
+        )
     partition = None
     if name:
         partition = _bound("partition", PARTITIONS, name)
@@ -68,7 +76,7 @@ def federated_data(settings: Settings) -> FederatedData:
 
 
 def model_builder(settings: Settings, data: FederatedData) -> Callable[[], nn.Module]:
-    """Return what makes the model, with the initial weights that the seed determines."""
+    """Return a function that makes the model, with initial weights determined by the seed."""
     name = settings.model or task_source(settings).default_model
     factory, options = bind("model", MODELS, name)
     return partial(initialise, partial(factory, data.input_shape, data.num_classes, **options), settings.seed)
@@ -76,7 +84,7 @@ def model_builder(settings: Settings, data: FederatedData) -> Callable[[], nn.Mo
 
 def make_trace(settings: Settings) -> Trace:
     """Return the availability of all clients in all rounds, arrivals and departures included."""
-    # "a+b": both hold. A plus before a digit is part of a number, 1e+5.
+    # "a+b" combines two traces. A plus before a digit is part of a number, such as 1e+5.
     specs = re.split(r"\+(?![0-9])", settings.trace)
     parts = [_one_trace(spec, settings) for spec in specs]
     trace: Trace = parts[0] if len(parts) == 1 else Combined(*parts)
@@ -93,14 +101,14 @@ def make_trace(settings: Settings) -> Trace:
 
 def _one_trace(spec: str, settings: Settings) -> Trace:
     factory, options = bind("trace", TRACES, spec)
-    if "local-steps" in options_of(factory):  # a trace with a clock has to know how much work there is
+    if "local-steps" in options_of(factory):  # a trace with a clock needs the number of steps
         options.setdefault("local_steps", settings.local_steps)
     trace: Trace = factory(settings.num_clients, settings.seed, **options)
     return trace
 
 
 def client_settings(settings: Settings) -> Settings:
-    """Return the settings that clients depend on; the others are set to their defaults."""
+    """Return the settings that clients depend on, with defaults for the others."""
     kept = [field.name for field in fields(Settings) if field.metadata["client"]]
     return replace(Settings(), **{name: getattr(settings, name) for name in kept})
 

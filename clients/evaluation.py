@@ -13,7 +13,7 @@ BATCH = 1000
 
 
 def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
-    """Mean cross-entropy and share of correct predictions of the model's present weights.
+    """Return mean cross-entropy and accuracy of the model with its current weights.
 
     Raises
     ------
@@ -38,16 +38,15 @@ def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
 
 
 def own_test(data: FederatedData, client: int) -> Examples:
-    """Return the examples that a client's model is tested on: like its own, and never trained on.
+    """Return the examples on which a client's model is evaluated: similar to its own, and never trained on.
 
-    They are its hold-out. Where clients hold nothing out, they are those of the common test set whose labels
-    occur among its training examples: what the client is likely to meet, though in the proportions of the
-    test set.
+    They are its hold-out. Without hold-outs, they are the examples of the common test set whose labels occur
+    among its training examples: the labels that the client has, in the proportions of the test set.
     """
     alone = np.array([client])
     try:
         return data.holdout(alone)
     except ValueError:
         x, labels = data.test
-        known = np.isin(labels, data.train_set(alone)[1])
-        return x[known], labels[known]
+        occurs = np.isin(labels, data.train_set(alone)[1])
+        return x[occurs], labels[occurs]

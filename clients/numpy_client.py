@@ -1,11 +1,11 @@
-"""A client without PyTorch: what a small device may run.
+"""A client without PyTorch, for small devices: softmax regression by mini-batch SGD in NumPy.
 
-Softmax regression by mini-batch SGD in NumPy. It suits `model=logistic` and every method that needs no part
-of its own at the client: FedAvg, FedSGD, the schemes, MIFA, FedLaAvg and MimiC.
+It works with `model=logistic` and every method whose clients do plain SGD: FedAvg, FedSGD, the schemes, MIFA,
+FedLaAvg and MimiC, for example.
 
-A node is told by its node config which part of the data is its own, `partition-id` and `num-partitions`; with
-`data`, here or in the run config, it reads `x` and `y` from that .npz file instead of scikit-learn's digits,
-and with `max-steps` it is a slow device that never does more. The server's config says what to do.
+The node config gives the node's part of the data, `partition-id` of `num-partitions`. With `data`, a path in
+the node config or the run config, the client reads `x` and `y` from that .npz file instead of scikit-learn's
+digits. With `max-steps` it is a slow device that does at most so many local steps per round.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = NDArray[np.floating[Any]]
 
 
 def load(path: str) -> tuple[Array, NDArray[np.int64]]:
-    """Return inputs, shape (n, d), and labels, shape (n,): of an .npz file, or the digits without a path."""
+    """Return inputs, shape (n, d), and labels, shape (n,), of an .npz file; of the digits without a path."""
     if path:
         with np.load(path) as file:
             x, y = file["x"], file["y"]
@@ -37,7 +37,7 @@ def load(path: str) -> tuple[Array, NDArray[np.int64]]:
 
 
 def probabilities(weight: Array, bias: Array, x: Array) -> Array:
-    """Softmax of the logits, shape (n, classes)."""
+    """Return the softmax of the logits, shape (n, classes)."""
     logits = x @ weight.T + bias
     odds: Array = np.exp(logits - logits.max(axis=1, keepdims=True))
     odds /= odds.sum(axis=1, keepdims=True)
@@ -45,42 +45,49 @@ def probabilities(weight: Array, bias: Array, x: Array) -> Array:
 
 
 def loss_of(p: Array, y: NDArray[np.int64]) -> float:
-    """Mean cross-entropy."""
+    """Return the mean cross-entropy."""
     return float(-np.log(np.maximum(p[np.arange(len(y)), y], 1e-12)).mean())
 
 
 class SoftmaxRegression(NumPyClient):
-    """One client's data, and a model of a weight (classes, d) and a bias (classes,).
+    """A client that trains a weight (classes, d) and a bias (classes,).
 
     Parameters
     ----------
-    name
+    client
         Which client this is.
     x, y
         Its examples.
     max_steps
-        The most local steps that it does in a round; 0: as many as it is asked for.
+        Local steps that it does per round, at most; 0: as many as it is asked for.
     """
 
-    def __init__(self, name: int, x: Array, y: NDArray[np.int64], max_steps: int = 0) -> None:
-        self.name, self.x, self.y, self.max_steps = name, x, y, max_steps
+    def __init__(self, client: int, x: Array, y: NDArray[np.int64], max_steps: int = 0) -> None:
+        self.client, self.x, self.y, self.max_steps = client, x, y, max_steps
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
-        """Say which client this is: the server asks each node once."""
-        return {metrics.CLIENT_ID: self.name}
+        """Return which client this is; the server asks each node once."""
+        return {metrics.CLIENT_ID: self.client}
 
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Scalar]]:
-        """Do local SGD; `steps` is told only if they are fewer than the server asked for."""
+        """Do local SGD; `steps` is reported only if they are fewer than the server asked for.
+
+        Raises
+        ------
+        ValueError
+            The method needs more than plain SGD, the task is impossible, the model is another one, or the
+            client has no examples.
+        """
         task = FitConfig.from_wire(config)
         if task.rule != SGD.name:
             raise ValueError(f"this client does plain SGD only, not {task.rule!r}")
-        weight, bias = (array.copy() for array in parameters)
+        weight, bias = self._weights(parameters)
         rate, batch_size = task.learning_rate, task.batch_size or len(self.y)
         planned = task.planned_steps(len(self.y))
         steps = min(planned, self.max_steps or planned)
-        rng = np.random.default_rng([self.name, task.round])
+        rng = np.random.default_rng([self.client, task.round])
         losses = []
         for _, rows in zip(range(steps), self._batches(batch_size, rng), strict=False):
             x, y = self.x[rows], self.y[rows]
@@ -89,25 +96,40 @@ class SoftmaxRegression(NumPyClient):
             error[np.arange(len(y)), y] -= 1
             weight -= rate / len(y) * error.T @ x
             bias -= rate / len(y) * error.sum(axis=0)
-        told: dict[str, Scalar] = {metrics.TRAIN_LOSS: float(np.mean(losses))}
-        return [weight, bias], len(self.y), told | ({metrics.STEPS: steps} if steps < planned else {})
+        reported: dict[str, Scalar] = {metrics.TRAIN_LOSS: float(np.mean(losses))}
+        return [weight, bias], len(self.y), reported | ({metrics.STEPS: steps} if steps < planned else {})
 
     def evaluate(
         self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
     ) -> tuple[float, int, dict[str, Scalar]]:
-        """Test the weights on this client's examples."""
-        p = probabilities(parameters[0], parameters[1], self.x)
+        """Evaluate the weights on this client's examples."""
+        p = probabilities(*self._weights(parameters), self.x)
         return loss_of(p, self.y), len(self.y), {metrics.ACCURACY: float((p.argmax(axis=1) == self.y).mean())}
 
+    def _weights(self, parameters: list[NDArray[Any]]) -> tuple[Array, Array]:
+        """Return copies of the weight and the bias.
+
+        Raises
+        ------
+        ValueError
+            The model is another one, or there are no examples for it.
+        """
+        if len(parameters) != 2 or parameters[0].shape[1:] != self.x.shape[1:]:
+            shapes, inputs = [array.shape for array in parameters], self.x.shape[1]
+            raise ValueError(f"this client trains model=logistic on {inputs} inputs, not weights of {shapes}")
+        if not len(self.y):
+            raise ValueError("the client has no examples")
+        return parameters[0].copy(), parameters[1].copy()
+
     def _batches(self, size: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
-        """Yield the rows of one batch after the other, in reshuffled passes over the data."""
+        """Yield the indices of one batch after the other; every epoch shuffles the data anew."""
         while True:
             order = rng.permutation(len(self.y))
             yield from (order[start : start + size] for start in range(0, len(order), size))
 
 
 def client_fn(context: Context) -> Client:
-    """Make the client of a node."""
+    """Make the client of a node; see the beginning of this file for its node config."""
     node = context.node_config
     if "partition-id" not in node or "num-partitions" not in node:
         raise ValueError(

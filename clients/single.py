@@ -1,7 +1,25 @@
-"""A client whose gradients come from anywhere: every method for a model that is not one of ours.
+"""Every method for a client with its own model and data: all it has to provide is a gradient.
 
-The caller has the data and computes gradients of its loss at flat weights; the rules of the methods, the
-memory between rounds and the messages are as everywhere else in this project.
+`fit` does the local steps of whichever method the server runs, and reads and writes the messages. A Flower
+client that solves a least-squares problem:
+
+    class LeastSquares(flwr.client.Client):
+        def __init__(self, x, y, store):
+            self.x, self.y, self.store = x, y, store
+
+        def gradient(self, w):
+            rows = torch.randint(len(self.y), (self.batch_size,))
+            return self.x[rows].T @ (self.x[rows] @ w - self.y[rows]) / self.batch_size
+
+        def fit(self, ins):
+            self.batch_size = ins.config["batch-size"] or len(self.y)
+            reply, memory = single.fit(ins, self.gradient, len(self.y), self.store.load())
+            if memory is not None:
+                self.store.save(memory)
+            return reply
+
+Its `store` is one of clients/memory/stores.py, such as `FileStore("state", context.run_id, client)`. A client
+that raises an exception counts as inactive in that round.
 """
 
 from __future__ import annotations
@@ -10,11 +28,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    FitIns,
+    FitRes,
+    Status,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
 from numpy.typing import NDArray
+from torch import Tensor
 
-from clients.memory.handshake import Memory
-from clients.rules import rule_named
+from clients.memory.handshake import Memory, open_memory
+from clients.rules import SGD, rule_named
 from clients.rules.base import Oracle, no_fisher
 from flexfl.contract import FitConfig, metrics
 
@@ -35,55 +62,102 @@ def fit(
     instruction
         What the server sent.
     gradient
-        Weights, shape (M,), to the gradient of a batch of the client's choice, shape (M,).
+        Returns the gradient of the mean loss over one batch, shape (M,), given weights of shape (M,): all
+        tensors that the server sent, flattened and concatenated in its order, in their type. It may be called
+        several times per step, must not change the weights, and may reuse the memory of its result.
     num_examples
-        n_k.
+        n_k, the size of the client's whole data set.
     memory
-        What this function returned in the client's last round; None: nothing yet.
+        What this function returned in an earlier round, the newest that was not None; None: nothing yet.
     steps
-        s_k, how many local steps the client has time for; default: all that it is asked for.
+        s_k, the number of local steps that the client has time for; default: all that are asked for.
     fisher
-        Weights to the diagonal of the Fisher information on the client's data; EFL needs it.
+        Returns the diagonal of the Fisher information on the client's data, shape (M,), given weights. Only
+        EFL needs it, unless its elasticity is 0.
 
     Returns
     -------
     reply, memory
-        What to send, and what to keep, durably, before the reply goes out; None: nothing.
+        What to send; and what to store, durably, before the reply is sent: the server may rely on it. None
+        where the method needs no memory at the client.
 
     Raises
     ------
     ValueError
-        The task is not one of this project, or its rule is unknown.
+        The task is impossible, its rule is unknown, or the client does no local step: it then has nothing to
+        send.
     """
-    config = FitConfig.from_wire(instruction.config)
-    arrays = parameters_to_ndarrays(instruction.parameters)
-    count = config.model_arrays or len(arrays)
-    weights = torch.from_numpy(np.concatenate([array.ravel() for array in arrays[:count]]))
-    opened, resync = (memory or Memory()).open(config.last_accepted or 0)
-    told: dict[str, Any] = {metrics.ROUND: config.round}
+    config, weights, own = _read(instruction)
+    opened, resync = open_memory(memory, config.last_accepted)
+    reported: dict[str, Any] = {metrics.ROUND: config.round}
     if config.farewell:
-        return _reply(list(opened.committed.values()), num_examples, told), memory
-    state = {key: torch.from_numpy(value.copy()) for key, value in opened.committed.items()}
-    own = [torch.from_numpy(array) for array in arrays[count:]]
-    rule = rule_named(config.rule)(weights, own, config, state, fisher)
-    y, rate, planned = weights.clone(), config.learning_rate, config.planned_steps(num_examples)
+        return _reply(list(opened.committed.values()), num_examples, reported), memory
+    planned = config.planned_steps(num_examples)
     done = planned if steps is None else min(steps, planned)
+    if done < 1:
+        raise ValueError(f"{done} local steps; a client that does none has no reply to send")
+    rule = _make_rule(config, weights, own, opened, fisher)
+    y, rate = rule.weights.clone(), config.learning_rate
     for _ in range(done):
         rule.step(y, gradient, rate)
     sent = [_numpy(array) for array in rule.upload(y, done, rate)]
-    told |= {metrics.STEPS: done} | ({metrics.RESYNC: True} if resync else {})
-    kept = None
-    if config.last_accepted is not None:
-        new = {key: _numpy(value) for key, value in rule.remember(y, done, rate).items()}
-        kept = opened.stage(config.round, new)
     if rule.sends_weights:
-        parts = np.split(_numpy(y), np.cumsum([array.size for array in arrays[:count]])[:-1])
-        sent = [part.reshape(a.shape) for part, a in zip(parts, arrays, strict=False)] + sent
-    return _reply(sent, num_examples, told), kept
+        sent = _like(weights, y) + sent
+    reported |= {metrics.STEPS: done} | ({metrics.RESYNC: True} if resync else {})
+    reply = _reply(sent, num_examples, reported)
+    if config.last_accepted is None:
+        return reply, None
+    state = {key: _numpy(value) for key, value in rule.remember(y, done, rate).items()}
+    return reply, opened.stage(config.round, state)
 
 
-def _reply(arrays: list[NDArray[Any]], num_examples: int, told: dict[str, Any]) -> FitRes:
-    return FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), num_examples, told)
+def personal_weights(instruction: EvaluateIns, memory: Memory | None = None) -> list[NDArray[Any]]:
+    """Return the weights that the client is asked to evaluate, one array per tensor.
+
+    Parameters
+    ----------
+    instruction
+        What the server sent.
+    memory
+        As for `fit`.
+
+    Returns
+    -------
+    list
+        With APFL and pFedMe the client's personal model, with other methods the global one.
+
+    Raises
+    ------
+    ValueError
+        The task is impossible, or its rule is unknown.
+    """
+    config, weights, own = _read(instruction)
+    opened, _ = open_memory(memory, config.last_accepted)
+    return _like(weights, _make_rule(config, weights, own, opened, no_fisher).personal())
+
+
+def _read(instruction: FitIns | EvaluateIns) -> tuple[FitConfig, list[NDArray[Any]], list[NDArray[Any]]]:
+    """Return the task, the weights, and the method's own arrays."""
+    config = FitConfig.from_wire(instruction.config)
+    return config, *config.split(parameters_to_ndarrays(instruction.parameters))
+
+
+def _make_rule(
+    config: FitConfig, weights: list[NDArray[Any]], own: list[NDArray[Any]], memory: Memory, fisher: Oracle
+) -> SGD:
+    start = torch.from_numpy(np.concatenate([array.ravel() for array in weights]))
+    state = {key: torch.from_numpy(value.copy()) for key, value in memory.committed.items()}
+    return rule_named(config.rule)(start, [torch.from_numpy(a) for a in own], config, state, fisher)
+
+
+def _like(weights: list[NDArray[Any]], vector: Tensor) -> list[NDArray[Any]]:
+    """Split a vector of shape (M,) into arrays of the weights' shapes."""
+    parts = np.split(_numpy(vector), np.cumsum([array.size for array in weights])[:-1])
+    return [part.reshape(array.shape) for part, array in zip(parts, weights, strict=True)]
+
+
+def _reply(arrays: list[NDArray[Any]], num_examples: int, reported: dict[str, Any]) -> FitRes:
+    return FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), num_examples, reported)
 
 
 def _numpy(value: Any) -> NDArray[Any]:

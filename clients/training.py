@@ -1,4 +1,4 @@
-"""What a client is asked to do, and what it is going to do about it."""
+"""What a client is asked to do, what it prepares for it, and what it returns."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.gradients.batches import BatchIndices, Indices, draw_batches
-from clients.memory.handshake import Memory
+from clients.memory.handshake import Memory, open_memory
 from clients.rules import rule_named
 from flexfl.contract import FitConfig
 from flexfl.tasks import FederatedData
 
 
 class DroppedError(Exception):
-    """The client went offline in mid-round, before it finished a step."""
+    """The client went offline mid-round, before it finished a step."""
 
 
 class Broadcast(NamedTuple):
-    """What all clients of a round get.
+    """What all clients of a round receive.
 
     Attributes
     ----------
     weights
         The global weights, shape (M,).
     shared
-        The method's arrays that are the same for all, each of shape (M,).
+        The method's arrays that are the same for all clients, each of shape (M,).
     """
 
     weights: NDArray[Any]
@@ -47,9 +47,9 @@ class Job(NamedTuple):
     config
         Its task.
     completion
-        Share of the planned steps that its availability lets it finish.
+        Share of the planned steps for which it is available.
     memory
-        What it remembers, or where that is, see `VirtualClients.load`; None: nothing yet.
+        Its memory, or where that is stored, see `VirtualClients.load`; None: it has none yet.
     """
 
     client: int
@@ -59,29 +59,53 @@ class Job(NamedTuple):
     memory: Any = None
 
 
-class Plan(NamedTuple):
-    """What one client is going to do.
+class PreparedJob(NamedTuple):
+    """A job that is ready to run: its batches are drawn and its memory is open.
 
     Attributes
     ----------
     job
-        What it was asked to do.
-    chosen
-        Positions among its examples, for the steps that it does.
+        What the client was asked to do.
+    batches
+        The examples of each step that it does.
     num_examples
         n_k.
     memory, resync
-        What `Memory.open` returned.
+        What `open_memory` returned.
     """
 
     job: Job
-    chosen: BatchIndices
+    batches: BatchIndices
     num_examples: int
     memory: Memory
     resync: bool
 
 
-def plan(job: Job, steps: int, memory: Memory | None, data: FederatedData, seed: int) -> Plan:
+class ClientUpdate(NamedTuple):
+    """What a client returns besides its weights.
+
+    Attributes
+    ----------
+    client
+        Its index.
+    extra
+        The method's own arrays.
+    metrics
+        See `flexfl.contract.metrics`.
+    num_examples
+        n_k.
+    memory
+        Its memory from now on; None: unchanged.
+    """
+
+    client: int
+    extra: list[NDArray[Any]]
+    metrics: dict[str, int | float]
+    num_examples: int
+    memory: Memory | None
+
+
+def prepare(job: Job, steps: int, memory: Memory | None, data: FederatedData, seed: int) -> PreparedJob:
     """Draw the batches of a client and open its memory.
 
     Parameters
@@ -89,20 +113,20 @@ def plan(job: Job, steps: int, memory: Memory | None, data: FederatedData, seed:
     job
         What the client is asked to do.
     steps
-        How much of it its availability lets it finish.
+        The local steps for which it is available.
     memory
-        What it remembers; None: nothing yet.
+        Its memory; None: it has none yet.
     data
         The data of all clients.
     seed
-        With client and round it determines the batches.
+        Determines the batches, together with the client and the round.
 
     Raises
     ------
     DroppedError
-        No step gets finished.
+        It is not available for a single step.
     ValueError
-        The client has no examples, or does not have the rule.
+        The client has no examples, or the rule is unknown.
     """
     client, config = job.client, job.config
     rule_named(config.rule)
@@ -111,21 +135,16 @@ def plan(job: Job, steps: int, memory: Memory | None, data: FederatedData, seed:
         raise ValueError("the client has no examples")
     if not steps:
         raise DroppedError("dropped in mid-round")
-    rng = draws(seed, b"batches", client, config.round)
-    chosen = draw_batches(num_examples, config.batch_size, steps, rng)
-    return Plan(job, chosen, num_examples, *open_memory(job, memory))
+    rng = client_rng(seed, b"batches", client, config.round)
+    batches = draw_batches(num_examples, config.batch_size, steps, rng)
+    return PreparedJob(job, batches, num_examples, *open_memory(memory, config.last_accepted))
 
 
-def open_memory(job: Job, memory: Memory | None) -> tuple[Memory, bool]:
-    """Settle what became of the client's last reply; see `Memory.open`."""
-    return (memory or Memory()).open(job.config.last_accepted or 0)
+def client_rng(seed: int, purpose: bytes, client: int, server_round: int) -> np.random.Generator:
+    """Return a random generator for one client, round and purpose.
 
-
-def draws(seed: int, purpose: bytes, client: int, server_round: int) -> np.random.Generator:
-    """Return the random numbers of one client in one round.
-
-    A counter-based generator, whose counter starts at client and round, is made four times as fast as one
-    that hashes a seed; there is one for each client and round.
+    It is counter-based, and its counter starts at client and round. That takes a quarter of the time of
+    hashing a seed, which counts: every client needs one in every round.
     """
     return np.random.Generator(
         np.random.Philox(key=_key(seed, purpose), counter=[0, 0, client, server_round])
@@ -137,9 +156,9 @@ def _key(seed: int, purpose: bytes) -> NDArray[Any]:
     return np.random.SeedSequence([seed, *purpose]).generate_state(2, np.uint64)
 
 
-def fisher_rows(plan: Plan, seed: int) -> Indices:
-    """Draw `fisher-batches` batches of different examples; with 0, or if there are not more, take all."""
-    client, config = plan.job.client, plan.job.config
-    wanted = int(config.own["fisher-batches"]) * config.batch_size or plan.num_examples
-    rng = draws(seed, b"fisher", client, config.round)
-    return rng.permutation(plan.num_examples)[:wanted]
+def fisher_rows(prepared: PreparedJob, seed: int) -> Indices:
+    """Draw the examples of the Fisher information: `fisher-batches` batches without repetition; 0: all."""
+    client, config = prepared.job.client, prepared.job.config
+    wanted = int(config.own["fisher-batches"]) * config.batch_size or prepared.num_examples
+    rng = client_rng(seed, b"fisher", client, config.round)
+    return rng.permutation(prepared.num_examples)[:wanted]

@@ -1,8 +1,8 @@
 """How a run computes gradients: which oracle, and how many clients train in one call.
 
 Oracles differ in the last bits of the weights, so `auto` depends on the model and the device alone. The size
-of a cohort is timed where that cannot change a bit: for `stacked` on a CPU, in some milliseconds when a run
-starts. Elsewhere it depends on the size of the model. `config.toml` in the run folder records both.
+of a cohort is timed where it cannot change a bit: for `stacked` on a CPU, in some milliseconds at the start
+of a run. Otherwise it depends on the size of the model. `config.toml` in the run folder records both.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "loop": Loop,
 }
 ONE_BY_ONE = ("chain", "loop")  # train one client after the other
-CPU_CACHE = 1 << 20  # weights of a cohort that stay in a CPU's cache, even beside other workers
-GPU_MEMORY = 1 << 26  # weights of a cohort on a GPU (256 MB); gradients and activations come on top
-LARGEST = 256  # cohort whose size is not timed
-TIMED = (2, 4, 8, 16, 32, 64, 128)  # sizes of cohorts
-CLOSE = 0.93  # of sizes this close to the fastest, the smallest leaves most of the cache to others
-_MEMORY = 1 << 26  # numbers in the weights or in the inputs of a cohort that is timed (256 MB)
-_STEPS = 10  # of a round that are timed, at most
-_SECONDS = 0.003  # for which a size is timed, at least
+CPU_CACHE = 1 << 20  # weights of a cohort that stay in a CPU's cache even if other workers use it
+GPU_WEIGHTS = 1 << 26  # weights of a cohort on a GPU (256 MB), without gradients and activations
+LARGEST = 256  # largest cohort where the size is not timed
+TIMED = (2, 4, 8, 16, 32, 64, 128)  # sizes that are timed
+CLOSE = 0.93  # of the best speed: among sizes this fast, the smallest leaves most of the cache to others
+_MOST_NUMBERS = 1 << 26  # weights, or numbers in the inputs, of a cohort that is timed (256 MB)
+_MOST_STEPS = 10  # steps that are timed
+_LEAST_SECONDS = 0.003  # for which a size is timed
 
 
 class Work(NamedTuple):
@@ -64,8 +64,8 @@ class Work(NamedTuple):
     plain: bool = True
 
     def indices(self) -> BatchIndices:
-        """Draw the batches, `_STEPS` at most."""
-        steps = min(self.steps, _STEPS)
+        """Draw the batches of at most `_MOST_STEPS` steps."""
+        steps = min(self.steps, _MOST_STEPS)
         return draw_batches(self.num_examples, self.batch_size, steps, np.random.default_rng(0))
 
 
@@ -74,15 +74,15 @@ class _SingleSteps(SGD):
 
     @classmethod
     def plain(cls) -> bool:
-        """No."""
+        """Return False."""
         return False
 
 
 def automatic(model: FlatModel, input_shape: tuple[int, ...]) -> str:
-    """Choose by the model and the device alone: usually the fastest of those that support the model.
+    """Choose an oracle by the model and the device alone: usually the fastest that supports the model.
 
-    `stacked` for linear layers; for other models `chain` on a CPU and `vmap` on other devices; and `loop` for
-    models that these do not support.
+    It is `stacked` for linear layers, for other models `chain` on a CPU and `vmap` on other devices, and
+    `loop` for models that these do not support.
     """
     if linear_layers(model.module) is not None:
         return "stacked"
@@ -96,13 +96,13 @@ def automatic(model: FlatModel, input_shape: tuple[int, ...]) -> str:
 
 
 COHORTS: dict[str, Callable[..., object]] = {"auto": automatic, **ORACLES}
-"""What users can choose from, by name."""
+"""The oracles that users can choose, by name."""
 
 
 def make_oracle(
     model: FlatModel, input_shape: tuple[int, ...], cohort: str = "auto", size: int = 0
 ) -> tuple[CohortOracle, int]:
-    """Return what computes gradients, and the largest cohort to give it.
+    """Make an oracle; return it and the size of the largest cohort.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def make_oracle(
     cohort
         One of `COHORTS`.
     size
-        Largest cohort; 0: what suits the number of weights. `chain` and `loop` always have 1.
+        Size of the largest cohort; 0: chosen by the number of weights. It is always 1 for `chain` and `loop`.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def make_oracle(
         oracle.check(input_shape)
     if cohort in ONE_BY_ONE:
         return oracle, 1
-    limit = CPU_CACHE if model.device.type == "cpu" else GPU_MEMORY
+    limit = CPU_CACHE if model.device.type == "cpu" else GPU_WEIGHTS
     return oracle, size or max(1, min(LARGEST, limit // len(model.vector)))
 
 
@@ -140,7 +140,7 @@ def choose(
     cohort: str = "auto",
     size: int = 0,
 ) -> tuple[str, int]:
-    """Choose how to compute gradients, and the size of a cohort.
+    """Choose an oracle and the size of a cohort, as far as the user has not set them.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def choose(
     num_clients
         How many clients train in a round, at most.
     cohort, size
-        What the user has set; `auto` and 0 are to be chosen.
+        What the user has set; `auto` and 0: to be chosen.
 
     Returns
     -------
@@ -176,11 +176,11 @@ def choose(
 def _fastest_size(
     oracle: CohortOracle, model: FlatModel, input_shape: tuple[int, ...], work: Work, num_clients: int
 ) -> int:
-    """Time some sizes of cohorts; return the smallest that is about as fast as any."""
+    """Time some cohort sizes; return the smallest that is about as fast as the fastest."""
     working_set = oracle.working_set(work.indices()) if work.plain else len(model.vector)
     numbers = max(len(model.vector), work.batch_size * math.prod(input_shape))
     # Larger working sets are fast only as long as no other worker uses the cache.
-    most = min(num_clients, _MEMORY // numbers, CPU_CACHE // max(1, working_set))
+    most = min(num_clients, _MOST_NUMBERS // numbers, CPU_CACHE // max(1, working_set))
     speeds: dict[int, float] = {}
     with one_thread():
         for size in [k for k in TIMED if k <= most] or TIMED[:1]:
@@ -193,7 +193,7 @@ def _fastest_size(
 def _seconds(
     oracle: CohortOracle, model: FlatModel, size: int, input_shape: tuple[int, ...], work: Work
 ) -> float:
-    """Return the seconds that a cohort takes for a round, the fewest of some trials."""
+    """Return the seconds that a round of a cohort takes, the minimum over some trials."""
     indices = work.indices()
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand((int(indices.indices.max()) + 1, *input_shape), generator=generator)
@@ -203,11 +203,11 @@ def _seconds(
     config = FitConfig(round=1, learning_rate=1e-6, batch_size=work.batch_size, local_steps=work.steps)
     rule = (SGD if work.plain else _SingleSteps)(y, [], config, {})
     seconds: list[float] = []
-    start = time.perf_counter()  # the first trial may load what it needs
-    while len(seconds) < 4 or time.perf_counter() - start < _SECONDS:
+    start = time.perf_counter()
+    while len(seconds) < 4 or time.perf_counter() - start < _LEAST_SECONDS:
         began = time.perf_counter()
         run(rule, oracle, CohortBatches(inputs, labels, [indices] * size, y.dtype), y, rate)
         seconds.append(time.perf_counter() - began)
-        if len(seconds) > 2 and time.perf_counter() - start > 10 * _SECONDS:  # enough for large models
+        if len(seconds) > 2 and time.perf_counter() - start > 10 * _LEAST_SECONDS:  # enough for large models
             break
     return min(seconds)

@@ -1,7 +1,7 @@
-"""Arrays in a file without a name, where they do not fit into memory.
+"""Arrays in an unnamed temporary file, where they do not fit into RAM.
 
-The file vanishes with the process. It is written with `pwrite`, not through a mapping: a full disk is then an
-error with a name, not a crash.
+The file vanishes with the process. It is written with `pwrite`, not through a mapping, so that a full disk is
+an error that says so, not a crash.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 
 class SpillFile:
-    """A file that takes arrays at any position.
+    """A file that stores arrays at any position.
 
     Parameters
     ----------
     what
         What is stored, for messages.
     folder
-        Where the file lies; it is made if it is missing. Default: the system's temporary folder.
+        Where the file is; created if it is missing. Default: the system's temporary folder.
     remedy
-        What a user does if that folder is full.
+        What a user can do if that folder is full, for messages.
 
     Raises
     ------
@@ -39,18 +39,18 @@ class SpillFile:
         self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115, lives as long as this object
 
     def write(self, array: NDArray[Any], start: int) -> int:
-        """Write an array at byte `start`; return where it ends.
+        """Write an array at byte `start`; return the byte after its end.
 
         Raises
         ------
         OSError
             The disk is full.
         """
-        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         try:
-            while content:
-                done = os.pwrite(self._file.fileno(), content, start)
-                content, start = content[done:], start + done
+            while left:
+                done = os.pwrite(self._file.fileno(), left, start)
+                left, start = left[done:], start + done
         except OSError as error:
             message = f"{error.strerror} while storing {self._what}; free space or {self._remedy}"
             raise OSError(error.errno, message, self._folder) from error
@@ -62,15 +62,15 @@ class SpillFile:
         Raises
         ------
         OSError
-            The file ends before the array.
+            The file ends before the array does.
         """
         array = np.empty(shape, dtype)
-        room = array.reshape(-1).view(np.uint8).data
-        while room:
-            done = os.preadv(self._file.fileno(), [room], start)
+        left = array.reshape(-1).view(np.uint8).data
+        while left:
+            done = os.preadv(self._file.fileno(), [left], start)
             if not done:
-                raise OSError(f"the file of {self._what} has been cut off")
-            room, start = room[done:], start + done
+                raise OSError(f"the file of {self._what} has been truncated")
+            left, start = left[done:], start + done
         return array
 
     @property
@@ -81,6 +81,6 @@ class SpillFile:
     def view(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a read-only view of the beginning of the file.
 
-        It is mapped anew each time: pages of a mapping that stays would count as memory of this process.
+        It is mapped anew by each call: pages of a lasting mapping would count as memory of this process.
         """
         return np.memmap(self._file, dtype, "r", shape=shape)

@@ -1,4 +1,4 @@
-"""Any memory of a client, and what it means that two are the same."""
+"""Arbitrary memories of clients, and a comparison of two."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Clients that train in a cohort give what each gives alone, whatever their work and the oracle."""
+"""Clients that train in a cohort return what each returns alone, whatever their work and the oracle."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +33,7 @@ def make_data() -> PartitionedData:
 
 
 class OnDemand:
-    """The same data, which give the examples of one client at a time only."""
+    """The same data, loaded for one client at a time."""
 
     def __init__(self, data: PartitionedData) -> None:
         self.sizes, self.num_classes, self.input_shape = data.sizes, data.num_classes, data.input_shape
@@ -59,10 +59,10 @@ def fit(model: str, jobs: list[Job], cohort: str, size: int, data: Any = None) -
     return clients.fit(Broadcast(clients.model.vector.numpy().copy()), jobs)
 
 
-def in_order(found: Answers) -> tuple[np.ndarray, list[dict[str, Any]]]:
-    """The local weights and the metrics, by client."""
-    order = np.argsort([client for client, *_ in found.updates])
-    return found.vectors[order], [found.updates[i].metrics for i in order]
+def by_client(answers: Answers) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """The local weights and the metrics, in ascending order of clients."""
+    order = np.argsort([update.client for update in answers.updates])
+    return answers.vectors[order], [answers.updates[i].metrics for i in order]
 
 
 def config(**changes: Any) -> FitConfig:
@@ -83,17 +83,19 @@ ORACLES = [
 
 @pytest.mark.parametrize(("model", "cohort"), ORACLES)
 @pytest.mark.parametrize("work", [{}, {"batch_size": 0}, {"local_steps": 0, "local_epochs": 2}])
-def test_a_cohort_gives_what_each_client_gives_alone(model: str, cohort: str, work: dict[str, int]) -> None:
+def test_a_cohort_returns_what_each_client_returns_alone(
+    model: str, cohort: str, work: dict[str, int]
+) -> None:
     jobs = [Job(k, [], config(**work), share) for k, share in enumerate([1, 0.4, 1, 0, 0.75, 0.2])]
-    alone, expected = in_order(fit(model, jobs, "loop", 1))
+    alone, expected = by_client(fit(model, jobs, "loop", 1))
     for size in (2, 6):
-        found = fit(model, jobs, cohort, size)
-        together, metrics = in_order(found)
+        answers = fit(model, jobs, cohort, size)
+        together, metrics = by_client(answers)
         np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-6)
-        assert found.failures == [(3, "dropped in mid-round")]
+        assert answers.failures == [(3, "dropped in mid-round")]
         for one, other in zip(metrics, expected, strict=True):
             assert one == pytest.approx(other, rel=1e-5)
-    on_demand, _ = in_order(fit(model, jobs, cohort, 6, OnDemand(make_data())))
+    on_demand, _ = by_client(fit(model, jobs, cohort, 6, OnDemand(make_data())))
     np.testing.assert_array_equal(on_demand, together)
 
 
@@ -103,17 +105,17 @@ def test_a_cohort_gives_what_each_client_gives_alone(model: str, cohort: str, wo
     size=st.integers(1, 6),
     rates=st.lists(st.sampled_from([0.1, 0.03]), min_size=6, max_size=6),
 )
-def test_nothing_depends_on_who_is_in_the_cohort(
+def test_no_result_depends_on_the_other_clients_of_the_cohort(
     completions: list[float], batch_size: int, size: int, rates: list[float]
 ) -> None:
-    """Not even the last bit, for linear layers: so any number of workers gives the same run."""
+    """Not even in the last bit, for linear layers: a run is the same with any number of workers."""
     jobs = [
         Job(k, [], config(batch_size=batch_size, learning_rate=rates[k]), completions[k]) for k in range(6)
     ]
-    whole, found = in_order(fit("mlp", jobs, "stacked", size))
+    together, reported = by_client(fit("mlp", jobs, "stacked", size))
     singles = [alone for job in jobs if len((alone := fit("mlp", [job], "stacked", 1)).updates)]
-    assert len(whole) == len(singles)
-    for vector, metrics, single in zip(whole, found, singles, strict=True):
+    assert len(together) == len(singles)
+    for vector, metrics, single in zip(together, reported, singles, strict=True):
         np.testing.assert_array_equal(vector, single.vectors[0])
         assert metrics == single.updates[0].metrics
 
@@ -134,7 +136,7 @@ def test_nothing_depends_on_who_is_in_the_cohort(
 def test_the_size_of_a_cohort_changes_no_bit(
     widths: list[int], examples: int, batch_size: int, steps: int, rule: str, bias: bool
 ) -> None:
-    """So the size may be chosen by a measurement. Some clients stop early, one trains alone at the end."""
+    """So it may be chosen by a measurement. Some clients stop early, and one trains alone at the end."""
     count, rng = 40, np.random.default_rng(5)
     pool = (
         rng.normal(size=(count * examples, widths[0])).astype(np.float32),
@@ -155,7 +157,7 @@ def test_the_size_of_a_cohort_changes_no_bit(
     bits = set()
     for size in (1, 2, 3, 7, 13, 16, 31, 32, 39, 40):
         virtual = VirtualClients(ClientEnvironment(data, module, 3, cohort="stacked", cohort_size=size))
-        vectors, _ = in_order(virtual.fit(Broadcast(virtual.model.vector.numpy().copy()), jobs))
+        vectors, _ = by_client(virtual.fit(Broadcast(virtual.model.vector.numpy().copy()), jobs))
         assert len(vectors) == count
         bits.add(sha256(vectors.tobytes()).hexdigest())
     assert len(bits) == 1
@@ -165,7 +167,9 @@ METHODS = sorted(set(strategies.STRATEGIES) - {"sequential-sgd"})  # it has no c
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_gives_the_same_with_cohorts_and_without(play: Callable[..., Any], method: str) -> None:
+def test_every_method_has_the_same_results_with_and_without_cohorts(
+    play: Callable[..., Any], method: str
+) -> None:
     run = {
         "strategy": method,
         "trace": "pools:first=8+lost:p=0.1",
@@ -195,19 +199,18 @@ def test_a_client_that_fails_does_not_fail_its_cohort() -> None:
     x[data.train_rows(4)] = np.nan
     broken = PartitionedData((x, labels), data.test, 4, data.order, data.offsets, data.sizes, 0.0)
     jobs = [Job(k, [], config(), 1.0) for k in range(6)]
-    found = fit("mlp", jobs, "stacked", 6, broken)
-    assert [client for client, _ in found.failures] == [1]
-    assert "labels 77 to 77 where the task has 4 classes" in found.failures[0][1]
+    answers = fit("mlp", jobs, "stacked", 6, broken)
+    assert [client for client, _ in answers.failures] == [1]
+    assert "labels 77 to 77 where the task has 4 classes" in answers.failures[0].reason
     healthy = fit("mlp", jobs, "stacked", 6)
-    kept = [k for k in range(6) if k not in (1, 4)]
-    rows = {client: row for (client, *_), row in zip(found.updates, found.vectors, strict=True)}
-    expected = {client: row for (client, *_), row in zip(healthy.updates, healthy.vectors, strict=True)}
-    for client in kept:
+    rows = {update.client: row for update, row in zip(answers.updates, answers.vectors, strict=True)}
+    expected = {update.client: row for update, row in zip(healthy.updates, healthy.vectors, strict=True)}
+    for client in (0, 2, 3, 5):
         np.testing.assert_array_equal(rows[client], expected[client])
     assert np.isnan(rows[4]).any()
 
 
-def test_what_is_a_sequence_of_linear_layers() -> None:
+def test_only_sequences_of_linear_layers_are_stacked() -> None:
     linear = nn.Linear(6, 3)
     assert linear_layers(nn.Sequential(linear)) is not None
     frozen = nn.Linear(6, 3)

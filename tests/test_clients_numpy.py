@@ -1,4 +1,4 @@
-"""The NumPy client by itself; that our methods can use it is in test_flower_run.py."""
+"""The NumPy client on its own; test_flower_run.py uses it with our methods."""
 
 import ast
 import subprocess
@@ -64,7 +64,7 @@ def test_steps_are_those_of_torch() -> None:
     assert scores["accuracy"] > 0.5
 
 
-def test_steps_are_told_if_they_are_fewer() -> None:
+def test_steps_are_reported_if_they_are_fewer_than_asked_for() -> None:
     slow = make(max_steps=3)
     assert slow.fit(START, CONFIG)[2]["steps"] == 3
     assert "steps" not in slow.fit(START, {**CONFIG, "local-steps": 3})[2]
@@ -73,14 +73,14 @@ def test_steps_are_told_if_they_are_fewer() -> None:
     assert slow.fit(START, {**epochs, "batch-size": 100})[2]["steps"] == 3  # of 2 x 5
 
 
-def test_parts_are_all_the_data() -> None:
+def test_the_parts_make_up_the_whole_data_set() -> None:
     parts = [make(partition_id=k) for k in range(4)]
     assert sum(len(part.y) for part in parts) == 1797
     assert [part.get_properties({}) for part in parts] == [{"client-id": k} for k in range(4)]
 
 
 @pytest.mark.parametrize("where", ["node", "run"])
-def test_data_of_a_file(tmp_path: Path, where: str) -> None:
+def test_data_are_read_from_a_file(tmp_path: Path, where: str) -> None:
     x, y = np.arange(24.0).reshape(6, 2, 2), np.arange(6) % 3
     np.savez(tmp_path / "own.npz", x=x, y=y)
     path = str(tmp_path / "own.npz")
@@ -89,9 +89,24 @@ def test_data_of_a_file(tmp_path: Path, where: str) -> None:
     np.testing.assert_array_equal(client.y, y[[0, 4]])
 
 
-def test_what_it_cannot_do_it_says() -> None:
+def test_it_refuses_what_it_cannot_do() -> None:
     client = SoftmaxRegression(0, np.zeros((1, 64)), np.zeros(1, np.int64))
     with pytest.raises(ValueError, match="plain SGD only, not 'proximal'"):
         client.fit(START, {**CONFIG, "rule": "proximal"})
+    with pytest.raises(ValueError, match="the task has no 'learning-rate'"):
+        client.fit(START, {key: value for key, value in CONFIG.items() if key != "learning-rate"})
+    with pytest.raises(
+        ValueError, match=r"model=logistic on 64 inputs, not weights of \[\(10, 8\), \(10,\)\]"
+    ):
+        client.fit([np.zeros((10, 8)), np.zeros(10)], CONFIG)
+    with pytest.raises(ValueError, match=r"not weights of \[\(10, 64\)\]"):
+        client.evaluate(START[:1], CONFIG)
     with pytest.raises(ValueError, match="node-config needs partition-id"):
         client_fn(Context(0, 0, {}, RecordDict(), {}))
+
+
+def test_a_client_without_examples_refuses() -> None:
+    client = SoftmaxRegression(0, np.zeros((0, 64)), np.zeros(0, np.int64))
+    for ask in (client.fit, client.evaluate):
+        with pytest.raises(ValueError, match="the client has no examples"):
+            ask(START, CONFIG)

@@ -1,4 +1,4 @@
-"""Backward passes that are written out give what autograd gives, in double precision to the last digits."""
+"""Backward passes that are written out agree with autograd, in double precision to the last digits."""
 
 from typing import Any
 
@@ -17,6 +17,9 @@ from clients.gradients.flat import FlatModel
 from clients.gradients.loop import Loop
 from clients.rules import SGD
 from clients.tuning import make_oracle
+from flexfl.contract import FitConfig
+
+CONFIG = FitConfig(round=1, learning_rate=0.1, batch_size=3, local_steps=1)
 
 
 def double(*parts: nn.Module) -> FlatModel:
@@ -28,7 +31,7 @@ def double(*parts: nn.Module) -> FlatModel:
     return FlatModel(nn.Sequential(*parts).double())
 
 
-def a_batch(shape: tuple[int, ...], lengths: list[int], classes: int) -> Batch:
+def random_batch(shape: tuple[int, ...], lengths: list[int], classes: int) -> Batch:
     rng, size = np.random.default_rng(1), max(lengths)
     weights = np.array([[i < n for i in range(size)] for n in lengths]) / np.array(lengths)[:, None]
     return Batch(
@@ -62,10 +65,10 @@ CHAINS = {
 
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("lengths", [[4], [5, 3]])
-def test_a_chain_gives_the_gradients_of_autograd(name: str, lengths: list[int]) -> None:
+def test_a_chain_has_the_gradients_of_autograd(name: str, lengths: list[int]) -> None:
     shape, first, last = CHAINS[name]
     model = double(*first, *last)
-    batch, y = a_batch(shape, lengths, 3), model.vector + 0.01 * torch.arange(len(lengths))[:, None]
+    batch, y = random_batch(shape, lengths, 3), model.vector + 0.01 * torch.arange(len(lengths))[:, None]
     expected, losses = Loop(model).gradient(y, batch)
     found, other = Chain(model).gradient(y, batch)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-14)
@@ -78,7 +81,7 @@ def test_a_chain_gives_the_gradients_of_autograd(name: str, lengths: list[int]) 
         torch.testing.assert_close(after, start - rate * expected, rtol=1e-11, atol=1e-14)
 
 
-def test_other_models_are_left_to_the_loop() -> None:
+def test_other_models_are_no_chains() -> None:
     linear, convolution = nn.Linear(6, 3), nn.Conv2d(1, 2, 3)
     frozen = nn.Linear(6, 3)
     frozen.bias.requires_grad_(False)
@@ -101,28 +104,29 @@ def test_other_models_are_left_to_the_loop() -> None:
         make_oracle(FlatModel(others[1]), (6,), "chain")
 
 
-def steps_of(examples: list[int], steps: list[int], batch_size: int) -> list[BatchIndices]:
+def batches_of(examples: list[int], steps: list[int], batch_size: int) -> list[BatchIndices]:
     rng = np.random.default_rng(7)
     return [draw_batches(n, batch_size, s, rng) for n, s in zip(examples, steps, strict=True)]
 
 
-def both_ways(model: FlatModel, chosen: list[BatchIndices]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def fused_and_single(model: FlatModel, drawn: list[BatchIndices]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Weights and losses of either way."""
     rng = np.random.default_rng(2)
     inputs = torch.from_numpy(rng.normal(size=(30, 1, 3, 3)))
     labels = torch.from_numpy(rng.integers(4, size=30))
-    given = CohortBatches(inputs, labels, chosen, torch.float64)
-    rate = 0.1 + 0.05 * torch.arange(len(chosen), dtype=torch.float64)[:, None]
-    y, other = (model.vector.repeat(len(chosen), 1) for _ in range(2))
-    losses = DualLinear(model).run_fused(y, rate, given)
-    return [(y, losses), (other, run(SGD(other, [], {}, {}), Loop(model), given, other, rate))]
+    batches = CohortBatches(inputs, labels, drawn, torch.float64)
+    rate = 0.1 + 0.05 * torch.arange(len(drawn), dtype=torch.float64)[:, None]
+    y, other = (model.vector.repeat(len(drawn), 1) for _ in range(2))
+    losses = DualLinear(model).run_fused(y, rate, batches)
+    return [(y, losses), (other, run(SGD(other, [], CONFIG, {}), Loop(model), batches, other, rate))]
 
 
 @given(examples=st.integers(1, 30), batch_size=st.integers(0, 35), steps=st.integers(1, 9))
 def test_distinct_examples_are_counted(examples: int, batch_size: int, steps: int) -> None:
-    chosen = draw_batches(examples, batch_size, steps, np.random.default_rng(0))
-    distinct, positions = chosen.unique()
-    assert chosen.num_distinct == len(distinct) == len(set(chosen.indices.tolist()))
-    np.testing.assert_array_equal(distinct[positions], chosen.indices)
+    drawn = draw_batches(examples, batch_size, steps, np.random.default_rng(0))
+    distinct, positions = drawn.unique()
+    assert drawn.num_distinct == len(distinct) == len(set(drawn.indices.tolist()))
+    np.testing.assert_array_equal(distinct[positions], drawn.indices)
 
 
 @given(
@@ -131,15 +135,13 @@ def test_distinct_examples_are_counted(examples: int, batch_size: int, steps: in
     hidden=st.booleans(),
     bias=st.booleans(),
 )
-def test_fused_steps_give_what_single_steps_give(
-    examples: int, steps: list[int], hidden: bool, bias: bool
-) -> None:
+def test_fused_steps_are_single_steps(examples: int, steps: list[int], hidden: bool, bias: bool) -> None:
     last = [nn.Linear(9, 4, bias=bias)]
     if hidden:
         last = [nn.Linear(9, 50, bias=bias), nn.ReLU(), nn.Linear(50, 7), nn.ReLU(), nn.Linear(7, 4)]
     model = double(nn.Flatten(), *last)
-    chosen = steps_of([examples] * len(steps), steps, 3)
-    (y, losses), (other, expected) = both_ways(model, chosen)
+    drawn = batches_of([examples] * len(steps), steps, 3)
+    (y, losses), (other, expected) = fused_and_single(model, drawn)
     torch.testing.assert_close(y, other, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(losses, expected, rtol=1e-9, atol=0)
 
@@ -147,7 +149,7 @@ def test_fused_steps_give_what_single_steps_give(
 def test_steps_are_fused_where_that_saves_operations() -> None:
     wide = double(nn.Flatten(), nn.Linear(9, 50), nn.ReLU(), nn.Linear(50, 4))
     narrow = double(nn.Flatten(), nn.Linear(9, 4))
-    often, once = steps_of([8], [20], 4), steps_of([30], [5], 6)
+    often, once = batches_of([8], [20], 4), batches_of([30], [5], 6)
     assert DualLinear(wide).fuses_steps(often[0])
     assert not DualLinear(narrow).fuses_steps(once[0])
     assert DualLinear(wide).working_set(often[0]) == 204  # of the second layer

@@ -31,7 +31,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def loss(at: Tensor) -> Tensor:
-    """Not quadratic, and not the same in every direction; a sum over clients."""
+    """Not quadratic, and different in every coordinate; summed over clients."""
     return (torch.arange(1, M + 1) * (at - 1) ** 2 + torch.sin(3 * at)).sum()
 
 
@@ -39,7 +39,7 @@ def oracle(at: Tensor) -> Tensor:
     return torch.autograd.functional.jacobian(loss, at)
 
 
-def test_apfl_follows_the_gradients_of_the_mixture() -> None:
+def test_apfl_descends_the_gradients_of_the_mixture() -> None:
     w, y, v, rate = draw(M), draw(M, seed=1), draw(M, seed=2), 0.01
     rule = make("apfl", w, APFL, {"v": v.clone(), "alpha": torch.tensor([0.3], dtype=torch.float64)})
     before = y.clone()
@@ -51,7 +51,7 @@ def test_apfl_follows_the_gradients_of_the_mixture() -> None:
     torch.testing.assert_close(y, before - rate * oracle(before))
 
 
-def test_alpha_stays_a_share() -> None:
+def test_alpha_stays_between_0_and_1() -> None:
     for rate, expected in ((100.0, 0.0), (-100.0, 1.0)):
         y, v = torch.zeros(M, dtype=torch.float64), torch.full((M,), 9.0, dtype=torch.float64)
         rule = make("apfl", y.clone(), APFL, {"v": v, "alpha": torch.full((1,), 0.5, dtype=torch.float64)})
@@ -74,7 +74,7 @@ def test_many_inner_steps_of_pfedme_solve_its_problem(start: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "config"), CONFIGS)
-def test_a_stack_of_clients_is_each_of_them_alone(name: str, config: dict[str, Any]) -> None:
+def test_a_stack_of_clients_trains_as_each_does_alone(name: str, config: dict[str, Any]) -> None:
     w, stack = draw(M), draw(2, 3, M, seed=1)
     together = make(name, w.expand(2, 3, M), config)
     y = stack.clone()
@@ -96,7 +96,7 @@ def test_a_stack_of_clients_is_each_of_them_alone(name: str, config: dict[str, A
 def test_a_step_leaves_the_global_weights_alone(name: str, config: dict[str, Any]) -> None:
     w = draw(M)
     rule = make(name, w, config)
-    torch.testing.assert_close(rule.personal(), w)  # before the first step there is nothing else
+    torch.testing.assert_close(rule.personal(), w)  # before the first step
     y = w.clone()
     rule.step(y, oracle, 0.02)
     torch.testing.assert_close(w, draw(M), rtol=0, atol=0)

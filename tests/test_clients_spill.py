@@ -1,4 +1,4 @@
-"""Memories beyond what fits the RAM lie in a file, and nobody sees a difference."""
+"""Memories beyond a limit of RAM are stored in a file, which changes no result."""
 
 import errno
 import os
@@ -16,22 +16,22 @@ from clients.memory.spill import Memories, Spilled
 from clients.virtual import VirtualClients
 
 
-def recalled(kept: Memory | Spilled) -> Memory:
-    memory = VirtualClients.load(None, kept)  # type: ignore[arg-type]  # it needs no clients
+def load(stored: Memory | Spilled) -> Memory:
+    memory = VirtualClients.load(None, stored)  # type: ignore[arg-type]  # it uses no clients
     assert memory is not None
     return memory
 
 
-@given(table=st.lists(st.tuples(st.integers(0, 3), MEMORIES), max_size=12), room=st.integers(0, 400))
-def test_what_was_put_away_last_is_what_is_recalled(table: list[tuple[int, Memory]], room: int) -> None:
-    memories, kept, expected = Memories(room), {}, {}
+@given(table=st.lists(st.tuples(st.integers(0, 3), MEMORIES), max_size=12), limit=st.integers(0, 400))
+def test_the_memory_that_was_stored_last_is_loaded(table: list[tuple[int, Memory]], limit: int) -> None:
+    memories, stored, expected = Memories(limit), {}, {}
     for client, memory in table:
-        kept[client], expected[client] = memories.store(client, memory), memory
-        in_ram = [m for m in kept.values() if isinstance(m, Memory)]
+        stored[client], expected[client] = memories.store(client, memory), memory
+        in_ram = [m for m in stored.values() if isinstance(m, Memory)]
         states = [state for m in in_ram for state in (m.committed, m.pending or {})]
-        assert sum(array.nbytes for state in states for array in state.values()) <= room
+        assert sum(array.nbytes for state in states for array in state.values()) <= limit
     for client, memory in expected.items():
-        assert_same_memory(recalled(kept[client]), memory)
+        assert_same_memory(load(stored[client]), memory)
 
 
 def test_the_file_does_not_grow_from_round_to_round() -> None:
@@ -39,13 +39,13 @@ def test_the_file_does_not_grow_from_round_to_round() -> None:
     for number in range(50):
         for client in range(3):
             state = {"v": np.full(1000, number, np.float32)}
-            kept = memories.store(client, Memory(state, number, state, number + 1))
-            assert isinstance(kept, Spilled)
-    assert kept.file.size == 3 * 2 * 4000
+            stored = memories.store(client, Memory(state, number, state, number + 1))
+            assert isinstance(stored, Spilled)
+    assert stored.file.size == 3 * 2 * 4000
 
 
 @pytest.mark.parametrize("method", ["mimic:memory=client", "fedlaavg:memory=client", "apfl", "pfedme", "efl"])
-def test_a_run_is_the_same_when_its_memories_lie_in_a_file(
+def test_a_run_is_the_same_with_its_memories_in_a_file(
     play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     run = {
@@ -58,11 +58,11 @@ def test_a_run_is_the_same_when_its_memories_lie_in_a_file(
     expected = play(**run)
     made: list[Memories] = []
 
-    def few(*_: Any) -> Memories:
+    def small(*_: Any) -> Memories:
         made.append(Memories(20_000))
         return made[-1]
 
-    monkeypatch.setattr("flexfl.engine.transports.virtual.Memories", few)
+    monkeypatch.setattr("flexfl.engine.transports.virtual.Memories", small)
     found = play(**run)
     assert made[0]._file is not None
     np.testing.assert_array_equal(found.weights, expected.weights)
@@ -71,7 +71,7 @@ def test_a_run_is_the_same_when_its_memories_lie_in_a_file(
         assert one.get("personal_accuracy") == other.get("personal_accuracy")
 
 
-def test_a_full_disk_is_an_error_with_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwrite", _full)
     with pytest.raises(OSError, match="free space or set TMPDIR") as raised:
         Memories(0).store(0, Memory({"v": np.ones(3)}, 1))

@@ -1,4 +1,4 @@
-"""What a client remembers, in Flower's Context and in files, and what a Flower client does with it."""
+"""A client's memory in Flower's Context and in files, and how a Flower client uses it."""
 
 import logging
 import os
@@ -21,10 +21,13 @@ from flexfl.config import Settings
 from flexfl.engine.run import prepare
 
 
+def run_config(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key.replace("_", "-"): value for key, value in settings.items()}
+
+
 def context(**node: Any) -> Context:
-    settings = {**SETTINGS, "trace": "always"}
-    known = {key.replace("_", "-"): value for key, value in settings.items()}
-    return Context(7, 1, {"partition-id": 2, **node}, RecordDict(), known)
+    config = run_config({**SETTINGS, "trace": "always"})
+    return Context(7, 1, {"partition-id": 2, **node}, RecordDict(), config)
 
 
 SETTINGS: dict[str, Any] = {
@@ -39,16 +42,16 @@ SETTINGS: dict[str, Any] = {
 @pytest.mark.parametrize("kind", ["context", "file"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(memory=MEMORIES, other=MEMORIES)
-def test_a_memory_comes_back_as_it_was(kind: str, tmp_path: Path, memory: Memory, other: Memory) -> None:
+def test_a_memory_is_loaded_as_it_was_saved(kind: str, tmp_path: Path, memory: Memory, other: Memory) -> None:
     """Whatever the names and shapes, from another object, and the newest one only."""
-    there = context()
-    for kept in (other, memory):
-        (FileStore(tmp_path, 7, 2) if kind == "file" else ContextStore(there)).save(kept)
+    node = context()
+    for saved in (other, memory):
+        (FileStore(tmp_path, 7, 2) if kind == "file" else ContextStore(node)).save(saved)
     if kind == "context":  # as Flower sends it from process to process
-        there = serde.context_from_proto(serde.context_to_proto(there))
-    got = (FileStore(tmp_path, 7, 2) if kind == "file" else ContextStore(there)).load()
-    assert got is not None
-    assert_same_memory(got, memory)
+        node = serde.context_from_proto(serde.context_to_proto(node))
+    loaded = (FileStore(tmp_path, 7, 2) if kind == "file" else ContextStore(node)).load()
+    assert loaded is not None
+    assert_same_memory(loaded, memory)
     if kind == "file":
         assert os.listdir(tmp_path) == ["run-7-client-2.npz"]
 
@@ -63,7 +66,7 @@ def test_every_run_and_client_has_its_own_file(tmp_path: Path) -> None:
 def broken_files() -> dict[str, Callable[[Path], Any]]:
     return {
         "empty": lambda path: path.write_bytes(b""),
-        "torn": lambda path: path.write_bytes(path.read_bytes()[:-40]),
+        "truncated": lambda path: path.write_bytes(path.read_bytes()[:-40]),
         "an array is missing": lambda path: path.write_bytes(
             path.read_bytes().replace(b"pending-0", b"pendinh-0")
         ),
@@ -94,9 +97,9 @@ def test_a_full_disk_leaves_the_old_memory(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         store.save(Memory({}, 2))
-    kept = store.load()
-    assert kept is not None
-    assert kept.tag == 1
+    loaded = store.load()
+    assert loaded is not None
+    assert loaded.tag == 1
     assert os.listdir(tmp_path) == [store.path.name]
 
 
@@ -104,7 +107,7 @@ def test_a_full_disk_leaves_the_old_memory(tmp_path: Path, monkeypatch: pytest.M
 
 
 class Node:
-    """Client 2 of a run: every message meets a new object, as if in a new process."""
+    """Client 2 of a run: a new client object handles each message, as if in a new process."""
 
     def __init__(self, state_dir: Path | None) -> None:
         self.node = {} if state_dir is None else {"state-dir": str(state_dir)}
@@ -120,15 +123,15 @@ class Node:
         return {
             **{"round": number, "last-accepted": accepted, "model-arrays": count, "rule": "apfl"},
             **{"local-steps": 3, "batch-size": 5, "learning-rate": 0.1},
-            **{"alpha": 0.5, "alpha-mode": "step", "gradient": "chain"},
+            **{"alpha": 0.5, "alpha-mode": "step", "gradient": "chain-rule"},
         }
 
     def fit(self, number: int, accepted: int) -> Any:
         return client_fn(self.context).fit(FitIns(self.parameters, self.config(number, accepted)))
 
     def loss(self, number: int, accepted: int) -> float:
-        question = EvaluateIns(self.parameters, self.config(number, accepted))
-        result = client_fn(self.context).evaluate(question)
+        instruction = EvaluateIns(self.parameters, self.config(number, accepted))
+        result = client_fn(self.context).evaluate(instruction)
         assert result.status.code == Code.OK
         return result.loss
 
@@ -138,7 +141,7 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
     return Node(tmp_path if request.param == "file" else None)
 
 
-def test_a_client_remembers_what_was_accepted(node: Node) -> None:
+def test_a_client_keeps_the_state_that_was_accepted(node: Node) -> None:
     start = node.loss(0, accepted=0)
     assert "resync" not in node.fit(1, accepted=0).metrics
     after_one = node.loss(1, accepted=1)
@@ -156,7 +159,7 @@ def test_a_lost_reply_changes_nothing(node: Node) -> None:
         assert node.loss(number, accepted=1) == expected
 
 
-def test_a_client_that_was_installed_anew_says_so(node: Node, tmp_path: Path) -> None:
+def test_a_client_that_was_reinstalled_reports_it(node: Node, tmp_path: Path) -> None:
     start = node.loss(0, accepted=0)
     node.fit(1, accepted=0)
     node.restart()
@@ -167,7 +170,7 @@ def test_a_client_that_was_installed_anew_says_so(node: Node, tmp_path: Path) ->
     assert "resync" not in node.fit(3, accepted=2).metrics
 
 
-def test_a_device_with_a_folder_remembers_after_a_restart(tmp_path: Path) -> None:
+def test_a_device_with_a_folder_keeps_its_memory_over_a_restart(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.fit(1, accepted=0)
     expected = node.loss(1, accepted=1)
@@ -183,7 +186,7 @@ def test_a_client_that_cannot_save_does_not_reply(tmp_path: Path) -> None:
     assert "cannot keep the client's memory" in result.status.message
 
 
-def test_methods_without_client_memory_leave_no_trace(tmp_path: Path) -> None:
+def test_methods_without_client_memory_store_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path)
     config = {key: value for key, value in node.config(1, 0).items() if key not in ("rule", "last-accepted")}
     assert client_fn(node.context).fit(FitIns(node.parameters, config)).status.code == Code.OK
@@ -191,16 +194,15 @@ def test_methods_without_client_memory_leave_no_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["mimic:memory=client", "fedlaavg:memory=client"])
-def test_a_client_that_has_left_hands_over_what_it_remembers(strategy: str) -> None:
-    """In the round in which it is no member any more, through the Flower client and its Context."""
+def test_a_client_that_leaves_hands_over_its_state(strategy: str) -> None:
+    """In the first round in which it is no longer a member, through the Flower client and its Context."""
     run = {**SETTINGS, "strategy": strategy, "evaluate_on": "test", "departures": "2=2", "trace": "always"}
-    known = {key.replace("_", "-"): value for key, value in run.items()}
-    flower = {k: Context(7, 1, {"partition-id": k}, RecordDict(), known) for k in range(6)}
+    contexts = {k: Context(7, 1, {"partition-id": k}, RecordDict(), run_config(run)) for k in range(6)}
     experiment = prepare(Settings(**run, engine="inline"))
     rounds = Rounds(experiment.strategy)
     for departed in ([], [2]):
         asked = rounds.ask([k for k in range(6) if k not in departed], departed=departed)
-        replies = {k: client_fn(flower[k]).fit(instruction) for k, instruction in asked.items()}
+        replies = {k: client_fn(contexts[k]).fit(instruction) for k, instruction in asked.items()}
         rounds.hear(*replies.items())
         assert experiment.strategy.report.rejected == []
     assert {"event": "farewell", "client": 2, "received": True} in experiment.strategy.report.events

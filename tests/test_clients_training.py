@@ -15,7 +15,7 @@ from clients.environment import ClientEnvironment
 from clients.evaluation import evaluate
 from clients.gradients.batches import draw_batches
 from clients.gradients.flat import FlatModel
-from clients.training import Broadcast, Job, draws
+from clients.training import Broadcast, Job, client_rng
 from clients.virtual import Answers, VirtualClients
 from flexfl.contract import FitConfig
 from flexfl.tasks import PartitionedData
@@ -47,26 +47,26 @@ def answers(
     client: int = 0,
     module: Any = make_module,
     seed: int = 4,
-    player: VirtualClients | None = None,
+    virtual: VirtualClients | None = None,
     **changes: Any,
 ) -> Answers:
-    player = player or VirtualClients(ClientEnvironment(make_data(), module, seed))
+    virtual = virtual or VirtualClients(ClientEnvironment(make_data(), module, seed))
     config = replace(CONFIG, **changes)
     start = FlatModel(module()).vector.numpy()
-    return player.fit(Broadcast(start), [Job(client, [], config, completion)])
+    return virtual.fit(Broadcast(start), [Job(client, [], config, completion)])
 
 
-def do(*args: Any, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
+def trained(*args: Any, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
     """The local weights and the metrics of a client that trains alone."""
     found = answers(*args, **kwargs)
     assert not found.failures
     return found.vectors[0], found.updates[0].metrics
 
 
-def ordinary(module: nn.Module, client: int, chosen: list[np.ndarray], rate: float) -> list[float]:
-    """The same training as anyone would write it in PyTorch."""
+def train_in_pytorch(module: nn.Module, client: int, steps: list[np.ndarray], rate: float) -> list[float]:
+    """The same training as anyone would write it in PyTorch; the losses."""
     optimiser, losses = torch.optim.SGD(module.parameters(), lr=rate), []
-    for rows in chosen:
+    for rows in steps:
         x, labels = make_data().examples(client, rows)
         optimiser.zero_grad()
         loss = functional.cross_entropy(module(torch.tensor(x)), torch.tensor(labels))
@@ -84,33 +84,33 @@ def batches(n: int, size: int, steps: int, rng: np.random.Generator) -> list[np.
 
 
 @given(n=st.integers(1, 5000))
-def test_batches_are_padded_by_a_quarter_at_most(n: int) -> None:
+def test_batches_are_padded_by_at_most_a_quarter(n: int) -> None:
     padded = draw_batches(n, 0, 1, np.random.default_rng(0)).padded_length
     assert n <= padded <= max(2, 1.25 * n)
 
 
 @given(n=st.integers(1, 60), size=st.integers(0, 70), steps=st.integers(1, 40), seed=st.integers(0, 9))
-def test_batches_pass_over_the_data_again_and_again(n: int, size: int, steps: int, seed: int) -> None:
-    chosen = batches(n, size, steps, np.random.default_rng(seed))
-    assert len(chosen) == steps
-    a_pass = -(-n // min(size or n, n))
-    for start in range(0, steps - a_pass + 1, a_pass):
-        rows = np.concatenate(chosen[start : start + a_pass])
+def test_every_epoch_uses_each_example_once(n: int, size: int, steps: int, seed: int) -> None:
+    drawn = batches(n, size, steps, np.random.default_rng(seed))
+    assert len(drawn) == steps
+    full = min(size or n, n)
+    per_epoch = -(-n // full)
+    for start in range(0, steps - per_epoch + 1, per_epoch):
+        rows = np.concatenate(drawn[start : start + per_epoch])
         assert sorted(rows.tolist()) == list(range(n))
-    for i, rows in enumerate(chosen):
-        last_of_pass = i % a_pass == a_pass - 1
-        full = min(size or n, n)
-        assert len(rows) == (n - full * (a_pass - 1) if last_of_pass else full)
+    for i, rows in enumerate(drawn):
+        last_of_epoch = i % per_epoch == per_epoch - 1
+        assert len(rows) == (n - full * (per_epoch - 1) if last_of_epoch else full)
 
 
 @given(n=st.integers(1, 40), size=st.integers(0, 15), steps=st.integers(1, 30), cut=st.integers(1, 30))
-def test_fewer_steps_are_the_beginning_of_more(n: int, size: int, steps: int, cut: int) -> None:
+def test_fewer_steps_are_the_first_of_more(n: int, size: int, steps: int, cut: int) -> None:
     whole = batches(n, size, max(steps, cut), np.random.default_rng(3))
     part = batches(n, size, min(steps, cut), np.random.default_rng(3))
     assert all(np.array_equal(a, b) for a, b in zip(part, whole, strict=False))
 
 
-def test_batch_size_0_is_everything() -> None:
+def test_batch_size_0_uses_all_examples() -> None:
     assert [len(rows) for rows in batches(9, 0, 3, np.random.default_rng(0))] == [9, 9, 9]
 
 
@@ -123,7 +123,7 @@ def test_batch_size_0_is_everything() -> None:
         ({"local-epochs": 1, "batch-size": 50}, 23, 1),
     ],
 )
-def test_planned_steps(config: dict, n: int, steps: int) -> None:
+def test_planned_steps(config: dict[str, int], n: int, steps: int) -> None:
     task = FitConfig.from_wire({"round": 1, "learning-rate": 0.1, **config})
     assert task.planned_steps(n) == steps
 
@@ -132,7 +132,7 @@ def test_planned_steps(config: dict, n: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("normalise", [False, True])
-def test_gradient_is_that_of_autograd(normalise: bool) -> None:
+def test_the_gradient_is_that_of_autograd(normalise: bool) -> None:
     plain, model = make_module(normalise), FlatModel(make_module(normalise))
     x, labels = (torch.tensor(part) for part in make_data().examples(0, np.arange(11)))
     loss = functional.cross_entropy(plain(x), labels)
@@ -145,7 +145,7 @@ def test_gradient_is_that_of_autograd(normalise: bool) -> None:
         torch.testing.assert_close(value, loss.detach())
 
 
-def test_gradient_at_other_weights() -> None:
+def test_the_gradient_at_other_weights() -> None:
     model, other = FlatModel(make_module()), FlatModel(make_module())
     x, labels = (torch.tensor(part) for part in make_data().examples(0, np.arange(11)))
     y = torch.randn(len(model.vector), generator=torch.Generator().manual_seed(0))
@@ -154,7 +154,7 @@ def test_gradient_at_other_weights() -> None:
     torch.testing.assert_close(model.gradient(y, (x, labels))[0], expected)
 
 
-def test_arrays_are_the_modules_tensors_and_load_sets_them() -> None:
+def test_arrays_are_the_tensors_of_the_module_and_load_sets_them() -> None:
     plain, model = make_module(normalise=True), FlatModel(make_module(normalise=True))
     tensors = [*plain.parameters(), *(b for b in plain.buffers() if b.is_floating_point())]
     arrays = model.arrays()
@@ -185,16 +185,16 @@ def test_evaluation_counts_every_example_once() -> None:
 
 @pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize(("completion", "steps"), [(1.0, 6), (0.5, 3), (0.01, 1)])
-def test_a_client_trains_as_far_as_its_availability_lets_it(
+def test_a_client_trains_for_as_long_as_it_is_available(
     completion: float, steps: int, normalise: bool
 ) -> None:
     found = answers(completion, module=lambda: make_module(normalise))
     (client, extra, metrics, num_examples, memory), vector = found.updates[0], found.vectors[0]
     plain = make_module(normalise)
-    chosen = batches(SIZES[0], 5, 6, draws(4, b"batches", 0, 2))[:steps]
+    drawn = batches(SIZES[0], 5, 6, client_rng(4, b"batches", 0, 2))[:steps]
     if normalise:
-        assert all(len(rows) > 1 for rows in chosen)
-    losses = ordinary(plain, 0, chosen, rate=0.2)
+        assert all(len(rows) > 1 for rows in drawn)
+    losses = train_in_pytorch(plain, 0, drawn, rate=0.2)
     tensors = [*plain.parameters(), *(b for b in plain.buffers() if b.is_floating_point())]
     expected = np.concatenate([t.detach().numpy().ravel() for t in tensors])
     np.testing.assert_allclose(vector, expected, rtol=1e-5, atol=1e-6)
@@ -205,27 +205,27 @@ def test_a_client_trains_as_far_as_its_availability_lets_it(
     assert (client, num_examples, extra, memory) == (0, SIZES[0], [], None)
 
 
-def test_incomplete_work_is_the_beginning_of_complete_work() -> None:
-    np.testing.assert_array_equal(do(0.5)[0], do(local_steps=3)[0])
-    assert not np.array_equal(do(0.5)[0], do(1.0)[0])
+def test_an_incomplete_client_does_the_first_steps_of_a_complete_one() -> None:
+    np.testing.assert_array_equal(trained(0.5)[0], trained(local_steps=3)[0])
+    assert not np.array_equal(trained(0.5)[0], trained(1.0)[0])
 
 
-def test_a_client_that_finishes_nothing_has_dropped() -> None:
+def test_a_client_that_finishes_no_step_has_dropped_out() -> None:
     found = answers(0.0)
     assert (len(found.vectors), found.updates, found.failures) == (0, [], [(0, "dropped in mid-round")])
 
 
-def test_a_client_without_examples_says_so() -> None:
-    found = answers(player=VirtualClients(ClientEnvironment(make_data([0, 3]), make_module, 4)))
+def test_a_client_without_examples_fails() -> None:
+    found = answers(virtual=VirtualClients(ClientEnvironment(make_data([0, 3]), make_module, 4)))
     assert found.failures == [(0, "ValueError: the client has no examples")]
 
 
-def test_batches_follow_from_seed_client_and_round() -> None:
-    vectors = [do()[0], do(seed=5)[0], do(round=3)[0], do(client=2)[0]]
-    np.testing.assert_array_equal(do()[0], vectors[0])
+def test_batches_depend_on_seed_client_and_round() -> None:
+    vectors = [trained()[0], trained(seed=5)[0], trained(round=3)[0], trained(client=2)[0]]
+    np.testing.assert_array_equal(trained()[0], vectors[0])
     assert all(not np.array_equal(vectors[0], other) for other in vectors[1:])
     drawn = {
-        tuple(draws(s, p, k, t).integers(1 << 60, size=4))
+        tuple(client_rng(s, p, k, t).integers(1 << 60, size=4))
         for s in (0, 1)
         for p in (b"a", b"b")
         for k in range(5)
@@ -235,18 +235,20 @@ def test_batches_follow_from_seed_client_and_round() -> None:
 
 
 @pytest.mark.parametrize(("completion", "steps"), [(1.0, 10), (0.3, 3)])
-def test_epochs_become_steps_by_the_clients_own_size(completion: float, steps: int) -> None:
-    vector, metrics = do(completion, local_epochs=2)  # 23 examples in batches of 5, twice
+def test_the_steps_of_an_epoch_depend_on_the_clients_own_size(completion: float, steps: int) -> None:
+    vector, metrics = trained(completion, local_epochs=2)  # 23 examples in batches of 5, twice
     assert metrics["steps"] == steps
-    np.testing.assert_array_equal(vector, do(local_steps=steps)[0])
-    assert do(client=1, local_epochs=2)[1]["steps"] == 4
+    np.testing.assert_array_equal(vector, trained(local_steps=steps)[0])
+    assert trained(client=1, local_epochs=2)[1]["steps"] == 4
 
 
-def test_the_model_in_memory_does_not_matter() -> None:
+def test_the_clients_before_do_not_change_the_model() -> None:
+    """All use one module, whose running statistics are among the weights."""
+
     def module() -> nn.Module:
         return make_module(normalise=True)
 
-    player = VirtualClients(ClientEnvironment(make_data(), module, 4))
-    first = do(module=module, player=player)[0]
-    player.fit(Broadcast(first * 3), [Job(2, [], CONFIG, 1.0)])
-    np.testing.assert_array_equal(do(module=module, player=player)[0], first)
+    virtual = VirtualClients(ClientEnvironment(make_data(), module, 4))
+    first = trained(module=module, virtual=virtual)[0]
+    virtual.fit(Broadcast(first * 3), [Job(2, [], CONFIG, 1.0)])
+    np.testing.assert_array_equal(trained(module=module, virtual=virtual)[0], first)

@@ -16,7 +16,7 @@ from clients.virtual import VirtualClients
 from flexfl.tasks.models import MODELS
 
 
-def test_what_a_model_does_not_allow_is_refused() -> None:
+def test_an_oracle_refuses_models_that_it_does_not_support() -> None:
     def refused(cohort: str, middle: nn.Module) -> str:
         model = FlatModel(nn.Sequential(nn.Linear(6, 6), middle, nn.Linear(6, 3)))
         with pytest.raises(ValueError, match=f"^cohort {cohort}: ") as made:
@@ -34,15 +34,15 @@ def test_what_a_model_does_not_allow_is_refused() -> None:
 
 
 def test_auto_depends_on_the_model_and_the_device() -> None:
-    """The device `meta`, which computes nothing, stands for all but the CPU."""
+    """`meta`, a device that computes nothing, stands for all but the CPU."""
 
     def found(module: nn.Module, shape: tuple[int, ...] = (6,), **given: Any) -> list[tuple[str, int]]:
         models = [FlatModel(deepcopy(module), device) for device in ("cpu", "meta")]
-        ways = [choose(model, shape, Work(3, 5, 20), 10, **given) for model in models]
-        for model, (cohort, size) in zip(models, ways, strict=True):
+        choices = [choose(model, shape, Work(3, 5, 20), 10, **given) for model in models]
+        for model, (cohort, size) in zip(models, choices, strict=True):
             oracle, limit = make_oracle(model, shape, size=size)
             assert (type(oracle), limit) == (ORACLES[cohort], size)
-        return ways
+        return choices
 
     def with_middle(*middle: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 6), *middle, nn.Linear(6, 3))
@@ -69,8 +69,8 @@ def test_what_the_user_sets_is_used() -> None:
         chosen("lop", 0)
 
 
-def lying_clock(seed: int) -> Callable[[], float]:
-    """Return a clock that advances by a random time, from a microsecond to a second, with every call."""
+def random_clock(seed: int) -> Callable[[], float]:
+    """A clock that advances by a random time, from a microsecond to a second, with every call."""
     rng, now = np.random.default_rng(seed), 0.0
 
     def read() -> float:
@@ -89,7 +89,7 @@ def test_no_clock_changes_the_weights(
     found, sizes = set(), set()
     for seed in range(5):
         with monkeypatch.context() as patch:
-            patch.setattr("time.perf_counter", lying_clock(seed))
+            patch.setattr("time.perf_counter", random_clock(seed))
             played = play(model=model, strategy=strategy, num_clients=20, num_rounds=2)
         settings = played.experiment.settings
         found.add((settings.cohort, sha256(played.weights.tobytes()).hexdigest()))

@@ -74,7 +74,7 @@ def test_trajectory(trajectory: Any) -> None:
             if name == case["primary"]:
                 expected = next(r for r in case["replies"][t - 1] if r["cid"] == client)
                 sent, extra = decode(result.parameters, strategy.rule, parameters)
-                if extra:  # the clients' own weights are known where they are asked for Fisher information
+                if extra:  # the local weights are known where Fisher information is computed
                     close(devices[client].update, expected["delta"], "delta")
                 close(sent, expected["sent"], "sent")
                 for array, symbol in zip(extra, "uv", strict=False):
@@ -90,10 +90,10 @@ def test_trajectory(trajectory: Any) -> None:
     for client, expected in variant["state"]["R"].items():
         device = devices[int(client)]
         state = device.memory.open(int(accepted[int(client)]))[0].committed
-        if strategy.roster.gone[int(client)]:  # should it come back, it is new; until then it has its R
+        if strategy.roster.gone[int(client)]:  # it keeps its R, although it would start anew if it returned
             state = device.state()
         close(state.get("residual", np.zeros(len(case["w0"]))), expected, f"R of {client}")
-    if strategy.options.elasticity:  # else nobody asks for them
+    if strategy.options.elasticity:  # otherwise they are not computed
         close(strategy.precision, variant["state"]["U"], "U")
         close(strategy.weighted, variant["state"]["V"], "V")
 

@@ -22,7 +22,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def believing(instruction: FitIns, device: Device, v: list[np.ndarray]) -> FitIns:
-    """The task as it were if the server had accepted whatever the client sent last."""
+    """The task that the server would send if it had accepted the client's last reply."""
     memory = device.memory
     tag = memory.tag if memory.pending is None else memory.pending_tag
     w = parameters_to_ndarrays(instruction.parameters)[0]
@@ -70,7 +70,7 @@ def test_trajectory(trajectory: Any) -> None:
         if "eta" in case:
             v.append((before - strategy.weights) / eta)
         close(strategy.weights, variant["w"][t - 1], f"round {t}")
-    if variant["opts"].get("client_side"):  # what the clients know, who have not seen the last v
+    if variant["opts"].get("client_side"):  # as the clients compute it, without the last v
         for client, c in variant["state"]["c"].items():
             close(devices[int(client)].correction, c, f"c of {client}")
     if case["method"] == "fedlaavg":

@@ -31,7 +31,7 @@ def check(got: Any, expected: Any, what: str) -> None:
 
 @pytest.mark.parametrize("lose", [False, True])
 def test_personal_trajectory(personal_trajectory: Any, lose: bool) -> None:
-    """With `lose`, a lost round comes before each round, which must not change anything."""
+    """With `lose`, every round is preceded by one whose replies are lost, which must change nothing."""
     problem, case, name = personal_trajectory
     variant = case["variants"][name]
     options = {HYPER[key]: value for key, value in case["hyper"].items() if key in HYPER}

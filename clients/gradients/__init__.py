@@ -1,1 +1,1 @@
-"""How the gradients of one client or of a cohort are computed; the rules are the same for all ways."""
+"""How the gradients of one client or of a cohort are computed; the rules do not depend on it."""

@@ -53,7 +53,7 @@ class BatchIndices(NamedTuple):
         return _rounded_up(self.num_distinct)
 
     def unique(self) -> tuple[Indices, Indices]:
-        """Return the distinct indices, sorted, and the position of each of `indices` among them."""
+        """Return the sorted distinct indices, and the position of each index among them."""
         distinct, positions = np.unique(self.indices, return_inverse=True)
         return distinct, positions
 
@@ -61,7 +61,8 @@ class BatchIndices(NamedTuple):
 def _rounded_up(size: int) -> int:
     """Round up to a number with three significant bits, at least 2.
 
-    BLAS may round products with vectors differently for one client than for several; those of matrices not.
+    BLAS may round products with a vector, unlike products of matrices, differently for one client than for
+    several.
     """
     unit = 1 << max(0, size.bit_length() - 3)
     return max(2, -(-size // unit) * unit)
@@ -70,8 +71,8 @@ def _rounded_up(size: int) -> int:
 def draw_batches(num_examples: int, batch_size: int, steps: int, rng: np.random.Generator) -> BatchIndices:
     """Draw the batches of a client's local steps.
 
-    The data are reshuffled in every epoch, whose last batch may be smaller. The first s of E batches do not
-    depend on E, so that an incomplete client has done the beginning of the work.
+    Every epoch shuffles the data anew; its last batch may be smaller. The first s of E batches do not depend
+    on E: an incomplete client does the same first steps as a complete one.
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ class Batch(NamedTuple):
 
 
 class CohortBatches:
-    """The batches of K clients; the inputs of a step are gathered when it is due.
+    """The batches of K clients; the inputs of each step are gathered only when it is done.
 
     Parameters
     ----------
@@ -131,7 +132,7 @@ class CohortBatches:
     Attributes
     ----------
     counts
-        How many clients do each of the T steps; these are the first ones.
+        How many clients do each of the T steps: the first ones of the cohort.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class CohortBatches:
         length = self.clients[0].padded_length
         padded, columns = np.zeros((*self.lengths.shape, length), np.int64), np.arange(length)
         for k, (client, own) in enumerate(zip(self.clients, values, strict=True)):
-            if len(own) == len(client.lengths) * length:  # nothing to pad, the usual case
+            if len(own) == len(client.lengths) * length:  # nothing to pad, as usual
                 padded[: len(client.lengths), k] = own.reshape(-1, length)
             else:
                 padded[: len(client.lengths), k][columns < client.lengths[:, None]] = own

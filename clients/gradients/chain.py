@@ -1,7 +1,7 @@
 """Sequences of common layers, one client after the other, with the backward pass written out.
 
-That saves what autograd does besides arithmetic: building a graph in every step, and storing gradients that
-are then added to others. On a CPU, images have their channels last, where pooling is faster; and a ReLU
+That saves what autograd does besides arithmetic: it builds a graph in every step, and stores gradients to add
+them to others. On a CPU, images have their channels last, where pooling is faster; and a ReLU
 before max pooling is applied after it, to fewer numbers: the maximum of the ReLUs is the ReLU of the maximum.
 """
 
@@ -240,7 +240,7 @@ class Chain(ModuleOracle):
         return losses
 
     def _params(self, y: Tensor) -> list[list[list[Tensor]]]:
-        """Return the parameters of each client's layers; kept, as the next step usually has the same `y`."""
+        """Return the parameters of each client's layers; cached, as `y` is usually that of the last step."""
         if self._last[0] is not y:
             clients = []
             for row in y:
@@ -250,7 +250,7 @@ class Chain(ModuleOracle):
         return self._last[1]
 
     def _backpropagate(self, params: list[list[Tensor]], batch: Batch, k: int) -> Tensor:
-        """Do both passes of client k, after which the layers can tell their gradients; return the loss."""
+        """Do both passes of client k, after which the layers have their gradients; return the loss."""
         n = batch.lengths[k]
         x = batch.inputs[k, :n]
         if x.dim() == 4 and x.device.type == "cpu":

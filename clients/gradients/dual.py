@@ -1,10 +1,10 @@
-"""Linear layers whose first layer is kept in its dual form while a client trains.
+"""Linear layers, the first of which is in its dual form while a client trains.
 
 SGD subtracts products of errors and inputs from the weights: after any number of steps they are W - E'X. The
 rows of X are the client's examples, those of E the scaled errors of each example, summed over the steps. The
 first layer's inputs X are data and do not change, so that its outputs are XW' - (XX')E, and XW' and XX' are
 computed once. The first layer holds most of such a model's weights; they are read before the first step
-and written after the last, and products of many examples use a processor better than those of one batch.
+and written after the last, and products of many examples make better use of a processor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from clients.gradients.batches import BatchIndices, CohortBatches
 from clients.gradients.stacked import StackedLinear, linear, subtract_gradient
 
-MOST_WORK = 1.5  # times the operations of single steps: larger products make up for that
+MOST_WORK = 1.5  # times the operations of single steps: larger products are that much faster
 
 
 class DualLinear(StackedLinear):
@@ -58,7 +58,7 @@ class DualLinear(StackedLinear):
         """See `CohortOracle.run_fused`."""
         x, positions = batches.distinct_inputs()
         x, active = x.flatten(2), y
-        # All rows of y are the same: one of them stays in the cache, all of them would not.
+        # All rows of y are equal: one of them stays in the cache, all of them would not.
         start = linear(self.layers[0].views(y[:1].expand_as(y)), x)
         products = torch.bmm(x, x.transpose(1, 2)).add_(self.layers[0].has_bias)  # a bias has inputs of one
         errors = torch.zeros_like(start)

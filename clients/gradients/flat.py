@@ -1,7 +1,6 @@
 """A PyTorch model whose weights are one vector.
 
-Local methods are written for flat vectors: one operation updates the whole model, and the vector is what is
-sent.
+The rules work on flat vectors: one operation updates the whole model, and the vector is what a client sends.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-_BLOCK = 1 << 22  # numbers in the per-example gradients that are in memory at a time
+_BLOCK = 1 << 22  # numbers in the per-example gradients that are computed in one call
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
-    """Return a tensor that shares the array's memory; if that is read-only, do not write to the tensor."""
+    """Return a tensor that shares the array's memory; do not write to it if the array is read-only."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -30,7 +29,7 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread: small models gain nothing from more, and results do not depend on the machine."""
+    """Use one thread: more do not help small models, and results must not depend on their number."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -56,7 +55,7 @@ class FlatModel:
     shapes
         Shape of each of these tensors.
     num_trainable
-        How many numbers of the vector are trained, the first ones.
+        How many numbers of the vector are trained: the first ones.
     """
 
     def __init__(self, module: nn.Module, device: str | torch.device = "cpu") -> None:

@@ -1,8 +1,8 @@
-"""Gradients of a cohort of clients, each at its own weights: what all ways of computing them have in common.
+"""The gradients of a cohort of clients, each at its own weights: what all oracles have in common.
 
 `Loop` trains one client after the other, `Vmap` vectorises the model over the clients. Sequences of layers
 have their backward pass written out: `StackedLinear` and `DualLinear` for linear layers, with all clients in
-the same calls, `Chain` for other layers, one client after the other. All agree up to the rounding of sums.
+the same calls, `Chain` for other layers, one client after the other. They agree up to the rounding of sums.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class CohortOracle(ABC):
         return indices.padded_length
 
     def buffer_size(self, indices: BatchIndices, input_size: int) -> int:
-        """Return how many numbers a client's examples take in memory at a time, for inputs of this size."""
+        """Return how many numbers a client's examples occupy at a time, for inputs of this size."""
         return indices.padded_length * input_size
 
     def fuses_steps(self, indices: BatchIndices) -> bool:
-        """Return whether `run_fused` should do all steps of a client together, if they are plain SGD."""
+        """Return whether `run_fused` should do all steps of a client in one call, if they are plain SGD."""
         return False
 
     def run_fused(self, y: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
@@ -42,7 +42,7 @@ class CohortOracle(ABC):
         Parameters
         ----------
         y
-            Weights, shape (K, M), the same in all rows, changed in place.
+            Weights, shape (K, M), equal in all rows, changed in place.
         rate
             eta of each client, shape (K, 1).
         batches
@@ -63,7 +63,7 @@ class CohortOracle(ABC):
         """
 
     def descend(self, y: Tensor, rate: Rate, batch: Batch, change: Change | None) -> Tensor:
-        """Do y -= rate g(y), after applying `change` to `y`; return the losses, shape (A,)."""
+        """Do y -= rate g(y), with g(y) computed before `change` is applied; return the losses, shape (A,)."""
         gradient, losses = self.gradient(y, batch)
         if change is not None:
             change(y)
@@ -76,7 +76,7 @@ class CohortOracle(ABC):
 
 
 class ModuleOracle(CohortOracle):
-    """An oracle that works on the module itself, whose steps read and write all weights.
+    """An oracle that calls the module itself, so that each step reads and writes all weights.
 
     Parameters
     ----------

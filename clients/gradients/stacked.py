@@ -1,6 +1,6 @@
 """Linear layers and ReLUs for many clients in the same calls, with the backward pass written out.
 
-The cost of such a model is the memory traffic of its weights. So a step reads each client's weights for the
+Such a model is limited by the memory traffic of its weights. So a step reads each client's weights for the
 forward pass, and updates them in place by the product of two thin matrices: the gradient is never stored.
 """
 
@@ -145,7 +145,7 @@ class StackedLinear(CohortOracle):
         return diagonal[0] / len(labels)
 
     def views(self, y: Tensor) -> list[LinearViews]:
-        """Return each layer's part of `y`; it is kept, since `y` is usually the same in the next step."""
+        """Return each layer's part of `y`; cached, as `y` is usually that of the last step."""
         if self._last[0] is not y:
             self._last = y, [layer.views(y) for layer in self.layers]
         return self._last[1]

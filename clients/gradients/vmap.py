@@ -24,8 +24,8 @@ class Vmap(ModuleOracle):
     Raises
     ------
     ValueError
-        The model has buffers, which would have to differ between clients, frozen parameters, or statistics
-        over batches, which padding would change.
+        The model has frozen parameters, buffers, which would differ between clients, or statistics over
+        batches, which padding would change.
     """
 
     def __init__(self, model: FlatModel) -> None:
@@ -45,7 +45,7 @@ class Vmap(ModuleOracle):
         Raises
         ------
         ValueError
-            PyTorch cannot do it: because of a random layer, for example, or control flow on values.
+            PyTorch cannot, because of a random layer or control flow that depends on values, for example.
         """
         y = self.model.vector.expand(2, -1).clone()
         labels = torch.zeros((2, 2), dtype=torch.int64, device=y.device)

@@ -1,1 +1,1 @@
-"""What clients remember between rounds, and where it is kept."""
+"""The clients' memory between rounds, and where it is stored."""

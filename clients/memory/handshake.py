@@ -1,10 +1,9 @@
-"""What a client remembers between rounds, in two versions, so that a lost reply changes nothing.
+"""A client's memory between rounds, in two versions, so that a lost reply changes nothing.
 
-A client cannot know whether its reply arrived. It therefore keeps what it remembered before (*committed*)
-beside what it would remember if the reply counts (*pending*), each tagged with its round. Every task says
-in which round the server last accepted the client (`last-accepted`, 0 = never): the client then commits the
-pending version or drops it. A lost, late or rejected reply is so no different from a client that was not
-there.
+A client cannot know whether its reply arrived. It therefore keeps the state that it had (*committed*) beside
+the one that it will have if the reply counts (*pending*), each tagged with its round. Every task says in
+which round the server last accepted the client (`last-accepted`, 0 = never): the client then commits the
+pending state or drops it. So a lost, late or rejected reply is no different from an inactive client.
 """
 
 from __future__ import annotations
@@ -15,17 +14,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-ClientState = Mapping[str, NDArray[Any]]  # a method's own vectors and scalars by name
+ClientState = Mapping[str, NDArray[Any]]
+"""What a method keeps at a client, vectors and scalars by name: what a rule reads and returns."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """The two versions of a client's state.
+    """Two versions of a client's state.
 
     Attributes
     ----------
     committed, tag
-        State as of the last round in which the client knows that it was accepted, and that round; 0: never.
+        State as of the last round in which the server accepted the client, as far as the client knows, and
+        that round; 0: never.
     pending, pending_tag
         State if the reply of round `pending_tag` was accepted; None: there is none.
     """
@@ -46,8 +47,8 @@ class Memory:
         Returns
         -------
         memory, resync
-            Memory without a pending version; whether client and server disagree, because the client was
-            installed anew or the server went back to an old checkpoint: its state is then empty.
+            Memory without a pending state; and whether client and server disagree, because the client was
+            reinstalled or the server resumed from an older checkpoint. The state is then empty.
         """
         if self.pending is not None and last_accepted == self.pending_tag:
             return Memory(self.pending, self.pending_tag), False
@@ -56,5 +57,20 @@ class Memory:
         return Memory({}, last_accepted), True
 
     def stage(self, server_round: int, state: ClientState) -> Memory:
-        """Keep the state that holds if the reply of this round is accepted."""
+        """Add the state that holds if the reply of this round is accepted."""
         return Memory(self.committed, self.tag, state, server_round)
+
+
+def open_memory(memory: Memory | None, last_accepted: int | None) -> tuple[Memory, bool]:
+    """Open a client's memory for a task, see `Memory.open`.
+
+    Parameters
+    ----------
+    memory
+        None: the client has none yet.
+    last_accepted
+        As in the task; None: its rule keeps no state, and no memory is used.
+    """
+    if last_accepted is None:
+        return Memory(), False
+    return (memory or Memory()).open(last_accepted)

@@ -1,4 +1,4 @@
-"""Memories of the virtual clients of one process: in RAM as long as they are few, then in a file."""
+"""Memories of the virtual clients of one process: in RAM up to a limit, the others in a file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from clients.memory.handshake import ClientState, Memory
 from flexfl.spill import SpillFile
 
-IN_MEMORY = 1 << 30  # bytes of all memories that stay in RAM
+RAM_LIMIT = 1 << 30  # bytes of all memories that are kept in RAM
 
-Entry = tuple[np.dtype[Any], tuple[int, ...], int]  # type, shape and place in the file of an array
+Entry = tuple[np.dtype[Any], tuple[int, ...], int]  # type, shape and position in the file of an array
 
 
 class Spilled(NamedTuple):
-    """Where a memory lies in the file of the `Memories` that made it."""
+    """A memory in the file of a `Memories` object: its tags, and where the arrays of its states are."""
 
     file: SpillFile
     tag: int
@@ -24,7 +24,7 @@ class Spilled(NamedTuple):
     pending: dict[str, Entry] | None
 
     def read(self) -> Memory:
-        """Return the memory."""
+        """Read the memory from the file."""
         pending = None if self.pending is None else self._state(self.pending)
         return Memory(self._state(self.committed), self.tag, pending, self.pending_tag)
 
@@ -33,43 +33,54 @@ class Spilled(NamedTuple):
 
 
 class Memories:
-    """Stores memories.
+    """Stores the newest memory of each client.
 
     Parameters
     ----------
-    in_memory
-        Bytes that stay in RAM.
+    ram_limit
+        Bytes that are kept in RAM.
     """
 
-    def __init__(self, in_memory: int = IN_MEMORY) -> None:
-        self.left = in_memory
-        self._held: dict[int, int] = {}  # bytes in RAM of each client
-        self._place: dict[int, tuple[int, int]] = {}  # start and size of each client's part of the file
+    def __init__(self, ram_limit: int = RAM_LIMIT) -> None:
+        self._ram_left = ram_limit
+        self._in_ram: dict[int, int] = {}  # bytes of each client
+        self._in_file: dict[int, tuple[int, int]] = {}  # start and capacity of each client's part of the file
         self._end = 0
         self._file: SpillFile | None = None
 
     def store(self, client: int, memory: Memory) -> Memory | Spilled:
-        """Store what a client remembers from now on; what it remembered before is gone."""
+        """Store a client's memory; the one that was stored before may be overwritten.
+
+        Returns
+        -------
+        memory
+            The same memory, or where it is in the file.
+
+        Raises
+        ------
+        OSError
+            The disk is full.
+        """
         states = [memory.committed, memory.pending or {}]
         size = sum(array.nbytes for state in states for array in state.values())
-        self.left += self._held.pop(client, 0)
-        if size <= self.left:
-            self._held[client] = size
-            self.left -= size
+        self._ram_left += self._in_ram.pop(client, 0)
+        if size <= self._ram_left:
+            self._in_ram[client] = size
+            self._ram_left -= size
             return memory
         if self._file is None:
-            self._file = SpillFile("what clients remember")
-        start, capacity = self._place.get(client, (0, -1))
+            self._file = SpillFile("the memories of clients")
+        start, capacity = self._in_file.get(client, (0, -1))
         if capacity < size:
             start, self._end = self._end, self._end + size
-            self._place[client] = start, size
+            self._in_file[client] = start, size
         committed, start = _write(self._file, memory.committed, start)
         pending = None if memory.pending is None else _write(self._file, memory.pending, start)[0]
         return Spilled(self._file, memory.tag, memory.pending_tag, committed, pending)
 
 
 def _write(file: SpillFile, state: ClientState, start: int) -> tuple[dict[str, Entry], int]:
-    """Write the arrays of a state one after the other; return where they are, and where the last one ends."""
+    """Write the arrays of a state one after the other; return where they are, and the end of the last one."""
     entries: dict[str, Entry] = {}
     for name, array in state.items():
         entries[name] = (array.dtype, array.shape, start)

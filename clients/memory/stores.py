@@ -1,7 +1,7 @@
-"""Where a Flower client keeps its memory between two messages: in Flower's Context, or in a file.
+"""Where a Flower client stores its memory between two messages: in Flower's Context, or in a file.
 
-Flower keeps a Context only as long as the node's process lives. A device that is to go on after a restart
-gives a folder, `state-dir`, in its node config. Neither store pickles.
+Flower keeps a Context only as long as the node's process runs. A device that is to keep its memory over a
+restart names a folder, `state-dir`, in its node config. Neither store uses pickle.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ class Store(Protocol):
     """Keeps the memory of one client in one run."""
 
     def load(self) -> Memory | None:
-        """What was saved last; None if there is nothing, or nothing that can be read."""
+        """Return the memory that was saved last; None if there is none, or none that can be read."""
 
     def save(self, memory: Memory) -> None:
-        """Keep a memory; when this returns, it is what `load` returns."""
+        """Store a memory; once this returns, `load` returns it."""
 
 
 class ContextStore:
-    """Keeps the memory in Flower's Context: as long as the simulation runs, or the device's SuperNode.
+    """Keeps the memory in Flower's Context, for as long as the simulation or the device's SuperNode runs.
 
     Parameters
     ----------
     context
-        Of the client.
+        The client's.
     """
 
     def __init__(self, context: Context) -> None:
         self.context = context
 
     def load(self) -> Memory | None:
-        """Return what was saved last."""
+        """See `Store.load`."""
         if RECORD not in self.context.state:
             return None
         record = self.context.state.array_records[RECORD]
         return unpack({name: array.numpy() for name, array in record.items()})
 
     def save(self, memory: Memory) -> None:
-        """Keep a memory."""
+        """See `Store.save`."""
         record = ArrayRecord()
         for name, array in pack(memory).items():
             record[name] = Array(array)
@@ -64,33 +64,33 @@ class ContextStore:
 
 
 class FileStore:
-    """Keeps the memory in a file, which is replaced whole: after a power cut it is the new one or the old.
+    """Keeps the memory in a file, which is replaced atomically: a power cut leaves the new one or the old.
 
     Parameters
     ----------
     folder
-        The node's `state-dir`, made if it is missing.
+        The node's `state-dir`, created if it is missing.
     run_id, client
-        Whose memory it is; every run begins without one.
+        Whose memory it is; every run starts without one.
     """
 
     def __init__(self, folder: str | Path, run_id: int, client: int) -> None:
         self.path = Path(folder) / f"run-{run_id}-client-{client}.npz"
 
     def load(self) -> Memory | None:
-        """Return what was saved last; a file that cannot be read counts as none, with a warning."""
+        """See `Store.load`; a file that cannot be read counts as none, with a warning."""
         try:
             with np.load(self.path) as file:
                 return unpack(dict(file))
         except FileNotFoundError:
             return None
-        except Exception as error:  # a torn or foreign file makes zipfile and NumPy raise anything
+        except Exception as error:  # zipfile and NumPy raise all kinds for a damaged or foreign file
             reason = f"{type(error).__name__}: {error}"
-            log.warning("%s is no client memory (%s); the client goes on without one", self.path, reason)
+            log.warning("%s is no client memory (%s); the client continues without one", self.path, reason)
             return None
 
     def save(self, memory: Memory) -> None:
-        """Keep a memory.
+        """See `Store.save`.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class FileStore:
             with temporary.open("wb") as file:
                 np.savez(file, **pack(memory))  # type: ignore[arg-type]
                 file.flush()
-                os.fsync(file.fileno())  # the data before the name, or a power cut could leave an empty file
+                os.fsync(file.fileno())  # data before the name, or a power cut could leave an empty file
             os.replace(temporary, self.path)
         except OSError:
             with suppress(OSError):
@@ -112,9 +112,9 @@ class FileStore:
 
 
 def pack(memory: Memory) -> dict[str, NDArray[Any]]:
-    """Lay a memory out as arrays: the vectors, numbered, and a header with their names and the tags.
+    """Return a memory as arrays: the numbered vectors, and a header with their names and the tags.
 
-    Names are not used as those of files in an archive, where not every name is possible.
+    The vectors' names are not used as file names in the archive, where some characters are impossible.
     """
     header = {
         "format": FORMAT,
@@ -130,7 +130,7 @@ def pack(memory: Memory) -> dict[str, NDArray[Any]]:
 
 
 def unpack(arrays: Mapping[str, NDArray[Any]]) -> Memory:
-    """Read what `pack` wrote.
+    """Return the memory that `pack` was given.
 
     Raises
     ------

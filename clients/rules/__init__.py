@@ -1,7 +1,7 @@
 """What methods change about local SGD, as rules on flat vectors with any number of leading axes (..., M).
 
 A rule is written once: the same code trains one client, a stacked cohort of clients, and a client on a
-device. Only the gradient oracle underneath differs.
+device. Only the gradient oracle differs.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ RULES: dict[str, type[SGD]] = {
     "difference-upload": DifferenceUpload,
     "dynamic": Dynamic,
 }
-"""Client's side of each `flexfl.contract.Rule`, by its name."""
+"""The client's side of each `flexfl.contract.Rule`, by its name."""
 
 
 def rule_named(name: str) -> type[SGD]:
-    """Return the rule that the server asks for.
+    """Return the rule of this name.
 
     Raises
     ------

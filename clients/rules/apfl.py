@@ -1,4 +1,4 @@
-"""APFL at the client: a model of its own, mixed with the local one."""
+"""APFL at the client: a personal model, mixed with the local one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from flexfl.contract import FitConfig
 
 
 class APFL(SGD):
-    """A personal v beside the local w_i, mixed by alpha (Deng et al. 2020, Algorithm 1).
+    """A personal model v, mixed with the local w_i by alpha (Deng et al. 2020, Algorithm 1).
 
-    With vbar = alpha v + (1 - alpha) w_i, all of it from the old values:
+    With vbar = alpha v + (1 - alpha) w_i, all right-hand sides from the old values:
 
         w_i   -= eta grad f(w_i)
         v     -= eta alpha grad f(vbar)      (`gradient` = chain-rule; without alpha for plain)
-        alpha -= eta <v - w_i, grad f(vbar)>, clipped to [0, 1]    (`alpha-mode` = step, round: first step)
+        alpha -= eta <v - w_i, grad f(vbar)>, clipped to [0, 1]
 
-    State: v, shape (..., M), and alpha, shape (..., 1). A client's first participation begins with v = w.
+    alpha changes in every step with `alpha-mode` = step, in the first step of a round with `round`, and never
+    with `fixed`.
+
+    State: v, shape (..., M), and alpha, shape (..., 1). In a client's first round, v starts at w.
     """
 
     def __init__(
@@ -39,13 +42,13 @@ class APFL(SGD):
     def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` and the state."""
         v, alpha = self.state["v"], self.state["alpha"]
-        at_local = gradient(y).clone()  # first, so that the loss that is reported is that of the local model
+        at_local = gradient(y).clone()  # first, as the loss at the first gradient is reported
         at_mixture = gradient(self.mixture(y))
-        change = ((v - y) * at_mixture).sum(-1, keepdim=True)  # of f(vbar) with alpha
+        slope = ((v - y) * at_mixture).sum(-1, keepdim=True)  # of f(vbar) in alpha
         factor = alpha if self.config.own["gradient"] == "chain-rule" else 1.0
         v.sub_(rate * factor * at_mixture)
         if self.adapts:
-            alpha.sub_(rate * change).clamp_(0, 1)
+            alpha.sub_(rate * slope).clamp_(0, 1)
             self.adapts = self.config.own["alpha-mode"] == "step"
         subtract(y, at_local, rate)
 

@@ -8,17 +8,20 @@ from torch import Tensor
 
 from flexfl.contract import FitConfig
 
-Rate = float | Tensor  # of all clients, or of each, shape (..., 1)
+Rate = float | Tensor
+"""One number for all clients, or one for each, shape (..., 1)."""
+
 Change = Callable[[Tensor], object]
+"""Changes weights (..., M) in place."""
 
 Oracle = Callable[[Tensor], Tensor]
 """Weights (..., M) -> gradient (..., M), overwritten by the next call.
 
-An oracle may also have `descend(y, rate, besides)`, see the function of that name, if it has a faster way.
+An oracle that has a faster way also has `descend(y, rate, change)`, see the function of that name.
 """
 
 
-def descend(y: Tensor, gradient: Oracle, rate: Rate, besides: Change | None = None) -> None:
+def descend(y: Tensor, gradient: Oracle, rate: Rate, change: Change | None = None) -> None:
     """y -= rate g(y), in place.
 
     Parameters
@@ -26,19 +29,19 @@ def descend(y: Tensor, gradient: Oracle, rate: Rate, besides: Change | None = No
     y
         Weights, shape (..., M).
     gradient
-        Gives g(y).
+        Returns g(y).
     rate
         eta.
-    besides
-        Does what else changes `y` in this step: in place, after g(y) is known and before it is applied.
+    change
+        What else the step does to `y`: called when g(y) is computed, but not yet subtracted.
     """
     fused = getattr(gradient, "descend", None)
     if fused is not None:
-        fused(y, rate, besides)
+        fused(y, rate, change)
         return
     value = gradient(y)
-    if besides is not None:
-        besides(y)
+    if change is not None:
+        change(y)
     subtract(y, value, rate)
 
 
@@ -51,8 +54,8 @@ def subtract(y: Tensor, vector: Tensor, factor: Rate) -> None:
 
 
 def no_fisher(at: Tensor) -> Tensor:
-    """Stand in where a client has no way to compute Fisher information."""
-    raise ValueError("this client cannot compute Fisher information")
+    """Raise ValueError: the oracle of clients that cannot compute Fisher information."""
+    raise ValueError("this client cannot compute Fisher information; set the method's elasticity to 0")
 
 
 class SGD:
@@ -61,16 +64,16 @@ class SGD:
     Parameters
     ----------
     weights
-        The global weights, shape (..., M); they stay as they are.
+        The global weights, shape (..., M); never changed.
     arrays
-        What the method sent after the weights, each of shape (..., M), or (M,) where it is the same for all.
+        The method's own arrays, each of shape (..., M), or (M,) if it is the same for all clients.
     config
-        The task; of the method's own scalars in `config.own`, those that its `Rule` names are there.
+        The task; `config.own` has the scalars that the method's `Rule` names.
     state
-        What the client remembers of its last accepted round, by name; empty at first. Each of shape (..., M)
-        or (..., 1); a rule changes them in place.
+        The client's state after its last accepted round, by name; empty at first. Each of shape (..., M) or
+        (..., 1); a rule may change them in place.
     fisher
-        Diagonal of the Fisher information at weights (..., M) on the client's data.
+        Weights (..., M) -> diagonal of the Fisher information on the client's data.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class SGD:
         self._all: tuple[Tensor, list[Tensor], dict[str, Tensor]] | None = None
 
     def narrow(self, count: int) -> None:
-        """Go on with the first `count` clients of a stacked cohort; with all of them: `widen`."""
+        """Continue with the first `count` clients of a stacked cohort, until `widen`."""
         if self._all is None:
             self._all = (self.weights, self.arrays, self.state)
         weights, arrays, state = self._all
@@ -95,18 +98,18 @@ class SGD:
         self.state = {key: value[:count] for key, value in state.items()}
 
     def widen(self) -> None:
-        """Stand for all clients again; what `narrow` left out is as it was then."""
+        """Undo `narrow`: the state of the clients that it left out is as it was then."""
         if self._all is not None:
             (self.weights, self.arrays, self.state), self._all = self._all, None
 
     @property
     def sends_weights(self) -> bool:
-        """Whether the local weights are sent; otherwise `upload` returns all that is."""
+        """Whether the local weights are sent, before what `upload` returns."""
         return True
 
     @classmethod
     def plain(cls) -> bool:
-        """Whether y -= eta g(y) is all that the local steps do."""
+        """Whether the local steps are y -= eta g(y) and nothing else."""
         return cls.step is SGD.step
 
     def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
@@ -114,25 +117,25 @@ class SGD:
         descend(y, gradient, rate)
 
     def upload(self, y: Tensor, steps: Rate, rate: Rate) -> Sequence[Tensor | list[Tensor]]:
-        """Return the method's own arrays that follow the local weights `y` after `steps` steps.
+        """Return the method's own arrays to send, given the local weights `y` after `steps` steps.
 
-        Where the length of an array differs between clients, it is a list with one tensor per client.
+        An array whose length differs between clients is a list with one tensor per client.
         """
         return []
 
     def personal(self) -> Tensor:
-        """Return the weights that suit this client best, shape (..., M): the global ones by default."""
+        """Return the client's personal model, shape (..., M); by default the global weights."""
         return self.weights
 
     def remember(self, y: Tensor, steps: Rate, rate: Rate) -> dict[str, Tensor]:
-        """Return the state after this round, should the reply be accepted."""
+        """Return the client's state if the reply of this round is accepted."""
         return self.state
 
 
 class VectorUpload(SGD):
-    """Base of the rules that send one vector, shape (..., M), in place of the weights."""
+    """Base of the rules that send one vector, shape (..., M), instead of the weights."""
 
     @property
     def sends_weights(self) -> bool:
-        """Whether the local weights are sent; otherwise `upload` returns all that is."""
+        """Whether the local weights are sent, before what `upload` returns."""
         return False

@@ -1,4 +1,4 @@
-"""MimiC at the client, where the clients keep the corrections."""
+"""MimiC at the client, with the memory at the clients."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from clients.rules.base import Rate, VectorUpload
 
 
 class CorrectedUpload(VectorUpload):
-    """v_i = ghat_i + c_i is sent (Sun et al. 2024, Algorithm 1, line 6); the local steps are those of SGD.
+    """Sends v_i = ghat_i + c_i (Sun et al. 2024, Algorithm 1, line 6); the local steps are those of SGD.
 
-    With `per-step`, ghat_i = (w - y) / (eta s_i) is the mean gradient of the client's steps, else the whole
-    change, w - y. The client remembers ghat_i; the server sends b_i, which for a client whose reply counted
-    in round t is v_t, so that the correction is c_i = b_i - ghat_i of then. A client without memory has
-    c_i = 0, whatever it is sent.
+    With `per-step`, ghat_i = (w - y) / (eta s_i) is the mean gradient of the client's steps, otherwise the
+    whole change w - y. The correction is c_i = b_i - ghat_i of the client's last accepted round t: the server
+    sends b_i, which is v_t, and the client keeps ghat_i. A client without a state has c_i = 0, whatever it
+    receives.
+
+    State: `update`, ghat_i, shape (..., M).
     """
 
     def upload(self, y: Tensor, steps: Rate, rate: Rate) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""FedLaAvg at the client, where the clients keep their latest updates."""
+"""FedLaAvg at the client, with the memory at the clients."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from clients.rules.base import Rate, VectorUpload
 
 
 class DifferenceUpload(VectorUpload):
-    """u_i^new - u_i^old is sent (Yan et al. 2020, Algorithm 2); the local steps are those of SGD.
+    """Sends u_i^new - u_i^old (Yan et al. 2020, Algorithm 2); the local steps are those of SGD.
 
-    u_i = a (y - w), with `normalize` a (y - w) / s_i, by a factor a that the server sends: an array of shape
-    (..., 1). A client without memory has u_i^old = 0.
+    u_i = a (y - w), or a (y - w) / s_i with `normalize`, where the server sends the factor a as an array of
+    shape (..., 1). A client without a state has u_i^old = 0.
+
+    State: `latest`, u_i, shape (..., M).
     """
 
     def upload(self, y: Tensor, steps: Rate, rate: Rate) -> list[Tensor]:
-        """Return the difference to what was sent in the last accepted round."""
+        """Return the difference to the update of the last accepted round."""
         u = self._latest(y, steps)
         if "latest" in self.state:
             u -= self.state["latest"]

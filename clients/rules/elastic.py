@@ -17,8 +17,8 @@ from clients.rules.ternary import pack, ternary
 def elastic_gradient(y: Tensor, precision: Tensor, weighted: Tensor, strength: float) -> Tensor:
     """lambda (U o y - V), the gradient of EFL's elastic term (eq. 3); vectors (..., M).
 
-    U = sum_i u_i and V = sum_i u_i o w_i: a pull towards the mean V / U of the other clients' models, in
-    every entry as strong as their data determine it.
+    U = sum_i u_i and V = sum_i u_i o w_i: a pull towards the mean V / U of the clients' models, in each entry
+    as strong as their data determine it.
     """
     return (precision * y).sub_(weighted).mul_(strength)
 
@@ -26,13 +26,15 @@ def elastic_gradient(y: Tensor, precision: Tensor, weighted: Tensor, strength: f
 class Elastic(SGD):
     """y -= eta (g(y) + lambda (U o y - V)); then D = R + y - w, sent = ST(D), R = D - sent.
 
-    The server sends U and V, or neither while there are none. With the update go u = diag I(y), the diagonal
-    of the Fisher information, and v = u o y; without elasticity nobody needs them.
+    The server sends U and V once it has them. Unless lambda is 0, u = diag I(y), the diagonal of the Fisher
+    information, and v = u o y follow the update.
+
+    State: `residual`, R, shape (..., M).
     """
 
     @property
     def sends_weights(self) -> bool:
-        """Whether the local weights are sent; otherwise `upload` returns all that is."""
+        """Whether the local weights are sent, before what `upload` returns."""
         return not self.config.own["compress"]
 
     def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
@@ -42,7 +44,7 @@ class Elastic(SGD):
         descend(y, gradient, rate, lambda y: self._pull(y, rate))
 
     def upload(self, y: Tensor, steps: Rate, rate: Rate) -> Sequence[Tensor | list[Tensor]]:
-        """Return the packed update, if it is compressed, then u and v."""
+        """Return the packed update if updates are compressed, then u and v."""
         sent: list[Tensor | list[Tensor]] = []
         if not self.sends_weights:
             update = self._compress(y)[0]
@@ -53,7 +55,7 @@ class Elastic(SGD):
         return [*sent, u, u * y]
 
     def remember(self, y: Tensor, steps: Rate, rate: Rate) -> dict[str, Tensor]:
-        """Return R, what compression has held back so far."""
+        """Return R, what compression has left out so far."""
         return {} if self.sends_weights else {"residual": self._compress(y)[1]}
 
     def _pull(self, y: Tensor, rate: Rate) -> None:
@@ -65,7 +67,7 @@ class Elastic(SGD):
         total = y - self.weights
         if "residual" in self.state:
             total += self.state["residual"]
-        if not bool(torch.isfinite(total).all()):  # it would be lost among the entries that are kept
+        if not bool(torch.isfinite(total).all()):  # the ternary vector would not show it
             raise ValueError("the update is not finite; is the learning rate too high?")
         sent = ternary(total, int(self.config.own["kept"]), str(self.config.own["ties"]))
         return sent, total - sent

@@ -1,4 +1,4 @@
-"""pFedMe at the client: a model of its own, tied to the local one."""
+"""pFedMe at the client: a personal model, tied to the local one."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from clients.rules.base import SGD, Oracle, Rate
 
 
 class PFedMe(SGD):
-    """A personal theta, tied to the local w_i (T Dinh et al. 2020, Algorithm 1).
+    """A personal model theta, tied to the local w_i (T Dinh et al. 2020, Algorithm 1).
 
         theta -= plr (grad f(theta) + lambda (theta - w_i)),    K times
         w_i   -= eta lambda (w_i - theta)
 
-    with plr = `personal-rate`, lambda = `penalty`, K = `inner-steps`. The first K steps of a round begin at
-    w, the others at the theta before (`start` = warm) or at w_i (`start` = w).
+    with plr = `personal-rate`, lambda = `penalty`, K = `inner-steps`. In the first local step of a round,
+    theta starts at w; in the others at its last value (`start` = warm), or at w_i (`start` = w).
 
     State: theta, shape (..., M).
     """
 
-    fresh = True  # no step of this round has been done
+    first = True  # no step of this round has been done
 
     def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
-        """Do one local round: change `y` and theta."""
+        """Do one local step: change `y` and theta."""
         own = self.config.own
         penalty, personal_rate = float(own["penalty"]), float(own["personal-rate"])
-        if self.fresh or own["start"] == "w":
+        if self.first or own["start"] == "w":
             self.state.setdefault("theta", torch.empty_like(y)).copy_(y)  # in the first step y is w
-            self.fresh = False
+            self.first = False
         theta = self.state["theta"]
         for _ in range(int(own["inner-steps"])):
             pull = (theta - y).mul_(penalty)
@@ -36,5 +36,5 @@ class PFedMe(SGD):
         y.lerp_(theta, rate * penalty)
 
     def personal(self) -> Tensor:
-        """Return theta; w before the first participation."""
+        """Return theta; w before the client's first round."""
         return self.state.get("theta", self.weights)

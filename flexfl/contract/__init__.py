@@ -1,6 +1,6 @@
 """What server and client agree on: the task of a round, the rules of local training, and the reply.
 
-NumPy and the standard library only, so that a client on a small device can use it.
+It needs NumPy and the standard library only, so that a client on a small device can use it.
 """
 
 from flexfl.contract import metrics, ternary

@@ -1,45 +1,57 @@
-"""The task of a client in a round, in Python and as the scalars that Flower carries."""
+"""A client's task in one round: in Python, and as the scalars that Flower carries."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
+
+from numpy.typing import NDArray
 
 from flexfl.contract.rule import SGD
 
 Scalar = bool | bytes | float | int | str
+Arrays = list[NDArray[Any]]
+
+
+class OwnScalars(dict[str, Scalar]):
+    """A method's own scalars as a client received them: reading one that was not sent is a ValueError."""
+
+    def __missing__(self, key: str) -> Scalar:
+        raise ValueError(f"the task has no {key!r}; do server and client run the same version?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig:
-    """What the server asks of a client in a round.
+    """What the server asks of a client in one round.
 
-    On the wire it is Flower's `FitIns.config`: the field names in kebab-case. Fields that are None or zero
-    where that is the default are not sent, so that plain SGD needs no client of this project.
+    On the wire it is Flower's `FitIns.config`, with the field names in kebab-case. Fields that have their
+    default value are not sent, so any Flower client can take part in plain SGD.
 
     Attributes
     ----------
     round
-        Counted from 1.
+        Counted from 1; 0 in an evaluation before the first round.
     learning_rate
         eta of the local steps.
     batch_size
-        Examples per step; 0: the client's whole set.
+        Examples per step; 0: all examples of the client.
     model_arrays
-        How many of the arrays sent are weights, one per tensor; the others are the method's. 0: all of them.
+        How many of the arrays sent are weights, one per tensor; the others are the method's own. 0: all.
     local_steps
-        E, the steps of a complete client; 0 where `local_epochs` says how many.
+        E, the steps of a complete client; 0 where `local_epochs` is set.
     local_epochs
-        Passes over the client's data, in place of `local_steps`.
+        Passes over the client's data, instead of `local_steps`.
     rule
         Name of the rule of the local steps, see `flexfl.contract.Rule`.
     last_accepted
-        Last round in which the server accepted this client, 0 for never; None where the rule keeps no state.
+        Last round in which the server accepted a reply of this client, 0 for never; None where the rule keeps
+        no state.
     farewell
         Whether the client leaves: it does not train but sends the state that it keeps for the method.
     own
-        The method's own scalars, such as mu; their names are the keys on the wire.
+        The method's own scalars, such as mu, by their names on the wire.
     """
 
     round: int
@@ -59,12 +71,35 @@ class FitConfig:
 
     @property
     def common(self) -> tuple[Any, ...]:
-        """What clients that train together have in common: all but the rate and `last_accepted`."""
+        """What clients of one cohort must have in common: all but `learning_rate` and `last_accepted`."""
         amount = (self.batch_size, self.local_steps, self.local_epochs)
         return (self.round, *amount, self.rule, self.farewell, *self.own.items())
 
+    def split(self, arrays: Arrays) -> tuple[Arrays, Arrays]:
+        """Separate the arrays of a message into the weights and the method's own.
+
+        Raises
+        ------
+        ValueError
+            There are fewer arrays than the model has.
+        """
+        count = self.model_arrays or max(1, len(arrays))
+        if len(arrays) < count:
+            raise ValueError(f"the task has {len(arrays)} arrays; the weights alone are {count}")
+        return arrays[:count], arrays[count:]
+
     def to_wire(self) -> dict[str, Scalar]:
-        """Return the scalars to send."""
+        """Return the scalars to send.
+
+        Raises
+        ------
+        ValueError
+            One of the method's own scalars has the name of a field.
+        """
+        if clash := sorted(_FIELDS.keys() & self.own.keys()):
+            raise ValueError(
+                f"a method's own scalar cannot be called {clash[0]!r}, as every task has that key"
+            )
         values = {key: getattr(self, name) for key, (name, _) in _FIELDS.items()}
         sent = {key: value for key, value in values.items() if value != _FIELDS[key][1]}
         return sent | dict(self.own)
@@ -76,33 +111,31 @@ class FitConfig:
         Raises
         ------
         ValueError
-            One that every task has is missing or is no number.
+            A scalar that every task needs is missing, or one has an impossible value; the message names it.
         """
         values: dict[str, Any] = {}
-        own: dict[str, Scalar] = {}
+        own = OwnScalars()
         for key, value in config.items():
             if key in _FIELDS:
+                _check(key, value)
                 values[_FIELDS[key][0]] = value
             else:
                 own[key] = value
-        for name, kind in _NUMBERS.items():
-            key = name.replace("_", "-")
-            if name not in values and name in _NEEDED:
+        for key, (name, default) in _FIELDS.items():
+            if default is MISSING and name not in values:
                 raise ValueError(f"the task has no {key!r}; the server's strategy has to send it")
-            if name in values and not isinstance(values[name], kind):
-                raise ValueError(f"the task has {key} {values[name]!r}, which is not a number")
         if not (values.get("local_steps") or values.get("local_epochs")):
-            raise ValueError("the task has neither 'local-steps' nor 'local-epochs'")
+            raise ValueError("the task has neither 'local-steps' nor 'local-epochs'; one has to be positive")
         return cls(**values, own=own)
 
 
 def planned_steps(local_steps: int, local_epochs: int, batch_size: int, num_examples: int) -> int:
-    """E_k: `local_steps`, or the batches of `local_epochs` passes over a client's examples.
+    """E_k: `local_steps`, or the batches in `local_epochs` passes over a client's examples.
 
     Parameters
     ----------
     local_steps
-        E where all clients are asked for as many.
+        E, where all clients are asked for the same number of steps.
     local_epochs
         Passes over the data; 0: `local_steps` counts.
     batch_size
@@ -115,17 +148,24 @@ def planned_steps(local_steps: int, local_epochs: int, batch_size: int, num_exam
     return local_epochs * (-(-num_examples // batch_size) if batch_size else 1)
 
 
+def _check(key: str, value: Any) -> None:
+    """Refuse what a field cannot mean; `True` is no number, although Python counts with it."""
+    is_bool = isinstance(value, bool)
+    if key == "rule":
+        valid, expected = isinstance(value, str), "a name"
+    elif key == "farewell":
+        valid, expected = is_bool, "true or false"
+    elif key == "learning-rate":
+        valid = isinstance(value, int | float) and not is_bool and 0 <= value < math.inf  # False for NaN
+        expected = "a finite number that is not negative"
+    else:
+        valid = isinstance(value, int) and not is_bool and value >= 0
+        expected = "an integer that is not negative"
+    if not valid:
+        raise ValueError(f"the task has {key} {value!r}; it must be {expected}")
+
+
 # Key on the wire -> name and default of each field that is sent under its own name.
 _FIELDS: dict[str, tuple[str, Any]] = {
     f.name.replace("_", "-"): (f.name, f.default) for f in fields(FitConfig) if f.name != "own"
 }
-_NUMBERS: dict[str, Any] = {
-    "round": int,
-    "learning_rate": int | float,
-    "batch_size": int,
-    "model_arrays": int,
-    "local_steps": int,
-    "local_epochs": int,
-    "last_accepted": int,
-}
-_NEEDED = ("round", "learning_rate", "batch_size")

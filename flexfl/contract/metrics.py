@@ -1,16 +1,16 @@
-"""Names of what a client reports in its fit metrics, beside the number of its examples.
+"""Names of what a client reports in the metrics of its replies, besides the number of its examples.
 
-All of them are optional: a client that reports nothing has done all of its steps in the current round.
+All of them are optional: a reply without metrics counts as all local steps of the current round.
 """
 
 CLIENT_ID = "client-id"
 """int: which client it is. On devices, the node config says so."""
 
 ROUND = "round"
-"""int: the round whose task it answers."""
+"""int: the round that the reply belongs to."""
 
 STEPS = "steps"
-"""int: s_k, local steps done."""
+"""int: s_k, the local steps that were done."""
 
 TRAIN_LOSS = "train-loss"
 """float: mean loss over the local steps."""
@@ -22,7 +22,7 @@ DEPARTING = "departing"
 """bool: the client leaves the federation for good."""
 
 RESYNC = "resync"
-"""bool: the client had lost the state that the server takes it to have, and started without one."""
+"""bool: the client did not have the state that the server assumed, and started without one."""
 
 ACCURACY = "accuracy"
 """float: share of correct predictions, in replies to an evaluation."""

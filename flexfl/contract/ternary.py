@@ -1,7 +1,7 @@
 """Ternary vectors: how EFL compresses an update, and how it is sent.
 
-Ma et al., EFL, Algorithm 2, which follows Sattler et al. 2019, "Robust and Communication-Efficient Federated
-Learning from Non-IID Data". The same compression for torch's tensors is in clients/rules/ternary.py.
+Ma et al., EFL, Algorithm 2, after Sattler et al. 2019, "Robust and Communication-Efficient Federated Learning
+from Non-IID Data". The same compression of PyTorch tensors is in clients/rules/ternary.py.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ HEADER = 8  # bytes of the magnitude, a little-endian float64
 
 
 def kept(size: int, sparsity: float, rounding: str = "floor") -> int:
-    """k = max(floor(n q), 1) of n entries, or the next integer above, as in STC's code (`ceil`).
+    """k = max(floor(n q), 1) of n entries, or with `ceil` rounded up, as in the code of Sattler et al.
 
-    100 * 0.29 means 29, though it is less in floating point.
+    100 * 0.29 counts as 29, although it is less in floating point.
     """
     exact = size * sparsity
     return max(math.floor(exact + 1e-9) if rounding == "floor" else math.ceil(exact - 1e-9), 1)
@@ -34,13 +34,13 @@ def ternary(vector: NDArray[np.float64], k: int, ties: str = "exact") -> NDArray
     vector
         T, finite, shape (M,).
     k
-        How many entries are kept, see `kept`. With all of them, all get the same magnitude: that is not the
-        identity.
+        How many entries are kept, see `kept`. Even if all are, they get the same magnitude: ST is not the
+        identity then.
     ties
-        `exact` keeps k entries, of equal ones those with the lower index. `paper` keeps every |T_i| that is
-        at least the k-th largest and still divides by k, which makes more of T than there was: ten equal
-        entries become ten times as large with k = 1. `mean` keeps the same, with the mean of the k largest
-        as mu, as the code of Sattler et al. does.
+        `exact` keeps k entries, those with the lowest index among equal ones. `paper` keeps every |T_i| that
+        is at least the k-th largest and still divides by k, which enlarges T: ten equal entries become ten
+        times as large with k = 1. `mean` keeps the same entries, with the mean of the k largest as mu, as in
+        the code of Sattler et al.
     """
     if not len(vector):
         return vector.copy()
@@ -49,27 +49,27 @@ def ternary(vector: NDArray[np.float64], k: int, ties: str = "exact") -> NDArray
     mask = size >= edge
     if ties == "exact":
         above = size > edge
-        room = k - above.sum()
-        mask = above | ((size == edge) & (np.cumsum(size == edge) <= room))
+        tied = size == edge
+        mask = above | (tied & (np.cumsum(tied) <= k - above.sum()))
     total = size[mask].sum()
-    if ties == "mean":  # of equal ones only as many as fit
+    if ties == "mean":  # counts k entries only
         total -= edge * (mask.sum() - k)
     magnitude = total / k
     return np.where(mask, magnitude * np.sign(vector), 0.0)
 
 
 def pack(vector: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
-    """Encode a ternary vector: the magnitude, a bit per entry (kept?), a bit per kept entry (positive?).
+    """Encode a ternary vector: magnitude, one bit per entry (kept?), one bit per kept entry (positive?).
 
     Parameters
     ----------
     vector
-        0, mu and -mu, shape (M,).
+        Entries 0, mu and -mu, shape (M,).
 
     Returns
     -------
     NDArray
-        Bytes, shape (B,) of uint8; both bit strings are filled up with zeros to whole bytes.
+        Bytes, shape (B,) of uint8; both bit strings are padded with zeros to whole bytes.
     """
     values = vector[vector != 0]
     magnitude = np.array([abs(values[0]) if len(values) else 0.0], "<f8")
@@ -83,20 +83,24 @@ def unpack(packed: NDArray[Any], size: int) -> NDArray[np.float64]:
     Raises
     ------
     ValueError
-        The length or the magnitude is impossible.
+        `pack` cannot have made these bytes: length, padding or magnitude are impossible.
     """
     signs_at = HEADER + -(-size // 8)
     if len(packed) < signs_at:
         raise ValueError(f"packed update of {len(packed)} bytes where at least {signs_at} are expected")
     magnitude = float(np.frombuffer(packed[:HEADER].tobytes(), "<f8")[0])
-    if not 0 <= magnitude < math.inf:
+    if not 0 <= magnitude < math.inf or math.copysign(1, magnitude) < 0:  # -0.0
         raise ValueError(f"packed update with magnitude {magnitude}")
     bits = np.unpackbits(packed[HEADER:signs_at])
     mask = bits[:size].astype(bool)
     count = int(mask.sum())
     expected = signs_at + -(-count // 8)
-    if len(packed) != expected or bits[size:].any():
-        raise ValueError(f"packed update of {len(packed)} bytes where {expected} are expected")
+    signs = np.unpackbits(packed[signs_at:expected])
+    if len(packed) != expected or bits[size:].any() or signs[count:].any():
+        what = f"{len(packed)} bytes where {expected} are expected, padded with zeros"
+        raise ValueError(f"packed update of {what}")
+    if bool(magnitude) != bool(count):
+        raise ValueError(f"packed update with magnitude {magnitude} and {count} entries")
     vector = np.zeros(size)
-    vector[mask] = np.where(np.unpackbits(packed[signs_at:], count=count), magnitude, -magnitude)
+    vector[mask] = np.where(signs[:count], magnitude, -magnitude)
     return vector

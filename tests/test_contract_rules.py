@@ -1,0 +1,137 @@
+"""Every rule that a strategy declares has a client class, which does what the declaration says."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes import SIZES, START, M, N, Rounds, make
+from flwr.common import FitIns, FitRes, parameters_to_ndarrays
+
+import strategies
+from clients import single
+from clients.memory.handshake import Memory
+from clients.rules import RULES
+from flexfl.contract import SGD, FitConfig, Rule
+from flexfl.contract.ternary import unpack
+
+DECLARED = [
+    *((name, strategy, {}) for name, strategy in strategies.STRATEGIES.items()),
+    *((name, strategy, {"memory": "client"}) for name, strategy in strategies.CLIENT_MEMORY.items()),
+]
+METHODS = [  # sequential-sgd asks no client
+    pytest.param(name, strategy.rule, options, id=" ".join([name, *options]))
+    for name, strategy, options in DECLARED
+    if name != "sequential-sgd"
+]
+SCALARS = [
+    pytest.param(name, scalar, options, id=f"{name}-{scalar}")
+    for name, strategy, options in DECLARED
+    for scalar in strategy.rule.scalars
+    if scalar != "fisher-batches"  # with clients.single, the caller computes the Fisher information
+]
+E = 3
+
+
+def gradient(client: int, at: torch.Tensor) -> torch.Tensor:
+    """Of a quadratic; every client has its own optimum."""
+    return at - torch.linspace(-client, client, M, dtype=at.dtype)
+
+
+def train(client: int, instruction: FitIns, memory: Memory | None) -> tuple[FitRes, Memory | None]:
+    return single.fit(
+        instruction, lambda at: gradient(client, at), int(SIZES[client]), memory, fisher=torch.ones_like
+    )
+
+
+def test_every_rule_has_a_client_class_and_every_client_class_a_rule() -> None:
+    assert {strategy.rule.name for _, strategy, _ in DECLARED} == set(RULES)
+
+
+def test_a_name_stands_for_one_rule() -> None:
+    by_name = {strategy.rule.name: strategy.rule for _, strategy, _ in DECLARED}
+    assert all(strategy.rule == by_name[strategy.rule.name] for _, strategy, _ in DECLARED)
+
+
+@pytest.mark.parametrize(("name", "rule", "options"), METHODS)
+def test_client_and_server_keep_to_the_rule(name: str, rule: Rule, options: dict[str, Any]) -> None:
+    """Over three rounds: in the first there are no states and no arrays of the method yet.
+
+    Client 0 misses the second round.
+    """
+    rounds = Rounds(make(name, local_steps=E, **options))
+    memories: dict[int, Memory | None] = dict.fromkeys(range(N))
+    extras = set()
+    for online in (range(N), range(1, N), range(N)):
+        replies = []
+        for client, instruction in rounds.ask(online).items():
+            check_task(instruction, rule)
+            result, memory = train(client, instruction, memories[client])
+            extras.add(check_upload(result, rule))
+            assert (memory is not None) == rule.remembers
+            if memory is not None:
+                assert memory.pending
+                memories[client] = memory
+            replies.append((client, result))
+        rounds.hear(*replies)
+        assert rounds.strategy.report.rejected == []
+        assert rounds.strategy.report.active.tolist() == list(online)
+    assert max(extras) == rule.extra
+
+
+def check_task(instruction: FitIns, rule: Rule) -> None:
+    """The server sends the scalars that the rule names, no others, and what a state needs."""
+    config = FitConfig.from_wire(instruction.config)
+    assert config.rule == rule.name
+    assert set(config.own) == set(rule.scalars)
+    assert all(isinstance(value, bool | bytes | float | int | str) for value in instruction.config.values())
+    assert (config.last_accepted is not None) == rule.remembers
+    weights, own = config.split(parameters_to_ndarrays(instruction.parameters))
+    assert [array.shape for array in weights] == [array.shape for array in START]
+    assert {array.shape for array in own} <= {(M,), (1,)}
+    if rule == SGD:  # any Flower client can do it
+        assert own == []
+
+
+def check_upload(result: FitRes, rule: Rule) -> int:
+    """The client sends what the rule says; return how many vectors follow."""
+    arrays = parameters_to_ndarrays(result.parameters)
+    count = len(START) if rule.sends == "weights" else 1
+    sent, extra = arrays[:count], arrays[count:]
+    if rule.sends == "weights":
+        assert [array.shape for array in sent] == [array.shape for array in START]
+    elif rule.sends == "vector":
+        assert sent[0].shape == (M,)
+    else:
+        assert unpack(sent[0], M).any()
+    assert all(array.shape == (M,) and array.dtype.kind == "f" for array in extra)
+    assert len(extra) in (0, rule.extra)
+    return len(extra)
+
+
+@pytest.mark.parametrize(("name", "rule", "options"), METHODS)
+def test_a_client_has_a_state_exactly_where_the_rule_says_so(
+    name: str, rule: Rule, options: dict[str, Any]
+) -> None:
+    """Asked to keep a state, a client of another rule has none to keep."""
+    instruction = Rounds(make(name, local_steps=E, **options)).ask(range(N))[0]
+    _, memory = train(0, replace(instruction, config={**instruction.config, "last-accepted": 0}), None)
+    assert memory is not None
+    assert bool(memory.pending) == rule.remembers
+
+
+@pytest.mark.parametrize(("name", "scalar", "options"), SCALARS)
+def test_a_client_needs_every_scalar_of_its_rule(name: str, scalar: str, options: dict[str, Any]) -> None:
+    instruction = Rounds(make(name, local_steps=E, **options)).ask(range(N))[0]
+    config = {key: value for key, value in instruction.config.items() if key != scalar}
+    with pytest.raises(ValueError, match=f"^the task has no '{scalar}'"):
+        train(0, replace(instruction, config=config), None)
+
+
+@pytest.mark.parametrize("elasticity", [0.0, 1.0])
+def test_extra_vectors_may_be_left_out(elasticity: float) -> None:
+    instruction = Rounds(make("efl", local_steps=E, elasticity=elasticity)).ask(range(N))[0]
+    result, _ = train(0, instruction, None)
+    assert check_upload(result, strategies.STRATEGIES["efl"].rule) == (2 if elasticity else 0)
+    assert np.isfinite(unpack(parameters_to_ndarrays(result.parameters)[0], M)).all()

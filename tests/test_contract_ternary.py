@@ -1,0 +1,65 @@
+"""Bytes of ternary vectors: what is no encoding is refused. Round trips are in test_strategies_ternary.py."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from flexfl.contract.ternary import HEADER, pack, unpack
+
+MAGNITUDES = st.floats(width=64) | st.floats(1e-300, 1e300)
+
+
+def encoded(magnitude: float, bits: bytes) -> bytes:
+    return np.array([magnitude], "<f8").tobytes() + bits
+
+
+def assert_refused_or_packs_to_the_same(packed: bytes, size: int) -> None:
+    try:
+        vector = unpack(np.frombuffer(packed, np.uint8), size)
+    except ValueError:
+        return
+    assert vector.shape == (size,)
+    assert pack(vector).tobytes() == packed
+
+
+@given(
+    packed=st.binary(max_size=24) | st.builds(encoded, MAGNITUDES, st.binary(max_size=16)),
+    size=st.integers(0, 40),
+)
+@example(packed=encoded(-0.0, b"\0"), size=3)
+@example(packed=encoded(-0.0, b"\x80\x80"), size=3)
+def test_any_bytes_are_refused_or_pack_to_the_same(packed: bytes, size: int) -> None:
+    assert_refused_or_packs_to_the_same(packed, size)
+
+
+@given(
+    magnitude=st.floats(1e-300, 1e300),
+    entries=st.lists(st.sampled_from([-1.0, 0.0, 1.0]), max_size=40),
+    position=st.integers(0),
+    bit=st.integers(0, 7),
+)
+def test_a_flipped_bit_is_refused_or_packs_to_the_same(
+    magnitude: float, entries: list[float], position: int, bit: int
+) -> None:
+    """Bytes that are almost right: random ones seldom get as far as the signs."""
+    packed = pack(magnitude * np.array(entries))
+    packed[position % len(packed)] ^= 1 << bit
+    assert_refused_or_packs_to_the_same(packed.tobytes(), len(entries))
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "bits", "reason"),
+    [
+        (0.5, b"\x80\x81", "padded with zeros"),  # one positive entry, and a sign bit of no entry
+        (0.5, b"\x81\x80", "padded with zeros"),  # a bit of a ninth entry
+        (0.5, b"\x00", "magnitude 0.5 and 0 entries"),
+        (0.0, b"\x80\x80", "magnitude 0.0 and 1 entries"),
+        (-0.0, b"\x00", "magnitude -0.0"),
+    ],
+)
+def test_every_vector_has_one_encoding(magnitude: float, bits: bytes, reason: str) -> None:
+    packed = np.frombuffer(encoded(magnitude, bits), np.uint8)
+    assert len(packed) == HEADER + len(bits)
+    with pytest.raises(ValueError, match=reason):
+        unpack(packed, 7)
