@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _metavar(name: str, kind: type) -> str:
-    if name in ("strategy", "task", "model", "partition", "sizes", "trace", "lr_schedule"):
+    if name in ("strategy", "task", "model", "partition", "sizes", "trace", "lr_schedule", "server_opt"):
         return "SPEC"
     if name in ("arrivals", "departures"):
         return "CLIENT=ROUND,..."

@@ -19,6 +19,7 @@ from flexfl.engine.run import strategy_options
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES, Options
 from strategies.apfl import APFL
+from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 from strategies.schemes import SchemeC
 from traces import TRACES
 
@@ -116,6 +117,14 @@ def test_flags_override_the_file(run: Any, tmp_path: Path) -> None:
     config = tomllib.loads((Path(summary["run_dir"]) / "config.toml").read_text())
     assert (summary["strategy"], summary["rounds"]) == ("fedavg", 2)
     assert (config["option"], config["train-loss"]) == (["weights=uniform"], False)
+
+
+def test_layers_change_the_run_and_are_repeated_with_it(run: Any) -> None:
+    plain, adam, both = run(), run("--server-opt=adam:rate=0.05"), run("--server-opt=adam", "--amplify=2,1.5")
+    assert len({summary["weights_sha256"] for summary in (plain, adam, both)}) == 3
+    again = run("--config", Path(both["run_dir"]) / "config.toml", base=[])
+    assert again["weights_sha256"] == both["weights_sha256"]
+    assert run("--server-opt=sgd", "--amplify=1,1")["final"]["loss"] == pytest.approx(plain["final"]["loss"])
 
 
 def test_options_can_be_repeated(run: Any) -> None:
@@ -242,6 +251,7 @@ KNOWN = {
     "--sizes": SIZES,
     "--trace": TRACES,
     "--lr-schedule": SCHEDULES,
+    "--server-opt": SERVER_OPTIMIZERS,
     "--cohort": COHORTS,
     "--engine": ["ray", "inline"],
     "--evaluate-on": ["test", "members"],
@@ -294,6 +304,15 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--partition=classes:m=11", "m must be between 1 and the data's 10 classes"),
         ("--partition=dirichlet:alpha=x", "alpha=x is not a number"),
         ("--lr-schedule=geometric:factor=0", "factor=0"),
+        ("--server-opt=adam:rate=0", "server-opt adam: rate is 0.0; it must be positive"),
+        ("--server-opt=adam:bias=some", "bias is 'some'; choose one of none, adam, flower"),
+        ("--server-opt=adam:rate", "'rate' at character 6 is not key=value"),
+        ("--amplify=3", "amplify '3' is not PERIOD,FACTOR such as 10,2.0"),
+        ("--amplify=0,2", "amplify: the period is 0 rounds; it must be at least 1"),
+        ("--amplify=2,0.5", "amplify: the factor is 0.5; it must be at least 1"),
+        ("--amplify=1000,2", "amplify: the period is 1000 of only"),
+        ("--strategy=efl --amplify=2,2", "strategy efl takes neither --server-opt nor --amplify"),
+        ("--strategy=sequential-sgd --server-opt=adam", "sequential-sgd takes neither"),
         ("--task=synthetic --partition=iid", "leave the partition out"),
         ("--task=synthetic --model=cnn", "inputs must be images"),
         ("--num-clients=5000", "5000 clients for 1438 examples.*at most 1438"),

@@ -53,6 +53,8 @@ class Settings:
     batch_size: int = _setting(10, "examples per step; 0: all examples of the client", client=True)
     learning_rate: float = _setting(0.1, "eta_0, the clients' learning rate", client=True)
     lr_schedule: str = _setting("constant", "how the learning rate changes over rounds")
+    server_opt: str = _setting("", "a server optimiser on top of the strategy's updates; default: none")
+    amplify: str = _setting("", "PERIOD,FACTOR: multiply the change of every PERIOD rounds by FACTOR")
     seed: int = _setting(0, "determines all random numbers of the run", client=True)
     engine: str = _setting("ray", "ray: virtual clients in Ray actors; inline: in this process")
     num_workers: int = _setting(0, "Ray actors; 0: one per share of a GPU, or without GPUs one per CPU core")

@@ -11,6 +11,7 @@ from clients.tuning import COHORTS
 from flexfl.config import Settings, options_of
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES, Options
+from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 from traces import TRACES
 
 WIDTH = 80
@@ -24,6 +25,7 @@ REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "--sizes": SIZES,
     "--trace": TRACES,
     "--lr-schedule": SCHEDULES,
+    "--server-opt": SERVER_OPTIMIZERS,
     "--cohort": COHORTS,
 }
 
