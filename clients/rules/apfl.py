@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from torch import Tensor
 
-from clients.rules.base import SGD, Oracle, Rate, no_fisher, subtract
-from flexfl.contract import FitConfig
+from clients.rules.base import SGD, Oracle, Rate, subtract
 
 
 class APFL(SGD):
@@ -25,19 +22,12 @@ class APFL(SGD):
     State: v, shape (..., M), and alpha, shape (..., 1). In a client's first round, v starts at w.
     """
 
-    def __init__(
-        self,
-        weights: Tensor,
-        arrays: Sequence[Tensor],
-        config: FitConfig,
-        state: Mapping[str, Tensor],
-        fisher: Oracle = no_fisher,
-    ) -> None:
-        super().__init__(weights, arrays, config, state, fisher)
+    def setup(self) -> None:
+        """Start with v = w in a client's first round."""
         if not self.state:
-            alpha = weights.new_full((*weights.shape[:-1], 1), float(config.own["alpha"]))
-            self.state = {"v": weights.clone(), "alpha": alpha}
-        self.adapts = config.own["alpha-mode"] != "fixed"
+            w, alpha = self.weights, float(self.config.own["alpha"])
+            self.state = {"v": w.clone(), "alpha": w.new_full((*w.shape[:-1], 1), alpha)}
+        self.adapts = self.config.own["alpha-mode"] != "fixed"
 
     def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` and the state."""

@@ -87,6 +87,10 @@ class SGD:
         self.weights, self.arrays, self.state = weights, list(arrays), dict(state)
         self.config, self.fisher = config, fisher
         self._all: tuple[Tensor, list[Tensor], dict[str, Tensor]] | None = None
+        self.setup()
+
+    def setup(self) -> None:
+        """Prepare a round, such as the state of a client that has none yet."""
 
     def narrow(self, count: int) -> None:
         """Continue with the first `count` clients of a stacked cohort, until `widen`."""
