@@ -101,12 +101,6 @@ def simulate() -> Callable[..., Run]:
     return run
 
 
-@pytest.fixture(scope="session")
-def play(simulate: Callable[..., Run]) -> Callable[..., Run]:
-    """Return `simulate`, under its former name."""
-    return simulate
-
-
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
     """Return a function that writes a file and returns its path."""

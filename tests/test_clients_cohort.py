@@ -168,7 +168,7 @@ METHODS = sorted(set(strategies.STRATEGIES) - {"sequential-sgd"})  # it has no c
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_the_same_results_with_and_without_cohorts(
-    play: Callable[..., Any], method: str
+    simulate: Callable[..., Any], method: str
 ) -> None:
     run = {
         "strategy": method,
@@ -180,10 +180,10 @@ def test_every_method_has_the_same_results_with_and_without_cohorts(
         "arrivals": "11=2",
         "departures": "0=3",
     }
-    loop = play(**run, cohort="loop")
+    loop = simulate(**run, cohort="loop")
     assert sum(len(record["active"]) for record in loop.rounds) > 20
     for cohort in ("stacked", "vmap", "chain"):
-        other = play(**run, cohort=cohort, cohort_size=5)
+        other = simulate(**run, cohort=cohort, cohort_size=5)
         np.testing.assert_allclose(other.weights, loop.weights, rtol=1e-5, atol=2e-6)
         for one, two in zip(other.rounds, loop.rounds, strict=True):
             for key in ("selected", "active", "failed", "steps", "bytes_up", "bytes_down"):

@@ -46,7 +46,7 @@ def test_the_file_does_not_grow_from_round_to_round() -> None:
 
 @pytest.mark.parametrize("method", ["mimic:memory=client", "fedlaavg:memory=client", "apfl", "pfedme", "efl"])
 def test_a_run_is_the_same_with_its_memories_in_a_file(
-    play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, method: str
+    simulate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     run = {
         "strategy": method,
@@ -55,7 +55,7 @@ def test_a_run_is_the_same_with_its_memories_in_a_file(
         "num_rounds": 5,
         "departures": "1=3",
     }
-    expected = play(**run)
+    expected = simulate(**run)
     made: list[Memories] = []
 
     def small(*_: Any) -> Memories:
@@ -63,7 +63,7 @@ def test_a_run_is_the_same_with_its_memories_in_a_file(
         return made[-1]
 
     monkeypatch.setattr("flexfl.engine.transports.virtual.Memories", small)
-    found = play(**run)
+    found = simulate(**run)
     assert made[0]._file is not None
     np.testing.assert_array_equal(found.weights, expected.weights)
     for one, other in zip(found.rounds, expected.rounds, strict=True):

@@ -84,13 +84,13 @@ def random_clock(seed: int) -> Callable[[], float]:
 @pytest.mark.parametrize("strategy", ["scheme-c", "fedprox"])
 @pytest.mark.parametrize("model", ["logistic", "mlp", "lenet"])
 def test_no_clock_changes_the_weights(
-    play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, model: str, strategy: str
+    simulate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, model: str, strategy: str
 ) -> None:
     found, sizes = set(), set()
     for seed in range(5):
         with monkeypatch.context() as patch:
             patch.setattr("time.perf_counter", random_clock(seed))
-            played = play(model=model, strategy=strategy, num_clients=20, num_rounds=2)
+            played = simulate(model=model, strategy=strategy, num_clients=20, num_rounds=2)
         settings = played.experiment.settings
         found.add((settings.cohort, sha256(played.weights.tobytes()).hexdigest()))
         sizes.add(settings.cohort_size)

@@ -261,20 +261,20 @@ RUN: dict[str, Any] = {
 }
 
 
-def test_bytes_counted_are_bytes_sent(play_run: Any) -> None:
-    size = len(play_run().weights)
-    for record in play_run().rounds:
+def test_bytes_counted_are_bytes_sent(simulate_run: Any) -> None:
+    size = len(simulate_run().weights)
+    for record in simulate_run().rounds:
         uploads = record["bytes_up"] - record["fisher_bytes_up"]
         assert record["fisher_bytes_up"] == len(record["active"]) * 2 * 4 * size
         assert uploads == len(record["active"]) * (8 + -(-size // 8) + -(-int(0.3 * size) // 8))
-    plain = play_run(option=("elasticity=0",))
+    plain = simulate_run(option=("elasticity=0",))
     assert plain.rounds[-1]["fisher_bytes_up"] == 0
     assert plain.rounds[-1]["bytes_up"] * 20 < plain.rounds[-1]["bytes_down"]
 
 
 @pytest.mark.slow
-def test_ray_gives_what_inline_gives(play_run: Any, ray_cluster: None) -> None:
-    inline, there = play_run(), play_run(engine="ray", num_workers=2)
+def test_ray_gives_what_inline_gives(simulate_run: Any, ray_cluster: None) -> None:
+    inline, there = simulate_run(), simulate_run(engine="ray", num_workers=2)
     np.testing.assert_array_equal(there.weights, inline.weights)
     assert [r["bytes_up"] for r in there.rounds] == [r["bytes_up"] for r in inline.rounds]
 
@@ -298,5 +298,5 @@ def test_flower_client_sends_the_same_bytes() -> None:
 
 
 @pytest.fixture
-def play_run(play: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda **changes: play(**RUN, **changes)
+def simulate_run(simulate: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda **changes: simulate(**RUN, **changes)

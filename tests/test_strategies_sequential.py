@@ -93,24 +93,24 @@ def test_resumed_run_is_the_same() -> None:
 # The real trainer
 
 
-def test_it_learns_from_data_of_clients_that_are_never_there(play: Callable[..., Any]) -> None:
+def test_it_learns_from_data_of_clients_that_are_never_there(simulate: Callable[..., Any]) -> None:
     """One label a client, most of them away: where FedAvg learns a few labels, this learns all."""
     settings = {"num_clients": 10, "partition": "label", "num_rounds": 15, "trace": "always+bernoulli:p=0.2"}
-    ideal = play(**settings, strategy="sequential-sgd")
+    ideal = simulate(**settings, strategy="sequential-sgd")
     assert ideal.rounds[-1]["accuracy"] > 0.8
-    assert ideal.rounds[-1]["accuracy"] > play(**settings, strategy="fedavg").rounds[-1]["accuracy"] + 0.2
+    assert ideal.rounds[-1]["accuracy"] > simulate(**settings, strategy="fedavg").rounds[-1]["accuracy"] + 0.2
     assert all(r["selected"] == r["active"] == [] and r["bytes_up"] == 0 for r in ideal.rounds)
 
 
-def test_same_seed_same_weights(play: Callable[..., Any]) -> None:
+def test_same_seed_same_weights(simulate: Callable[..., Any]) -> None:
     settings = {"strategy": "sequential-sgd", "departures": "0=2", "trace": "always"}
-    once, again, other = (play(**settings, seed=seed) for seed in (1, 1, 2))
+    once, again, other = (simulate(**settings, seed=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(once.weights, again.weights)
     assert not np.array_equal(once.weights, other.weights)
 
 
-def test_one_client_alone_is_plain_sgd(play: Callable[..., Any]) -> None:
+def test_one_client_alone_is_plain_sgd(simulate: Callable[..., Any]) -> None:
     """With whole batches, one client of FedAvg does the same steps."""
     settings = {"num_clients": 1, "trace": "always", "batch_size": 0, "partition": "iid"}
-    ideal, fedavg = (play(**settings, strategy=name) for name in ("sequential-sgd", "fedavg"))
+    ideal, fedavg = (simulate(**settings, strategy=name) for name in ("sequential-sgd", "fedavg"))
     np.testing.assert_allclose(ideal.weights, fedavg.weights, rtol=1e-4, atol=1e-6)

@@ -9,8 +9,8 @@ from clients.memory.stores import FileStore
 from flexfl.config import Settings
 
 
-def test_a_lost_reply_is_a_named_failure(play):
-    played = play(trace="always+lost:p=0.4", num_rounds=6)
+def test_a_lost_reply_is_a_named_failure(simulate):
+    played = simulate(trace="always+lost:p=0.4", num_rounds=6)
     trace = make_trace(played.experiment.settings)
     for t, record in enumerate(played.rounds, start=1):
         lost = np.flatnonzero(trace.lost(t)).tolist()
@@ -19,8 +19,8 @@ def test_a_lost_reply_is_a_named_failure(play):
     assert any(record["failed"] for record in played.rounds)
 
 
-def test_clients_that_drop_out_have_no_reply_to_lose(play):
-    played = play(trace="pools+lost:p=1", num_clients=20, num_rounds=6)
+def test_clients_that_drop_out_have_no_reply_to_lose(simulate):
+    played = simulate(trace="pools+lost:p=1", num_clients=20, num_rounds=6)
     reasons = [reason for record in played.rounds for reason in record["failed"].values()]
     assert set(reasons) == {"dropped in mid-round", "reply lost"}
     assert len(reasons) == 20 * 6
