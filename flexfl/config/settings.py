@@ -37,7 +37,7 @@ class Settings:
     )
     sizes: str = _setting("equal", "how many examples each client gets", client=True)
     trace: str = _setting(
-        "pools:first=8",
+        "bernoulli:p=0.9+pools:first=8",
         "which clients are online in which round, and how much of their work they finish",
         client=True,
     )
@@ -50,8 +50,8 @@ class Settings:
     local_epochs: int = _setting(
         0, "if positive, local passes over the client's data, instead of local steps", client=True
     )
-    batch_size: int = _setting(10, "examples per step; 0: all examples of the client", client=True)
-    learning_rate: float = _setting(0.1, "eta_0, the clients' learning rate", client=True)
+    batch_size: int = _setting(20, "examples per step; 0: all examples of the client", client=True)
+    learning_rate: float = _setting(0.2, "eta_0, the clients' learning rate", client=True)
     lr_schedule: str = _setting("constant", "how the learning rate changes over rounds")
     server_opt: str = _setting("", "a server optimiser on top of the strategy's updates; default: none")
     amplify: str = _setting("", "PERIOD,FACTOR: multiply the change of every PERIOD rounds by FACTOR")

@@ -22,7 +22,7 @@ def digits() -> DatasetTask:
     ----------
     Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998.
     """
-    return DatasetTask("digits", _load)
+    return DatasetTask("digits", _load, default_model="logistic")
 
 
 def _load() -> Dataset:
