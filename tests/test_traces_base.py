@@ -10,7 +10,7 @@ from traces import TRACES, Trace, finished_steps
 
 FROM_FILE = {"recorded", "flash", "table"}  # need a file, see test_traces_clock.py and _readers
 EVERY_TRACE = sorted(set(TRACES) - FROM_FILE)
-BY_SHARE = {"diurnal", "time-varying"}  # choose a fraction of the N clients, which depends on N
+BY_SHARE = {"diurnal", "periodic", "time-varying"}  # choose a fraction of the N clients, which depends on N
 
 
 def make(name, num_clients, seed):

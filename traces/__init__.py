@@ -11,6 +11,7 @@ from traces.patterns.labels import labels
 from traces.patterns.lost import Lost
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
+from traces.patterns.periodic import Periodic
 from traces.patterns.pools import Pools
 from traces.patterns.rates import rates
 from traces.patterns.sleep import Sleep
@@ -33,6 +34,7 @@ TRACES: dict[str, Callable[..., Trace]] = {
     "sine": Sine,
     "rates": rates,
     "labels": labels,
+    "periodic": Periodic,
     "pools": Pools,
     "lost": Lost,
     "phones": Phones,
