@@ -9,8 +9,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from inspect import signature
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from flexfl.config import Settings, bind, options_of
@@ -103,8 +106,23 @@ def _one_trace(spec: str, settings: Settings) -> Trace:
     factory, options = bind("trace", TRACES, spec)
     if "local-steps" in options_of(factory):  # a trace with a clock needs the number of steps
         options.setdefault("local_steps", settings.local_steps)
+    if "label_shares" in signature(factory).parameters:  # who is online depends on the data
+        options["label_shares"] = label_shares(settings)
     trace: Trace = factory(settings.num_clients, settings.seed, **options)
     return trace
+
+
+def label_shares(settings: Settings) -> NDArray[np.float64]:
+    """Return the share of each label in each client's data, shape (N, L).
+
+    Held-out examples count, too: who is online must not depend on how the run is evaluated.
+    """
+    data = federated_data(replace(settings, evaluate_on="test"))
+    counts = np.empty((settings.num_clients, data.num_classes))
+    for client in range(settings.num_clients):
+        _, labels = data.train_set(np.array([client]))
+        counts[client] = np.bincount(labels, minlength=data.num_classes)
+    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
 
 
 def client_settings(settings: Settings) -> Settings:

@@ -5,11 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flexfl.config import options_of
 from traces import TRACES, Trace, finished_steps
 
 FROM_FILE = {"recorded", "flash", "table"}  # need a file, see test_traces_clock.py and _readers
 EVERY_TRACE = sorted(set(TRACES) - FROM_FILE)
-BY_SHARE = {"diurnal", "time-varying"}  # choose a fraction of the N clients, which depends on N
+BY_SHARE = {"diurnal", "periodic", "time-varying"}  # choose a fraction of the N clients, which depends on N
+
+
+def make(name, num_clients, seed):
+    """Make a trace with its default options, and label shares if it needs them."""
+    data = {}
+    if "label_shares" in inspect.signature(TRACES[name]).parameters:
+        data["label_shares"] = np.random.default_rng(5).dirichlet(np.full(10, 0.1), num_clients)
+    return TRACES[name](num_clients, seed, **data)
 
 
 def same(a, b):
@@ -18,7 +27,7 @@ def same(a, b):
 
 @pytest.mark.parametrize("name", EVERY_TRACE)
 def test_shapes_types_and_ranges(name):
-    trace = TRACES[name](50, 3)
+    trace = make(name, 50, 3)
     assert isinstance(trace, Trace)
     assert trace.num_clients == 50
     member, online, completion = trace.round(1)
@@ -35,9 +44,9 @@ def test_shapes_types_and_ranges(name):
 
 @pytest.mark.parametrize("name", EVERY_TRACE)
 def test_pure_function_of_the_round(name):
-    forwards = TRACES[name](100, 7)
+    forwards = make(name, 100, 7)
     first = {t: forwards.round(t) for t in range(1, 6)}
-    backwards = TRACES[name](100, 7)
+    backwards = make(name, 100, 7)
     np.random.default_rng(0).random(10)
     for t in range(5, 0, -1):
         assert same(backwards.round(t), first[t])
@@ -46,7 +55,7 @@ def test_pure_function_of_the_round(name):
 
 @pytest.mark.parametrize("name", EVERY_TRACE)
 def test_results_belong_to_the_caller(name):
-    trace = TRACES[name](20, 7)
+    trace = make(name, 20, 7)
     before = trace.round(1)
     kept = [array.copy() for array in before]
     before.member[0] = not before.member[0]
@@ -58,14 +67,14 @@ def test_results_belong_to_the_caller(name):
 
 @pytest.mark.parametrize("name", ["bernoulli", "pools"])
 def test_rounds_and_seeds_differ(name):
-    trace, other = TRACES[name](200, 7), TRACES[name](200, 8)
+    trace, other = make(name, 200, 7), make(name, 200, 8)
     assert not same(trace.round(1), trace.round(2))
     assert not same(trace.round(1), other.round(1))
 
 
 @pytest.mark.parametrize("name", sorted(set(EVERY_TRACE) - BY_SHARE))
 def test_more_clients_leave_the_first_ones_unchanged(name):
-    few, many = TRACES[name](33, 7).round(4), TRACES[name](100, 7).round(4)
+    few, many = make(name, 33, 7).round(4), make(name, 100, 7).round(4)
     assert same(few, [array[:33] for array in many])
 
 
@@ -75,6 +84,9 @@ def test_registered_factories_follow_the_convention(name):
     assert (num_clients.name, seed.name) == ("num_clients", "seed")
     for option in options:
         assert option.kind is option.KEYWORD_ONLY
+        if option.name == "label_shares":  # comes from the data, not from the user
+            assert "label-shares" not in options_of(TRACES[name])
+            continue
         assert option.annotation in (int, float, str, bool)
         assert isinstance(option.default, option.annotation)
     assert TRACES[name].__doc__.splitlines()[0].endswith(".")
@@ -89,10 +101,10 @@ def test_a_file_is_required(name):
 @pytest.mark.parametrize("name", EVERY_TRACE)
 def test_invalid_arguments(name):
     with pytest.raises(ValueError, match="num_clients is 0"):
-        TRACES[name](0, 1)
+        make(name, 0, 1)
     with pytest.raises(ValueError, match="seed is -1"):
-        TRACES[name](1, -1)
-    trace = TRACES[name](5, 1)
+        make(name, 1, -1)
+    trace = make(name, 5, 1)
     for t in (0, -3):
         for method in (trace.round, trace.lost, trace.seconds):
             with pytest.raises(ValueError, match=f"round {t} does not exist"):

@@ -7,17 +7,21 @@ from traces.compose import Combined
 from traces.membership import Membership, parse_rounds
 from traces.patterns.bernoulli import Always, Bernoulli
 from traces.patterns.daily import Diurnal, Sine
+from traces.patterns.labels import labels
 from traces.patterns.lost import Lost
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
+from traces.patterns.periodic import Periodic
 from traces.patterns.pools import Pools
+from traces.patterns.rates import rates
 from traces.patterns.sleep import Sleep
 from traces.recorded.device_log import Recorded
 from traces.recorded.fedscale import Phones
 from traces.recorded.flash import Flash
 from traces.recorded.round_table import RoundTable
 
-# Name -> factory. A factory takes (num_clients, seed); its keyword-only parameters are the user's options.
+# Name -> factory. A factory takes (num_clients, seed); its keyword-only parameters are the user's options,
+# except `label_shares`: the share of each label in each client's data, shape (N, L).
 TRACES: dict[str, Callable[..., Trace]] = {
     "always": Always,
     "bernoulli": Bernoulli,
@@ -28,6 +32,9 @@ TRACES: dict[str, Callable[..., Trace]] = {
     "sleep": Sleep,
     "markov": Markov,
     "sine": Sine,
+    "rates": rates,
+    "labels": labels,
+    "periodic": Periodic,
     "pools": Pools,
     "lost": Lost,
     "phones": Phones,

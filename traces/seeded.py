@@ -25,16 +25,26 @@ class SeededTrace(Trace):
     """
 
     def __init__(self, num_clients: int, seed: int) -> None:
-        if num_clients < 1:
-            raise ValueError(f"trace: num_clients is {num_clients}, a trace needs at least 1 client")
-        if seed < 0:
-            raise ValueError(f"trace: seed is {seed}, give 0 or more")
+        check_clients_and_seed(num_clients, seed)
         self.num_clients = num_clients
         self.seed = seed
 
     def rng(self, purpose: str, t: int) -> np.random.Generator:
         """Return a new generator for one purpose in round t; t = 0 for draws made once for all rounds."""
-        return np.random.default_rng([self.seed, *f"trace-{purpose}".encode(), t])
+        return generator(self.seed, purpose, t)
+
+
+def generator(seed: int, purpose: str, t: int) -> np.random.Generator:
+    """Return a new generator for one purpose in round t; t = 0 for draws made once for all rounds."""
+    return np.random.default_rng([seed, *f"trace-{purpose}".encode(), t])
+
+
+def check_clients_and_seed(num_clients: int, seed: int) -> None:
+    """Raise ValueError unless there is a client and the seed is not negative."""
+    if num_clients < 1:
+        raise ValueError(f"trace: num_clients is {num_clients}, a trace needs at least 1 client")
+    if seed < 0:
+        raise ValueError(f"trace: seed is {seed}, give 0 or more")
 
 
 def check_probability(trace: str, option: str, value: float) -> float:

@@ -1,12 +1,16 @@
 """Clients that stay online, or offline, for several rounds in a row."""
 
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.seeded import SeededTrace, check_at_least
+
+_BLOCK = 1 << 15  # clients whose chains are evaluated at a time: their arrays stay in the cache
 
 
 class Markov(SeededTrace):
@@ -29,49 +33,109 @@ class Markov(SeededTrace):
     ------
     ValueError
         If a mean length is below 1.
-
-    Notes
-    -----
-    The chain is not simulated from the first round on. Rounds 1, 2, 4, 8, ... are each drawn given the one
-    before; any other round, t = h * odd with h a power of two, is drawn given rounds t - h and t + h. Thus a
-    single round takes O(log t) draws, and consecutive rounds about one each.
     """
 
     def __init__(self, num_clients: int, seed: int, *, on: float = 10.0, off: float = 10.0) -> None:
         super().__init__(num_clients, seed)
         check_at_least("markov", "on", on, 1)
         check_at_least("markov", "off", off, 1)
-        self._online_fraction = on / (on + off)
-        self._memory = 1 - 1 / on - 1 / off  # the second eigenvalue: correlation of successive rounds
-        self._online = lru_cache(maxsize=64)(self._draw)
+        self._chains = Chains(self._draws, on / (on + off), 1 - 1 / on - 1 / off)
 
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
-        return complete_if_online(self._online(t).copy())
+        return complete_if_online(self._chains.online(t))
+
+    def _draws(self, t: int) -> NDArray[np.float32]:
+        return self.rng("markov", t).random(self.num_clients, np.float32)
+
+
+class Chains:
+    """Stationary two-state Markov chains, one per client, whose rounds can be drawn in any order.
+
+    The chains are not simulated from the first round on. Rounds 1, 2, 4, 8, ... are each drawn given the one
+    before; any other round, t = h * odd with h a power of two, is drawn given rounds t - h and t + h. Thus a
+    single round takes O(log t) draws, and consecutive rounds about one each.
+
+    Parameters
+    ----------
+    draws : callable
+        Returns the clients' draws for round t, uniform on [0, 1), shape (N,), float32.
+    share : float or (N,) float32
+        Probability of being online, in the stationary distribution.
+    memory : float or (N,) float32
+        Correlation of successive rounds, the second eigenvalue: 1 less the probabilities of going offline and
+        of coming back. Both are numbers, the same for all clients, or both are arrays.
+    """
+
+    def __init__(
+        self,
+        draws: Callable[[int], NDArray[np.float32]],
+        share: float | NDArray[np.float32],
+        memory: float | NDArray[np.float32],
+    ) -> None:
+        self._draws, self._share, self._memory = draws, share, memory
+        self._online = lru_cache(maxsize=64)(self._draw)
+
+    def online(self, t: int) -> NDArray[np.bool_]:
+        """Return who is online in round t, shape (N,)."""
+        return self._online(t).copy()
 
     def _draw(self, t: int) -> NDArray[np.bool_]:
-        """Draw who is online in round t, shape (N,), given the rounds that it is conditioned on."""
-        u = self.rng("markov", t).random(self.num_clients, np.float32)
+        """Draw who is online in round t, given the rounds that it is conditioned on."""
+        u = self._draws(t)
         if t == 1:
-            return np.asarray(u < np.float32(self._online_fraction))
+            return np.asarray(u < np.asarray(self._share, np.float32))
         step = t & -t  # the largest power of two that divides t
         if step == t:
-            forward = self._transition(t // 2)[:, 1].astype(np.float32)
-            return np.asarray(u < forward[self._online(t // 2).view(np.uint8)])
-        pair = self._online(t - step).view(np.uint8) * np.uint8(2) + self._online(t + step)
-        return np.asarray(u < self._bridge(step).astype(np.float32).ravel()[pair])
+            return np.asarray(u < self._probability(_follows, t // 2, self._online(t // 2)))
+        before, after = self._online(t - step), self._online(t + step)
+        return np.asarray(u < self._probability(_passes, step, before, after))
 
-    def _transition(self, steps: int) -> NDArray[np.float64]:
-        """Transition probabilities [from, to] between offline and online over some rounds, shape (2, 2)."""
-        stationary = np.array([1 - self._online_fraction, self._online_fraction])
-        memory: float = self._memory**steps
-        return np.asarray(stationary + memory * (np.eye(2) - stationary))
+    def _probability(
+        self, formula: Callable[..., Any], steps: int, *states: NDArray[np.bool_]
+    ) -> NDArray[np.float32]:
+        """Evaluate a formula of the states in rounds that are `steps` away, of share and memory."""
+        share, memory = self._share, self._memory
+        if not (isinstance(share, np.ndarray) and isinstance(memory, np.ndarray)):
+            # The same for all clients: the few values are looked up.
+            table = formula(*np.indices((2,) * len(states)), share, memory**steps)
+            index = states[0].view(np.uint8)
+            for state in states[1:]:
+                index = index * np.uint8(2) + state
+            return np.asarray(table.astype(np.float32).ravel()[index])
+        result = np.empty(len(share), np.float32)
+        for start in range(0, len(result), _BLOCK):
+            at = slice(start, start + _BLOCK)
+            known = (state[at].astype(np.float32) for state in states)
+            result[at] = formula(*known, share[at], _power(memory[at], steps))
+        return result
 
-    def _bridge(self, step: int) -> NDArray[np.float64]:
-        """Probability of being online, given the states [before, after] `step` rounds away, shape (2, 2)."""
-        P = self._transition(step)
-        through = P[:, :, None] * P[None, :, :]  # [before, now, after]
-        both = through.sum(axis=1)
-        # Pairs of states that cannot occur (with spells of exactly one round) are never looked up.
-        return np.asarray(np.divide(through[:, 1], both, out=np.zeros((2, 2)), where=both > 0))
+
+def _power(memory: NDArray[np.float32], steps: int) -> NDArray[np.float32]:
+    """Raise to a power of two by squaring; NumPy's powers are slow where they underflow."""
+    for _ in range(steps.bit_length() - 1):
+        memory = memory * memory
+    return memory
+
+
+# In the following formulas, states are 1 (online) or 0, and all arguments are numbers or arrays alike.
+
+
+def _moves(before: Any, after: Any, share: Any, memory: Any) -> Any:
+    """Probability of moving from one state to another."""
+    stationary = abs((1 - after) - share)
+    return stationary + memory * (abs((1 - after) - before) - stationary)
+
+
+def _follows(before: Any, share: Any, memory: Any) -> Any:
+    """Probability of being online, given an earlier state."""
+    return _moves(before, 1, share, memory)
+
+
+def _passes(before: Any, after: Any, share: Any, memory: Any) -> Any:
+    """Probability of being online, given an earlier and a later state."""
+    online = _moves(before, 1, share, memory) * _moves(1, after, share, memory)
+    both = _moves(before, 0, share, memory) * _moves(0, after, share, memory) + online
+    # Pairs of states that cannot occur (with spells of exactly one round) are never looked up.
+    return np.divide(online, both, out=np.zeros_like(both), where=both > 0)

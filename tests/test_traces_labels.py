@@ -1,0 +1,190 @@
+"""Clients whose rates depend on the labels of their data."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sim
+from clients.environment import client_settings, federated_data, make_trace
+from flexfl.config import Settings
+from traces import TRACES
+from traces.patterns.dynamics import BernoulliRates, CyclicRates, MarkovRates
+
+L = 10
+
+
+def shares(num_clients: int, seed: int = 1, alpha: float = 0.1, count: int = L) -> np.ndarray:
+    """Label shares of a Dirichlet partition with `alpha` for every label, shape (N, L)."""
+    return np.random.default_rng(seed).dirichlet(np.full(count, alpha), num_clients)
+
+
+def rates(nu: np.ndarray, seed: int = 3, **options: Any) -> np.ndarray:
+    return TRACES["labels"](len(nu), seed, label_shares=nu, **options).p
+
+
+def phi(seed: int, count: int = L) -> np.ndarray:
+    """The weights of the labels: the rates of clients with one label each, unscaled."""
+    return rates(np.eye(count), seed, floor=0.0, mean=1 / count)
+
+
+# Rates
+
+
+def test_rates_by_definition():
+    nu = shares(500)
+    weights = phi(3)
+    assert weights.sum() == pytest.approx(1)
+    p = rates(nu, floor=0.05, mean=0.15)
+    by_hand = [max(0.05, 0.15 * L * sum(nu[k, c] * weights[c] for c in range(L))) for k in range(500)]
+    assert p == pytest.approx(np.minimum(by_hand, 1))
+    assert p.min() == 0.05
+    equal = np.full((3, L), 1 / L)
+    assert rates(equal, mean=0.3) == pytest.approx(0.3)
+
+
+def test_rates_of_many_labels_are_cut_at_1():
+    unscaled = phi(3, 100) * 100 * 0.1
+    assert unscaled.max() > 1
+    assert rates(np.eye(100)) == pytest.approx(np.clip(unscaled, 0.02, 1))
+    assert rates(np.eye(100)).max() == 1
+
+
+def test_weights_are_dirichlet():
+    # Dirichlet(a) with a = 0.1 for each of L labels: mean 1 / L, variance (1 / L) (1 - 1 / L) / (a L + 1).
+    drawn = np.array([phi(seed) for seed in range(3000)])
+    assert drawn.mean(axis=0) == pytest.approx(1 / L, abs=5 * np.sqrt(0.045 / 3000))
+    assert drawn.var() == pytest.approx(0.045, rel=0.05)
+
+
+def test_fedau_rates_of_ten_labels():
+    # Mean .106 and 41 % at the floor, on average over the seeds.
+    p = np.array([rates(shares(2000, seed=seed + 1000), seed) for seed in range(400)])
+    assert p.mean() == pytest.approx(0.106, abs=0.001)
+    assert (p == 0.02).mean() == pytest.approx(0.41, abs=0.02)
+
+
+def test_fedawe_rates():
+    drawn = np.array([rates(np.eye(5), seed, phi="uniform") for seed in range(3000)])
+    for label, highest in enumerate([1, 1, 0.5, 0.5, 0.5]):  # the first half of an odd number is rounded down
+        values = drawn[:, label]
+        assert values.min() < 0.01  # no floor
+        assert 0.98 * highest < values.max() <= highest
+        assert values.mean() == pytest.approx(highest / 2, abs=5 * highest / np.sqrt(12 * 3000))
+    nu = shares(50, count=5)
+    assert rates(nu, 7, phi="uniform") == pytest.approx(nu @ drawn[7])
+
+
+@pytest.mark.parametrize(
+    ("dynamics", "kind"), [("interleaved", BernoulliRates), ("markov", MarkovRates), ("cyclic", CyclicRates)]
+)
+def test_labels_drive_any_dynamics(dynamics, kind):
+    nu = shares(2000)
+    trace = TRACES["labels"](2000, 3, label_shares=nu, dynamics=dynamics)
+    assert isinstance(trace, kind)
+    assert np.array_equal(trace.p, rates(nu))
+    seen = np.mean([trace.round(t).online for t in range(1, 2001)], axis=0)
+    likely = trace.p > np.quantile(trace.p, 0.9)
+    assert seen[likely].mean() > 3 * seen[~likely].mean()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"floor": -0.1}, "labels: floor is -0.1, give a probability"),
+        ({"mean": 1.5}, "labels: mean is 1.5, give a probability"),
+        ({"phi": "normal"}, "labels: phi is 'normal', give dirichlet or uniform"),
+        ({"phi": "uniform", "floor": 0.1}, "labels: phi=uniform has neither floor nor mean, leave them out"),
+        ({"phi": "uniform", "mean": 0.2}, "labels: phi=uniform has neither floor nor mean, leave them out"),
+        ({"dynamics": "x"}, "labels: dynamics is 'x', give one of bernoulli"),
+        ({"cycle": 7}, "labels: cycle is 7, but bernoulli has none"),
+        ({"label_shares": shares(4)}, "label shares of 4 clients are given, for 5 clients"),
+    ],
+)
+def test_invalid_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        TRACES["labels"](5, 1, **{"label_shares": shares(5), **options})
+
+
+# From the data of a run
+
+
+def settings(**changes: Any) -> Settings:
+    given = {"trace": "labels", "num_clients": 30, "partition": "dirichlet:alpha=1", "seed": 4}
+    return Settings(**{**given, **changes})
+
+
+def counted_shares(chosen: Settings) -> np.ndarray:
+    """Label shares counted one by one, held-out examples included."""
+    data = federated_data(chosen)
+    nu = np.zeros((chosen.num_clients, data.num_classes))
+    for k in range(chosen.num_clients):
+        own = np.array([k])
+        labels = data.train_set(own)[1].tolist()
+        if chosen.evaluate_on == "members":
+            labels += data.holdout(own)[1].tolist()
+        for label in labels:
+            nu[k, label] += 1 / len(labels)
+    return nu
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"evaluate_on": "members", "holdout": 0.4},
+        {"partition": "label", "sizes": "pareto"},
+        {"task": "synthetic", "partition": ""},
+    ],
+)
+def test_rates_follow_the_data(changes):
+    chosen = settings(**changes)
+    trace = make_trace(chosen)
+    assert trace.p == pytest.approx(rates(counted_shares(chosen), 4))
+    assert np.ptp(trace.p) > 0.1
+    assert np.array_equal(make_trace(client_settings(chosen)).p, trace.p)
+
+
+def test_who_is_online_does_not_depend_on_the_evaluation():
+    on_test, on_members = (make_trace(settings(evaluate_on=on)) for on in ("test", "members"))
+    assert np.array_equal(on_test.p, on_members.p)
+
+
+def test_clients_with_the_same_labels_have_about_the_same_rate():
+    # About 70 examples each: the standard deviation of a rate is a few hundredths of its mean.
+    p = make_trace(settings(partition="iid", num_clients=20)).p
+    assert p == pytest.approx(0.1, abs=0.08)
+    assert p.mean() == pytest.approx(0.1, abs=0.02)
+
+
+def test_labels_combine_with_other_traces():
+    spec = "labels:dynamics=cyclic,cycle=10,floor=0.2"
+    alone = make_trace(settings(trace=spec))
+    both = make_trace(settings(trace=f"{spec}+pools:first=5", arrivals="3=2"))
+    for t in (1, 2, 9):
+        expected = alone.round(t).online
+        expected[3] &= t >= 2
+        assert np.array_equal(both.round(t).online, expected)
+
+
+def test_shares_are_no_option():
+    with pytest.raises(ValueError, match="trace labels has no option 'label-shares'; known: floor, mean"):
+        make_trace(settings(trace="labels:label-shares=1"))
+
+
+def test_show_trace_takes_the_labels_from_the_data(tmp_path, capsys):
+    arguments = ["--num-clients=30", "--num-rounds=200", "--seed=4", "--json", f"--run-dir={tmp_path}"]
+    spec = "labels:dynamics=markov,floor=0.1"
+    assert sim.main(["--show-trace", spec, "--partition=dirichlet:alpha=1", *arguments]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    trace = make_trace(settings(trace=spec))
+    assert shown["online"] == pytest.approx([trace.round(t).online.mean() for t in range(1, 201)])
+
+
+def test_show_trace_refuses_labels_of_data_that_cannot_be_divided(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        sim.main(["--show-trace", "labels", "--num-clients=5000", f"--run-dir={tmp_path}"])
+    error = [line for line in capsys.readouterr().err.splitlines() if line]
+    assert len(error) == 1
+    assert "5000 clients for 1438 examples" in error[0]

@@ -1,0 +1,194 @@
+"""How clients with given rates come and go: independently in every round, as Markov chains, or in cycles."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.base import RoundAvailability, check_round, complete_if_online
+from traces.patterns.markov import Chains
+from traces.seeded import SeededTrace, check_at_least
+
+Rates = NDArray[np.float64]
+
+CYCLE = 100  # rounds, in FedAU
+_RETURN = 0.05  # largest probability of coming back online in FedAU's Markov chains
+_PERIOD = 20  # rounds, of FedAWE's dynamics
+
+
+def constant(p: Rates, t: int) -> Rates:
+    """Return p: the rates are the probabilities of every round."""
+    return p
+
+
+def staircase(p: Rates, t: int) -> Rates:
+    """Return p for ten rounds, 0.4 p for the next ten, and so on."""
+    return p if (t - 1) % _PERIOD < _PERIOD // 2 else 0.4 * p
+
+
+def sine(p: Rates, t: int) -> Rates:
+    """Return p (0.3 sin(2 pi (t - 1) / 20) + 0.7)."""
+    return np.asarray(p * (0.3 * math.sin(2 * math.pi * ((t - 1) % _PERIOD) / _PERIOD) + 0.7))
+
+
+def interleaved(p: Rates, t: int) -> Rates:
+    """Return the probabilities of `sine`, and 0 for those below 0.1."""
+    now = sine(p, t)
+    return np.where(now < 0.1, 0.0, now)
+
+
+PROBABILITIES: dict[str, Callable[[Rates, int], Rates]] = {
+    "bernoulli": constant,
+    "staircase": staircase,
+    "sine": sine,
+    "interleaved": interleaved,
+}
+"""Probabilities in round t by name of the dynamics: ``(p, t) -> (N,) array``.
+
+All but the first are those of Xiang et al., "FedAWE", NeurIPS 2024, who count rounds from 0.
+"""
+
+
+class RateTrace(SeededTrace):
+    """A trace of clients with given rates.
+
+    Attributes
+    ----------
+    p : (N,) float64
+        Rates, 0..1.
+    """
+
+    def __init__(self, p: Rates, seed: int) -> None:
+        super().__init__(len(p), seed)
+        self.p = p
+
+
+class BernoulliRates(RateTrace):
+    """Clients that are online independently of each other and of other rounds.
+
+    Parameters
+    ----------
+    p : (N,) float64
+        Rates, 0..1.
+    seed : int
+        Seed of all draws.
+    probability : callable
+        Returns the probabilities of round t, given `p` and t: one of `PROBABILITIES`.
+    """
+
+    def __init__(self, p: Rates, seed: int, probability: Callable[[Rates, int], Rates] = constant) -> None:
+        super().__init__(p, seed)
+        self._probability = probability
+
+    def probability(self, t: int) -> Rates:
+        """Return each client's probability of being online in round t, shape (N,)."""
+        check_round(t)
+        return self._probability(self.p, t)
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return the availability in round t (see `Trace.round`)."""
+        p = self.probability(t)
+        return complete_if_online(self.rng("rates-bernoulli", t).random(self.num_clients) < p)
+
+
+class MarkovRates(RateTrace):
+    """Clients that stay online, or offline, for several rounds: a two-state Markov chain per client.
+
+    Wang and Ji, "FedAU", ICLR 2024: before the next round, an offline client comes back with probability
+    0.05, and an online one goes offline with probability 0.05 (1 / p - 1). If the latter exceeds 1, that is
+    if p < 1 / 21, both are divided by it. The chains start in their stationary distribution, in which a
+    client is online with probability p.
+
+    Parameters
+    ----------
+    p : (N,) float64
+        Rates, 0..1.
+    seed : int
+        Seed of all draws.
+    """
+
+    def __init__(self, p: Rates, seed: int) -> None:
+        super().__init__(p, seed)
+        # Multiplied by p, so that p = 0 is no division by zero: such a client never comes back.
+        scale = np.maximum(p, _RETURN * (1 - p))
+        come, go = _RETURN * p / scale, _RETURN * (1 - p) / scale
+        self._chains = Chains(self._draws, p.astype(np.float32), (1 - come - go).astype(np.float32))
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return the availability in round t (see `Trace.round`)."""
+        check_round(t)
+        return complete_if_online(self._chains.online(t))
+
+    def _draws(self, t: int) -> NDArray[np.float32]:
+        return self.rng("rates-markov", t).random(self.num_clients, np.float32)
+
+
+class CyclicRates(RateTrace):
+    """Clients that are online for the same rounds of every cycle.
+
+    Wang and Ji, "FedAU", ICLR 2024: round(cycle p) rounds online (halves to even), at least one, then the
+    rest of the cycle offline, at least one, so that a client with p near 1 has a cycle that is one round
+    longer. The first rounds online follow an offset drawn uniformly from 0..inactive-1.
+
+    Parameters
+    ----------
+    p : (N,) float64
+        Rates, 0..1.
+    seed : int
+        Seed of all draws.
+    cycle : int
+        Length of a cycle in rounds, at least 2.
+
+    Attributes
+    ----------
+    active, inactive : (N,) int64
+        Rounds online and offline in each cycle.
+    offset : (N,) int64
+        Rounds before a client is online for the first time.
+    """
+
+    def __init__(self, p: Rates, seed: int, cycle: int = CYCLE) -> None:
+        super().__init__(p, seed)
+        self.active = np.maximum(np.rint(cycle * p).astype(np.int64), 1)
+        self.inactive = np.maximum(cycle - self.active, 1)
+        self.offset = self.rng("rates-cyclic", 0).integers(self.inactive)
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return the availability in round t (see `Trace.round`)."""
+        check_round(t)
+        return complete_if_online((t - 1 - self.offset) % (self.active + self.inactive) < self.active)
+
+
+def with_dynamics(trace: str, dynamics: str, cycle: int, p: Rates, seed: int) -> RateTrace:
+    """Return the trace of clients with given rates and the dynamics of this name.
+
+    Parameters
+    ----------
+    trace : str
+        Name of the trace whose options these are, for messages.
+    dynamics : str
+        `markov`, `cyclic` or one of `PROBABILITIES`.
+    cycle : int
+        Length of a cycle of `cyclic` in rounds.
+    p : (N,) float64
+        Rates, 0..1.
+    seed : int
+        Seed of all draws.
+
+    Raises
+    ------
+    ValueError
+        If the dynamics are unknown, or a cycle is below 2 rounds or given to dynamics without cycles.
+    """
+    known = (*PROBABILITIES, "markov", "cyclic")
+    if dynamics not in known:
+        raise ValueError(f"trace {trace}: dynamics is {dynamics!r}, give one of {', '.join(known)}")
+    if dynamics == "cyclic":
+        check_at_least(trace, "cycle", cycle, 2)
+        return CyclicRates(p, seed, cycle)
+    if cycle != CYCLE:
+        raise ValueError(f"trace {trace}: cycle is {cycle}, but {dynamics} has none, set dynamics=cyclic")
+    if dynamics == "markov":
+        return MarkovRates(p, seed)
+    return BernoulliRates(p, seed, PROBABILITIES[dynamics])

@@ -1,0 +1,99 @@
+"""Clients whose rates of participation depend on the labels of their data."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.patterns.dynamics import CYCLE, RateTrace, with_dynamics
+from traces.seeded import check_clients_and_seed, check_probability, generator
+
+_ALPHA = 0.1  # concentration of FedAU's phi
+_FLOOR, _MEAN = 0.02, 0.1  # FedAU's
+
+
+def labels(
+    num_clients: int,
+    seed: int,
+    *,
+    label_shares: NDArray[np.float64],
+    floor: float = _FLOOR,
+    mean: float = _MEAN,
+    phi: str = "dirichlet",
+    dynamics: str = "bernoulli",
+    cycle: int = CYCLE,
+) -> RateTrace:
+    """Client k is online at a rate p_k that depends on the labels of its data; dynamics as in `rates`.
+
+    Each of the L labels has a weight phi_c, drawn from the seed; nu_kc is its share of client k's data. With
+    phi `dirichlet`, phi ~ Dirichlet(0.1) and p_k = max(floor, mean L sum_c nu_kc phi_c), at most 1 (Wang and
+    Ji, "FedAU", ICLR 2024). With `uniform`, phi_c is uniform on 0..1 for the first half of the labels and on
+    0..0.5 for the others, and p_k = sum_c nu_kc phi_c (Xiang et al., "FedAWE", NeurIPS 2024). Online clients
+    complete all their steps.
+
+    Parameters
+    ----------
+    num_clients : int
+        N.
+    seed : int
+        Seed of all draws.
+    label_shares : (N, L) float64
+        Share of each label in each client's data; rows sum to 1.
+    floor : float
+        Lowest rate, 0..1.
+    mean : float
+        Rate of a client with all labels in equal shares, 0..1. But for the floor, it is the expected mean of
+        all rates if the labels are equally frequent.
+    phi : str
+        `dirichlet` or `uniform`, which has neither floor nor mean.
+    dynamics : str
+        How clients come and go: see `rates`.
+    cycle : int
+        Length of a cycle in rounds, for dynamics `cyclic`.
+
+    Returns
+    -------
+    RateTrace
+        The trace, with the rates as its attribute `p`.
+
+    Raises
+    ------
+    ValueError
+        If there are label shares of another number of clients, floor or mean is outside 0..1 or given to phi
+        `uniform`, phi is unknown, or `with_dynamics` refuses the dynamics.
+    """
+    check_clients_and_seed(num_clients, seed)
+    check_probability("labels", "floor", floor)
+    check_probability("labels", "mean", mean)
+    if len(label_shares) != num_clients:
+        raise ValueError(
+            f"trace labels: label shares of {len(label_shares)} clients are given, for {num_clients} clients"
+        )
+    count = label_shares.shape[1]
+    rng = generator(seed, "labels", 0)
+    if phi == "dirichlet":
+        weights, scale = rng.dirichlet(np.full(count, _ALPHA)), mean * count
+    elif phi == "uniform":
+        if (floor, mean) != (_FLOOR, _MEAN):
+            raise ValueError("trace labels: phi=uniform has neither floor nor mean, leave them out")
+        floor, scale = 0.0, 1.0
+        weights = rng.random(count) * np.where(np.arange(count) < count // 2, 1.0, 0.5)
+    else:
+        raise ValueError(f"trace labels: phi is {phi!r}, give dirichlet or uniform")
+    p = label_rates(label_shares, weights, scale, floor)
+    return with_dynamics("labels", dynamics, cycle, p, seed)
+
+
+def label_rates(
+    shares: NDArray[np.float64], phi: NDArray[np.float64], scale: float, floor: float
+) -> NDArray[np.float64]:
+    """Return p_k = max(floor, scale sum_c nu_kc phi_c), at most 1, shape (N,).
+
+    Parameters
+    ----------
+    shares : (N, L) float64
+        nu_kc, the share of label c in client k's data.
+    phi : (L,) float64
+        Weights of the labels.
+    scale, floor : float
+        See above.
+    """
+    return np.asarray(np.clip(scale * (shares @ phi), floor, 1.0))
