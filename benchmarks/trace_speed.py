@@ -33,6 +33,10 @@ GENERATORS = {
     "pools": {},
     "pools:source=measured": {"source": "measured"},
     "lost": {},
+    "rates": {},
+    "rates:dynamics=markov": {"highest": 0.9, "dynamics": "markov"},
+    "rates:dynamics=cyclic": {"highest": 0.9, "dynamics": "cyclic"},
+    "periodic": {},
 }
 FIRST = 50  # the first round timed
 

@@ -112,6 +112,11 @@ COMPOSED = {
         "pools:first=8,source=measured",
         "lost:p=0.1",
     ],
+    44: [
+        "rates:p=0.8,highest=0.9,dynamics=markov",
+        "labels:floor=0.8,dynamics=sine",
+        "periodic:groups=2,period=4",
+    ],
     43: [
         "recorded:round-seconds=300,file={recorded}",
         "table:file={table}",
