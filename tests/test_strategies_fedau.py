@@ -1,8 +1,11 @@
 """FedAU: its weights against their definition, and what they are when everybody is there."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from fakes import SIZES, N, Rounds, make, play
+from golden_cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +39,21 @@ def test_weights_are_those_of_the_definition() -> None:
         got.append(intervals.means(clients, 61))
         expected = np.transpose([by_definition(column.tolist(), cutoff) for column in there.T])
         np.testing.assert_allclose(got, expected, rtol=1e-13)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "weights_case" in metafunc.fixturenames:
+        found = (case for _, case in cases(metafunc.config) if case["method"] == "fedau_weights")
+        metafunc.parametrize("weights_case", [pytest.param(case, id=case["id"]) for case in found])
+
+
+def test_golden_weights(weights_case: Any) -> None:
+    """omega after every round."""
+    there = np.array(weights_case["participation"], bool)
+    intervals, clients = Intervals(weights_case["cutoff"]), np.arange(there.shape[1])
+    for t, (present, expected) in enumerate(zip(there, weights_case["expect"], strict=True), start=1):
+        np.testing.assert_allclose(intervals.means(clients, t), expected, rtol=1e-9)
+        intervals.observe(clients[present], t)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(1, 8), st.integers(1, 20))
