@@ -14,6 +14,11 @@ from flexfl.contract.rule import SGD
 Scalar = bool | bytes | float | int | str
 Arrays = list[NDArray[Any]]
 
+# Keys of the scalars that may differ between the clients of a round.
+LEARNING_RATE = "learning-rate"
+LAST_ACCEPTED = "last-accepted"
+FAREWELL = "farewell"
+
 
 class OwnScalars(dict[str, Scalar]):
     """A method's own scalars as a client received them: reading one that was not sent is a ValueError."""
@@ -153,9 +158,9 @@ def _check(key: str, value: Any) -> None:
     is_bool = isinstance(value, bool)
     if key == "rule":
         valid, expected = isinstance(value, str), "a name"
-    elif key == "farewell":
+    elif key == FAREWELL:
         valid, expected = is_bool, "true or false"
-    elif key == "learning-rate":
+    elif key == LEARNING_RATE:
         valid = isinstance(value, int | float) and not is_bool and 0 <= value < math.inf  # False for NaN
         expected = "a finite number that is not negative"
     else:

@@ -10,7 +10,7 @@ from flwr.common import EvaluateIns, FitIns, Parameters, Scalar
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from flexfl.contract import FitConfig
+from flexfl.contract import FitConfig, fit
 from strategies.core.parameters import FlatParameters
 
 Instruction = TypeVar("Instruction", FitIns, EvaluateIns)
@@ -39,6 +39,17 @@ class Task:
     learning_rate: float | None = None
     last_accepted: int | None = None
     farewell: bool = False
+
+    def wire(self) -> dict[str, Scalar]:
+        """Return the scalars that differ from the common ones, as they are sent."""
+        own: dict[str, Scalar] = dict(self.scalars)
+        if self.learning_rate is not None:
+            own[fit.LEARNING_RATE] = self.learning_rate
+        if self.last_accepted is not None:
+            own[fit.LAST_ACCEPTED] = self.last_accepted
+        if self.farewell:
+            own[fit.FAREWELL] = True
+        return own
 
     def added_to(self, config: FitConfig) -> FitConfig:
         """Return a client's configuration: the common one with what is its own."""
@@ -92,7 +103,9 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
         instruction = self._common
         if task is not None:
             self.own[proxy.cid] = task
-            arrays = self.shared + task.arrays
-            parameters = FlatParameters(self.weights.vector, self.weights.layout, arrays)
-            instruction = self._kind(parameters, task.added_to(self.config).to_wire())
+            parameters = self._common.parameters
+            if task.arrays:
+                arrays = self.shared + task.arrays
+                parameters = FlatParameters(self.weights.vector, self.weights.layout, arrays)
+            instruction = self._kind(parameters, {**self._common.config, **task.wire()})
         self.append((proxy, instruction))
