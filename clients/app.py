@@ -76,14 +76,15 @@ class FlexibleClient(Client):
         seconds = time.monotonic() - start
         if answers.failures:
             return _no_reply(answers.failures[0].reason)
-        (update,) = answers.updates
+        (update,) = [*answers.updates, *answers.farewells]
         if update.memory is not None:  # stored before the reply is sent: the server may rely on it
             try:
                 self.store.save(update.memory)
             except OSError as error:
                 return _no_reply(f"cannot keep the client's memory: {error}")
-        vector = answers.vectors[0]
-        local = self.clients.model.split(vector) if len(vector) else []
+        local = [
+            part for vector in answers.vectors if len(vector) for part in self.clients.model.split(vector)
+        ]
         reply = ndarrays_to_parameters([*local, *update.extra])
         if self.record and metrics.STEPS in update.metrics:
             self._record(int(update.metrics[metrics.STEPS]), seconds, sum(map(len, reply.tensors)))

@@ -37,15 +37,18 @@ class Answers(NamedTuple):
     Attributes
     ----------
     vectors
-        Local weights of the clients that succeeded, shape (K, M); (K, 0) where the method sends none.
+        Local weights of the clients that trained, shape (K, M); (K, 0) where the method sends none.
     updates
         What else each of them returns.
+    farewells
+        What the clients that leave return.
     failures
         The other clients.
     """
 
     vectors: NDArray[np.float32]
     updates: list[ClientUpdate]
+    farewells: list[ClientUpdate]
     failures: list[Failure]
 
 
@@ -101,11 +104,12 @@ class VirtualClients:
         out
             Array for the local weights, shape (K, M) or longer; None: a new one.
         """
-        updates, failures = self._farewells([job for job in jobs if job.config.farewell])
+        farewells, failures = self._farewells([job for job in jobs if job.config.farewell])
         prepared = self._prepare([job for job in jobs if not job.config.farewell], failures)
         start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
-        count, sends_weights = len(updates) + len(prepared), not updates
-        vectors = np.empty((count, len(start)), np.float32) if out is None else out
+        vectors = np.empty((len(prepared), len(start)), np.float32) if out is None else out
+        updates: list[ClientUpdate] = []
+        sends_weights = True
         queue = cohorts(prepared, self.limit, int(np.prod(self.data.input_shape)), self.oracle)[::-1]
         with one_thread():
             while queue:
@@ -122,7 +126,7 @@ class VirtualClients:
                 sends_weights &= trained.sends_weights
                 updates += trained.updates
         vectors = vectors[: len(updates)]
-        return Answers(vectors if sends_weights else vectors[:, :0], updates, failures)
+        return Answers(vectors if sends_weights else vectors[:, :0], updates, farewells, failures)
 
     def evaluate(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Scores:
         """Evaluate each client's model, the personal one where the method has one, on `own_test`."""

@@ -15,6 +15,7 @@ from clients.environment import ClientEnvironment
 from clients.evaluation import evaluate
 from clients.gradients.batches import draw_batches
 from clients.gradients.flat import FlatModel
+from clients.memory.handshake import Memory
 from clients.training import Broadcast, Job, client_rng
 from clients.virtual import Answers, VirtualClients
 from flexfl.contract import FitConfig
@@ -252,3 +253,17 @@ def test_the_clients_before_do_not_change_the_model() -> None:
     first = trained(module=module, virtual=virtual)[0]
     virtual.fit(Broadcast(first * 3), [Job(2, [], CONFIG, 1.0)])
     np.testing.assert_array_equal(trained(module=module, virtual=virtual)[0], first)
+
+
+def test_a_farewell_leaves_the_others_weights_alone() -> None:
+    """One client leaves and sends what it remembers; the other trains and sends its weights, in one call."""
+    clients = VirtualClients(ClientEnvironment(make_data(), make_module, 4))
+    start = clients.model.vector.numpy().copy()
+    leaving = replace(CONFIG, last_accepted=1, farewell=True)
+    memory = Memory({"gradient": np.arange(3.0)}, 1)
+    found = clients.fit(Broadcast(start), [Job(1, [], leaving, 0.0, memory), Job(0, [], CONFIG, 1.0)])
+    assert not found.failures
+    np.testing.assert_array_equal(found.vectors, [trained()[0]])
+    ((farewell,), (update,)) = found.farewells, found.updates
+    assert (farewell.client, update.client) == (1, 0)
+    np.testing.assert_array_equal(farewell.extra, [np.arange(3.0)])

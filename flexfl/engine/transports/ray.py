@@ -170,7 +170,7 @@ class RayTransport(VirtualTransport):
             try:
                 answers = ray.get(call)
             except RayError as error:
-                yield Answers(rows[:0], [], self._replace(worker, error, assigned[worker]))
+                yield Answers(rows[:0], [], [], self._replace(worker, error, assigned[worker]))
             else:
                 if len(rows):
                     answers, (count, width) = answers

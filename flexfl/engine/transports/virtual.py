@@ -45,6 +45,7 @@ from strategies.core.parameters import read_parameters
 from traces import RoundAvailability
 
 OK = Status(Code.OK, "")
+NO_VECTOR = np.empty(0, np.float32)
 NO_WEIGHTS = Layout((), np.dtype(np.float32))  # for methods that send no weights, only their own arrays
 
 
@@ -119,7 +120,9 @@ class VirtualTransport(ABC):
             for answers in waiting:
                 phases.end("train")
                 failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
-                for vector, update in zip(answers.vectors, answers.updates, strict=True):
+                replies = [*zip(answers.vectors, answers.updates, strict=True)]
+                replies += [(NO_VECTOR, update) for update in answers.farewells]
+                for vector, update in replies:
                     client = update.client
                     if update.memory is not None:
                         self.memories[client] = self.store(client, update.memory)
