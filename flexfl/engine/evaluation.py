@@ -14,6 +14,7 @@ from torch import nn
 
 from clients.evaluation import evaluate
 from clients.gradients.flat import FlatModel
+from flexfl.contract import metrics
 from flexfl.tasks import Examples, FederatedData
 from strategies import Roster
 
@@ -57,10 +58,10 @@ class GlobalEvaluator:
         """Evaluate weights, given as one array per tensor."""
         self._load(arrays)
         loss, accuracy = self._score(self._test_examples())
-        metrics: dict[str, Scalar] = {"accuracy": accuracy}
+        measured: dict[str, Scalar] = {metrics.ACCURACY: accuracy}
         if self.with_train_loss:
-            metrics["train-loss"] = self.train_loss(arrays)
-        return loss, metrics
+            measured[metrics.TRAIN_LOSS] = self.train_loss(arrays)
+        return loss, measured
 
     def train_loss(self, arrays: list[NDArray[Any]]) -> float:
         """F(w) = sum_k p_k F_k(w): the mean loss over the training data of all members.

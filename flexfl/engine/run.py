@@ -13,6 +13,7 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from clients.environment import ClientEnvironment
+from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager
 from flexfl.engine.experiment import Experiment, client_device, prepare, strategy_options
 from flexfl.engine.interrupts import deferring_interrupts, stopping_on_interrupt
@@ -29,11 +30,12 @@ __all__ = ["Experiment", "drive", "prepare", "strategy_options", "virtual_transp
 def virtual_transport(experiment: Experiment, availability: Callable[[int], RoundAvailability]) -> Transport:
     """Make the transport to virtual clients that the settings name: inline or Ray."""
     settings = experiment.settings
-    defaults = {
-        "local-steps": settings.local_steps,
-        "batch-size": settings.batch_size,
-        "learning-rate": settings.learning_rate,
-    }
+    defaults = FitConfig(
+        round=1,
+        local_steps=settings.local_steps,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+    )
     environment = ClientEnvironment(
         experiment.data,
         experiment.build_model,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -18,6 +18,7 @@ from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
 from clients.training import Broadcast, Job
 from clients.virtual import Answers, Failure, Scores, VirtualClients
+from flexfl.contract import FitConfig
 from flexfl.engine.transports.ray_cluster import start_ray
 from flexfl.engine.transports.shared_rows import AttachedRows, Lease, SharedRows
 from flexfl.engine.transports.virtual import VirtualTransport
@@ -111,7 +112,7 @@ class RayTransport(VirtualTransport):
         environment: ClientEnvironment,
         initial: FlatParameters,
         availability: Callable[[int], RoundAvailability],
-        defaults: Mapping[str, Any],
+        defaults: FitConfig,
         lost: Callable[[int], NDArray[np.bool_]] | None = None,
         *,
         num_workers: int = 0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,10 +69,10 @@ class VirtualTransport(ABC):
         self,
         initial: FlatParameters,
         availability: Callable[[int], RoundAvailability],
-        defaults: Mapping[str, Any],
+        defaults: FitConfig,
         lost: Callable[[int], NDArray[np.bool_]] | None = None,
     ) -> None:
-        self.initial, self.availability, self.defaults = initial, availability, dict(defaults)
+        self.initial, self.availability, self.defaults = initial, availability, defaults
         self.memories: dict[int, Any] = {}  # what `store` returned, by client
         self.lost = lost
         self.seconds: Mapping[str, float] = {}
@@ -178,6 +179,7 @@ class VirtualTransport(ABC):
         completion: NDArray[np.floating[Any]],
     ) -> Iterable[tuple[Broadcast, list[Job]]]:
         """Do so for a strategy of Flower, which usually sends the same `Parameters` object to all clients."""
+        defaults = replace(self.defaults, round=server_round).to_wire()
         groups: dict[int, tuple[Broadcast, list[NDArray[Any]], list[Job]]] = {}
         for proxy, instruction in instructions:
             key = id(instruction.parameters)
@@ -185,7 +187,7 @@ class VirtualTransport(ABC):
                 weights, arrays = read_parameters(instruction.parameters, self.layout)
                 groups[key] = Broadcast(weights), arrays, []
             _, arrays, jobs = groups[key]
-            config = FitConfig.from_wire({**self.defaults, "round": server_round, **instruction.config})
+            config = FitConfig.from_wire({**defaults, **instruction.config})
             client = int(proxy.cid)
             jobs.append(Job(client, arrays, config, float(completion[client]), self.memories.get(client)))
         yield from ((broadcast, jobs) for broadcast, _, jobs in groups.values())
@@ -225,7 +227,7 @@ class InlineTransport(VirtualTransport):
         environment: ClientEnvironment,
         initial: FlatParameters,
         availability: Callable[[int], RoundAvailability],
-        defaults: Mapping[str, Any],
+        defaults: FitConfig,
         lost: Callable[[int], NDArray[np.bool_]] | None = None,
     ) -> None:
         super().__init__(initial, availability, defaults, lost)
