@@ -22,14 +22,15 @@ class Allowed:
     ----------
     choices
         The words; empty: the option is a number.
-    least, above, most
-        Bounds of the number: at least, more than, at most.
+    least, above, most, below
+        Bounds of the number: at least, more than, at most, less than.
     """
 
     choices: tuple[str, ...] = ()
     least: float | None = None
     above: float | None = None
     most: float | None = None
+    below: float | None = None
 
     def __str__(self) -> str:
         if self.choices:
@@ -38,8 +39,9 @@ class Allowed:
             return "positive"
         if self.least is not None and self.most is not None:
             return f"from {self.least:g} to {self.most:g}"
-        bounds = (("above", self.above), ("at least", self.least), ("at most", self.most))
-        return " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+        lower = (("above", self.above), ("at least", self.least))
+        upper = (("at most", self.most), ("below", self.below))
+        return " and ".join(f"{word} {bound:g}" for word, bound in lower + upper if bound is not None)
 
     def check(self, option: str, value: Any) -> None:
         """Refuse a value that is not allowed.
@@ -57,6 +59,7 @@ class Allowed:
         inside &= self.least is None or value >= self.least
         inside &= self.above is None or value > self.above
         inside &= self.most is None or value <= self.most
+        inside &= self.below is None or value < self.below
         if not inside:
             raise ValueError(f"{option} is {value}; it must be {self}")
 

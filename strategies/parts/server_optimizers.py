@@ -16,6 +16,10 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.core.layers import Layer, Vector
+from strategies.core.options import Allowed
+
+POSITIVE = Allowed(above=0)
+DECAY = Allowed(least=0, below=1)
 
 
 class ServerOptimizer(Layer):
@@ -43,7 +47,8 @@ class ServerSGD(ServerOptimizer):
     """
 
     def __init__(self, weights: Vector, *, rate: float = 1.0) -> None:
-        self.rate = _positive("sgd", "rate", rate)
+        _check("sgd", POSITIVE, rate=rate)
+        self.rate = rate
 
     def step(self, update: Vector, server_round: int) -> Vector:
         """Scale the update."""
@@ -64,7 +69,9 @@ class Momentum(ServerOptimizer):
     saved: ClassVar[tuple[str, ...]] = ("m",)
 
     def __init__(self, weights: Vector, *, rate: float = 1.0, beta1: float = 0.9) -> None:
-        self.rate, self.beta1 = _positive("momentum", "rate", rate), _decay("momentum", "beta1", beta1)
+        _check("momentum", POSITIVE, rate=rate)
+        _check("momentum", DECAY, beta1=beta1)
+        self.rate, self.beta1 = rate, beta1
         self.m: Vector = np.zeros_like(weights)
 
     def step(self, update: Vector, server_round: int) -> Vector:
@@ -103,14 +110,13 @@ class Adaptive(ServerOptimizer):
         start: str = "tau",
         bias: str = "none",
     ) -> None:
-        self.rate, self.tau = _positive(self.name, "rate", rate), _positive(self.name, "tau", tau)
-        self.beta1, self.beta2 = (
-            _decay(self.name, f"beta{i}", beta) for i, beta in enumerate((beta1, beta2), start=1)
-        )
-        self.bias = _choice(self.name, "bias", bias, ("none", "adam", "flower"))
-        first = tau**2 if _choice(self.name, "start", start, ("tau", "zero")) == "tau" else 0.0
+        _check(self.name, POSITIVE, rate=rate, tau=tau)
+        _check(self.name, DECAY, beta1=beta1, beta2=beta2)
+        _check(self.name, Allowed(("none", "adam", "flower")), bias=bias)
+        _check(self.name, Allowed(("tau", "zero")), start=start)
+        self.rate, self.tau, self.beta1, self.beta2, self.bias = rate, tau, beta1, beta2, bias
         self.m: Vector = np.zeros_like(weights)
-        self.v: Vector = np.full_like(weights, first)
+        self.v: Vector = np.full_like(weights, tau**2 if start == "tau" else 0.0)
         self.steps = 0
 
     def step(self, update: Vector, server_round: int) -> Vector:
@@ -182,19 +188,6 @@ SERVER_OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
 """Server optimisers by name: ``(weights, *, options)``."""
 
 
-def _positive(owner: str, name: str, value: float) -> float:
-    if not 0 < value < math.inf:
-        raise ValueError(f"server-opt {owner}: {name} is {value}; it must be positive")
-    return value
-
-
-def _decay(owner: str, name: str, value: float) -> float:
-    if not 0 <= value < 1:
-        raise ValueError(f"server-opt {owner}: {name} is {value}; it must be at least 0 and below 1")
-    return value
-
-
-def _choice(owner: str, name: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise ValueError(f"server-opt {owner}: {name} is {value!r}; choose one of {', '.join(known)}")
-    return value
+def _check(optimizer: str, allowed: Allowed, **options: float | str) -> None:
+    for name, value in options.items():
+        allowed.check(f"server-opt {optimizer}: {name}", value)
