@@ -62,20 +62,25 @@ class FedLaAvg(FlexibleStrategy):
         per_delta = (self.factors(replies.clients) * work)[:, None]
         for _, delta, u in self.latest.blocks(replies):
             np.multiply(delta, per_delta, out=u, casting="same_kind")
-        self.move(self.latest.total, self.roster.num_contributors)
+        self.move()
 
     def empty_round(self) -> None:
         """Move by the mean of the old updates, with `move`."""
         if self.options.empty == "move":
-            self.move(self.latest.total, self.roster.num_contributors)
+            self.move()
 
     def on_departure(self, client: int, keep: bool) -> None:
         """Take the update of a client that leaves the objective out of the sum."""
         if not keep:
             self.latest.drop(client)
 
-    def move(self, total: NDArray[np.float64], count: int) -> None:
+    def sum_and_count(self) -> tuple[NDArray[np.float64], int]:
+        """Return sum_i u_i, shape (M,), and N."""
+        return self.latest.total, self.roster.num_contributors
+
+    def move(self) -> None:
         """Apply x += (1/N) sum_i u_i, or x -= eta_t (1/N) sum_i u_i in units of gradients."""
+        total, count = self.sum_and_count()
         rate = -self.learning_rate if self.options.units == "gradient" else 1.0
         self.weights += rate / max(1, count) * total
 

@@ -43,12 +43,11 @@ class FedLaAvgClientMemory(FedLaAvg):
     def update(self, replies: Replies) -> None:
         """Algorithm 2, line 9."""
         self.sum.add(replies, self.roster.accepted[replies.clients] > 0)
-        self.move(self.sum.total, self.roster.num_contributors + self.sum.orphans)
+        self.move()
 
-    def empty_round(self) -> None:
-        """Move by the mean of the old updates, with `move`."""
-        if self.options.empty == "move":
-            self.move(self.sum.total, self.roster.num_contributors + self.sum.orphans)
+    def sum_and_count(self) -> tuple[NDArray[np.float64], int]:
+        """Return the sum of all u_i, shape (M,), and the number of clients in it."""
+        return self.sum.total, self.roster.num_contributors + self.sum.orphans
 
     def on_departure(self, client: int, keep: bool) -> None:
         """Nothing yet: u_l is asked for in the client's farewell."""
