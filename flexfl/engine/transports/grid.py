@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from flwr.app import Message, MessageType, RecordDict
@@ -40,7 +40,6 @@ from strategies.core.instructions import RoundInstructions
 
 POLL_SECONDS = 0.1
 Contents = dict[int, RecordDict]
-Result = TypeVar("Result")
 
 
 class GridTransport:
