@@ -11,7 +11,8 @@ from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 
 import strategies
-from strategies import FlexibleStrategy, Roster
+from strategies import FlexibleStrategy, Replies, Roster
+from strategies.core.replies import Reply
 
 
 class NamedProxy(ClientProxy):
@@ -29,11 +30,15 @@ class TableManager(SimpleClientManager):
     def __init__(self) -> None:
         super().__init__()
         self.online: Sequence[int] = ()
+        self.working: Sequence[int] = ()
         self.arrived: Sequence[int] = ()
         self.departed: Sequence[int] = ()
 
     def available(self, server_round: int) -> np.ndarray:
-        return np.array(sorted(self.online), np.intp)
+        return np.array(sorted(set(self.online) - set(self.working)), np.intp)
+
+    def at_work(self, server_round: int) -> np.ndarray:
+        return np.array(sorted(self.working), np.intp)
 
     def membership_changes(self, server_round: int) -> tuple[np.ndarray, np.ndarray]:
         return np.array(self.arrived, np.intp), np.array(self.departed, np.intp)
@@ -105,6 +110,19 @@ class Rounds:
             told = {key: values[client] for key, values in metrics.items() if client in values}
             replies.append((client, reply(instruction, deltas[client], int(sizes[client]), **told)))
         return self.hear(*replies)
+
+
+def collected(
+    vectors: Mapping[int, np.ndarray], origins: np.ndarray | Mapping[int, np.ndarray], **told: Any
+) -> Replies:
+    """Replies of clients that did all of one step, from their local weights and what they started from."""
+    values = {"learning_rate": 0.1, "version": 0, "steps": 1, "planned": 1, "num_examples": 1}
+    values |= {"train_loss": np.nan, "final_loss": np.nan, "extra": (), "resync": False, **told}
+    rows = {
+        client: Reply(client, vector, origins[client] if isinstance(origins, Mapping) else origins, **values)
+        for client, vector in vectors.items()
+    }
+    return Replies.collect(rows, len(next(iter(vectors.values()))), version=0)
 
 
 # A small federation whose clients do all of their work

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import Rounds
+from fakes import Rounds, collected
 from flwr.common import ndarrays_to_parameters
 
 import strategies
@@ -116,18 +116,7 @@ def test_auto_excludes_where_it_cannot_know(num_rounds: int, losses: dict[int, f
 
 
 def told(train_loss: float, final_loss: float) -> Replies:
-    one = np.ones(1, np.int64)
-    return Replies(
-        np.array([7]),
-        np.zeros((1, 1)),
-        np.zeros(1),
-        1,
-        one,
-        one,
-        one,
-        np.array([train_loss]),
-        np.array([final_loss]),
-    )
+    return collected({7: np.zeros(1)}, np.zeros(1), train_loss=train_loss, final_loss=final_loss)
 
 
 def test_loss_tracker() -> None:

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from fakes import collected
 from flwr.common import FitIns, Parameters, ndarrays_to_parameters, parameters_to_ndarrays, serde
 
 from strategies import FlatParameters, Layout
 from strategies.core.parameters import count_bytes, read_parameters
-from strategies.core.replies import Replies
 
 ARRAYS = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array(7, np.float32), np.array([8, 9], np.float32)]
 EXTRA = np.array([1, 2, 3], np.uint8)
@@ -74,10 +74,7 @@ def test_weighted_sum_equals_the_naive_one(size: int) -> None:
     rng = np.random.default_rng(3)
     vectors = rng.standard_normal((3, size), dtype=np.float32)
     origin = rng.standard_normal(size, dtype=np.float32)
-    ones = np.ones(3, np.int64)
-    replies = Replies(
-        np.arange(3), vectors, origin, size, ones, ones, ones, np.full(3, np.nan), np.full(3, np.nan)
-    )
+    replies = collected(dict(enumerate(vectors)), origin)
     coefficients = np.array([0.5, -2.0, 1e-3])
     expected = np.zeros(size)
     for coefficient, vector in zip(coefficients, vectors, strict=True):
@@ -85,3 +82,14 @@ def test_weighted_sum_equals_the_naive_one(size: int) -> None:
     np.testing.assert_allclose(replies.weighted_sum(coefficients), expected, rtol=1e-12, atol=1e-13)
     if size == 10:
         np.testing.assert_array_equal(replies.deltas, vectors.astype(np.float64) - origin)
+
+
+def test_deltas_are_against_what_each_client_started_from() -> None:
+    """The same numbers as with one origin, where all origins are equal but are not one object."""
+    rng = np.random.default_rng(4)
+    vectors = dict(enumerate(rng.standard_normal((3, 5000), dtype=np.float32)))
+    origins = dict(enumerate(rng.standard_normal((3, 5000), dtype=np.float32)))
+    expected = [vectors[k].astype(np.float64) - origins[k] for k in range(3)]
+    np.testing.assert_array_equal(collected(vectors, origins).deltas, expected)
+    same = {k: origins[0].copy() for k in range(3)}
+    np.testing.assert_array_equal(collected(vectors, same).deltas, collected(vectors, origins[0]).deltas)

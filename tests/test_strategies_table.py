@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import stored
+from fakes import collected, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -143,10 +143,7 @@ def test_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 def some_replies(clients: list[int], version: int) -> Replies:
-    k = len(clients)
-    ones = np.ones(k, np.int64)
-    vectors = np.array([row(client, version) for client in clients])
-    return Replies(indices(clients), vectors, np.zeros(M), M, ones, ones, ones, ones * 0.5, ones * 0.5)
+    return collected({client: row(client, version) for client in clients}, np.zeros(M))
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

@@ -1,8 +1,8 @@
 """Which replies count, and what they say.
 
-An *active* reply belongs to the current round, comes from a client that was asked, reports at least one step
-and one example, and carries finite weights of the right shapes. Any other is treated exactly as if nothing
-had come, and is named with its reason.
+An *active* reply answers the task that its client has to answer, reports at least one step and one example,
+and carries finite weights of the right shapes. Any other is treated exactly as if nothing had come, and is
+named with its reason.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from flexfl.contract import Rule, metrics, ternary
 from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters, FloatVector, read_arrays, read_parameters
 from strategies.core.replies import Reply
+from strategies.core.tasks import Sent
 
 MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
 MAX_WEIGHT = 1e18  # more is a diverged client; sums of such weights stay finite in float32
@@ -28,9 +29,7 @@ class NoExamplesError(ValueError):
     """The client reports that it has no data."""
 
 
-def read_reply(
-    client: int, result: FitRes, server_round: int, rule: Rule, sent: FlatParameters, work: Options
-) -> Reply:
+def read_reply(client: int, result: FitRes, sent: Sent, rule: Rule, work: Options) -> Reply:
     """Check and decode one reply.
 
     Parameters
@@ -39,12 +38,10 @@ def read_reply(
         Index of the client that sent it.
     result
         What it sent.
-    server_round
-        The current round.
+    sent
+        What it was sent for this task.
     rule
         What it was to send.
-    sent
-        The global weights that it got.
     work
         What it was asked to do.
 
@@ -53,7 +50,7 @@ def read_reply(
     ValueError
         The reply is not active; the message is the reason.
     """
-    check_in_time(result, server_round)
+    check_round(result, sent.round)
     told = result.metrics
     n = result.num_examples
     if not isinstance(n, int) or not 0 <= n <= MAX_EXAMPLES:
@@ -66,17 +63,34 @@ def read_reply(
         raise ValueError(f"impossible number of steps {steps!r} of {planned}")
     if steps == 0:
         raise ValueError("no local steps")
-    vector, extra = decode(result.parameters, rule, sent)
-    losses = _loss(told, metrics.TRAIN_LOSS), _loss(told, metrics.FINAL_LOSS)
-    return Reply(client, vector, steps, planned, n, *losses, extra, told.get(metrics.RESYNC) is True)
+    vector, extra = decode(result.parameters, rule, sent.weights)
+    return Reply(
+        client=client,
+        vector=vector,
+        origin=sent.weights.vector if rule.sends == "weights" else None,
+        learning_rate=sent.learning_rate,
+        version=sent.version,
+        steps=steps,
+        planned=planned,
+        num_examples=n,
+        train_loss=_loss(told, metrics.TRAIN_LOSS),
+        final_loss=_loss(told, metrics.FINAL_LOSS),
+        extra=extra,
+        resync=told.get(metrics.RESYNC) is True,
+    )
 
 
-def check_in_time(result: FitRes, server_round: int) -> None:
-    """Raise ValueError if the client failed, or answers another round."""
+def check_round(result: FitRes, server_round: int) -> None:
+    """Raise ValueError if the client failed, or answers the task of another round."""
     if result.status.code != Code.OK:
         raise ValueError(result.status.message or f"status {result.status.code.name}")
-    if result.metrics.get(metrics.ROUND, server_round) != server_round:
+    if not answers(result, server_round):
         raise ValueError(f"late reply of round {result.metrics[metrics.ROUND]!r}")
+
+
+def answers(result: FitRes, server_round: int) -> bool:
+    """Whether a reply is to the task of this round, or does not say."""
+    return result.metrics.get(metrics.ROUND, server_round) == server_round
 
 
 def decode(

@@ -15,7 +15,7 @@ from flwr.common import FitIns, FitRes
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from strategies.core.decoding import check_in_time, read_vector
+from strategies.core.decoding import check_round, read_vector
 from strategies.core.instructions import RoundInstructions, Task
 
 Answers = dict[int, NDArray[np.float64] | None]
@@ -79,7 +79,7 @@ def collect(
             others.append((proxy, result))
             continue
         try:
-            check_in_time(result, server_round)
+            check_round(result, server_round)
             answers[client] = read_vector(result.parameters, size).astype(np.float64)
         except ValueError as reason:
             rejected.append((proxy.cid, str(reason)))

@@ -22,6 +22,9 @@ class AvailabilityManager(Protocol):
     def available(self, server_round: int) -> NDArray[np.intp]:
         """Clients that are online, in ascending order."""
 
+    def at_work(self, server_round: int) -> NDArray[np.intp]:
+        """Clients that are still at work on an earlier task, in ascending order; they are not available."""
+
     def membership_changes(self, server_round: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Clients that arrived and that departed since the previous round."""
 

@@ -78,13 +78,14 @@ class Membership(Stateful):
         self.events: list[Event] = []
         self._round = 0
 
-    def begin(self, server_round: int, manager: ClientManager) -> tuple[Clients, Proxies]:
+    def begin(self, server_round: int, manager: ClientManager) -> tuple[Clients, Clients, Proxies]:
         """Begin a round: carry out what has been announced and what the manager knows.
 
         Returns
         -------
-        available, proxy
-            The members that can be asked, in ascending order, and what gives the proxy of one.
+        available, at_work, proxy
+            The members that can be asked, in ascending order; clients that are still at work on an earlier
+            task; and what gives the proxy of a client.
         """
         self._round, self.events, self.leaving = server_round, [], []
         for client in sorted(self.departing):
@@ -92,20 +93,22 @@ class Membership(Stateful):
         self.departing = []
         founding = self.roster.num_members == 0
         proxy: Proxies
+        at_work: Clients = np.empty(0, np.intp)  # with a stock manager, Flower waits for all replies
         if isinstance(manager, AvailabilityManager):
             arrived, departed = manager.membership_changes(server_round)
             for client in departed.tolist():
                 self.depart(client)
             for client in arrived.tolist():
                 self.arrive(client)
-            available, proxy = manager.available(server_round), manager.proxy
+            available, at_work = manager.available(server_round), manager.at_work(server_round)
+            proxy = manager.proxy
         else:
             proxies = self._register(manager)
             available, proxy = np.array(sorted(proxies), np.intp), proxies.__getitem__
         if founding:  # there is no old objective that the first members could be late for
             self.roster.joined[:] = 0
         present = self.roster.member & ~self.roster.gone
-        return available[present[available]], proxy
+        return available[present[available]], at_work, proxy
 
     def arrive(self, client: int) -> None:
         """Admit a client before the current round: the objective shifts to include its data."""

@@ -23,6 +23,12 @@ class Reply(NamedTuple):
         Index of the client.
     vector
         Its local weights, or its update if it sends such, shape (M,).
+    origin
+        Weights that it was sent for its task, shape (M,); None: it sent its update.
+    learning_rate
+        Rate of the task's round.
+    version
+        How often the global weights had changed by then.
     steps, planned
         s_k and E_k, local steps done and asked for.
     num_examples
@@ -37,6 +43,9 @@ class Reply(NamedTuple):
 
     client: int
     vector: FloatVector
+    origin: FloatVector | None
+    learning_rate: float
+    version: int
     steps: int
     planned: int
     num_examples: int
@@ -55,11 +64,16 @@ class Replies:
     clients
         Index of each client, shape (K,).
     vectors
-        What each client sent: local weights, or updates if `origin` is None. K vectors of shape (M,).
-    origin
-        Global weights that the clients started from, shape (M,); None: they sent updates.
+        What each client sent: local weights, or updates if `origins` is None. K vectors of shape (M,).
+    origins
+        What each client started from, K vectors of shape (M,), often all the same object; None: they sent
+        updates.
     size
         M.
+    learning_rate
+        Rate of the round in which each client got its task, shape (K,).
+    lag
+        How often the global weights have changed since then, 0 for replies on time, shape (K,).
     steps
         s_k, local steps done, shape (K,).
     planned
@@ -76,8 +90,10 @@ class Replies:
 
     clients: NDArray[np.intp]
     vectors: Sequence[FloatVector]
-    origin: FloatVector | None
+    origins: Sequence[FloatVector] | None
     size: int
+    learning_rate: NDArray[np.float64]
+    lag: NDArray[np.int64]
     steps: NDArray[np.int64]
     planned: NDArray[np.int64]
     num_examples: NDArray[np.int64]
@@ -91,7 +107,7 @@ class Replies:
 
     @property
     def deltas(self) -> NDArray[np.float64]:
-        """delta_k = local weights - global weights, pointing downhill, shape (K, M)."""
+        """delta_k = local weights - those that the client started from, pointing downhill, shape (K, M)."""
         deltas = np.empty((len(self), self.size))
         for at, block in self.blocks():
             deltas[:, at] = block
@@ -115,13 +131,17 @@ class Replies:
             return
         width = min(max(1024, numbers // len(self)), max(1, self.size))
         buffer = np.empty(len(self) * width)
+        common = self._common_origin()
         for start in range(0, self.size, width):
             at = slice(start, min(start + width, self.size))
             block = buffer[: len(self) * (at.stop - start)]
             np.concatenate([vector[at] for vector in self.vectors], out=block)
             deltas = block.reshape(len(self), -1)
-            if self.origin is not None:
-                deltas -= self.origin[at].astype(np.float64)
+            if common is not None:
+                deltas -= common[at].astype(np.float64)
+            else:
+                for delta, origin in zip(deltas, self.origins or (), strict=False):
+                    delta -= origin[at]
             yield at, deltas
 
     def weighted_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -145,15 +165,26 @@ class Replies:
             np.add.reduce(deltas, axis=0, out=total[at])
         return total
 
+    def _common_origin(self) -> FloatVector | None:
+        """The weights that all clients started from; None if there are several, or none."""
+        first = self.origins[0] if self.origins else None
+        return first if all(origin is first for origin in self.origins or ()) else None
+
     @classmethod
-    def collect(cls, replies: Mapping[int, Reply], origin: FloatVector | None, size: int) -> Replies:
-        """Bring the replies of a round, given by client, into the order of the clients."""
+    def collect(cls, replies: Mapping[int, Reply], size: int, version: int) -> Replies:
+        """Bring the replies of a round, given by client, into the order of the clients.
+
+        `size` is M, `version` how often the global weights have changed so far.
+        """
         rows = [replies[client] for client in sorted(replies)]
+        origins = [r.origin for r in rows if r.origin is not None]
         return cls(
             clients=np.array([r.client for r in rows], np.intp),
             vectors=[r.vector for r in rows],
-            origin=origin,
+            origins=origins if len(origins) == len(rows) else None,
             size=size,
+            learning_rate=np.array([r.learning_rate for r in rows], np.float64),
+            lag=np.array([version - r.version for r in rows], np.int64),
             steps=np.array([r.steps for r in rows], np.int64),
             planned=np.array([r.planned for r in rows], np.int64),
             num_examples=np.array([r.num_examples for r in rows], np.int64),

@@ -23,6 +23,9 @@ class RoundReport:
         How many of them did fewer steps than planned.
     rejected
         Replies that did not count: name of the client and reason.
+    late
+        Replies to tasks of earlier rounds that counted: `client`, the round of its `task`, and `lag`, how
+        often the global weights have changed since then. Those that did not count are in `rejected`.
     events
         Arrivals, departures and decisions, each with the numbers it rests on.
     measured
@@ -33,5 +36,6 @@ class RoundReport:
     active: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
     incomplete: int = 0
     rejected: list[tuple[str, str]] = field(default_factory=list)
+    late: list[dict[str, int]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     measured: dict[str, Any] = field(default_factory=dict)

@@ -8,7 +8,7 @@ counts happens here, and in membership.py what happens when clients come and go.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, get_type_hints
+from typing import ClassVar, Literal, get_type_hints
 
 import numpy as np
 from flwr.common import FitIns, FitRes, Parameters, Scalar, parameters_to_ndarrays
@@ -17,7 +17,7 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from flexfl.contract import SGD, FitConfig, Rule, metrics
-from strategies.core.decoding import NoExamplesError, read_reply
+from strategies.core.decoding import NoExamplesError, answers, read_reply
 from strategies.core.evaluation import ServerEvaluated
 from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.interfaces import EvaluateFn, Trainer
@@ -28,6 +28,7 @@ from strategies.core.replies import Replies, Reply
 from strategies.core.report import RoundReport
 from strategies.core.roster import Clients, Roster
 from strategies.core.state import StateDict, Stateful, take
+from strategies.core.tasks import OpenTasks, Sent
 
 
 class FlexibleStrategy(Stateful, ServerEvaluated):
@@ -50,6 +51,8 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     ----------
     weights
         Global weights in float64, shape (M,); clients get them in the type of `initial_parameters`.
+    version
+        How often they have changed.
     round, learning_rate
         The present round and the clients' rate in it.
     selected
@@ -59,9 +62,13 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     """
 
     options: Options
-    saved: ClassVar[tuple[str, ...]] = ("weights", "round", "learning_rate", "membership", "layers")
+    saved: ClassVar[tuple[str, ...]] = (
+        *("weights", "version", "round", "learning_rate"),
+        *("membership", "tasks", "layers"),
+    )
     rule: ClassVar[Rule] = SGD
     takes_layers: ClassVar[bool] = True  # whether it is w := w + D for an update D that may be changed
+    late_replies: ClassVar[Literal["take", "drop", "refuse"]] = "drop"  # refuse: even traces that have such
 
     def __init__(
         self,
@@ -77,7 +84,8 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         self.evaluate_fn, self.trainer = evaluate_fn, trainer
         self.options = options if options is not None else self.options_type()()
         self.membership = Membership(roster if roster is not None else Roster(), self.options, self)
-        self.round = 0
+        self.tasks = OpenTasks(self.layout)
+        self.version = self.round = 0
         self.learning_rate = self.options.learning_rate
         self.selected: Clients = np.empty(0, np.intp)
         self.report = RoundReport()
@@ -131,6 +139,15 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         """Return what one client gets besides the weights and the shared task; None: nothing."""
         return None
 
+    def start(self, client: int) -> FlatParameters | None:
+        """Return the weights that a client is sent, the same while it is at work; None: the global ones."""
+        return None
+
+    def check_late(self, sent: Sent) -> None:
+        """Refuse, by ValueError, a late reply to the task for which this was sent."""
+        if self.late_replies != "take":
+            raise ValueError(f"late reply of round {sent.round}: {type(self).__name__} takes none")
+
     def check_extra(self, extra: list[NDArray[np.floating]]) -> None:
         """Refuse, by ValueError, vectors of a reply that follow its weights (all are finite already)."""
 
@@ -162,13 +179,15 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         """Bring the roster up to date, select clients and tell them what to do."""
         self.round = server_round
         self._adopt(parameters)
-        available, proxy = self.membership.begin(server_round, client_manager)
+        available, at_work, proxy = self.membership.begin(server_round, client_manager)
+        self.tasks.begin(server_round, at_work, self.roster.asked)
         self.report = RoundReport(events=self.membership.events)
         self.selected = self.select(available)
         self.roster.asked[self.selected] = server_round
         schedule, options = self.options.lr_schedule, self.options
         rate = schedule(options.learning_rate, server_round, self.roster.shift, options.local_steps)
         self.learning_rate = self.report.learning_rate = float(rate)
+        self.tasks.ask(self.selected, Sent(server_round, self._sent, self.learning_rate, self.version))
         shared = self.shared_task()
         instructions = RoundInstructions(FitIns, self._sent, shared.arrays, self._config(shared))
         for client in self.selected.tolist():
@@ -202,6 +221,7 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
                 self.weights = layer.apply(before, self.weights, server_round)
         if not np.array_equal(self.weights, before):
             self._sent = self._pack()
+            self.version += 1
         told: dict[str, Scalar] = {"active": len(replies), "rejected": len(report.rejected)}
         known = np.isfinite(replies.train_loss)
         if known.any():
@@ -242,27 +262,34 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
 
         That a client departs is believed whatever its work is worth, unless the reply is late.
         """
-        asked = set(self.selected.tolist()) if server_round == self.round else set()
         active: dict[int, Reply] = {}
         for proxy, result in results:
             client = self.roster.find(proxy.cid)
+            sent = self.tasks.of(client, server_round)
+            if client is None or sent is None:
+                self.report.rejected.append((proxy.cid, "was not asked in this round"))
+                continue
             try:
-                if client is None or client not in asked:
-                    raise ValueError("was not asked in this round")
                 if client in active:
                     raise ValueError("second reply in one round")
-                on_time = result.metrics.get(metrics.ROUND, server_round) == server_round
-                if result.metrics.get(metrics.DEPARTING) and on_time:
+                if result.metrics.get(metrics.DEPARTING) and answers(result, sent.round):
                     self.membership.announce_departure(client)
-                reply = read_reply(client, result, server_round, self.rule, self._sent, self.work)
+                if sent.round != server_round:
+                    self.check_late(sent)
+                own = self.start(client)
+                sent = sent if own is None else sent._replace(weights=own)
+                reply = read_reply(client, result, sent, self.rule, self.work)
                 self.check_extra(list(reply.extra))
                 active[client] = reply
             except ValueError as reason:
                 self.report.rejected.append((proxy.cid, str(reason)))
-                if isinstance(reason, NoExamplesError) and client is not None:
+                if isinstance(reason, NoExamplesError):
                     self.membership.learn_data_less(client)
-        origin = self._sent.vector if self.rule.sends == "weights" else None
-        return Replies.collect(active, origin, self.layout.size)
+            else:
+                if sent.round != server_round:
+                    lag = self.version - sent.version
+                    self.report.late.append({"client": client, "task": sent.round, "lag": lag})
+        return Replies.collect(active, self.layout.size, self.version)
 
     def _pack(self) -> FlatParameters:
         return FlatParameters(self.weights.astype(self.layout.dtype), self.layout)
