@@ -66,7 +66,8 @@ def cohorts(
 def _cohort_key(prepared: PreparedJob) -> Hashable:
     """Equal for clients whose rules allow them to be in one cohort."""
     shapes = tuple(array.shape for array in prepared.job.arrays)
-    return prepared.job.config.common, tuple(prepared.memory.committed), shapes
+    starts_alone = prepared.job.weights is not None
+    return prepared.job.config.common, tuple(prepared.memory.committed), shapes, starts_alone
 
 
 def train(
@@ -87,7 +88,7 @@ def train(
     examples
         The clients' data.
     weights
-        Global weights, shape (M,), on the device that trains.
+        Weights to start from, shape (M,), on the device that trains; clients may have their own.
     shared
         The method's arrays that are the same for all clients, each of shape (M,).
     cohort
@@ -97,7 +98,7 @@ def train(
     out
         Receives the local weights after training, shape (K, M).
     """
-    start, target = weights.expand(len(cohort), -1), as_tensor(out)
+    start, target = _start(weights, cohort), as_tensor(out)
     rule = make_rule(start, shared, cohort, lambda at: _fisher(oracle, examples, at, cohort, seed))
     in_place = (target.device, target.dtype) == (start.device, start.dtype)
     # Single steps are done in new memory, which is in the cache as it has just been written.
@@ -122,6 +123,12 @@ def train(
         arrays, reported = [array[k] for array in extra], _metrics(p, of_client[k])
         updates.append(ClientUpdate(p.job.client, arrays, reported, p.num_examples, memory))
     return Trained(updates, rule.sends_weights)
+
+
+def _start(weights: Tensor, cohort: Sequence[PreparedJob]) -> Tensor:
+    """Return what each client starts from, shape (K, M)."""
+    own = [prepared.job.weights for prepared in cohort if prepared.job.weights is not None]
+    return _stacked(own).to(weights) if own else weights.expand(len(cohort), -1)
 
 
 def run(rule: SGD, oracle: CohortOracle, batches: CohortBatches, y: Tensor, rate: Tensor) -> Tensor:

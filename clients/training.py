@@ -50,6 +50,8 @@ class Job(NamedTuple):
         Share of the planned steps for which it is available.
     memory
         Its memory, or where that is stored, see `VirtualClients.load`; None: it has none yet.
+    weights
+        Its own weights to start from, shape (M,); None: those that all clients receive.
     """
 
     client: int
@@ -57,6 +59,7 @@ class Job(NamedTuple):
     config: FitConfig
     completion: float
     memory: Any = None
+    weights: NDArray[Any] | None = None
 
 
 class PreparedJob(NamedTuple):

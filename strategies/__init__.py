@@ -21,6 +21,8 @@ from strategies.efl import EFL
 from strategies.f3ast import F3AST
 from strategies.fedau import FedAU
 from strategies.fedavg import FedAvg
+from strategies.fedawe import FedAWE
+from strategies.fedbuff import FedBuff
 from strategies.feddyn import FedDyn
 from strategies.fedgate import FedGATE
 from strategies.fedlaavg import FedLaAvg
@@ -51,7 +53,9 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "fedau": FedAU,
     "fedvarp": FedVARP,
     "fedstale": FedStale,
+    "fedawe": FedAWE,
     "f3ast": F3AST,
+    "fedbuff": FedBuff,
     "fednova": FedNova,
     "fedprox": FedProx,
     "feddyn": FedDyn,

@@ -7,6 +7,8 @@ they are remembered,
     S := the K available clients with the largest p_k / r_k,
     r_k := (1 - b) r_k + b [k in S and accepted]  for every member,
     w := w + eta_g sum_{k in S} (p_k / r_k) delta_k  with the new r_k.
+
+A late reply is accepted in the round in which it arrives.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ class F3AST(FlexibleStrategy):
 
     options: F3ASTOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "rates")
+    late_replies = "take"
 
     def setup(self) -> None:
         """Start without any rate; a member gets its first one when it can be selected first."""

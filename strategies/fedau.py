@@ -7,7 +7,8 @@ ICLR, Algorithms 1 and 2. With omega_k from the intervals before the round (part
 
 A client that takes part with probability p has omega_k near 1 / p, so that on average all members count by
 their p_k. The coefficients of a round need not sum to 1. At a constant rate the model swings around the
-optimum: methods with a table have less variance, this one needs three numbers per client.
+optimum: methods with a table have less variance, this one needs three numbers per client. A late reply is a
+participation in the round in which it arrives.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class FedAU(FlexibleStrategy):
 
     options: FedAUOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "intervals")
+    late_replies = "take"
 
     def setup(self) -> None:
         """Start with omega_k = 1."""

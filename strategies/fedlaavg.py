@@ -8,7 +8,8 @@ i was asked,
     u := u + (1/N) sum_{i in B^t} (u_i^new - u_i^old),   x := x + u.
 
 The server keeps each u_i and their sum, which it divides by the current N; with `memory=client` the clients
-keep them and upload the differences, see strategies/fedlaavg_client_memory.py.
+keep them and upload the differences, see strategies/fedlaavg_client_memory.py. A late reply is the u_i^new
+of the round in which it arrives; with memory at the clients it is dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from strategies.core.instructions import Task
 from strategies.core.options import choice
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core.strategy import FlexibleStrategy, LateReplies
 from strategies.memory.at_clients import MemoryOptions
 from strategies.memory.table import SummedTable
 
@@ -39,6 +40,7 @@ class FedLaAvg(FlexibleStrategy):
 
     options: FedLaAvgOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "latest")
+    late_replies: ClassVar[LateReplies] = "take"
 
     def setup(self) -> None:
         """Start as if every client had sent 0 before the first round."""
@@ -59,7 +61,7 @@ class FedLaAvg(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Algorithm 2, lines 8 and 9; the table keeps the sum of all u_i."""
         work = replies.planned / replies.steps if self.options.normalize else 1.0
-        per_delta = (self.factors(replies.clients) * work)[:, None]
+        per_delta = (self.factors(replies.clients, replies.learning_rate) * work)[:, None]
         for _, delta, u in self.latest.blocks(replies):
             np.multiply(delta, per_delta, out=u, casting="same_kind")
         self.move()
@@ -84,12 +86,12 @@ class FedLaAvg(FlexibleStrategy):
         rate = -self.learning_rate if self.options.units == "gradient" else 1.0
         self.weights += rate / max(1, count) * total
 
-    def factors(self, clients: Clients) -> NDArray[np.float64]:
-        """u_i / delta_i of complete work, shape (K,)."""
+    def factors(self, clients: Clients, learning_rate: NDArray[np.float64] | float) -> NDArray[np.float64]:
+        """u_i / delta_i of complete work at this rate, shape (K,)."""
         factors = np.ones(len(clients))
         if self.options.weights == "agg":
             factors = self.relative_sizes(clients)
-        return factors / -self.learning_rate if self.options.units == "gradient" else factors
+        return factors / -learning_rate if self.options.units == "gradient" else factors
 
     def relative_sizes(self, clients: Clients) -> NDArray[np.float64]:
         """N p_i, shape (K,): 1 for a client with as much data as the others have on average."""

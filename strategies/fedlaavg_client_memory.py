@@ -24,6 +24,7 @@ class FedLaAvgClientMemory(FedLaAvg):
 
     rule = Rule("difference-upload", scalars=("normalize",), remembers=True, sends="vector")
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "sum")
+    late_replies = "drop"  # the client then drops its u_i, too
 
     def setup(self) -> None:
         """Start as if every client had sent 0 before the first round."""
@@ -36,7 +37,7 @@ class FedLaAvgClientMemory(FedLaAvg):
     def task(self, client: int) -> Task | None:
         """Return u_i / delta_i; the client divides by its steps."""
         E = float(self.options.local_steps) if self.options.normalize else 1.0
-        factor = (self.factors(np.array([client])) * E).astype(self.layout.dtype)
+        factor = (self.factors(np.array([client]), self.learning_rate) * E).astype(self.layout.dtype)
         rate = super().task(client)
         return Task(arrays=(factor,), learning_rate=None if rate is None else rate.learning_rate)
 

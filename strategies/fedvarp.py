@@ -8,6 +8,7 @@ y_k the latest update of client k before the round (0 if there is none),
 
 FedVARP has beta = 1 and a_k = p_k / sum_S p. FedStale mixes stale updates in with a beta below 1, and a_k =
 p_k omega_k with FedAU's omega_k. With beta = 0 they are FedAvg and FedAU; with all members there, FedAvg.
+A late reply is the u_k of the round in which it arrives.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class FedVARP(FlexibleStrategy):
 
     options: FedVARPOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "latest", "scale", "intervals")
+    late_replies = "take"
 
     def setup(self) -> None:
         """Start with y_k = 0 and omega_k = 1."""
@@ -40,7 +42,11 @@ class FedVARP(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Move by v, made of the old y_k; then replace them."""
         clients, options = replies.clients, self.options
-        beta, unit = options.beta, -self.learning_rate if options.units == "gradient" else 1.0
+        gradient = (
+            options.units == "gradient"
+        )  # delta_k is `unit` times u_k, at the rate of its task `of_task`
+        beta, unit = options.beta, -self.learning_rate if gradient else 1.0
+        of_task = -replies.learning_rate if gradient else np.ones(len(replies))
         work = replies.planned / replies.steps if options.normalize else np.ones(len(replies))
         self.scale = extend(self.scale, int(clients.max()) + 1, 1)
         old, new = self.scale[clients], self._sizes(replies)
@@ -48,8 +54,8 @@ class FedVARP(FlexibleStrategy):
         at_old = (a - (new - old) / self._total()) / old  # where n_k has changed, so has p_k of the old y_k
         v = np.empty(self.layout.size)
         for at, delta, row in self.latest.blocks(replies):
-            v[at] = (a * work) @ delta + unit * beta * (stale[at] - at_old @ row)
-            np.multiply(delta, (work * new / unit)[:, None], out=row, casting="same_kind")
+            v[at] = (a * work * (unit / of_task)) @ delta + unit * beta * (stale[at] - at_old @ row)
+            np.multiply(delta, (work * new / of_task)[:, None], out=row, casting="same_kind")
         self.weights += options.server_rate * v
         self.scale[clients] = new
         self.intervals.observe(clients, self.round)

@@ -5,7 +5,8 @@ Algorithm 1, with memory-augmented impatience: each round moves by the newest th
 
     G_i := (w_t - w_i) / eta_t  for i in S_t,     w := w - eta_t (1/N) sum_i G_i.
 
-The entries are in units of gradients, so that old ones are applied with the current rate.
+The entries are in units of gradients, so that old ones are applied with the current rate. A late reply is
+an entry of the round in which it arrives, in gradients by the rate of its task.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class MIFA(FlexibleStrategy):
 
     options: MIFAOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "latest", "waiting")
+    late_replies = "take"
 
     def setup(self) -> None:
         """Start without any entry."""
@@ -35,7 +37,7 @@ class MIFA(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Overwrite the entries of those who replied, and move by the mean of all."""
         work = replies.planned / replies.steps if self.options.normalize else np.ones(len(replies))
-        per_delta = (-work / self.learning_rate)[:, None]
+        per_delta = (-work / replies.learning_rate)[:, None]
         for _, delta, G in self.latest.blocks(replies):
             np.multiply(delta, per_delta, out=G, casting="same_kind")
         self._move()

@@ -24,6 +24,7 @@ class SequentialSGD(FlexibleStrategy):
     """
 
     takes_layers = False  # nobody sends an update
+    late_replies = "refuse"
 
     def select(self, available: Clients) -> Clients:
         """Choose nobody."""

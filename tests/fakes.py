@@ -137,8 +137,12 @@ N = len(SIZES)
 FEDERATED = [name for name in strategies.STRATEGIES if name != "sequential-sgd"]
 
 
+AT_ONCE = {"fedbuff": {"buffer": 1}}  # moves in every round in which a reply arrives, as the others do
+
+
 def make(name: str, members: Iterable[int] = range(N), **options: Any) -> FlexibleStrategy:
     mask = np.isin(np.arange(N), list(members))
+    options = {**AT_ONCE.get(name, {}), **options}
     return strategies.make(name, ndarrays_to_parameters(START), Roster(SIZES, mask), **options)
 
 

@@ -8,6 +8,7 @@ from traces.membership import Membership, parse_rounds
 from traces.patterns.bernoulli import Always, Bernoulli
 from traces.patterns.daily import Diurnal, Sine
 from traces.patterns.labels import labels
+from traces.patterns.late import Late
 from traces.patterns.lost import Lost
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
@@ -37,6 +38,7 @@ TRACES: dict[str, Callable[..., Trace]] = {
     "periodic": Periodic,
     "pools": Pools,
     "lost": Lost,
+    "late": Late,
     "phones": Phones,
     "recorded": Recorded,
     "flash": Flash,

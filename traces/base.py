@@ -36,9 +36,12 @@ class Trace(ABC):
     ----------
     num_clients : int
         N. Clients are numbered 0..N-1.
+    has_late_replies : bool
+        Whether `late` may return anything but zeros.
     """
 
     num_clients: int
+    has_late_replies: bool = False
 
     @abstractmethod
     def round(self, t: int) -> RoundAvailability:
@@ -82,6 +85,30 @@ class Trace(ABC):
         """
         check_round(t)
         return np.zeros(self.num_clients, np.bool_)
+
+    def late(self, t: int) -> NDArray[np.int32]:
+        """Return by how many rounds replies to tasks of round t are late; by default none is, which is 0.
+
+        A reply that is late by d rounds arrives in round t + d; until then the client is at work, and gets no
+        new task. If it is lost, it never arrives, and the client is free after round t.
+
+        Parameters
+        ----------
+        t : int
+            Round, counted from 1.
+
+        Returns
+        -------
+        (N,) int32
+            Without meaning for clients that send no reply.
+
+        Raises
+        ------
+        ValueError
+            If t < 1.
+        """
+        check_round(t)
+        return np.zeros(self.num_clients, np.int32)
 
     def seconds(self, t: int) -> float | None:
         """Return the virtual seconds that have passed when round t ends; None if rounds have no duration.

@@ -11,7 +11,7 @@ class Combined(Trace):
 
     A client is a member if it is one in every trace, and online if it is online in every trace. Its
     completions are multiplied: each trace leaves it a fraction of what the others leave. Its reply is lost if
-    one of the traces loses it.
+    one of the traces loses it, and late by the largest of their delays.
 
     Parameters
     ----------
@@ -33,6 +33,7 @@ class Combined(Trace):
             if kinds.count(kind) > 1:
                 raise ValueError(f"trace: {kind} occurs twice in a combination, use each kind of trace once")
         self.num_clients = traces[0].num_clients
+        self.has_late_replies = any(trace.has_late_replies for trace in traces)
         self._traces = traces
 
     def round(self, t: int) -> RoundAvailability:
@@ -48,6 +49,10 @@ class Combined(Trace):
     def lost(self, t: int) -> NDArray[np.bool_]:
         """Return which replies are lost in at least one of the traces (see `Trace.lost`)."""
         return np.asarray(np.any([trace.lost(t) for trace in self._traces], axis=0))
+
+    def late(self, t: int) -> NDArray[np.int32]:
+        """Return by how many rounds replies are late at most (see `Trace.late`)."""
+        return np.asarray(np.max([trace.late(t) for trace in self._traces], axis=0))
 
     def seconds(self, t: int) -> float | None:
         """Return the virtual seconds at the end of round t on the slowest clock (see `Trace.seconds`)."""

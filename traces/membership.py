@@ -33,6 +33,7 @@ class Membership(Trace):
 
     def __init__(self, trace: Trace, arrivals: Mapping[int, int], departures: Mapping[int, int]) -> None:
         self.num_clients = trace.num_clients
+        self.has_late_replies = trace.has_late_replies
         self._trace = trace
         self._arrival = np.ones(self.num_clients, np.int64)
         self._departure = np.full(self.num_clients, _NEVER)
@@ -65,6 +66,10 @@ class Membership(Trace):
     def lost(self, t: int) -> NDArray[np.bool_]:
         """Return which replies are lost (see `Trace.lost`)."""
         return self._trace.lost(t)
+
+    def late(self, t: int) -> NDArray[np.int32]:
+        """Return by how many rounds replies are late (see `Trace.late`)."""
+        return self._trace.late(t)
 
     def seconds(self, t: int) -> float | None:
         """Return the virtual seconds at the end of round t (see `Trace.seconds`)."""

@@ -43,16 +43,27 @@ class TraceClientManager(ClientManager):
         """Begin a round; methods without a round argument refer to it."""
         self.round = server_round
         self._available: NDArray[np.intp] | None = None
+        self._at_work: NDArray[np.intp] | None = None
 
     def available(self, server_round: int) -> NDArray[np.intp]:
-        """Return the clients that are members, online and reachable, in ascending order."""
+        """Return the clients that are members, online, reachable and not at work, in ascending order."""
         if server_round != self.round:
             self.begin(server_round)
         if self._available is None:
             now = self.availability(server_round)
             online, reachable = np.flatnonzero(now.member & now.online), self.transport.reachable()
-            self._available = online if reachable is None else np.intersect1d(online, reachable)
+            free = online if reachable is None else np.intersect1d(online, reachable)
+            at_work = self.at_work(server_round)
+            self._available = np.setdiff1d(free, at_work) if len(at_work) else free
         return self._available
+
+    def at_work(self, server_round: int) -> NDArray[np.intp]:
+        """Return the clients that are still at work on an earlier task, in ascending order."""
+        if server_round != self.round:
+            self.begin(server_round)
+        if self._at_work is None:
+            self._at_work = self.transport.at_work()
+        return self._at_work
 
     def membership_changes(self, server_round: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return who arrived and who departed since the previous round; nobody in round 1."""
@@ -63,8 +74,9 @@ class TraceClientManager(ClientManager):
         return np.flatnonzero(now & ~before), np.flatnonzero(before & ~now)
 
     def num_offline(self) -> int:
-        """Count the members that are not available in the current round."""
-        return int(self.availability(self.round).member.sum()) - self.num_available()
+        """Count the members that are neither available nor at work in the current round."""
+        member = self.availability(self.round).member
+        return int(member.sum() - member[self.at_work(self.round)].sum()) - self.num_available()
 
     def proxy(self, client: int) -> ClientProxy:
         """Return the proxy of one client."""

@@ -71,6 +71,9 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     options = strategy_options(settings)  # errors in names and options are reported before data are loaded
     find("cohort", COHORTS, settings.cohort)
     trace = make_trace(settings)
+    strategy_type = strategies.STRATEGIES[parse("strategy", settings.strategy).name]
+    if trace.has_late_replies and strategy_type.late_replies == "refuse":
+        raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
     data = federated_data(settings)
     build_model = model_builder(settings, data)
     model = FlatModel(build_model(), client_device(settings))

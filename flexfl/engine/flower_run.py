@@ -14,6 +14,7 @@ from flexfl.engine.availability import remember
 from flexfl.engine.run import drive, prepare
 from flexfl.engine.run_folder import RunFolder
 from flexfl.engine.transports.grid import GridTransport
+from flexfl.engine.transports.late import with_late_replies
 
 
 def run_on_grid(grid: Grid, settings: Settings) -> None:
@@ -27,7 +28,8 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     # Flower chooses this process's working directory: the full path tells users where the results are.
     settings = replace(settings, run_dir=str(Path(settings.run_dir).resolve()))
     experiment = prepare(settings, tune=False)
-    transport = GridTransport(grid, settings.num_clients)
-    transport.connect(np.flatnonzero(experiment.trace.round(1).member), settings.connect_timeout)
+    nodes = GridTransport(grid, settings.num_clients)
+    nodes.connect(np.flatnonzero(experiment.trace.round(1).member), settings.connect_timeout)
+    transport = with_late_replies(nodes, experiment.trace)
     console = Console()
     drive(experiment, transport, remember(experiment.trace), RunFolder(settings), console)

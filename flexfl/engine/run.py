@@ -21,6 +21,7 @@ from flexfl.engine.progress import ProgressReport, final_table
 from flexfl.engine.run_folder import RunFolder, finite, weights_sha256
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.base import Transport
+from flexfl.engine.transports.late import with_late_replies
 from flexfl.engine.transports.virtual import InlineTransport
 from traces import RoundAvailability
 
@@ -44,9 +45,10 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
         settings.cohort,
         settings.cohort_size,
     )
-    initial, lost = experiment.initial, experiment.trace.lost
+    initial, trace = experiment.initial, experiment.trace
     if settings.engine == "inline":
-        return InlineTransport(environment, initial, availability, defaults, lost)
+        inline = InlineTransport(environment, initial, availability, defaults, trace.lost)
+        return with_late_replies(inline, trace)
     with deferring_interrupts() as interrupts:
         from flexfl.engine.transports.ray import RayTransport  # Ray is not installed on every machine
 
@@ -55,7 +57,7 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
             initial,
             availability,
             defaults,
-            lost,
+            trace.lost,
             num_workers=settings.num_workers,
             client_gpus=settings.client_gpus,
             address=settings.ray_address,
@@ -63,7 +65,7 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
     if interrupts:
         transport.close()
         raise KeyboardInterrupt
-    return transport
+    return with_late_replies(transport, trace)
 
 
 def drive(

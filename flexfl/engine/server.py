@@ -13,7 +13,7 @@ from flwr.server.history import History
 from flwr.server.server import Server
 from flwr.server.strategy import Strategy
 
-from flexfl.contract.metrics import STEPS, TRAIN_LOSS
+from flexfl.contract.metrics import ROUND, STEPS, TRAIN_LOSS
 from flexfl.engine.availability import TraceClientManager
 from flexfl.engine.transports.base import ClientFailure, FitResults, Transport
 from strategies import FlexibleStrategy
@@ -101,9 +101,9 @@ class RoundServer(Server):
         with _timed(record, "select"):
             instructions = self.strategy.configure_fit(server_round, self.parameters, self._client_manager)
         with _timed(record, "train"):
-            results, failures = (
-                self.transport.fit(server_round, instructions, timeout) if instructions else ([], [])
-            )
+            results, failures = self.transport.fit(server_round, instructions, timeout)
+            if not isinstance(self.strategy, FlexibleStrategy):
+                results, failures = _on_time(server_round, results, failures)
         record["seconds"] |= self.transport.seconds if instructions else {}
         with _timed(record, "aggregate"):
             aggregated, metrics = self.strategy.aggregate_fit(server_round, results, list(failures))
@@ -111,6 +111,8 @@ class RoundServer(Server):
             self.parameters = aggregated
         history.add_metrics_distributed_fit(server_round, metrics)
         record["offline"] = self.trace_manager.num_offline()
+        if len(at_work := self.trace_manager.at_work(server_round)):
+            record["at_work"] = at_work.tolist()
         record |= _participation(self.strategy, instructions, results, failures)
         if TRAIN_LOSS in metrics:
             record["batch_loss"] = metrics[TRAIN_LOSS]
@@ -149,6 +151,15 @@ class RoundServer(Server):
         self._seconds_to_report = round(time.perf_counter() - start, 6)
 
 
+def _on_time(
+    server_round: int, results: FitResults, failures: list[ClientFailure]
+) -> tuple[FitResults, list[ClientFailure]]:
+    """Take late replies for failures: a strategy of Flower would take them for replies of this round."""
+    late = {proxy.cid for proxy, r in results if r.metrics.get(ROUND, server_round) != server_round}
+    refused = [ClientFailure(name, "late reply: a strategy of Flower takes none") for name in sorted(late)]
+    return [(proxy, r) for proxy, r in results if proxy.cid not in late], failures + refused
+
+
 def _participation(
     strategy: Strategy,
     instructions: Sequence[tuple[ClientProxy, FitIns]],
@@ -166,6 +177,7 @@ def _participation(
         active = {name for name in active if strategy.roster.find(name) in accepted}
         record |= {"learning_rate": report.learning_rate, "events": report.events}
         record |= {"incomplete": report.incomplete, **report.measured}
+        record |= {"late": report.late} if report.late else {}
     steps = {proxy.cid: result.metrics.get(STEPS) for proxy, result in results if proxy.cid in active}
     record["active"] = _names(active)
     record["steps"] = [steps[str(name)] for name in record["active"]]

@@ -22,6 +22,8 @@ class Task:
 
     Attributes
     ----------
+    weights
+        One client's own to start from; None: those of the round.
     arrays
         Vectors of shape (M,), or (1,).
     scalars
@@ -39,6 +41,7 @@ class Task:
     learning_rate: float | None = None
     last_accepted: int | None = None
     farewell: bool = False
+    weights: FlatParameters | None = None
 
     def wire(self) -> dict[str, Scalar]:
         """Return the scalars that differ from the common ones, as they are sent."""
@@ -103,9 +106,8 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
         instruction = self._common
         if task is not None:
             self.own[proxy.cid] = task
-            parameters = self._common.parameters
-            if task.arrays:
-                arrays = self.shared + task.arrays
-                parameters = FlatParameters(self.weights.vector, self.weights.layout, arrays)
+            parameters, start = self._common.parameters, task.weights or self.weights
+            if task.arrays or task.weights:
+                parameters = FlatParameters(start.vector, start.layout, self.shared + task.arrays)
             instruction = self._kind(parameters, {**self._common.config, **task.wire()})
         self.append((proxy, instruction))

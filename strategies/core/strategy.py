@@ -8,6 +8,7 @@ counts happens here, and in membership.py what happens when clients come and go.
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import ClassVar, Literal, get_type_hints
 
 import numpy as np
@@ -29,6 +30,9 @@ from strategies.core.report import RoundReport
 from strategies.core.roster import Clients, Roster
 from strategies.core.state import StateDict, Stateful, take
 from strategies.core.tasks import OpenTasks, Sent
+
+LateReplies = Literal["take", "drop", "refuse"]
+"""What a method does with late replies; `refuse`: it does not run where there can be any."""
 
 
 class FlexibleStrategy(Stateful, ServerEvaluated):
@@ -68,7 +72,7 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     )
     rule: ClassVar[Rule] = SGD
     takes_layers: ClassVar[bool] = True  # whether it is w := w + D for an update D that may be changed
-    late_replies: ClassVar[Literal["take", "drop", "refuse"]] = "drop"  # refuse: even traces that have such
+    late_replies: ClassVar[LateReplies] = "drop"
 
     def __init__(
         self,
@@ -157,6 +161,9 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     def on_departure(self, client: int, keep: bool) -> None:
         """Adapt the method's state to a departure; `keep`: the client stays in the objective."""
 
+    def on_outside_change(self, change: NDArray[np.float64]) -> None:
+        """Adapt the method's state to a change of the weights by a wrapper, shape (M,)."""
+
     def leaves_memory(self, client: int) -> bool:
         """Whether a client that leaves the objective is asked for the state that it keeps."""
         return False
@@ -242,20 +249,22 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
     # Details
 
     def own_task(self, client: int) -> Task | None:
-        """Return what a client gets of its own, with what its rule needs to settle its last reply."""
-        task = self.task(client)
-        if not self.rule.remembers:
+        """Return what a client gets of its own: also its weights, and what settles its last reply."""
+        task, weights = self.task(client), self.start(client)
+        accepted = int(self.roster.accepted[client]) if self.rule.remembers else None
+        if accepted is None and weights is None:
             return task
-        accepted = int(self.roster.accepted[client])
-        if task is None:
-            return Task(last_accepted=accepted)
-        return Task(task.arrays, task.scalars, task.learning_rate, accepted)
+        return replace(task or Task(), last_accepted=accepted, weights=weights)
 
     def _adopt(self, parameters: Parameters) -> None:
         """Take over the weights if the server, or a wrapper such as differential privacy, changed them."""
         if parameters is not self._sent:
-            self.weights = read_parameters(parameters, self.layout)[0].astype(np.float64)
+            before, self.weights = (
+                self.weights,
+                read_parameters(parameters, self.layout)[0].astype(np.float64),
+            )
             self._sent = self._pack()
+            self.on_outside_change(self.weights - before)
 
     def _read(self, server_round: int, results: list[tuple[ClientProxy, FitRes]]) -> Replies:
         """Keep the active replies; the report names the others.

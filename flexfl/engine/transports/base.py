@@ -47,13 +47,19 @@ class Transport(Protocol):
     def reachable(self) -> NDArray[np.intp] | None:
         """Return the clients that are connected now, in ascending order; None: all of them."""
 
+    def at_work(self) -> NDArray[np.intp]:
+        """Return the clients that are still at work on an earlier task, in ascending order."""
+
     def proxy(self, client: int) -> ClientProxy:
         """Return the proxy of one client."""
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
-        """Have clients train; each of them is in exactly one of the two lists."""
+        """Have clients train; each of them is in exactly one of the two lists.
+
+        Replies to earlier tasks that have arrived since the last call are results, too.
+        """
 
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None

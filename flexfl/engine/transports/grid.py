@@ -89,6 +89,10 @@ class GridTransport:
             self._identify(sorted(unknown))
         return np.array(sorted(k for k, node in self.node_of.items() if node in self._online), np.intp)
 
+    def at_work(self) -> NDArray[np.intp]:
+        """Return nobody: a reply that comes after the timeout is not waited for."""
+        return np.empty(0, np.intp)
+
     def proxy(self, client: int) -> ClientProxy:
         """Return the proxy of one client."""
         proxy = GridClientProxy(self.node_of[client], self.grid, self.grid.run.run_id)
@@ -127,6 +131,8 @@ class GridTransport:
         timeout: float | None,
     ) -> tuple[list[tuple[ClientProxy, Any]], list[ClientFailure]]:
         """Send instructions and sort the replies into results and failures."""
+        if not instructions:
+            return [], []
         contents = _packed(instructions, pack)
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
         results: list[tuple[ClientProxy, Any]] = []

@@ -101,6 +101,10 @@ class VirtualTransport(ABC):
         """Return None: virtual clients are always connected."""
         return None
 
+    def at_work(self) -> NDArray[np.intp]:
+        """Return nobody: a round lasts until all virtual clients are done."""
+        return np.empty(0, np.intp)
+
     def proxy(self, client: int) -> ClientProxy:
         """Return the proxy of one client."""
         return VirtualProxy(client, self)
@@ -109,6 +113,8 @@ class VirtualTransport(ABC):
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
         """Have clients train; those that get the same weights train together."""
+        if not instructions:
+            return [], []
         phases = _Phases()
         completion = self.availability(server_round).completion
         lost = self.lost(server_round) if self.lost else np.zeros(len(completion), np.bool_)
@@ -169,7 +175,9 @@ class VirtualTransport(ABC):
             client, task = int(proxy.cid), instructions.own.get(proxy.cid)
             config = instructions.config if task is None else task.added_to(instructions.config)
             own = () if task is None else task.arrays
-            jobs.append(Job(client, own, config, float(completion[client]), self.memories.get(client)))
+            start = None if task is None or task.weights is None else task.weights.vector
+            memory = self.memories.get(client)
+            jobs.append(Job(client, own, config, float(completion[client]), memory, start))
         yield Broadcast(instructions.weights.vector, instructions.shared), jobs
 
     def _stock_jobs(

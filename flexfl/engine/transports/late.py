@@ -1,0 +1,114 @@
+"""Late replies in a simulation: a transport that hands some replies over in a later round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from flwr.common import FitRes
+from flwr.server.client_proxy import ClientProxy
+from numpy.typing import NDArray
+
+from flexfl.engine.transports.base import (
+    ClientFailure,
+    EvaluateInstructions,
+    EvaluateResults,
+    FitInstructions,
+    FitResults,
+    Transport,
+)
+from strategies import FlatParameters
+from strategies.core.instructions import RoundInstructions
+from traces import Trace
+
+LATE = "no reply by the end of the round"
+
+
+class Delayed(NamedTuple):
+    """A reply that is on its way, and the round in which it arrives."""
+
+    arrival: int
+    proxy: ClientProxy
+    result: FitRes
+
+
+def with_late_replies(transport: Transport, trace: Trace) -> Transport:
+    """Return a transport whose replies are late as the trace says."""
+    return LateReplies(transport, trace) if trace.has_late_replies else transport
+
+
+class LateReplies:
+    """Passes messages to another transport and holds back the replies that are late.
+
+    A client whose reply is held back is at work. A lost reply never arrives; its client is free at once, as
+    if the server had given it up at the end of the round.
+
+    Parameters
+    ----------
+    transport
+        Reaches the clients.
+    trace
+        By how many rounds replies are late.
+    """
+
+    def __init__(self, transport: Transport, trace: Trace) -> None:
+        self.transport, self.trace = transport, trace
+        self.seconds: Mapping[str, float] = {}
+        self._delayed: dict[int, Delayed] = {}
+
+    def reachable(self) -> NDArray[np.intp] | None:
+        """Return the clients that are connected now, see `Transport`."""
+        return self.transport.reachable()
+
+    def at_work(self) -> NDArray[np.intp]:
+        """Return the clients whose replies are on their way, in ascending order."""
+        return np.union1d(np.array([*self._delayed], np.intp), self.transport.at_work())
+
+    def proxy(self, client: int) -> ClientProxy:
+        """Return the proxy of one client."""
+        return self.transport.proxy(client)
+
+    def fit(
+        self, server_round: int, instructions: FitInstructions, timeout: float | None
+    ) -> tuple[FitResults, list[ClientFailure]]:
+        """Have clients train; return the replies on time, and those to earlier tasks that arrive now."""
+        results, failures = self.transport.fit(server_round, instructions, timeout)
+        self.seconds = self.transport.seconds
+        late, farewells = self.trace.late(server_round), _farewells(instructions)
+        arrived = {k: d for k, d in self._delayed.items() if d.arrival <= server_round}
+        self._delayed = {k: d for k, d in self._delayed.items() if k not in arrived}
+        on_time: FitResults = []
+        for proxy, result in results:
+            client = int(proxy.cid)
+            if not late[client] or proxy.cid in farewells:
+                on_time.append((proxy, result))
+                continue
+            self._delayed[client] = Delayed(server_round + int(late[client]), proxy, _kept(result))
+            failures.append(ClientFailure(proxy.cid, LATE))
+        return on_time + [(d.proxy, d.result) for d in arrived.values()], failures
+
+    def evaluate(
+        self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
+    ) -> tuple[EvaluateResults, list[ClientFailure]]:
+        """Have clients evaluate, see `Transport`."""
+        return self.transport.evaluate(server_round, instructions, timeout)
+
+    def close(self) -> None:
+        """Release the resources of the transport; replies that are on their way are dropped."""
+        self.transport.close()
+
+
+def _farewells(instructions: FitInstructions) -> set[str]:
+    """Return the names of clients that are not asked to train but to hand in their state."""
+    own = instructions.own if isinstance(instructions, RoundInstructions) else {}
+    return {name for name, task in own.items() if task.farewell}
+
+
+def _kept(result: FitRes) -> FitRes:
+    """Return a reply whose weights do not lie in memory that the transport uses again."""
+    sent = result.parameters
+    if not isinstance(sent, FlatParameters):
+        return result
+    return replace(result, parameters=FlatParameters(sent.vector.copy(), sent.layout, sent.extra))

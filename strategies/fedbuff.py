@@ -1,0 +1,146 @@
+"""FedBuff: late replies count, the less the more the weights have changed since their task.
+
+Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation", AISTATS, here in rounds. All
+replies that arrive in a round, on time or late, go into a buffer. As soon as it holds B of them or more,
+
+    w := w + eta_g sum_{k in buffer} q_k (1 + lag_k)^-a delta_k,    q_k = 1 / |buffer|,
+
+and it is emptied; until then the weights rest. lag_k counts the changes of the weights between the client's
+task and the arrival of its reply. The paper updates at every B-th reply; here a round makes one update at
+most, of all replies that are there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.core.options import Options, choice, number, positive
+from strategies.core.replies import Replies
+from strategies.core.state import Stateful
+from strategies.core.strategy import FlexibleStrategy
+from strategies.core.tasks import Sent
+
+
+class FedBuff(FlexibleStrategy):
+    """Takes late replies with less weight, the older they are, and moves when it has B replies."""
+
+    options: FedBuffOptions
+    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "buffer")
+    late_replies = "take"
+
+    def setup(self) -> None:
+        """Start with an empty buffer."""
+        self.buffer = Buffer(self.layout.size)
+
+    def check_late(self, sent: Sent) -> None:
+        """Refuse a reply with a larger lag than `max-lag`."""
+        lag, most = self.version - sent.version, self.options.max_lag
+        if 0 <= most < lag:
+            raise ValueError(f"late reply of round {sent.round}: its lag is {lag}, max-lag is {most}")
+
+    def update(self, replies: Replies) -> None:
+        """Move by the replies in the buffer and those of this round, if these are enough."""
+        options, buffer = self.options, self.buffer
+        q = replies.num_examples.astype(np.float64) if options.weights == "n" else np.ones(len(replies))
+        work = replies.planned / replies.steps if options.normalize else 1.0
+        discount = np.power(1.0 + replies.lag, -options.staleness)
+        if len(buffer) + len(replies) < options.buffer:
+            buffer.add(replies.clients, q, discount, replies.deltas * (discount * work)[:, None])
+            return
+        D = buffer.weights @ buffer.updates + replies.weighted_sum(q * discount * work)
+        total = buffer.weights.sum() + q.sum()
+        if options.renorm:
+            total = buffer.weights @ buffer.discounts + q @ discount
+        self.weights += options.server_rate / total * D
+        self.buffer = Buffer(self.layout.size)
+
+    def on_departure(self, client: int, keep: bool) -> None:
+        """Drop the waiting replies of a client that leaves the objective."""
+        if not keep:
+            self.buffer.drop(client)
+
+
+class Buffer(Stateful):
+    """Replies that wait for an update of the weights.
+
+    Parameters
+    ----------
+    size
+        M.
+
+    Attributes
+    ----------
+    clients
+        Whose they are, shape (b,).
+    weights
+        q_k before it is divided by the sum: n_k, or 1. Shape (b,).
+    discounts
+        (1 + lag_k)^-a, shape (b,).
+    updates
+        Discounted updates, shape (b, M).
+    """
+
+    saved: ClassVar[tuple[str, ...]] = ("clients", "weights", "discounts", "updates")
+
+    def __init__(self, size: int) -> None:
+        self.clients: NDArray[np.intp] = np.empty(0, np.intp)
+        self.weights: NDArray[np.float64] = np.empty(0)
+        self.discounts: NDArray[np.float64] = np.empty(0)
+        self.updates: NDArray[np.float64] = np.empty((0, size))
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def add(
+        self,
+        clients: NDArray[np.intp],
+        weights: NDArray[np.float64],
+        discounts: NDArray[np.float64],
+        updates: NDArray[np.float64],
+    ) -> None:
+        """Add the replies of a round."""
+        self.clients = np.concatenate([self.clients, clients])
+        self.weights = np.concatenate([self.weights, weights])
+        self.discounts = np.concatenate([self.discounts, discounts])
+        self.updates = np.concatenate([self.updates, updates])
+
+    def drop(self, client: int) -> None:
+        """Drop the replies of a client."""
+        others = self.clients != client
+        for name in self.saved:
+            setattr(self, name, getattr(self, name)[others])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBuffOptions(Options):
+    """Options of FedBuff.
+
+    Attributes
+    ----------
+    buffer
+        B, the replies that an update needs.
+    staleness
+        a of the discount (1 + lag)^-a; 0: old replies count like new ones.
+    max_lag
+        Replies with a larger lag are dropped; -1: none is.
+    weights
+        q_k: `uniform` (the paper), or `n` for n_k / sum n.
+    renorm
+        Divide by the sum of the discounted q_k, so that old replies do not shorten the step.
+    normalize
+        Scale incomplete work by E / s_k.
+    server_rate
+        eta_g.
+    """
+
+    buffer: int = number(10, least=1)
+    staleness: float = number(0.5, least=0)
+    max_lag: int = number(-1, least=-1)
+    weights: str = choice("uniform", "n")
+    renorm: bool = False
+    normalize: bool = False
+    server_rate: float = positive(1.0)

@@ -1,0 +1,253 @@
+"""Replies that arrive in a later round than that of their task: taken, or as if they had not come.
+
+Part of the contract of every strategy, see test_contract.py.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import FEDERATED, SIZES, N, Rounds, delta, make, play, stored, work
+from flwr.common import FitRes
+
+from strategies import STRATEGIES
+from strategies.core.schedules import Geometric
+
+every_strategy = pytest.mark.parametrize("name", FEDERATED)
+
+TAKE = sorted(name for name in FEDERATED if STRATEGIES[name].late_replies == "take")
+
+
+def test_who_takes_late_replies() -> None:
+    assert TAKE == ["f3ast", "fedau", "fedawe", "fedbuff", "fedlaavg", "fedstale", "fedvarp", "mifa"]
+    assert STRATEGIES["sequential-sgd"].late_replies == "refuse"
+
+
+def begin(name: str, **options: Any) -> tuple[Rounds, FitRes]:
+    """Three rounds in which client 2 answers the first task on time and is at work on the second one.
+
+    Returns the rounds, and what it will answer.
+    """
+    rounds = Rounds(make(name, **options))
+    play(rounds)
+    asked = rounds.ask(range(N))
+    answer = work(2, asked[2])
+    rounds.hear(*((c, work(c, i)) for c, i in asked.items() if c != 2))
+    rounds.manager.working = [2]
+    play(rounds)
+    return rounds, answer
+
+
+def end(rounds: Rounds, *late: tuple[int, FitRes], **events: Any) -> np.ndarray:
+    """A round in which those who are asked answer, and others answer an earlier task."""
+    asked = rounds.ask(range(N), **events)
+    return rounds.hear(*((c, work(c, i)) for c, i in asked.items()), *late)
+
+
+@every_strategy
+def test_late_reply_counts_or_is_as_if_it_had_not_come(name: str) -> None:
+    (late, answer), (silent, _) = begin(name), begin(name)
+    weights, without = end(late, (2, answer)), end(silent)
+    report = late.strategy.report
+    if name in TAKE:
+        assert report.late == [{"client": 2, "task": 2, "lag": 2}]
+        assert report.active.tolist() == [0, 1, 2, 3, 4]
+        assert report.rejected == []
+        assert not np.array_equal(weights, without)
+    else:
+        reason = f"late reply of round 2: {type(late.strategy).__name__} takes none"
+        assert report.rejected == [("2", reason)]
+        assert report.late == []
+        assert report.active.tolist() == [0, 1, 3, 4]
+        np.testing.assert_array_equal(weights, without)
+    late.manager.working = silent.manager.working = []
+    after, expected = play(late), play(silent)
+    assert late.strategy.report.active.tolist() == [0, 1, 2, 3, 4]
+    assert np.array_equal(after, expected) is (name not in TAKE)
+
+
+@every_strategy
+def test_client_at_work_gets_no_task(name: str) -> None:
+    rounds, _ = begin(name)
+    assert 2 not in rounds.ask(range(N))
+    rounds.manager.working = []
+    assert 2 in rounds.ask(range(N))
+
+
+@every_strategy
+def test_late_reply_that_is_lost(name: str) -> None:
+    """The client is free again; what comes later is an answer to nothing."""
+    (late, answer), (silent, _) = begin(name), begin(name)
+    late.manager.working = silent.manager.working = []
+    asked = late.ask(range(N))
+    assert 2 in asked
+    late.hear(*((c, work(c, i)) for c, i in asked.items() if c != 2), (2, answer))
+    asked = silent.ask(range(N))
+    silent.hear(*((c, work(c, i)) for c, i in asked.items() if c != 2))
+    assert late.strategy.report.rejected == [("2", "late reply of round 2")]
+    np.testing.assert_array_equal(play(late), play(silent))
+
+
+@every_strategy
+@pytest.mark.parametrize("departure", ["include", "exclude"])
+def test_late_reply_of_a_client_that_has_departed(name: str, departure: str) -> None:
+    """With `exclude` it answers nothing; with `include` its reply is like any other late one."""
+    (late, answer), (silent, _) = (begin(name, departure=departure) for _ in range(2))
+    weights, without = end(late, departed=[2]), end(silent, departed=[2])
+    np.testing.assert_array_equal(weights, without)
+    weights, without = end(late, (2, answer)), end(silent)
+    counts = name in TAKE and departure == "include"
+    assert (2 in late.strategy.report.active) is counts
+    assert np.array_equal(weights, without) is not counts
+    if departure == "exclude":
+        assert late.strategy.report.rejected == [("2", "was not asked in this round")]
+
+
+@every_strategy
+def test_late_reply_of_a_client_that_left_and_came_back(name: str) -> None:
+    """It is a new client then, which has not been asked."""
+    rounds, answer = begin(name)
+    end(rounds, departed=[2])
+    end(rounds, (2, answer), arrived=[2])
+    assert rounds.strategy.report.rejected == [("2", "was not asked in this round")]
+    rounds.manager.working = []
+    play(rounds)
+    assert 2 in rounds.strategy.report.active
+
+
+@every_strategy
+def test_late_reply_comes_twice(name: str) -> None:
+    once, answer = begin(name)
+    twice, _ = begin(name)
+    np.testing.assert_array_equal(end(once, (2, answer)), end(twice, (2, answer), (2, answer)))
+    assert len(twice.strategy.report.rejected) == len(once.strategy.report.rejected) + 1
+    once.manager.working = twice.manager.working = []
+    np.testing.assert_array_equal(end(once), end(twice, (2, answer)))
+    assert ("2", "second reply in one round") in twice.strategy.report.rejected
+
+
+@every_strategy
+def test_copy_of_a_reply_that_counted(name: str) -> None:
+    """That client 2 is still at work on a task does not let client 3 answer it once more."""
+    again, silent = Rounds(make(name)), Rounds(make(name))
+    asked = again.ask(range(N))
+    replies = [(c, work(c, i)) for c, i in asked.items() if c != 2]
+    again.hear(*replies)
+    silent.ask(range(N))
+    silent.hear(*replies)
+    again.manager.working = silent.manager.working = [2]
+    again.ask([0, 1])
+    copy = dict(replies)[3]
+    again.hear((3, copy))
+    silent.ask([0, 1])
+    silent.hear()
+    assert again.strategy.report.rejected == [("3", "was not asked in this round")]
+    np.testing.assert_array_equal(again.strategy.weights, silent.strategy.weights)
+
+
+@every_strategy
+def test_late_goodbye(name: str) -> None:
+    """The client was asked nothing since, so it has not come back since."""
+    rounds, answer = begin(name)
+    answer.metrics["departing"] = True
+    end(rounds, (2, answer))
+    rounds.manager.working = []
+    asked = rounds.ask(range(N))
+    assert 2 not in asked or asked[2].config.get("farewell")
+    assert rounds.strategy.report.events[0]["event"] == "departure"
+
+
+@every_strategy
+def test_resumed_while_a_client_is_at_work(name: str) -> None:
+    (whole, answer), (stopped, _) = begin(name), begin(name)
+    resumed = Rounds(make(name))
+    resumed.strategy.load_state_dict(stored(stopped.strategy.state_dict()))
+    resumed.number, resumed.manager.working = 3, [2]
+    resumed.parameters = resumed.strategy.initialize_parameters(resumed.manager)
+    for rounds in (whole, resumed):
+        end(rounds, (2, answer))
+        rounds.manager.working = []
+    assert resumed.strategy.report.late == whole.strategy.report.late
+    np.testing.assert_array_equal(play(resumed), play(whole))
+
+
+@every_strategy
+def test_models_are_forgotten_when_nobody_is_at_work(name: str) -> None:
+    rounds, _ = begin(name)
+    assert rounds.strategy.state_dict()["tasks.rounds"].tolist() == [2, 3]
+    rounds.manager.working = []
+    play(rounds)
+    assert rounds.strategy.state_dict()["tasks.rounds"].tolist() == [4]
+
+
+# What it counts, by hand: client 2 did not answer in rounds 2 and 3, and answers round 2's task in round 4.
+
+
+def late_step(name: str, **options: Any) -> tuple[np.ndarray, Any]:
+    """How the weights move in round 4, and the strategy."""
+    options = {"local_steps": 1, "lr_schedule": Geometric(factor=0.5), **options}
+    rounds, answer = begin(name, **options)
+    before = rounds.strategy.weights.copy()
+    return end(rounds, (2, answer)) - before, rounds.strategy
+
+
+ON_TIME = [0, 1, 3, 4]
+p = SIZES / SIZES.sum()
+
+
+def test_fedbuff_discounts_by_the_lag() -> None:
+    """The weights have changed twice since: (1 + 2)^-a."""
+    moved, _ = late_step("fedbuff", staleness=2.0)
+    expected = sum(delta(k, 4) for k in ON_TIME) / 5 + delta(2, 2) / 9 / 5
+    np.testing.assert_allclose(moved, expected, rtol=1e-12)
+
+
+def test_fedbuff_drops_what_is_too_old() -> None:
+    moved, strategy = late_step("fedbuff", max_lag=1)
+    np.testing.assert_allclose(moved, sum(delta(k, 4) for k in ON_TIME) / 4, rtol=1e-12)
+    assert strategy.report.rejected == [("2", "late reply of round 2: its lag is 2, max-lag is 1")]
+
+
+def test_mifa_takes_it_at_the_rate_of_its_task() -> None:
+    """G_2 = -delta / eta_2, applied with eta_4 = eta_2 / 4."""
+    moved, _ = late_step("mifa")
+    expected = (sum(delta(k, 4) for k in ON_TIME) + delta(2, 2) / 4) / N
+    np.testing.assert_allclose(moved, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("units", "factor"), [("gradient", 1 / 4), ("update", 1.0)])
+def test_fedlaavg_takes_it_as_the_latest_update(units: str, factor: float) -> None:
+    moved, _ = late_step("fedlaavg", units=units, weights="none")
+    expected = (sum(delta(k, 4) for k in ON_TIME) + factor * delta(2, 2)) / N
+    np.testing.assert_allclose(moved, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("units", "factor"), [("gradient", 1 / 4), ("update", 1.0)])
+def test_fedvarp_takes_it_as_the_latest_update(units: str, factor: float) -> None:
+    """All clients reply, so that the old updates cancel out: the weighted mean."""
+    moved, _ = late_step("fedvarp", units=units)
+    expected = sum(p[k] * delta(k, 4) for k in ON_TIME) + p[2] * factor * delta(2, 2)
+    np.testing.assert_allclose(moved, expected, rtol=1e-9)
+
+
+def test_fedau_counts_a_participation_in_the_round_of_arrival() -> None:
+    """omega_2 = 1 in round 4, as its only interval was 1 round; then it has intervals of 1 and 3 rounds."""
+    moved, strategy = late_step("fedau")
+    expected = sum(p[k] * delta(k, 4) for k in ON_TIME) + p[2] * delta(2, 2)
+    np.testing.assert_allclose(moved, expected, rtol=1e-12)
+    np.testing.assert_allclose(strategy.intervals.means(np.arange(N), 5), [1, 1, 2, 1, 1])
+
+
+def test_f3ast_counts_an_acceptance_in_the_round_of_arrival() -> None:
+    """r_2 rises in rounds 1 and 4 and falls in rounds 2 and 3."""
+    _, strategy = late_step("f3ast", rate_memory=0.5)
+    np.testing.assert_allclose(strategy.rates, [1, 1, 0.125 + 0.5, 1, 1])
+
+
+def test_fedawe_echoes_it_for_the_rounds_since_the_last_participation() -> None:
+    """It started from the aggregate of round 1, and its update counts 4 - 1 times."""
+    rounds, answer = begin("fedawe", local_steps=1, evaluate="newest")
+    x1 = make("fedawe").weights + sum(delta(k, 1) for k in range(N)) / N
+    x3 = rounds.strategy.weights.copy()
+    expected = (4 * x3 + x1 + sum(delta(k, 4) for k in ON_TIME) + 3 * delta(2, 2)) / N
+    np.testing.assert_allclose(end(rounds, (2, answer)), expected, rtol=1e-12)
