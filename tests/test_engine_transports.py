@@ -17,6 +17,7 @@ from flexfl.config import Settings
 from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.run import prepare, virtual_transport
 from flexfl.engine.server import RoundServer
+from flexfl.engine.transports.late import with_late_replies
 from flexfl.engine.transports.ray import assign
 
 RUN: dict[str, Any] = {
@@ -117,22 +118,25 @@ def test_every_method_gives_the_same_result_on_ray_as_inline(
 ) -> None:
     """With one transport for all methods, as starting its actors takes longer than all rounds."""
     settings = Settings(**{**SMALL, **MIXED, "engine": "ray", "num_workers": workers})
-    transport = virtual_transport(prepare(settings), remember(make_trace(settings)))
+    clients = virtual_transport(prepare(settings), remember(make_trace(settings)))
+    late = {"trace": MIXED["trace"] + "+late:p=0.3,rounds=2", "num_rounds": 4}
     try:
         for method in METHODS:
-            experiment = prepare(replace(settings, strategy=method))
-            transport.memories.clear()
+            experiment = prepare(replace(settings, strategy=method, **late))
+            clients.memories.clear()
+            transport = with_late_replies(clients, experiment.trace)
             manager = TraceClientManager(remember(experiment.trace), transport, settings.seed)
             records: list[dict[str, Any]] = []
             server = RoundServer(experiment.strategy, manager, transport, 1, [records.append])
-            server.fit(settings.num_rounds)
+            server.fit(experiment.settings.num_rounds)
             weights = np.concatenate([a.ravel() for a in parameters_to_ndarrays(server.parameters)])
-            here = simulate(**MIXED, strategy=method)
+            here = simulate(**{**MIXED, **late}, strategy=method)
             np.testing.assert_array_equal(weights, here.weights, err_msg=method)
             assert without_times(records) == without_times(here.records), method
             assert any(record["active"] for record in here.rounds)
+            assert any("at_work" in record for record in here.rounds)
     finally:
-        transport.close()
+        clients.close()
 
 
 def test_the_records_have_the_seconds_of_each_phase(inline: Any) -> None:

@@ -40,6 +40,10 @@ def test_shapes_types_and_ranges(name):
     lost = trace.lost(1)
     assert lost.shape == (50,)
     assert lost.dtype == np.bool_
+    late = trace.late(1)
+    assert late.shape == (50,)
+    assert late.dtype == np.int32
+    assert late.any() <= trace.has_late_replies
 
 
 @pytest.mark.parametrize("name", EVERY_TRACE)
@@ -106,7 +110,7 @@ def test_invalid_arguments(name):
         make(name, 1, -1)
     trace = make(name, 5, 1)
     for t in (0, -3):
-        for method in (trace.round, trace.lost, trace.seconds):
+        for method in (trace.round, trace.lost, trace.late, trace.seconds):
             with pytest.raises(ValueError, match=f"round {t} does not exist"):
                 method(t)
 

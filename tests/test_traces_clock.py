@@ -6,9 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traces import TRACES
-from traces.recorded.clock import VirtualClock
 from traces.recorded.device_log import Recorded
-from traces.recorded.sessions import DeviceLog, Sessions
 
 HEADER = "client,start,end,steps_per_second,up_bytes_per_second\n"
 
@@ -59,6 +57,29 @@ def test_deadline(log):
     # With 75 s, client 1 has another 15 s after its pause: 11 steps.
     trace = log(BY_HAND, round_seconds=100.0, deadline=75.0, on_interrupt="pause")
     assert trace.round(1).completion[:2].tolist() == pytest.approx([0.7, 1.0])
+
+
+def test_late_replies(log):
+    """E = 10: client 0 is done after 100 s; client 1 leaves after 40 s with 8 steps, or pauses until 60 s.
+
+    Replies arrive by 30, 130, 230 s.
+    """
+    clock = {"round_seconds": 100.0, "deadline": 30.0, "late": True}
+    stop, pause = log(BY_HAND, **clock), log(BY_HAND, **clock, on_interrupt="pause")
+    assert stop.has_late_replies
+    assert stop.round(1).completion[:2].tolist() == pytest.approx([1, 0.8])
+    assert pause.round(1).completion[:2].tolist() == [1, 1]
+    assert stop.late(1).tolist() == pause.late(1).tolist() == [1, 1, 0, 0]
+    # Client 2 has 30 s in round 2: one step, which it hands in as it leaves; with pauses it never finishes.
+    assert stop.round(2).completion[2] == pytest.approx(0.1)
+    assert stop.late(2)[2] == 0
+    assert log(BY_HAND, **clock, on_interrupt="pause", repeat=False).round(2).completion[2] == 0
+
+
+def test_without_late_the_deadline_ends_the_work(log):
+    trace = log(BY_HAND, round_seconds=100.0, deadline=30.0)
+    assert not trace.has_late_replies
+    assert not trace.late(1).any()
 
 
 def test_without_partial_only_complete_work_counts(log):
@@ -216,96 +237,6 @@ def test_a_session_continues_where_the_recording_starts_over(log):
     # A round longer than the recording: 60..120 s are 15 of 25 steps, 60..100 s are 10.
     long = log(text, 3, round_seconds=250.0, begin=60.0, local_steps=25)
     assert long.round(1).completion.tolist() == pytest.approx([15 / 25, 10 / 25, 0])
-
-
-class Unrolled:
-    """A device with one flag per second of its recording, evaluated second by second."""
-
-    def __init__(self, origin, flags, repeat):
-        self.origin, self.flags, self.repeat = origin, flags, repeat
-
-    def online(self, second):
-        cycle, second = divmod(second - self.origin, len(self.flags))
-        return (cycle == 0 or (cycle > 0 and self.repeat)) and self.flags[second]
-
-    def seconds(self, begin, deadline, pause):
-        """Seconds of work by the deadline of a round; None if the device is offline when it starts."""
-        online = [self.online(second) for second in range(begin, begin + deadline)]
-        if not online[0]:
-            return None
-        return sum(online) if pause or all(online) else online.index(False)
-
-
-@st.composite
-def recordings(draw):
-    """Origins and flags of some devices, and the seconds at which their sessions are cut in two."""
-    drawn = []
-    for _ in range(draw(st.integers(1, 4))):
-        flags = draw(st.lists(st.booleans(), min_size=1, max_size=12) | st.lists(st.just(True), min_size=1))
-        cuts = draw(st.sets(st.integers(1, len(flags))))
-        drawn.append((draw(st.integers(0, 20)), flags, cuts))
-    return drawn
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    devices=recordings(),
-    begin=st.integers(0, 40),
-    seconds=st.integers(1, 40),
-    data=st.data(),
-    pause=st.booleans(),
-    repeat=st.booleans(),
-)
-def test_against_unrolled_recordings(devices, begin, seconds, data, pause, repeat):
-    """Each device has its own origin and cycle; rounds may be longer than a cycle."""
-    sessions = [
-        (k, origin + first, origin + end)
-        for k, (origin, flags, cuts) in enumerate(devices)
-        for first, end in runs(flags, cuts)
-    ]
-    device, start, end = np.array(sessions).reshape(-1, 3).T
-    ones = np.ones(len(sessions))
-    origin = np.array([origin for origin, _, _ in devices], float)
-    cycle = np.array([len(flags) for _, flags, _ in devices], float)
-    built = DeviceLog.build(Sessions(device, start, end, ones, ones), origin, cycle, str)
-
-    class Replayed(VirtualClock):
-        name = "replayed"
-
-        def _read_log(self, file):
-            return built, np.arange(len(devices))
-
-    deadline = data.draw(st.integers(1, seconds))
-    trace = Replayed(
-        len(devices),
-        0,
-        round_seconds=float(seconds),
-        deadline=float(deadline),
-        begin=float(begin),
-        repeat=repeat,
-        on_interrupt="pause" if pause else "stop",
-        local_steps=100,
-    )
-    unrolled = [Unrolled(origin, flags, repeat) for origin, flags, _ in devices]
-    for t in (9, 1, 2, 3, 4, 30):
-        now = min(origin for origin, _, _ in devices) + begin + (t - 1) * seconds
-        expected = [device.seconds(now, deadline, pause) for device in unrolled]
-        found = trace.round(t)
-        assert found.online.tolist() == [work is not None for work in expected]
-        assert np.array_equal(
-            found.completion, np.array([(work or 0) / 100 for work in expected], np.float32)
-        )
-
-
-def runs(flags, cuts):
-    """Start and end of the runs of True, cut at some seconds into adjacent sessions."""
-    first = None
-    for second, flag in enumerate([*flags, False]):
-        if first is not None and (not flag or second in cuts):
-            yield first, second
-            first = None
-        if flag and first is None:
-            first = second
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)

@@ -1,4 +1,4 @@
-"""Lost replies, combined traces, and invalid options of patterns."""
+"""Lost and late replies, combined traces, and invalid options of patterns."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import pytest
 from traces import TRACES, Combined, Membership
 from traces.patterns.bernoulli import Always, Bernoulli
 from traces.patterns.daily import Diurnal, Sine
+from traces.patterns.late import Late
 from traces.patterns.lost import Lost
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
@@ -15,9 +16,11 @@ from traces.patterns.sleep import Sleep
 N = 10_000
 
 
-def test_nothing_is_lost_by_default():
+def test_nothing_is_lost_or_late_by_default():
     for name in ("always", "pools", "diurnal"):
         assert not TRACES[name](30, 3).lost(5).any()
+        assert not TRACES[name](30, 3).late(5).any()
+        assert not TRACES[name](30, 3).has_late_replies
 
 
 def test_lost_by_definition():
@@ -28,6 +31,29 @@ def test_lost_by_definition():
     assert lost.mean(axis=0).std() == pytest.approx(np.sqrt(0.05 * 0.95 / 200), rel=0.1)
     assert np.array_equal(Lost(N, 3, p=0.05).lost(77), lost[76])
     assert trace.round(1).completion.min() == 1
+
+
+def test_late_by_definition():
+    """A tenth is late, by 1, 2 or 3 rounds alike."""
+    trace = Late(N, 3, p=0.1, rounds=3)
+    late = np.array([trace.late(t) for t in range(1, 101)])
+    assert (late > 0).mean() == pytest.approx(0.1, abs=0.001)
+    for rounds in (1, 2, 3):
+        assert (late == rounds).mean() == pytest.approx(0.1 / 3, abs=0.001)
+    assert np.array_equal(Late(N, 3, p=0.1, rounds=3).late(77), late[76])
+    assert np.array_equal(Late(50, 3, p=0.1, rounds=3).late(77), late[76, :50])
+    assert trace.round(1).completion.min() == 1
+
+
+def test_the_largest_delay_counts():
+    class Later(Late):
+        """Another kind of late replies."""
+
+    one, other = Late(50, 3, p=0.5, rounds=2), Later(50, 4, p=0.5, rounds=9)
+    trace = Membership(Combined(Always(50, 0), one, other), {2: 5}, {})
+    assert trace.has_late_replies
+    assert np.array_equal(trace.late(6), np.maximum(one.late(6), other.late(6)))
+    assert not Membership(Combined(Always(50, 0), Lost(50, 0)), {}, {}).has_late_replies
 
 
 def test_combination():
@@ -94,6 +120,8 @@ def test_specs_combine():
         (lambda: Sine(5, 1, amplitude=0.6), "sine: mean - amplitude is"),
         (lambda: Sine(5, 1, mean=0.8), "sine: mean . amplitude is"),
         (lambda: Lost(5, 1, p=2), "lost: p is 2"),
+        (lambda: Late(5, 1, p=-0.1), "late: p is -0.1"),
+        (lambda: Late(5, 1, rounds=0), "late: rounds is 0, give 1 or more"),
     ],
 )
 def test_invalid_options(make, message):

@@ -298,6 +298,7 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
                 if sent.round != server_round:
                     lag = self.version - sent.version
                     self.report.late.append({"client": client, "task": sent.round, "lag": lag})
+        self.report.late.sort(key=lambda entry: entry["client"])
         return Replies.collect(active, self.layout.size, self.version)
 
     def _pack(self) -> FlatParameters:

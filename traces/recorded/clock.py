@@ -30,6 +30,9 @@ class VirtualClock(SeededTrace):
     mid-round, if it does not finish a single step. Speed and upload rate are those of the session in which
     the round starts.
 
+    With `late`, the deadline ends no work: a client goes on until it is done or, with `stop`, leaves, and its
+    reply is late by the rounds whose deadlines have passed by then. Meanwhile it gets no new task.
+
     Parameters
     ----------
     num_clients : int
@@ -48,6 +51,8 @@ class VirtualClock(SeededTrace):
         Whether a device's recording starts over at its end; otherwise the device stays offline.
     on_interrupt : str
         `stop` or `pause`.
+    late : bool
+        Whether clients go on after the deadline; one that never finishes has dropped out.
     partial : bool
         Whether incomplete work counts; otherwise, as in FedScale, the client has dropped out.
     local_steps : int
@@ -82,6 +87,7 @@ class VirtualClock(SeededTrace):
         begin: float = 0.0,
         repeat: bool = True,
         on_interrupt: str = "stop",
+        late: bool = False,
         partial: bool = True,
         local_steps: int = 10,
         speed: float = 0.0,
@@ -109,6 +115,7 @@ class VirtualClock(SeededTrace):
             raise ValueError(f"trace {self.name}: on-interrupt is {on_interrupt!r}, give stop or pause")
         self._round_seconds, self._deadline, self._begin = round_seconds, deadline or round_seconds, begin
         self._pause, self._partial, self._steps = on_interrupt == "pause", partial, local_steps
+        self.has_late_replies = late
         log, device = self._read_log(file)
         self._replay = Replay(log, device, repeat, _WINDOW * round_seconds)
         median = speed or local_steps / self._deadline
@@ -140,19 +147,48 @@ class VirtualClock(SeededTrace):
 
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
-        now = self._begin + (t - 1) * self._round_seconds
-        session, until_leaving = self._replay.online(now)
-        clients = self._replay.client[session]
-        time = np.minimum(until_leaving, self._deadline)
-        if self._pause:
-            cut = np.flatnonzero(time < self._deadline)
-            time[cut] = self._replay.seconds_online(now, now + self._deadline, clients[cut])
-        if self._upload is not None:
-            time = np.maximum(time - self._upload[session], 0)
-        steps = np.floor(self._speed[session] * time + _GUARD)
-        fraction = np.minimum(steps / self._steps, 1)
+        clients, fraction, _ = self._work(t)
         online, completion = np.zeros(self.num_clients, np.bool_), np.zeros(self.num_clients, np.float32)
         online[clients] = True
         completion[clients] = fraction if self._partial else fraction == 1
         return RoundAvailability(np.ones(self.num_clients, np.bool_), online, completion)
+
+    def late(self, t: int) -> NDArray[np.int32]:
+        """Return by how many rounds replies are late (see `Trace.late`)."""
+        late = np.zeros(self.num_clients, np.int32)
+        if self.has_late_replies:
+            clients, _, seconds = self._work(t)
+            after = np.ceil((seconds - self._deadline) / self._round_seconds - _GUARD)
+            late[clients] = np.clip(after, 0, np.iinfo(np.int32).max)
+        else:
+            check_round(t)
+        return late
+
+    def _work(self, t: int) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """Work out what the clients that are online at the start of round t finish.
+
+        Returns
+        -------
+        clients, fraction, seconds
+            The clients; the fraction of their steps that they finish; and when their replies arrive, in
+            seconds since the start of the round. All of shape (K,).
+        """
+        check_round(t)
+        now = self._begin + (t - 1) * self._round_seconds
+        session, until_leaving = self._replay.online(now)
+        clients, speed = self._replay.client[session], self._speed[session]
+        upload = np.zeros(len(session)) if self._upload is None else self._upload[session]
+        whole = self._steps / speed + upload  # what the whole task takes
+        if self.has_late_replies:
+            time = np.full(len(session), np.inf) if self._pause else until_leaving
+        else:
+            time = np.minimum(until_leaving, self._deadline)
+            if self._pause:
+                cut = np.flatnonzero(time < self._deadline)
+                time[cut] = self._replay.seconds_online(now, now + self._deadline, clients[cut])
+        fraction = np.minimum(np.floor(speed * np.maximum(time - upload, 0) + _GUARD) / self._steps, 1)
+        seconds = np.minimum(time, whole)
+        if self._pause and self.has_late_replies:
+            seconds = self._replay.moment_after(now, whole, clients) - now
+            fraction[np.isinf(seconds)] = 0
+        return clients, fraction, seconds

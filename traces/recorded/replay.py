@@ -102,6 +102,42 @@ class Replay:
         """Return how long clients are online between two moments of virtual time, shape of `clients`."""
         return self._online_until(end, clients) - self._online_until(begin, clients)
 
+    def moment_after(
+        self, begin: float, seconds: NDArray[np.float64], clients: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return when clients have been online for some time since a moment of virtual time.
+
+        Parameters
+        ----------
+        begin : float
+            The moment, in seconds.
+        seconds : (K,) float64
+            Positive time online, for each client.
+        clients : (K,) int
+            The clients.
+
+        Returns
+        -------
+        (K,) float64
+            Virtual time in seconds; infinite for a client that never is online that long.
+        """
+        wanted = self._online_until(begin, clients) + seconds
+        total = self._total[clients]
+        moment = np.full(len(clients), np.inf)
+        possible = np.flatnonzero((total > 0) & (self._repeat | (wanted <= total)))
+        clients, wanted, total = clients[possible], wanted[possible], total[possible]
+        cycles = np.ceil(wanted / total) - 1 if self._repeat else np.zeros(len(clients))
+        left = wanted - cycles * total  # from 0, not included, to the whole of a recording
+        low, high = self._low[clients], self._high[clients] - 1
+        while (searching := np.flatnonzero(low < high)).size:  # the last session with less before it
+            middle = (low[searching] + high[searching] + 1) // 2
+            less = self._before[middle] < left[searching]
+            low[searching[less]] = middle[less]
+            high[searching[~less]] = middle[~less] - 1
+        position = self._start[low] + left - self._before[low]
+        moment[possible] = self._delay[clients] + cycles * self._cycle[clients] + position
+        return moment
+
     def _find_nearby(self, window: int) -> NDArray[np.int64]:
         """Return the clients' sessions that overlap a window of positions."""
         begin = window * self._window
