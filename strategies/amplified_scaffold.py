@@ -43,12 +43,14 @@ class AmplifiedScaffold(Scaffold):
     def update(self, replies: Replies) -> None:
         """Move by the mean update, and add up the raw gradients, for some of the M weights at a time."""
         clients, steps = replies.clients, replies.steps[:, None]
-        dx = np.empty(self.layout.size)
+        share, dx = np.full(len(replies), 1 / len(replies)), np.empty(self.layout.size)
         for at, delta, h in self.gradients.blocks(replies):
-            dx[at] = delta.mean(axis=0)
+            dx[at] = share @ delta
             delta /= -self.learning_rate
-            delta -= steps * (self.control[at] - self.table.read(clients, at))
-            np.add(h, delta, out=h, casting="same_kind")
+            h += delta
+            direction = np.subtract(self.control[at], self.table.read(clients, at), out=delta)  # c - c_k
+            direction *= steps
+            h -= direction
         self.weights += self.options.server_rate * dx
         self.steps = extend(self.steps, int(clients.max()) + 1, 0)
         self.steps[clients] += replies.steps

@@ -30,12 +30,12 @@ class FedGATE(GradientTracking):
         """Move along the mean step and track each client's difference to it."""
         steps = replies.steps if self.options.mode == "per-step" else replies.planned
         per_delta = -1 / (self.learning_rate * steps)[:, None]
-        mean = np.empty(self.layout.size)  # D
+        share, mean = np.full(len(replies), 1 / len(replies)), np.empty(self.layout.size)  # D
         for at, D_j, delta_j in self.tracked.blocks(replies):
             D_j *= per_delta  # changes of the weights until here
-            mean[at] = D_j.mean(axis=0)
+            mean[at] = share @ D_j
             D_j -= mean[at]
-            np.add(delta_j, D_j, out=delta_j, casting="same_kind")
+            delta_j += D_j
         planned = float(replies.planned.mean())  # E, the mean where it differs by client
         self.weights -= self.learning_rate * self.options.server_rate * planned * mean
 

@@ -63,7 +63,7 @@ class FedLaAvg(FlexibleStrategy):
         work = replies.planned / replies.steps if self.options.normalize else 1.0
         per_delta = (self.factors(replies.clients, replies.learning_rate) * work)[:, None]
         for _, delta, u in self.latest.blocks(replies):
-            np.multiply(delta, per_delta, out=u, casting="same_kind")
+            np.multiply(delta, per_delta, out=u)
         self.move()
 
     def empty_round(self) -> None:

@@ -55,7 +55,7 @@ class FedVARP(FlexibleStrategy):
         v = np.empty(self.layout.size)
         for at, delta, row in self.latest.blocks(replies):
             v[at] = (a * work * (unit / of_task)) @ delta + unit * beta * (stale[at] - at_old @ row)
-            np.multiply(delta, (work * new / of_task)[:, None], out=row, casting="same_kind")
+            np.multiply(delta, (work * new / of_task)[:, None], out=row)
         self.weights += options.server_rate * v
         self.scale[clients] = new
         self.intervals.observe(clients, self.round)

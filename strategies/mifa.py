@@ -39,7 +39,7 @@ class MIFA(FlexibleStrategy):
         work = replies.planned / replies.steps if self.options.normalize else np.ones(len(replies))
         per_delta = (-work / replies.learning_rate)[:, None]
         for _, delta, G in self.latest.blocks(replies):
-            np.multiply(delta, per_delta, out=G, casting="same_kind")
+            np.multiply(delta, per_delta, out=G)
         self._move()
 
     def empty_round(self) -> None:

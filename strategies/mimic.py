@@ -39,11 +39,11 @@ class MimiC(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Algorithm 1, lines 5 to 10, for some of the M weights at a time."""
         per_delta = self.gradient_per_delta(replies)[:, None]
-        v = np.empty(self.layout.size)
+        share, v = np.full(len(replies), 1 / len(replies)), np.empty(self.layout.size)
         for at, ghat, c in self.corrections.blocks(replies):
             ghat *= per_delta  # deltas until here
-            v[at] = (ghat.sum(axis=0) + c.sum(axis=0, dtype=np.float64)) / len(replies)  # lines 6 and 8
-            np.subtract(v[at], ghat, out=c, casting="same_kind")  # line 10
+            v[at] = share @ ghat + share @ c  # lines 6 and 8
+            np.subtract(v[at], ghat, out=c)  # line 10
         self.weights -= self.server_rate(replies) * v  # line 9
         self.started = True
 

@@ -46,13 +46,13 @@ class Scaffold(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Algorithm 1, lines 12 to 17, for some of the M weights at a time."""
         per_delta = -1 / (self.learning_rate * replies.steps)[:, None]
-        dx, dc = np.empty(self.layout.size), np.empty(self.layout.size)
+        each, dx, dc = np.ones(len(replies)), np.empty(self.layout.size), np.empty(self.layout.size)
         for at, dy, c_i in self.table.blocks(replies):
-            dx[at] = dy.mean(axis=0)  # line 16
+            dx[at] = each @ dy / len(replies)  # line 16
             dy *= per_delta
             dy -= self.control[at]  # now c_i+ - c_i
-            dc[at] = dy.sum(axis=0)
-            np.add(c_i, dy, out=c_i, casting="same_kind")  # lines 12 and 14
+            dc[at] = each @ dy
+            c_i += dy  # lines 12 and 14
         self.weights += self.options.server_rate * dx  # line 17
         self.control = self.control + dc / self.roster.num_contributors
 

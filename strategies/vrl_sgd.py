@@ -36,12 +36,12 @@ class VRLSGD(GradientTracking):
     def update(self, replies: Replies) -> None:
         """Move to the mean model and update the D_i of those who replied."""
         per_delta = -1 / (self.learning_rate * replies.steps)[:, None]
-        mean = np.empty(self.layout.size)  # xbar - x
+        share, mean = np.full(len(replies), 1 / len(replies)), np.empty(self.layout.size)  # xbar - x
         for at, way, D_i in self.tracked.blocks(replies):
-            mean[at] = way.mean(axis=0)
+            mean[at] = share @ way
             way -= mean[at]  # x_i - xbar
             way *= per_delta
-            np.add(D_i, way, out=D_i, casting="same_kind")
+            D_i += way
         self.weights += mean
 
 

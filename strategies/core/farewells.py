@@ -70,6 +70,8 @@ def collect(
         The state of each of them, shape (M,), None for those who did not answer; the results of the other
         clients; name and reason of each answer that was none.
     """
+    if not leaving:
+        return {}, results, []
     answers: Answers = dict.fromkeys(leaving)
     others: Results = []
     rejected: list[tuple[str, str]] = []

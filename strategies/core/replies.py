@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from strategies.core.parameters import FloatVector
 
-_BLOCK = 1 << 19  # numbers converted to float64 at a time: as many as stay in the cache
+_BLOCK = 1 << 16  # numbers converted to float64 at a time: as many as stay in the cache
 
 
 class Reply(NamedTuple):
@@ -129,7 +129,7 @@ class Replies:
         """
         if not len(self):
             return
-        width = min(max(1024, numbers // len(self)), max(1, self.size))
+        width = min(max(512, numbers // len(self)), max(1, self.size))
         buffer = np.empty(len(self) * width)
         common = self._common_origin()
         for start in range(0, self.size, width):

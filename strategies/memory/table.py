@@ -21,6 +21,7 @@ from strategies.core.roster import Clients
 from strategies.core.state import StateDict, Stateful, take
 
 Vectors = NDArray[np.floating[Any]]
+Block = NDArray[np.float64]
 
 _BLOCK = 1 << 22  # numbers that are changed in a file at a time
 ALL = slice(None)
@@ -108,7 +109,7 @@ class ClientTable(Stateful):
         self._add(clients[self._rows_of(clients) < 0])
         self._write(clients, vectors, ALL)
 
-    def blocks(self, replies: Replies) -> Iterator[tuple[slice, NDArray[np.float64], Vectors]]:
+    def blocks(self, replies: Replies) -> Iterator[tuple[slice, Block, Block]]:
         """Go through the deltas of a round and the vectors of those who replied, some columns at a time.
 
         Yields
@@ -116,7 +117,7 @@ class ClientTable(Stateful):
         columns, deltas, vectors
             The columns; the deltas, shape (K, columns), which may be overwritten, as in `Replies.blocks`; and
             the vectors, zeros for a client without one, shape (K, columns). What the loop leaves in
-            `vectors` is written back.
+            `vectors` is written back, and rounded to the type of the table.
         """
         clients = replies.clients
         new = clients[self._rows_of(clients) < 0]
@@ -124,10 +125,22 @@ class ClientTable(Stateful):
         if len(new):
             self._write(new, np.broadcast_to(self.dtype.type(0), (len(new), self.width)), ALL)
         in_memory = self._file is None
+        buffer = np.empty(0)
         for columns, deltas in replies.blocks() if in_memory else replies.blocks(_BLOCK):
-            vectors = self.read(clients, columns)
+            buffer = buffer if len(buffer) >= deltas.size else np.empty(deltas.size)
+            vectors = buffer[: deltas.size].reshape(deltas.shape)
+            vectors[:] = self.read(clients, columns)
+            self._take_out(columns, vectors)
             yield columns, deltas, vectors
-            self._write(clients, vectors, columns)
+            stored = vectors.astype(self.dtype, copy=False)
+            self._write(clients, stored, columns)
+            self._put_in(columns, stored, deltas)
+
+    def _take_out(self, columns: slice, vectors: Block) -> None:
+        """Note some columns of vectors that are about to change: nothing here."""
+
+    def _put_in(self, columns: slice, stored: Vectors, buffer: Block) -> None:
+        """Note what they are now, as they are stored; `buffer`, of the same shape, may be overwritten."""
 
     def drop(self, client: int) -> Vectors:
         """Forget a client; return the vector that it had, shape (M,)."""
@@ -209,13 +222,14 @@ class SummedTable(ClientTable):
         super().__init__(layout, options)
         self.total = np.zeros(self.width)
 
-    def blocks(self, replies: Replies) -> Iterator[tuple[slice, NDArray[np.float64], Vectors]]:
-        """See `ClientTable.blocks`; the sum follows what is written back."""
-        for columns, deltas, vectors in super().blocks(replies):
-            old = vectors.copy()
-            yield columns, deltas, vectors
-            change = np.subtract(vectors, old, out=deltas, dtype=np.float64)  # nobody needs the deltas now
-            self.total[columns] += np.ones(len(change)) @ change
+    def _take_out(self, columns: slice, vectors: Block) -> None:
+        """Take vectors out of the sum."""
+        self.total[columns] -= np.ones(len(vectors)) @ vectors
+
+    def _put_in(self, columns: slice, stored: Vectors, buffer: Block) -> None:
+        """Put vectors into the sum as they are stored: otherwise it would not be that of the rows."""
+        buffer[:] = stored
+        self.total[columns] += np.ones(len(buffer)) @ buffer
 
     def drop(self, client: int) -> Vectors:
         """Forget a client, in the sum too."""

@@ -17,7 +17,7 @@ from strategies.core.parameters import Layout
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.state import Stateful
-from strategies.memory.table import ALL, ClientTable, TableOptions, Vectors
+from strategies.memory.table import ALL, ClientTable, TableOptions
 
 Vector = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ class ZeroSumTable(Stateful):
         vectors: Vector = self.table.read(clients, columns) + self.handed_over[columns]
         return vectors
 
-    def blocks(self, replies: Replies) -> Iterator[tuple[slice, Vector, Vectors]]:
+    def blocks(self, replies: Replies) -> Iterator[tuple[slice, Vector, Vector]]:
         """See `ClientTable.blocks`."""
         shifted = bool(self.handed_over.any())
         for columns, deltas, vectors in self.table.blocks(replies):
