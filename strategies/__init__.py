@@ -27,7 +27,7 @@ from strategies.feddyn import FedDyn
 from strategies.fedgate import FedGATE
 from strategies.fedlaavg import FedLaAvg
 from strategies.fedlaavg_client_memory import FedLaAvgClientMemory
-from strategies.fednova import FedNova
+from strategies.fednova import FedNova, FedNovaProximal
 from strategies.fedprox import FedProx
 from strategies.fedsgd import FedSGD
 from strategies.fedstale import FedStale
@@ -47,38 +47,39 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "scheme-a": SchemeA,
     "scheme-b": SchemeB,
     "scheme-c": SchemeC,
-    "mifa": MIFA,
-    "fedlaavg": FedLaAvg,
-    "mimic": MimiC,
+    "fednova": FedNova,
+    "fedprox": FedProx,
     "fedau": FedAU,
-    "fedvarp": FedVARP,
-    "fedstale": FedStale,
     "fedawe": FedAWE,
     "f3ast": F3AST,
     "fedbuff": FedBuff,
-    "fednova": FedNova,
-    "fedprox": FedProx,
-    "feddyn": FedDyn,
+    "mifa": MIFA,
+    "fedlaavg": FedLaAvg,
+    "mimic": MimiC,
+    "fedvarp": FedVARP,
+    "fedstale": FedStale,
     "scaffold": Scaffold,
     "amplified-scaffold": AmplifiedScaffold,
     "fedgate": FedGATE,
     "vrl-sgd": VRLSGD,
-    "efl": EFL,
+    "feddyn": FedDyn,
     "apfl": APFL,
     "pfedme": PFedMe,
+    "efl": EFL,
     "sequential-sgd": SequentialSGD,
 }
 
-CLIENT_MEMORY: dict[str, type[FlexibleStrategy]] = {
-    "fedlaavg": FedLaAvgClientMemory,
-    "mimic": MimiCClientMemory,
+VARIANTS: dict[str, tuple[str, type[FlexibleStrategy]]] = {
+    "fedlaavg": ("memory", FedLaAvgClientMemory),
+    "mimic": ("memory", MimiCClientMemory),
+    "fednova": ("mu", FedNovaProximal),
 }
-"""The same methods with `memory=client`."""
+"""Methods of which an option, where it has not its default value, makes another class."""
 
 __all__ = [
-    "CLIENT_MEMORY",
     "SCHEDULES",
     "STRATEGIES",
+    "VARIANTS",
     "AvailabilityManager",
     "EvaluateFn",
     "FlatParameters",
@@ -132,6 +133,8 @@ def make(
         options = options_type(**values)
     elif values or not isinstance(options, options_type):
         raise ValueError(f"{name} takes either options of {options_type.__name__}, or their values")
-    at_clients = getattr(options, "memory", "server") == "client"
-    strategy = CLIENT_MEMORY[name] if at_clients else STRATEGIES[name]
+    strategy = STRATEGIES[name]
+    if name in VARIANTS:
+        option, variant = VARIANTS[name]
+        strategy = strategy if getattr(options, option) == getattr(options_type, option) else variant
     return strategy(initial_parameters, roster, evaluate_fn, options, trainer)

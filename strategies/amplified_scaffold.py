@@ -29,6 +29,7 @@ _ROWS = 64  # vectors that are in memory at a time when a period ends
 class AmplifiedScaffold(Scaffold):
     """SCAFFOLD with control variates over a period, at the end of which the change is amplified."""
 
+    suits = "clients that take part in a known period, such as a day"
     options: AmplifiedScaffoldOptions
     saved: ClassVar[tuple[str, ...]] = (*Scaffold.saved, "gradients", "steps", "anchor", "began")
 

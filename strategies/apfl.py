@@ -23,6 +23,7 @@ class APFL(Personalised):
     they have no influence on w.
     """
 
+    suits = "a model for each client, as far from the global one as its data are"
     options: APFLOptions
     rule = Rule("apfl", scalars=("alpha", "alpha-mode", "gradient"), remembers=True)
 

@@ -38,6 +38,7 @@ Vector = NDArray[np.float64]
 class EFL(FlexibleStrategy):
     """Ternary updates with error feedback, and a Fisher-weighted pull towards the other clients' models."""
 
+    suits = "slow uplinks: two bits a weight"
     options: EFLOptions
     rule = Rule(
         "elastic",

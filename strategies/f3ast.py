@@ -28,6 +28,7 @@ from strategies.core.strategy import FlexibleStrategy
 class F3AST(FlexibleStrategy):
     """Selects who took part least for its share p_k, and weighs updates by p_k / r_k."""
 
+    suits = "a server that may ask few of many clients, some of them rarely there"
     options: F3ASTOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "rates")
     late_replies = "take"

@@ -21,12 +21,13 @@ import numpy as np
 from strategies.core.options import Options, choice, number, positive
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
-from strategies.parts.participation import Intervals
+from strategies.parts.participation import Intervals, check_estimator, inverse_rates
 
 
 class FedAU(FlexibleStrategy):
     """p_k times the mean interval between participations: unbiased, with unknown participation rates."""
 
+    suits = "unknown rates of participation that differ, without memory for a table"
     options: FedAUOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "intervals")
     late_replies = "take"
@@ -34,13 +35,14 @@ class FedAU(FlexibleStrategy):
     def setup(self) -> None:
         """Start with omega_k = 1."""
         self.intervals = Intervals(self.options.cutoff)
+        check_estimator(self.options.estimator, self.options, self.roster)
 
     def update(self, replies: Replies) -> None:
         """Weigh by the intervals before this round, which this round then ends."""
         clients, options = replies.clients, self.options
         N = self.roster.num_contributors
         p = self.roster.shares[clients] if options.weights == "n" else np.full(len(replies), 1 / N)
-        omega = 1.0 if options.estimator == "none" else self.intervals.means(clients, self.round)
+        omega = inverse_rates(options.estimator, self.intervals, self.roster, clients, self.round)
         work = replies.planned / replies.steps if options.normalize else 1.0
         self.weights += options.server_rate * replies.weighted_sum(p * omega * work)
         self.intervals.observe(clients, self.round)
@@ -64,7 +66,8 @@ class FedAUOptions(Options):
     normalize
         Scale incomplete work by E / s_k; the paper has no incomplete clients, `false` takes it as it is.
     estimator
-        `none` sets omega_k = 1, the paper's baseline "average all".
+        omega_k: `fedau` estimates it; `known` is 1 / (probability of taking part), from the trace, where all
+        available clients are asked; `none` is 1, the paper's baseline "average all".
     server_rate
         eta_g.
     """
@@ -72,5 +75,5 @@ class FedAUOptions(Options):
     weights: str = choice("n", "uniform")
     cutoff: int = number(50, least=0)
     normalize: bool = True
-    estimator: str = choice("fedau", "none")
+    estimator: str = choice("fedau", "known", "none")
     server_rate: float = positive(1.0)

@@ -24,6 +24,7 @@ def mean_coefficients(num_examples: NDArray[np.int64], weights: str) -> NDArray[
 class FedAvg(FlexibleStrategy):
     """w += eta_g sum_S n_k delta_k / sum_S n_k, incomplete work taken as it is."""
 
+    suits = "comparison, and clients that take part and finish alike"
     options: FedAvgOptions
 
     def update(self, replies: Replies) -> None:

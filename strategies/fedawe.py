@@ -31,6 +31,7 @@ from strategies.memory.table import extend
 class FedAWE(FlexibleStrategy):
     """Clients go on from the model of their last round; their update counts once for every round since."""
 
+    suits = "rates of participation that change with time, without memory for a table"
     options: FedAWEOptions
     saved: ClassVar[tuple[str, ...]] = (
         *FlexibleStrategy.saved,

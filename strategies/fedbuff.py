@@ -28,6 +28,7 @@ from strategies.core.tasks import Sent
 class FedBuff(FlexibleStrategy):
     """Takes late replies with less weight, the older they are, and moves when it has B replies."""
 
+    suits = "slow clients, whose late replies should not be lost"
     options: FedBuffOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "buffer")
     late_replies = "take"

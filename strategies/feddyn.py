@@ -28,6 +28,7 @@ from strategies.core.strategy import FlexibleStrategy
 class FedDyn(FlexibleStrategy):
     """Local objectives tilted by what each client has contributed: exact in spite of drift and absences."""
 
+    suits = "very different data, and clients that can keep a vector"
     options: FedDynOptions
     rule = Rule("dynamic", scalars=("strength",), remembers=True)  # g_k
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "h")

@@ -24,6 +24,7 @@ from strategies.parts.tracking import GradientTracking
 class FedGATE(GradientTracking):
     """Local steps y -= eta (g(y) - delta_j), delta_j the client's part of the disagreement."""
 
+    suits = "very different data and many local steps, with a server rate to tune"
     options: FedGATEOptions
 
     def update(self, replies: Replies) -> None:

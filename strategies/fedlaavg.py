@@ -38,6 +38,7 @@ def longest_absent(available: Clients, asked: NDArray[np.int64], count: int) -> 
 class FedLaAvg(FlexibleStrategy):
     """Mean of all clients' latest updates; those train who were absent longest: x += (1/N) sum_i u_i."""
 
+    suits = "clients that come in turns, such as day and night, and few asked in a round"
     options: FedLaAvgOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "latest")
     late_replies: ClassVar[LateReplies] = "take"

@@ -3,10 +3,11 @@
 Wang et al. 2020, "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
 NeurIPS, eq. (8). With s_k the local steps that client k did,
 
-    w := w + eta_g tau_eff sum_S q_k delta_k / s_k,    tau_eff = sum_S q_k s_k / sum_S q_k.
+    w := w + eta_g tau_eff sum_S q_k delta_k / a_k,    tau_eff = sum_S q_k s_k / sum_S q_k.
 
-It differs from scheme C (which is `q=members` with `tau=planned`) in two things: it divides by those present,
-and a round of little work makes a short step.
+The normaliser a_k is the weight of the gradients in delta_k: s_k for SGD, and for FedProx's steps with mu > 0
+("FedNova-Prox") (1 - (1 - eta mu)^s_k) / (eta mu). FedNova differs from scheme C (which is `q=members` with
+`tau=planned`) in two things: it divides by those present, and a round of little work makes a short step.
 """
 
 from __future__ import annotations
@@ -16,23 +17,30 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.options import Options, choice, positive
+from strategies.core.instructions import Task
+from strategies.core.options import Options, choice, number, positive
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.fedavg import mean_coefficients
+from strategies.fedprox import FedProx
 
 
 class FedNova(FlexibleStrategy):
-    """w += eta_g tau_eff sum_S q_k delta_k / s_k: a client that does more steps does not count more."""
+    """w += eta_g tau_eff sum_S q_k delta_k / a_k: a client that does more steps does not count more."""
 
+    suits = "devices that do different work, where few of all reply in a round"
     options: FedNovaOptions
 
     def update(self, replies: Replies) -> None:
         """Move along the mean normalised update, as far as the mean number of steps goes."""
-        q = self.weights_of(replies)
-        work = replies.steps if self.options.tau == "steps" else replies.planned
+        q, a = self.weights_of(replies), self.normalisers(replies)
+        work = {"steps": replies.steps, "norm": a, "planned": replies.planned}[self.options.tau]
         tau = float(q @ work / q.sum())
-        self.weights += self.options.server_rate * tau * replies.weighted_sum(q / replies.steps)
+        self.weights += self.options.server_rate * tau * replies.weighted_sum(q / a)
+
+    def normalisers(self, replies: Replies) -> NDArray[np.float64]:
+        """a_k of those who replied, shape (K,)."""
+        return replies.steps.astype(np.float64)
 
     def weights_of(self, replies: Replies) -> NDArray[np.float64]:
         """q_k of those who replied, shape (K,)."""
@@ -40,6 +48,21 @@ class FedNova(FlexibleStrategy):
             return mean_coefficients(replies.num_examples, "n")
         p = self.roster.shares[replies.clients]
         return p * (self.roster.num_contributors / len(replies)) if self.options.q == "scaled" else p
+
+
+class FedNovaProximal(FedNova):
+    """FedNova with FedProx's local steps."""
+
+    rule = FedProx.rule
+
+    def shared_task(self) -> Task:
+        """Return mu."""
+        return Task(scalars={"mu": self.options.mu})
+
+    def normalisers(self, replies: Replies) -> NDArray[np.float64]:
+        """a_k of those who replied, shape (K,)."""
+        pull = replies.learning_rate * self.options.mu
+        return (1 - (1 - pull) ** replies.steps) / pull
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +75,15 @@ class FedNovaOptions(Options):
         `present` weights clients by their share of the examples of those who replied, `members` by their
         share p_k among all members, `scaled` by p_k N / |S| (the paper's footnote for sampled clients).
     tau
-        tau_eff: `steps` is the mean of the steps done, `planned` that of the steps asked for.
+        tau_eff: `steps` is the mean of the steps done, `norm` that of the a_k (the paper's eq. 7), `planned`
+        that of the steps asked for.
+    mu
+        Strength of FedProx's proximal term; 0: plain SGD.
     server_rate
         eta_g.
     """
 
     q: str = choice("present", "members", "scaled")
-    tau: str = choice("steps", "planned")
+    tau: str = choice("steps", "norm", "planned")
+    mu: float = number(0.0, least=0)
     server_rate: float = positive(1.0)

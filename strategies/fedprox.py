@@ -17,6 +17,7 @@ from strategies.fedavg import FedAvg, FedAvgOptions
 class FedProx(FedAvg):
     """FedAvg with the local step y -= eta (g(y) + mu (y - w))."""
 
+    suits = "very different data, where local steps drift away"
     options: FedProxOptions
     rule = Rule("proximal", scalars=("mu",))
 

@@ -14,6 +14,7 @@ from strategies.fedavg import FedAvg, FedAvgOptions
 class FedSGD(FedAvg):
     """One gradient step per round, on the whole local set unless `batch=mini`; local steps are ignored."""
 
+    suits = "comparison: what local steps gain"
     options: FedSGDOptions
 
     def setup(self) -> None:

@@ -15,6 +15,7 @@ from strategies.fedvarp import FedVARP, FedVARPOptions
 class FedStale(FedVARP):
     """FedVARP with weight beta on stale updates, and FedAU's weights p_k omega_k for those who replied."""
 
+    suits = "rates of participation that differ much: between FedAU and FedVARP"
     options: FedStaleOptions
 
 

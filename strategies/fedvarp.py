@@ -23,12 +23,13 @@ from strategies.core.options import choice, number, positive
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.memory.table import SummedTable, TableOptions, extend
-from strategies.parts.participation import Intervals
+from strategies.parts.participation import Intervals, check_estimator, inverse_rates
 
 
 class FedVARP(FlexibleStrategy):
     """Mean update of those who replied, corrected by the latest updates of all: less variance."""
 
+    suits = "few replies in a round, and a constant learning rate"
     options: FedVARPOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "latest", "scale", "intervals")
     late_replies = "take"
@@ -38,6 +39,8 @@ class FedVARP(FlexibleStrategy):
         self.latest = SummedTable(self.layout, self.options)  # n_k y_k, whose sum is n sum_k p_k y_k
         self.scale: NDArray[np.int64] = np.ones(0, np.int64)  # that n_k, for every client with a row
         self.intervals = Intervals(self.options.cutoff)
+        if self.options.agg == "prob":
+            check_estimator(self.options.estimator, self.options, self.roster)
 
     def update(self, replies: Replies) -> None:
         """Move by v, made of the old y_k; then replace them."""
@@ -82,7 +85,8 @@ class FedVARP(FlexibleStrategy):
         n = self._sizes(replies)
         if self.options.agg == "mean":
             return n / float(n.sum())
-        return n / self._total() * self.intervals.means(replies.clients, self.round)
+        estimator, clients = self.options.estimator, replies.clients
+        return n / self._total() * inverse_rates(estimator, self.intervals, self.roster, clients, self.round)
 
     def _sizes(self, replies: Replies) -> NDArray[np.float64]:
         """n_k of those who replied, or 1 with uniform weights, shape (K,)."""
@@ -117,8 +121,8 @@ class FedVARPOptions(TableOptions):
         the weights; the same where the rate is constant.
     normalize
         Scale incomplete work by E / s_k; `false` takes it as it is.
-    cutoff
-        Of FedAU's intervals; 0: none is cut.
+    estimator, cutoff
+        Of omega_k, see FedAU; 0: no interval is cut.
     empty
         In a round without replies: `skip` rests, `move` applies the stale updates (the formula).
     server_rate
@@ -130,6 +134,7 @@ class FedVARPOptions(TableOptions):
     weights: str = choice("n", "uniform")
     units: str = choice("gradient", "update")
     normalize: bool = True
+    estimator: str = choice("fedau", "known", "none")
     cutoff: int = number(0, least=0)
     empty: str = choice("skip", "move")
     server_rate: float = positive(1.0)

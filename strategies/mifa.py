@@ -25,6 +25,7 @@ from strategies.memory.table import SummedTable, TableOptions
 class MIFA(FlexibleStrategy):
     """Mean of all clients' latest updates, kept at the server, whoever replies: w -= eta (1/N) sum_i G_i."""
 
+    suits = "clients that are away for long or for reasons that nobody knows"
     options: MIFAOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "latest", "waiting")
     late_replies = "take"

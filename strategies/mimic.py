@@ -28,6 +28,7 @@ from strategies.memory.zero_sum import ZeroSumTable
 class MimiC(FlexibleStrategy):
     """Mean of updates, each corrected by how it differed from the mean when its client was last there."""
 
+    suits = "clients that are away for long, where their old updates would mislead"
     options: MimiCOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "corrections", "started")
 

@@ -22,6 +22,7 @@ class PFedMe(Personalised):
     theta_i is the client's: an inactive one keeps it, an arriving one begins with theta_i = w.
     """
 
+    suits = "a model for each client, near the global one"
     options: PFedMeOptions
     rule = Rule("pfedme", scalars=("penalty", "inner-steps", "personal-rate", "start"), remembers=True)
 

@@ -27,6 +27,7 @@ from strategies.memory.table import ClientTable, TableOptions
 class Scaffold(FlexibleStrategy):
     """Local steps y -= eta (g(y) - c_i + c), c_i the mean gradient of the client's last participation."""
 
+    suits = "very different data and many local steps, with clients that come back soon"
     options: ScaffoldOptions
     rule = CORRECTED
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "table", "control")

@@ -70,18 +70,21 @@ class Scheme(FlexibleStrategy):
 class SchemeA(Scheme):
     """N p_k / K for the K devices that finished all E steps; incomplete work is dropped."""
 
+    suits = "comparison, or devices that nearly always finish"
     coefficients = staticmethod(scheme_a)
 
 
 class SchemeB(Scheme):
     """Fixed p_k; incomplete work is taken as it is, and so favours devices that do more."""
 
+    suits = "comparison: how far fast devices pull the model"
     coefficients = staticmethod(scheme_b)
 
 
 class SchemeC(Scheme):
     """(E / s_k) p_k: unbiased where devices finish different shares of their work."""
 
+    suits = "devices that finish different shares of their work"
     coefficients = staticmethod(scheme_c)
 
 

@@ -24,6 +24,7 @@ from strategies.parts.tracking import GradientTracking
 class VRLSGD(GradientTracking):
     """Uniform mean of the local models, with local steps corrected by the differences at the last one."""
 
+    suits = "workers that always finish; incomplete ones can make it diverge"
     options: VRLSGDOptions
 
     @property

@@ -137,6 +137,12 @@ N = len(SIZES)
 FEDERATED = [name for name in strategies.STRATEGIES if name != "sequential-sgd"]
 
 
+# Options that make another class of a method, see `strategies.VARIANTS`.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "fedlaavg": {"memory": "client"},
+    "mimic": {"memory": "client"},
+    "fednova": {"mu": 0.5},
+}
 AT_ONCE = {"fedbuff": {"buffer": 1}}  # moves in every round in which a reply arrives, as the others do
 
 

@@ -15,6 +15,7 @@ import pytest
 import sim
 from clients.tuning import COHORTS
 from flexfl.config import Settings
+from flexfl.engine.listing import methods_by_need
 from flexfl.engine.run import strategy_options
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES, Options
@@ -183,7 +184,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, tuple[list[
         text = " ".join(line.split())
         match len(line) - len(line.lstrip()):
             case 0:
-                names = shown[text.partition(",")[0]] = {"": ([], [])}
+                names = shown.setdefault(text.partition(",")[0], {"": ([], [])})
                 name = ""
             case 2:
                 name = text
@@ -200,9 +201,26 @@ def test_list_shows_every_name_with_its_summary(shown: Any) -> None:
         if isinstance(registry, dict):
             assert list(shown[flag]) == ["", *registry]
             for name, factory in registry.items():
-                summary, _ = shown[flag][name]
-                assert " ".join(factory.__doc__.split()).startswith(" ".join(summary))
+                summary, suits = " ".join(shown[flag][name][0]), ""
+                if flag == "--strategy":
+                    summary, _, suits = summary.partition(f" For {factory.suits}.")
+                    assert factory.suits
+                assert " ".join(factory.__doc__.split()).startswith(summary)
                 assert summary
+                assert not suits
+
+
+def test_readme_has_the_methods_in_the_groups_of_list() -> None:
+    table = (Path(sim.__file__).parent / "README.md").read_text().partition("| `--strategy` |")[2]
+    groups: dict[str, list[str]] = {}
+    for line in table.partition("\n\n")[0].splitlines()[2:]:
+        name, what, suits, _ = (cell.strip(" `*") for cell in line.strip("|").split("|"))
+        if not name:
+            names = groups.setdefault(what, [])
+        else:
+            names.append(name)
+            assert suits == STRATEGIES[name].suits
+    assert groups == methods_by_need()
 
 
 def test_list_shows_defaults_and_what_is_allowed(shown: Any) -> None:
@@ -233,7 +251,7 @@ def test_what_list_says_is_allowed_is_accepted_and_nothing_else(shown: Any) -> N
             for value in words or [default]:
                 strategy_options(Settings(strategy=f"{name}:{key}={value}"))
             with pytest.raises(ValueError, match=key):
-                strategy_options(Settings(strategy=f"{name}:{key}={'nonesuch' if words else -1}"))
+                strategy_options(Settings(strategy=f"{name}:{key}={'nonesuch' if words else -2}"))
 
 
 def test_help_lists_the_cohorts() -> None:

@@ -8,7 +8,7 @@ import flwr.client
 import numpy as np
 import pytest
 import torch
-from fakes import SIZES, M, N, Rounds, make
+from fakes import SIZES, VARIANTS, M, N, Rounds, make
 from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
 import strategies
@@ -18,7 +18,7 @@ from clients.memory.stores import FileStore
 
 METHODS = [
     *((name, {}) for name in strategies.STRATEGIES if name != "sequential-sgd"),  # it asks no client
-    *((name, {"memory": "client"}) for name in strategies.CLIENT_MEMORY),
+    *VARIANTS.items(),
 ]
 OPTIONS = {"efl": {"elasticity": 0.0}}  # the example computes no Fisher information
 

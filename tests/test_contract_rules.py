@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import SIZES, START, M, N, Rounds, make
+from fakes import SIZES, START, VARIANTS, M, N, Rounds, make
 from flwr.common import FitIns, FitRes, parameters_to_ndarrays
 
 import strategies
@@ -18,7 +18,7 @@ from flexfl.contract.ternary import unpack
 
 DECLARED = [
     *((name, strategy, {}) for name, strategy in strategies.STRATEGIES.items()),
-    *((name, strategy, {"memory": "client"}) for name, strategy in strategies.CLIENT_MEMORY.items()),
+    *((name, strategy, VARIANTS[name]) for name, (_, strategy) in strategies.VARIANTS.items()),
 ]
 METHODS = [  # sequential-sgd asks no client
     pytest.param(name, strategy.rule, options, id=" ".join([name, *options]))

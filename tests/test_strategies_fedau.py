@@ -4,11 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import SIZES, N, Rounds, make, play
+from fakes import SIZES, START, N, Rounds, delta, make, play
+from flwr.common import ndarrays_to_parameters
 from golden_cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
+import strategies
+from clients.environment import make_trace
+from flexfl.config import Settings
+from strategies import Roster
 from strategies.parts.participation import Intervals
 
 
@@ -85,3 +90,36 @@ def test_the_interval_that_ends_does_not_count_yet() -> None:
         moved.append(rounds.play(dict.fromkeys(online, np.ones(9))) - before)
     np.testing.assert_allclose(np.array(moved)[:, 0] * N, [1, 0, 0, 1, 2])  # (1 + 3) / 2 = 2
     assert len(SIZES) == N
+
+
+def test_known_probabilities() -> None:
+    """p_k / (probability of round t), whoever was there before."""
+    known = np.array([0.5, 1.0, 0.25, 0.8, 0.1])
+    roster = Roster(SIZES, participation=lambda t: known / t)
+    strategy = strategies.make("fedau", ndarrays_to_parameters(START), roster, estimator="known")
+    rounds = Rounds(strategy)
+    play(rounds, [0, 1])
+    before = strategy.weights.copy()
+    moved = play(rounds, [2, 3]) - before
+    p = SIZES / SIZES.sum()
+    np.testing.assert_allclose(moved, sum(p[k] * 2 / known[k] * delta(k, 2) for k in (2, 3)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["fedau", "fedstale"])
+def test_known_probabilities_that_are_not_known(name: str) -> None:
+    with pytest.raises(ValueError, match="use a trace that has them"):
+        make(name, estimator="known")
+    with pytest.raises(ValueError, match="set clients-per-round 0"):
+        make(name, estimator="known", clients_per_round=2)
+
+
+def test_traces_know_their_probabilities() -> None:
+    for spec, expected in (
+        ("bernoulli:p=0.3+lost:p=0.5", 0.15),
+        ("always", 1.0),
+        ("rates:p=0.2,dynamics=cyclic,cycle=7", 1 / 7),
+        ("rates:p=0.2,dynamics=markov", 0.2),
+    ):
+        trace = make_trace(Settings(trace=spec, num_clients=4, arrivals="3=2"))
+        np.testing.assert_allclose(trace.participation(3), np.full(4, expected))
+    assert make_trace(Settings(trace="bernoulli+pools")).participation(1) is None

@@ -110,6 +110,24 @@ class Trace(ABC):
         check_round(t)
         return np.zeros(self.num_clients, np.int32)
 
+    def participation(self, t: int) -> NDArray[np.float64] | None:
+        """Return each client's probability of taking part in round t, shape (N,); None if it is not known.
+
+        A client takes part if it is online, finishes a step, and its reply is not lost.
+
+        Parameters
+        ----------
+        t : int
+            Round, counted from 1.
+
+        Raises
+        ------
+        ValueError
+            If t < 1.
+        """
+        check_round(t)
+        return None
+
     def seconds(self, t: int) -> float | None:
         """Return the virtual seconds that have passed when round t ends; None if rounds have no duration.
 

@@ -54,6 +54,12 @@ class Combined(Trace):
         """Return by how many rounds replies are late at most (see `Trace.late`)."""
         return np.asarray(np.max([trace.late(t) for trace in self._traces], axis=0))
 
+    def participation(self, t: int) -> NDArray[np.float64] | None:
+        """Return the product of the traces' probabilities, if all are known (see `Trace.participation`)."""
+        parts = [trace.participation(t) for trace in self._traces]
+        known = [part for part in parts if part is not None]
+        return np.asarray(np.prod(known, axis=0)) if len(known) == len(parts) else None
+
     def seconds(self, t: int) -> float | None:
         """Return the virtual seconds at the end of round t on the slowest clock (see `Trace.seconds`)."""
         clocks = [trace.seconds(t) for trace in self._traces]

@@ -71,6 +71,10 @@ class Membership(Trace):
         """Return by how many rounds replies are late (see `Trace.late`)."""
         return self._trace.late(t)
 
+    def participation(self, t: int) -> NDArray[np.float64] | None:
+        """Return the probabilities of taking part while they are members (see `Trace.participation`)."""
+        return self._trace.participation(t)
+
     def seconds(self, t: int) -> float | None:
         """Return the virtual seconds at the end of round t (see `Trace.seconds`)."""
         return self._trace.seconds(t)

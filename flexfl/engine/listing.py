@@ -11,7 +11,9 @@ from clients.tuning import COHORTS
 from flexfl.config import Settings, options_of
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES, Options
+from strategies.memory.table import TableOptions
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
+from strategies.sequential_sgd import SequentialSGD
 from traces import TRACES
 
 WIDTH = 80
@@ -38,24 +40,48 @@ def listing() -> Iterator[str]:
     yield "--option, for every strategy"
     yield from _options(Options, general)
     yield ""
-    yield "--strategy"
-    for name, strategy in STRATEGIES.items():
-        options = strategy.options_type()
-        yield from _summary(name, strategy)
-        yield from _options(options, set(options_of(options)) - general - FLAGS)
-    for flag, registry in REGISTRIES.items():
+    for needed, names in methods_by_need().items():
+        yield f"--strategy, {needed}"
+        for name in names:
+            strategy, options = STRATEGIES[name], STRATEGIES[name].options_type()
+            yield from _summary(name, strategy)
+            yield from _wrapped(f"For {strategy.suits}.")
+            yield from _options(options, set(options_of(options)) - general - FLAGS)
         yield ""
+    for flag, registry in REGISTRIES.items():
         yield flag
         for name, factory in registry.items():
             yield from _summary(name, factory)
             yield from _options(factory, options_of(factory))
+        yield ""
+
+
+def methods_by_need() -> dict[str, list[str]]:
+    """Return the names of the methods, grouped by what they need besides the weights."""
+    groups: dict[str, list[str]] = {}
+    for name, strategy in STRATEGIES.items():
+        if strategy is SequentialSGD:
+            needed = "without clients"
+        elif issubclass(strategy.options_type(), TableOptions):
+            needed = "with a vector per client at the server"
+        elif strategy.rule.remembers:
+            needed = "with memory at the clients"
+        else:
+            needed = "without memory of clients"
+        groups.setdefault(needed, []).append(name)
+    return groups
 
 
 def _summary(name: str, factory: Callable[..., Any]) -> Iterator[str]:
     """Yield a name and the first paragraph of its factory's docstring."""
     yield f"  {name}"
     paragraph = (factory.__doc__ or "").strip().partition("\n\n")[0]
-    for line in wrap(" ".join(paragraph.split()), WIDTH - 4, break_on_hyphens=False):
+    yield from _wrapped(paragraph)
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    """Yield a text in lines."""
+    for line in wrap(" ".join(text.split()), WIDTH - 4, break_on_hyphens=False):
         yield f"    {line}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ class Roster(Stateful):
         n_k of the clients known at the start, shape (N,).
     members
         Which of them belong to the objective from the first round on; default: all.
+    participation
+        For a round, each client's probability of taking part, shape (N,), or None where that is not known.
 
     Attributes
     ----------
@@ -49,8 +52,12 @@ class Roster(Stateful):
     saved = (*_BY_CLIENT, "shift", "_registered", "_index")
 
     def __init__(
-        self, num_examples: NDArray[np.integer[Any]] | None = None, members: NDArray[np.bool_] | None = None
+        self,
+        num_examples: NDArray[np.integer[Any]] | None = None,
+        members: NDArray[np.bool_] | None = None,
+        participation: Callable[[int], NDArray[np.float64] | None] = lambda server_round: None,
     ) -> None:
+        self.participation = participation
         sizes = np.asarray(num_examples if num_examples is not None else [], dtype=np.int64)
         if (sizes < 0).any():
             raise ValueError(f"client {int(np.argmax(sizes < 0))} has a negative number of examples")

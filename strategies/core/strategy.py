@@ -71,6 +71,7 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         *("membership", "tasks", "layers"),
     )
     rule: ClassVar[Rule] = SGD
+    suits: ClassVar[str] = ""  # what it is meant for, as the end of a sentence
     takes_layers: ClassVar[bool] = True  # whether it is w := w + D for an update D that may be changed
     late_replies: ClassVar[LateReplies] = "drop"
 

@@ -1,4 +1,4 @@
-"""How often a client takes part, estimated without knowing its probability (Wang & Ji 2024, "FedAU").
+"""How often a client takes part, known or estimated without its probability (Wang & Ji 2024, "FedAU").
 
 omega_k is the mean of the client's intervals between participations, intervals longer than a cut-off being
 cut. It estimates 1 / (probability of taking part); with a cut-off K, (1 - (1 - p)^K) / p.
@@ -11,11 +11,53 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.roster import Clients
+from strategies.core.options import Options
+from strategies.core.roster import Clients, Roster
 from strategies.core.state import Stateful
 from strategies.memory.table import extend
 
 Counts = NDArray[np.int64]
+
+
+def inverse_rates(
+    estimator: str, intervals: Intervals, roster: Roster, clients: Clients, server_round: int
+) -> NDArray[np.float64]:
+    """omega_k of clients before a round: 1 / (probability of taking part in it), shape (K,).
+
+    Parameters
+    ----------
+    estimator
+        `fedau` estimates it by the intervals; `known` takes what the roster knows; `none` is 1.
+    intervals, roster
+        The intervals so far; who the clients are.
+    clients, server_round
+        Whose it is, and when.
+    """
+    if estimator == "fedau":
+        return intervals.means(clients, server_round)
+    known = roster.participation(server_round) if estimator == "known" else None
+    return np.ones(len(clients)) if known is None else np.asarray(1 / known[clients])
+
+
+def check_estimator(estimator: str, options: Options, roster: Roster) -> None:
+    """Refuse an estimator that lacks what it needs.
+
+    Raises
+    ------
+    ValueError
+        The probabilities of taking part are to be known, and are not.
+    """
+    if estimator != "known":
+        return
+    if options.clients_per_round:
+        raise ValueError(
+            "estimator is 'known', which needs all clients that are available: set clients-per-round 0"
+        )
+    if roster.participation(1) is None:
+        raise ValueError(
+            "estimator is 'known', but the probabilities of taking part are not; use a trace that has them, "
+            "such as bernoulli, rates or labels, or estimator=fedau"
+        )
 
 
 class Intervals(Stateful):

@@ -1,6 +1,7 @@
 """Clients that are always online, or online independently with equal probability."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.seeded import SeededTrace, check_probability
@@ -21,6 +22,11 @@ class Always(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         return complete_if_online(np.ones(self.num_clients, np.bool_))
+
+    def participation(self, t: int) -> NDArray[np.float64]:
+        """Return 1 for all clients (see `Trace.participation`)."""
+        check_round(t)
+        return np.ones(self.num_clients)
 
 
 class Bernoulli(SeededTrace):
@@ -51,3 +57,8 @@ class Bernoulli(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         return complete_if_online(self.rng("bernoulli", t).random(self.num_clients) < self.p)
+
+    def participation(self, t: int) -> NDArray[np.float64]:
+        """Return p for all clients (see `Trace.participation`)."""
+        check_round(t)
+        return np.full(self.num_clients, self.p)

@@ -63,6 +63,11 @@ class RateTrace(SeededTrace):
         super().__init__(len(p), seed)
         self.p = p
 
+    def participation(self, t: int) -> Rates:
+        """Return the rates (see `Trace.participation`)."""
+        check_round(t)
+        return self.p.copy()
+
 
 class BernoulliRates(RateTrace):
     """Clients that are online independently of each other and of other rounds.
@@ -81,14 +86,14 @@ class BernoulliRates(RateTrace):
         super().__init__(p, seed)
         self._probability = probability
 
-    def probability(self, t: int) -> Rates:
-        """Return each client's probability of being online in round t, shape (N,)."""
+    def participation(self, t: int) -> Rates:
+        """Return the probabilities of round t (see `Trace.participation`)."""
         check_round(t)
-        return self._probability(self.p, t)
+        return self._probability(self.p, t).copy()
 
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        p = self.probability(t)
+        p = self.participation(t)
         return complete_if_online(self.rng("rates-bernoulli", t).random(self.num_clients) < p)
 
 
@@ -158,6 +163,11 @@ class CyclicRates(RateTrace):
         """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         return complete_if_online((t - 1 - self.offset) % (self.active + self.inactive) < self.active)
+
+    def participation(self, t: int) -> Rates:
+        """Return the share of a cycle in which clients are online (see `Trace.participation`)."""
+        check_round(t)
+        return np.asarray(self.active / (self.active + self.inactive))
 
 
 def with_dynamics(trace: str, dynamics: str, cycle: int, p: Rates, seed: int) -> RateTrace:

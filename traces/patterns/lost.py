@@ -34,6 +34,11 @@ class Lost(SeededTrace):
         check_round(t)
         return complete_if_online(np.ones(self.num_clients, np.bool_))
 
+    def participation(self, t: int) -> NDArray[np.float64]:
+        """Return 1 - p for all clients (see `Trace.participation`)."""
+        check_round(t)
+        return np.full(self.num_clients, 1.0 - self.p)
+
     def lost(self, t: int) -> NDArray[np.bool_]:
         """Return which replies of round t are lost (see `Trace.lost`)."""
         check_round(t)
