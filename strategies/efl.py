@@ -68,7 +68,7 @@ class EFL(FlexibleStrategy):
 
     def update(self, replies: Replies) -> None:
         """Algorithm 1 with the coefficients E p_k / s_k of section 4.2."""
-        shares = self.roster.shares[replies.clients]
+        shares = self.roster.share(replies.clients)
         p = scheme_c(shares, replies.steps, replies.planned, self.roster.num_contributors)
         self._move(replies.ordered_sum(p))
         self._set_elastic_term(replies)

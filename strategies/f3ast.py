@@ -23,27 +23,39 @@ from strategies.core.options import Options, choice, number, positive
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
+from strategies.memory.table import extend
 
 
 class F3AST(FlexibleStrategy):
     """Selects who took part least for its share p_k, and weighs updates by p_k / r_k."""
 
     suits = "a server that may ask few of many clients, some of them rarely there"
+
     options: F3ASTOptions
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "rates")
+    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "rates", "fallen", "new")
     late_replies = "take"
 
     def setup(self) -> None:
-        """Start without any rate; a member gets its first one when it can be selected first."""
-        self.rates: NDArray[np.float64] = np.full(len(self.roster), np.nan)  # r_k
+        """Start with all members as new ones: they get a first rate before the first selection."""
+        self.rates: NDArray[np.float64] = np.ones(len(self.roster))  # r_k / fallen
+        self.fallen = 1.0  # by which all rates have fallen together, so that a round need not change them all
+        self.new: list[int] = np.flatnonzero(self.roster.member).tolist()
+
+    def rate(self, clients: Clients) -> NDArray[np.float64]:
+        """r_k of some clients, shape (K,)."""
+        return self.fallen * self.rates[clients]
 
     def select(self, available: Clients) -> Clients:
         """Choose the K clients with the largest p_k / r_k, of equal ones those with the lower index."""
         self._start_rates()
         willing = available[~self.roster.data_less[available]]
         count = self.options.clients_per_round or len(willing)
+        if count >= len(willing):
+            return willing
         score = self._shares(willing) / self.rates[willing]
-        return np.sort(willing[np.argsort(-score, kind="stable")[:count]])
+        least = np.partition(score, -count)[-count]
+        above, equal = np.flatnonzero(score > least), np.flatnonzero(score == least)
+        return willing[np.sort(np.concatenate([above, equal[: count - len(above)]]))]
 
     def update(self, replies: Replies) -> None:
         """Bring the rates up to date, and divide by them."""
@@ -51,7 +63,7 @@ class F3AST(FlexibleStrategy):
         self._observe(clients)
         work = replies.planned / replies.steps if options.normalize else 1.0
         scale = options.clients_per_round if options.scale == "k" and options.clients_per_round else 1
-        coefficients = self._shares(clients) / self.rates[clients] * work / scale
+        coefficients = self._shares(clients) / self.rate(clients) * work / scale
         self.weights += options.server_rate * replies.weighted_sum(coefficients)
 
     def empty_round(self) -> None:
@@ -60,37 +72,36 @@ class F3AST(FlexibleStrategy):
 
     def on_arrival(self, client: int) -> None:
         """Start a new member with a first rate, for the new N."""
-        if client < len(self.rates):
-            self.rates[client] = np.nan
+        self.new.append(client)
 
     def _observe(self, clients: Clients) -> None:
         """r_k := (1 - b) r_k + b [k accepted]."""
         self._start_rates()
         b = self.options.rate_memory
-        self.rates *= 1 - b
-        self.rates[clients] += b
+        self.fallen *= 1 - b
+        if self.fallen < 1e-100:  # so that r_k / fallen stays finite
+            self.rates *= self.fallen
+            self.fallen = 1.0
+        self.rates[clients] += b / self.fallen
 
     def _start_rates(self) -> None:
-        """Give r_0 to the members that have no rate."""
-        roster, options = self.roster, self.options
-        missing = np.full(len(roster) - len(self.rates), np.nan)
-        if len(missing):
-            self.rates = np.concatenate([self.rates, missing])
-        new = np.flatnonzero(np.isnan(self.rates) & roster.member)
-        if not len(new):
+        """Give r_0 to the new members."""
+        if not self.new:
             return
-        N = max(1, roster.num_contributors)
-        if options.r0 == "p":
-            self.rates[new] = self._shares(new)
-        else:
-            K = options.clients_per_round or N
-            self.rates[new] = min(1.0, K / N) if options.r0 == "uniform" else 1.0
+        new, options = np.array(self.new, np.intp), self.options
+        self.rates, self.new = extend(self.rates, int(new.max()) + 1, 1), []
+        N = max(1, self.roster.num_contributors)
+        K = options.clients_per_round or N
+        first = self._shares(new) if options.r0 == "p" else np.ones(len(new))
+        if options.r0 == "uniform":
+            first *= min(1.0, K / N)
+        self.rates[new] = first / self.fallen
 
     def _shares(self, clients: Clients) -> NDArray[np.float64]:
         """p_k, or 1 / N with uniform weights, shape (K,)."""
         if self.options.weights == "uniform":
             return np.full(len(clients), 1 / max(1, self.roster.num_contributors))
-        return self.roster.shares[clients]
+        return self.roster.share(clients)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ class FedAU(FlexibleStrategy):
         """Weigh by the intervals before this round, which this round then ends."""
         clients, options = replies.clients, self.options
         N = self.roster.num_contributors
-        p = self.roster.shares[clients] if options.weights == "n" else np.full(len(replies), 1 / N)
+        p = self.roster.share(clients) if options.weights == "n" else np.full(len(replies), 1 / N)
         omega = inverse_rates(options.estimator, self.intervals, self.roster, clients, self.round)
         work = replies.planned / replies.steps if options.normalize else 1.0
         self.weights += options.server_rate * replies.weighted_sum(p * omega * work)

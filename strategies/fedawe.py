@@ -63,7 +63,7 @@ class FedAWE(FlexibleStrategy):
         if options.normalize:
             echo *= replies.planned / replies.steps
         if options.weights == "n":
-            echo *= self.roster.num_contributors * self.roster.shares[clients]
+            echo *= self.roster.num_contributors * self.roster.share(clients)
         rounds, counts = np.unique(self.held[clients], return_counts=True)
         met = np.zeros(self.layout.size)  # sum_S x_k
         for r, count in zip(rounds.tolist(), counts.tolist(), strict=True):

@@ -96,7 +96,7 @@ class FedLaAvg(FlexibleStrategy):
 
     def relative_sizes(self, clients: Clients) -> NDArray[np.float64]:
         """N p_i, shape (K,): 1 for a client with as much data as the others have on average."""
-        return self.roster.shares[clients] * self.roster.num_contributors
+        return self.roster.share(clients) * self.roster.num_contributors
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ class FedNova(FlexibleStrategy):
         """q_k of those who replied, shape (K,)."""
         if self.options.q == "present":
             return mean_coefficients(replies.num_examples, "n")
-        p = self.roster.shares[replies.clients]
+        p = self.roster.share(replies.clients)
         return p * (self.roster.num_contributors / len(replies)) if self.options.q == "scaled" else p
 
 

@@ -96,7 +96,7 @@ class FedVARP(FlexibleStrategy):
     def _total(self) -> float:
         """n of all members, or N with uniform weights."""
         roster = self.roster
-        return float(roster.num_contributors if self.options.weights == "uniform" else roster.sizes.sum())
+        return float(roster.num_contributors) if self.options.weights == "uniform" else roster.total_size
 
     def _mean_of_latest(self) -> NDArray[np.float64]:
         """sum_members p_k y_k, shape (M,)."""

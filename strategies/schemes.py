@@ -56,7 +56,7 @@ class Scheme(FlexibleStrategy):
 
     def update(self, replies: Replies) -> None:
         """w += sum_k p_tau^k delta_k (eq. 2); the boost multiplies an arriving device's coefficient."""
-        shares, N = self.roster.shares[replies.clients], self.roster.num_contributors
+        shares, N = self.roster.share(replies.clients), self.roster.num_contributors
         p = self.coefficients(shares, replies.steps, replies.planned, N)
         factors, events = self.reboot.multipliers(replies, self.roster, self.round, self.learning_rate)
         self.report.events += events

@@ -205,7 +205,7 @@ def check_state(strategy: Any, expected: dict[str, Any]) -> None:
         "ci": lambda client: strategy.table.read(client)[0],
         "omega": lambda client: strategy.intervals.means(client, strategy.round + 1)[0],
         "y": lambda client: strategy.latest.read(client)[0] / strategy.scale[client[0]],
-        "r": lambda client: strategy.rates[client[0]],
+        "r": lambda client: strategy.rate(client)[0],
         "x": lambda client: strategy.start(client[0]).vector,
         "d": lambda client: strategy.tracked.read(client)[0],
         "D": lambda client: strategy.tracked.read(client)[0],

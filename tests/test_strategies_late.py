@@ -241,7 +241,7 @@ def test_fedau_counts_a_participation_in_the_round_of_arrival() -> None:
 def test_f3ast_counts_an_acceptance_in_the_round_of_arrival() -> None:
     """r_2 rises in rounds 1 and 4 and falls in rounds 2 and 3."""
     _, strategy = late_step("f3ast", rate_memory=0.5)
-    np.testing.assert_allclose(strategy.rates, [1, 1, 0.125 + 0.5, 1, 1])
+    np.testing.assert_allclose(strategy.rate(np.arange(N)), [1, 1, 0.125 + 0.5, 1, 1])
 
 
 def test_fedawe_echoes_it_for_the_rounds_since_the_last_participation() -> None:

@@ -18,8 +18,8 @@ def test_rates_add_up_to_k_and_coefficients_to_one() -> None:
         asked = rounds.ask(online)
         rounds.hear(*((client, work(client, i)) for client, i in asked.items()))
         active = strategy.report.active
-        sums.append((1 / N / strategy.rates[active]).sum())
-        rates.append(strategy.rates.sum())
+        sums.append((1 / N / strategy.rate(active)).sum())
+        rates.append(strategy.rate(np.arange(N)).sum())
     assert 0.95 < np.mean(sums[500:]) < 1.05
     assert 1.7 < np.mean(rates[500:]) <= 2
 

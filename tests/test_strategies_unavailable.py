@@ -269,7 +269,7 @@ def test_f3ast_rates(table: Any, departure: str, options: dict[str, Any]) -> Non
     for answers in federation:
         r |= dict.fromkeys(federation.joined, 1.0)
         r = {k: (1 - b) * r[k] + b * (k in answers) for k in federation.members}
-        found = federation.strategy.rates
+        found = federation.strategy.rate(np.arange(N))
         np.testing.assert_allclose([found[k] for k in sorted(r)], [r[k] for k in sorted(r)], rtol=1e-12)
 
 

@@ -168,7 +168,7 @@ class Membership(Stateful):
     def learn(self, replies: Replies) -> None:
         """Note what the active replies of a round report about the clients' data."""
         for client in replies.clients[self.roster.data_less[replies.clients]].tolist():
-            self.roster.data_less[client] = False
+            self.roster.learn_data(client, some=True)
             if self.roster.member[client]:
                 self.method.on_arrival(client)
         self.roster.learn(replies.clients, replies.num_examples)
@@ -183,7 +183,7 @@ class Membership(Stateful):
         roster = self.roster
         if roster.accepted[client] or roster.data_less[client]:
             return
-        roster.data_less[client] = True
+        roster.learn_data(client, some=False)
         if roster.member[client]:
             self.method.on_departure(client, keep=False)
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.state import Stateful
+from strategies.core.state import StateDict, Stateful
 
 Clients = NDArray[np.intp]
+
+
+class Totals(NamedTuple):
+    """What follows from all clients: how many are members, how many of them have data, and the sizes' sum.
+
+    Members of unknown size count with `unknown_size`.
+    """
+
+    members: int
+    contributors: int
+    size: float
+    unknown_size: float
 
 
 class Roster(Stateful):
@@ -70,6 +82,7 @@ class Roster(Stateful):
         self.joined, self.asked, self.accepted = (np.zeros(len(sizes), np.int64) for _ in range(3))
         self.shift = 0
         self._registered = len(sizes)
+        self._known: Totals | None = None
         self._index: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -78,7 +91,7 @@ class Roster(Stateful):
     @property
     def num_members(self) -> int:
         """Number of clients in the objective."""
-        return int(self.member.sum())
+        return self._totals.members
 
     @property
     def contributors(self) -> NDArray[np.bool_]:
@@ -88,28 +101,44 @@ class Roster(Stateful):
     @property
     def num_contributors(self) -> int:
         """N of the methods that divide by it or multiply with it."""
-        return int(self.contributors.sum())
+        return self._totals.contributors
+
+    @property
+    def total_size(self) -> float:
+        """n, the sum of all members' n_k."""
+        return self._totals.size
 
     @property
     def shares(self) -> NDArray[np.float64]:
         """p_k = n_k / sum of n over all members (not over those who reply); 0 for others. Shape (N,)."""
-        sizes = self.sizes
-        total = sizes.sum()
+        return self.share(np.arange(len(self)))
+
+    def share(self, clients: Clients) -> NDArray[np.float64]:
+        """p_k of some clients, shape (K,), see `shares`."""
+        sizes, total = self.size(clients), self.total_size
         return sizes / total if total else sizes
 
-    @property
-    def sizes(self) -> NDArray[np.float64]:
-        """n_k of the members, 0 for others, shape (N,).
+    def size(self, clients: Clients) -> NDArray[np.float64]:
+        """n_k of some clients, 0 for those that are no members, shape (K,).
 
         A member of unknown size counts as if it had the mean of the known sizes.
         """
-        contributors = self.contributors
-        sizes = np.where(contributors, self.num_examples, 0).astype(np.float64)
-        unknown = contributors & (self.num_examples == 0)
-        if unknown.any():
+        sizes = self.num_examples[clients]
+        known = np.where(sizes == 0, self._totals.unknown_size, sizes)
+        return np.where(self.member[clients] & ~self.data_less[clients], known, 0.0)
+
+    @property
+    def _totals(self) -> Totals:
+        """What follows from all clients: computed anew only when one of them has changed."""
+        if self._known is None:
+            contributors = self.contributors
+            sizes = np.where(contributors, self.num_examples, 0).astype(np.float64)
             known = sizes[sizes > 0]
-            sizes[unknown] = known.mean() if len(known) else 1.0
-        return sizes
+            unknown = int(contributors.sum()) - len(known)
+            unknown_size = float(known.mean()) if len(known) else 1.0
+            total = float(sizes.sum()) + unknown * unknown_size
+            self._known = Totals(int(self.member.sum()), len(known) + unknown, total, unknown_size)
+        return self._known
 
     def find(self, name: str) -> int | None:
         """Index of the client that Flower calls `name`; None if it is unknown."""
@@ -127,11 +156,17 @@ class Roster(Stateful):
         for field in self._BY_CLIENT:
             array = getattr(self, field)
             setattr(self, field, np.append(array, np.zeros(1, array.dtype)))
+        self._known = None
         return client
 
     def learn(self, clients: Clients, num_examples: NDArray[np.int64]) -> None:
         """Note the sizes that the active replies of a round report."""
-        self.num_examples[clients] = num_examples
+        if not np.array_equal(self.num_examples[clients], num_examples):
+            self.num_examples[clients], self._known = num_examples, None
+
+    def learn_data(self, client: int, some: bool) -> None:
+        """Note whether a client has data."""
+        self.data_less[client], self._known = not some, None
 
     def accept(self, clients: Clients, server_round: int) -> None:
         """Note whose replies counted in a round."""
@@ -144,15 +179,20 @@ class Roster(Stateful):
         """
         if not self.member[client]:
             self.joined[client] = self.shift = server_round - 1
-        self.member[client], self.gone[client] = True, False
+        self.member[client], self.gone[client], self._known = True, False, None
 
     def depart(self, client: int, server_round: int, keep: bool) -> None:
         """Let a client go before `server_round`; unless its objective is kept, the objective shifts."""
         self.gone[client] = True
         if not keep:
-            self.member[client] = False
+            self.member[client], self._known = False, None
             self.shift = server_round - 1
 
     def forget(self, client: int) -> None:
         """Forget what a client did: should it arrive again, it is new."""
         self.asked[client] = self.accepted[client] = 0
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over the clients."""
+        super().load_state_dict(state)
+        self._known = None

@@ -84,7 +84,7 @@ class FastReboot(Stateful):
         events = []
         arrived = np.flatnonzero(roster.joined[replies.clients] > 0).tolist()
         if self.mode == "auto":
-            events = self._decide(arrived, replies, roster.shares[replies.clients], learning_rate)
+            events = self._decide(arrived, replies, roster.share(replies.clients), learning_rate)
         for row in arrived:
             client = int(replies.clients[row])
             if self.boosted.get(client, self.mode == "on"):
