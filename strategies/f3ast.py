@@ -30,7 +30,6 @@ class F3AST(FlexibleStrategy):
     """Selects who took part least for its share p_k, and weighs updates by p_k / r_k."""
 
     suits = "a server that may ask few of many clients, some of them rarely there"
-
     options: F3ASTOptions
     saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "rates", "fallen", "new")
     late_replies = "take"
@@ -55,7 +54,8 @@ class F3AST(FlexibleStrategy):
         score = self._shares(willing) / self.rates[willing]
         least = np.partition(score, -count)[-count]
         above, equal = np.flatnonzero(score > least), np.flatnonzero(score == least)
-        return willing[np.sort(np.concatenate([above, equal[: count - len(above)]]))]
+        chosen = np.sort(np.concatenate([above, equal[: count - len(above)]]))
+        return np.asarray(willing[chosen])
 
     def update(self, replies: Replies) -> None:
         """Bring the rates up to date, and divide by them."""
