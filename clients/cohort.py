@@ -137,7 +137,7 @@ def run(rule: SGD, oracle: CohortOracle, batches: CohortBatches, y: Tensor, rate
     These are the losses at each step's first gradient, zero after a client's last step.
     """
     if _fused(rule, oracle, batches.clients[0]):
-        return oracle.run_fused(y, rate, batches)
+        return oracle.run_fused(y, rule.weights, rate, batches)
     losses = y.new_zeros((len(batches.counts), len(y)))
     active, active_rate = y, rate
     for t, count in enumerate(batches.counts):

@@ -99,6 +99,21 @@ def test_a_cohort_returns_what_each_client_returns_alone(
     np.testing.assert_array_equal(on_demand, together)
 
 
+@pytest.mark.parametrize(("model", "cohort"), ORACLES)
+@pytest.mark.parametrize("batch_size", [6, 20])
+def test_clients_that_start_from_weights_of_their_own(model: str, cohort: str, batch_size: int) -> None:
+    """As if each had received its own broadcast; others in the same call start from the common one."""
+    environment = ClientEnvironment(make_data(), lambda: build(model), 3, cohort="loop", cohort_size=1)
+    alone = VirtualClients(environment)
+    common = alone.model.vector.numpy().copy()
+    own = {k: (common * (1 + 0.1 * k)).astype(np.float32) for k in (1, 3, 4)}
+    jobs = [Job(k, [], config(batch_size=batch_size), 1.0, weights=own.get(k)) for k in range(6)]
+    together, _ = by_client(fit(model, jobs, cohort, 6))
+    for k, job in enumerate(jobs):
+        answers = alone.fit(Broadcast(own.get(k, common)), [job._replace(weights=None)])
+        np.testing.assert_allclose(together[k], answers.vectors[0], rtol=1e-5, atol=1e-6)
+
+
 @given(
     completions=st.lists(st.floats(0, 1), min_size=6, max_size=6),
     batch_size=st.integers(0, 50),

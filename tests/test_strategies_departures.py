@@ -177,6 +177,7 @@ def test_staircase_restarts_at_each_arrival() -> None:
     ("schedule", "expected"),
     [
         (SCHEDULES["constant"](), [2, 2, 2, 2]),
+        (SCHEDULES["inverse-sqrt"](scale=1 / 3), [2, 1, 2 / 7**0.5, 2 / 10**0.5]),
         (SCHEDULES["staircase"](restart=False), [2, 1, 2 / 3, 1 / 2]),
         (SCHEDULES["geometric"](factor=0.5), [2, 1, 1 / 2, 1 / 4]),
         # 16 E / (mu E) / ((tau - tau_0) E + gamma) with E = 10, mu = 0.5, gamma = 10
@@ -184,7 +185,7 @@ def test_staircase_restarts_at_each_arrival() -> None:
         # and with E[sum p s] = 5: 16 * 10 / (0.5 * 5) = 64
         (SCHEDULES["theorem"](mu=0.5, gamma=10, work=5), [64 / 20, 64 / 30, 64 / 20, 64 / 30]),
     ],
-    ids=["constant", "staircase", "geometric", "theorem", "theorem-work"],
+    ids=["constant", "inverse-sqrt", "staircase", "geometric", "theorem", "theorem-work"],
 )
 def test_schedules(schedule: Any, expected: list[float]) -> None:
     """Client 2 departs in round 3; only the rate of the theorem restarts."""

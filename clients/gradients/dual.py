@@ -54,21 +54,21 @@ class DualLinear(StackedLinear):
         once = distinct * first.in_features * (distinct + 2 * first.out_features)
         return once + total * distinct * first.out_features <= MOST_WORK * single
 
-    def run_fused(self, y: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
+    def run_fused(self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
         """See `CohortOracle.run_fused`."""
         x, positions = batches.distinct_inputs()
         x, active = x.flatten(2), y
-        # All rows of y are equal: one of them stays in the cache, all of them would not.
-        start = linear(self.layers[0].views(y[:1].expand_as(y)), x)
+        # Of `start` and not of y: if all rows are one, it stays in the cache.
+        at_start = linear(self.layers[0].views(start), x)
         products = torch.bmm(x, x.transpose(1, 2)).add_(self.layers[0].has_bias)  # a bias has inputs of one
-        errors = torch.zeros_like(start)
+        errors = torch.zeros_like(at_start)
         losses = y.new_zeros(positions.shape[:2])
         rows = positions + (torch.arange(len(y), device=y.device) * x.shape[1])[:, None]
         for t, count in enumerate(batches.counts):
             if count < len(active):
                 active = y[:count]
             views, of_step = self.views(active), rows[t, :count].reshape(-1)
-            first = _rows(start, of_step, count).baddbmm_(
+            first = _rows(at_start, of_step, count).baddbmm_(
                 _rows(products, of_step, count), errors[:count], alpha=-1
             )
             inputs, (error, *others), losses[t, :count] = self.backpropagate(

@@ -36,13 +36,15 @@ class CohortOracle(ABC):
         """Return whether `run_fused` should do all steps of a client in one call, if they are plain SGD."""
         return False
 
-    def run_fused(self, y: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
+    def run_fused(self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
         """Do all steps of plain SGD.
 
         Parameters
         ----------
         y
-            Weights, shape (K, M), equal in all rows, changed in place.
+            Weights, shape (K, M), changed in place.
+        start
+            The same numbers, which stay; rows that are equal may be one row expanded, which is faster.
         rate
             eta of each client, shape (K, 1).
         batches

@@ -7,6 +7,7 @@ so that `server_round - shift` is 1 in the first round of the current objective.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -49,6 +50,21 @@ class Geometric:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InverseSqrt:
+    """eta_0 / sqrt((t - 1) / scale + 1) (FedAWE's code, with scale 10)."""
+
+    scale: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale < math.inf:
+            raise ValueError(f"inverse-sqrt: scale={self.scale} is not a positive number")
+
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
+        """Rate of a round."""
+        return learning_rate / math.sqrt((server_round - 1) / self.scale + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Theorem:
     """16 E / (mu E[sum p s]) / ((tau - tau_0) E + gamma) (Ruan et al., Theorem 3.1; ignores the base rate).
 
@@ -82,5 +98,6 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": Constant,
     "staircase": Staircase,
     "geometric": Geometric,
+    "inverse-sqrt": InverseSqrt,
     "theorem": Theorem,
 }
