@@ -2,6 +2,7 @@
 
 python sim.py                                  # handwritten digits; clients come and go
 python sim.py --strategy fedavg --num-rounds 20
+python sim.py --strategy fedavg mifa --seed 0 1 2   # several values: a comparison
 python sim.py --list
 python sim.py --show-trace phones --num-clients 100 --num-rounds 300
 """
@@ -20,12 +21,14 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from flexfl.config import Settings
+from flexfl.config.grid import cells, is_comparison
 from flexfl.config.settings import read_toml
 from flexfl.engine.availability import remember
+from flexfl.engine.comparison.compare import compare
 from flexfl.engine.flower_run import run_on_grid
 from flexfl.engine.listing import REGISTRIES, listing
 from flexfl.engine.report.trace_view import show_trace
-from flexfl.engine.run import drive, prepare, virtual_transport
+from flexfl.engine.run import drive, prepare, strategy_options, virtual_transport
 from flexfl.engine.run_folder import RunFolder
 
 server_app = ServerApp()
@@ -64,8 +67,13 @@ def make_parser() -> Parser:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text, default=None)
         else:
             shown = f" (default: {field.default})" if field.default != "" else ""
-            parser.add_argument(flag, type=kind, metavar=_metavar(field.name, kind), help=text + shown)
+            metavar = _metavar(field.name, kind)
+            parser.add_argument(flag, type=kind, nargs="+", metavar=metavar, help=text + shown)
     parser.add_argument("--config", metavar="FILE.toml", help="settings from a file; flags override them")
+    text = "in a comparison: also tell what it took to reach this accuracy, 0..1"
+    parser.add_argument("--reach", type=float, metavar="ACCURACY", help=text)
+    text = "in a comparison: train cells anew that are finished"
+    parser.add_argument("--fresh", action="store_true", help=text)
     parser.add_argument(
         "--json",
         action="store_true",
@@ -81,22 +89,44 @@ def make_parser() -> Parser:
     return parser
 
 
-def read_settings(arguments: argparse.Namespace) -> Settings:
-    """Merge the configuration file and the flags; flags override the file.
+def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Merge the configuration file and the flags, which override the file; several values are a list.
+
+    Raises
+    ------
+    ValueError
+        The file cannot be read.
+    """
+    values: dict[str, Any] = read_toml(arguments.config) if arguments.config else {}
+    if arguments.show_trace is not None:
+        arguments.trace = [arguments.show_trace]
+    for field in fields(Settings):
+        given = getattr(arguments, field.name)
+        if given is not None:
+            single = isinstance(given, list) and len(given) == 1 and field.name != "option"
+            values[field.name.replace("_", "-")] = given[0] if single else given
+    return values
+
+
+def run_comparison(values: dict[str, Any], arguments: argparse.Namespace, console: Console) -> int:
+    """Run all cells of a comparison; return the exit code.
 
     Raises
     ------
     ValueError
         A setting is unknown or invalid.
     """
-    values: dict[str, Any] = read_toml(arguments.config) if arguments.config else {}
     if arguments.show_trace is not None:
-        arguments.trace = arguments.show_trace
-    for field in fields(Settings):
-        given = getattr(arguments, field.name)
-        if given is not None:
-            values[field.name.replace("_", "-")] = given
-    return Settings.from_mapping(values, arguments.config or "command line")
+        raise ValueError("show-trace: give one value for each setting")
+    if arguments.reach is not None and not 0 <= arguments.reach <= 1:
+        raise ValueError(f"reach is {arguments.reach}; it must be from 0 to 1")
+    of_comparison = cells(values, arguments.config or "command line")
+    for cell in of_comparison:
+        strategy_options(cell.settings)  # errors in names and options are reported before anything runs
+    comparison = compare(of_comparison, console, arguments.reach, arguments.fresh)
+    if arguments.json:
+        print(json.dumps(comparison.as_json()))
+    return comparison.exit_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -108,7 +138,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     console = Console(stderr=arguments.json)
     try:
-        settings = read_settings(arguments)
+        values = read_values(arguments)
+        if is_comparison(values):
+            return run_comparison(values, arguments, console)
+        if arguments.reach is not None or arguments.fresh:
+            raise ValueError("reach and fresh belong to a comparison: give a setting several values")
+        settings = Settings.from_mapping(values, arguments.config or "command line")
         if arguments.show_trace is not None:
             report = show_trace(settings, console)
             if arguments.json:

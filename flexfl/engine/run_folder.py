@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -30,18 +31,23 @@ class RunFolder:
     Parameters
     ----------
     settings
-        The settings of the run; the folder is made in `run_dir`.
+        The settings of the run.
+    path
+        The folder, which must not exist yet; default: `<run_dir>/<time>-<strategy>-<task>`.
 
     Attributes
     ----------
     path
-        The new folder, `<run_dir>/<time>-<strategy>-<task>`.
+        The new folder.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.path = _new_folder(settings)
+    def __init__(self, settings: Settings, path: Path | None = None) -> None:
+        if path is not None:
+            path.mkdir(parents=True)
+        self.path = path or _new_folder(settings)
+        versions = {"python": platform.python_version(), "flexfl": program_version()}
         config = settings.as_mapping() | {
-            "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+            "versions": versions | {name: version(name) for name in PACKAGES},
             "command": sys.argv,
         }
         (self.path / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
@@ -54,14 +60,23 @@ class RunFolder:
 
     def write_weights(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Save the final weights, one array per tensor."""
-        with _replacing(self.path / "weights.npz") as temporary:
+        with replacing(self.path / "weights.npz") as temporary:
             np.savez(temporary, *arrays)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Save the summary, and close `metrics.jsonl`."""
-        with _replacing(self.path / "summary.json") as temporary:
+        with replacing(self.path / "summary.json") as temporary:
             temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         self._metrics.close()
+
+
+def program_version() -> str:
+    """Return the version of this program, as its pyproject.toml or the installed package has it."""
+    project = Path(__file__).parents[2] / "pyproject.toml"  # not there where flexfl is installed
+    try:
+        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
+    except OSError:
+        return version("flexfl")
 
 
 def weights_sha256(arrays: Sequence[NDArray[Any]]) -> str:
@@ -99,7 +114,7 @@ def _new_folder(settings: Settings) -> Path:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Write a file atomically: yields a temporary path, which is renamed at the end."""
     temporary = path.with_name(f".{path.name}")
     yield temporary

@@ -1,0 +1,101 @@
+"""Several values of a setting make a comparison: its cells are all combinations."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from flexfl.config.settings import Settings
+
+MOST_CELLS = 10_000
+_LISTS = {f.name.replace("_", "-") for f in fields(Settings) if isinstance(f.default, tuple)}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison.
+
+    Attributes
+    ----------
+    settings
+        Its settings.
+    varied
+        Those of them, by kebab-case key, in which the cells of the comparison differ.
+    paper
+        The number that a paper reports for it; None: there is none.
+    """
+
+    settings: Settings
+    varied: Mapping[str, Any]
+    paper: float | None = None
+
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """What the runs that differ in the seed only have in common: the other varied settings."""
+        return tuple(value for key, value in self.varied.items() if key != "seed")
+
+
+def is_comparison(values: Mapping[str, Any]) -> bool:
+    """Whether a setting has several values, or there are `[[cell]]` tables."""
+    return "cell" in values or any(_is_varied(key, value) for key, value in values.items())
+
+
+def cells(values: Mapping[str, Any], source: str) -> list[Cell]:
+    """Return the cells of a comparison.
+
+    Parameters
+    ----------
+    values
+        Settings by kebab-case key: one value, or a list of several. Under `cell`, a list of tables with
+        settings that go together, each once, and in them `paper`, the number that a paper reports.
+    source
+        Where they come from, for messages.
+
+    Raises
+    ------
+    ValueError
+        A setting is invalid, a list is empty, two cells are the same, or there are too many.
+    """
+    lists = {key: value for key, value in values.items() if _is_varied(key, value)}
+    for key, several in lists.items():
+        if not several:
+            raise ValueError(f"{source}: {key} has no value, give at least one")
+    tables = _tables(values.get("cell", [{}]), lists, source)
+    count = len(tables) * math.prod(map(len, lists.values()))
+    if count > MOST_CELLS:
+        raise ValueError(f"{source}: these are {count} cells, give at most {MOST_CELLS}")
+    fixed = {key: value for key, value in values.items() if key not in lists and key != "cell"}
+    together = list(dict.fromkeys(key for table in tables for key in table if key != "paper"))
+    found: dict[Settings, Cell] = {}
+    for table in tables:
+        own = {key: value for key, value in table.items() if key != "paper"}
+        for combination in itertools.product(*lists.values()):
+            chosen = {**fixed, **own, **dict(zip(lists, combination, strict=True))}
+            settings = Settings.from_mapping(chosen, source)
+            everything = settings.as_mapping()
+            varied = {key: everything[key] for key in (*together, *lists)}
+            if settings in found:
+                same = ", ".join(f"{key}={value}" for key, value in varied.items())
+                raise ValueError(f"{source}: the cell {same} occurs twice, name it once")
+            found[settings] = Cell(settings, varied, table.get("paper"))
+    return list(found.values())
+
+
+def _is_varied(key: str, value: Any) -> bool:
+    return isinstance(value, list) and key not in _LISTS and key != "cell"
+
+
+def _tables(given: Any, lists: Mapping[str, Sequence[Any]], source: str) -> list[dict[str, Any]]:
+    """Check the `[[cell]]` tables."""
+    if not isinstance(given, list) or not given or not all(isinstance(table, dict) for table in given):
+        raise ValueError(f"{source}: cell must be tables, each under [[cell]]")
+    for number, table in enumerate(given, start=1):
+        if both := sorted(table.keys() & lists.keys()):
+            raise ValueError(f"{source}: cell {number} sets {both[0]}, of which a list is given as well")
+        paper = table.get("paper", 0.0)
+        if isinstance(paper, bool) or not isinstance(paper, int | float):
+            raise ValueError(f"{source}: paper of cell {number} is {paper!r}; it must be a number")
+    return given

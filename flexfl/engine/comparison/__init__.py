@@ -1,0 +1,1 @@
+"""Comparisons: many runs, their results side by side."""

@@ -1,0 +1,113 @@
+"""Finished cells on disk: a comparison goes on where it stopped, and trains no cell twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flexfl.config import Settings
+from flexfl.engine.run_folder import program_version
+
+# What does not change the result of a run: where and how fast it is computed.
+IRRELEVANT = {
+    *("run-dir", "data-dir", "engine", "num-workers", "ray-address"),
+    *("cohort-size", "connect-timeout"),
+}
+
+
+@dataclass(frozen=True)
+class FinishedCell:
+    """A finished run.
+
+    Attributes
+    ----------
+    summary
+        Content of its `summary.json`.
+    records
+        Of all rounds, starting with round 0.
+    version
+        The version of flexfl that made it.
+    """
+
+    summary: dict[str, Any]
+    records: list[dict[str, Any]]
+    version: str
+
+
+class CellStore:
+    """The run folders of all cells, `<run_dir>/cells/<name>`, by their settings.
+
+    Parameters
+    ----------
+    run_dir
+        Where the folder `cells` lies.
+    """
+
+    def __init__(self, run_dir: str) -> None:
+        self.folder = Path(run_dir) / "cells"
+
+    def path(self, settings: Settings) -> Path:
+        """Return the folder of a cell; its name follows from all settings that matter."""
+        names = (settings.strategy, settings.task, settings.trace)
+        slug = re.sub(r"[^A-Za-z0-9.=]+", "-", "-".join(names))[:80].strip("-.")
+        return self.folder / f"{slug}-seed{settings.seed}-{identity(settings)}"
+
+    def load(self, settings: Settings) -> FinishedCell | None:
+        """Return a finished cell; None if there is none, or only a part of one."""
+        path = self.path(settings)
+        try:
+            summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+            lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+            return FinishedCell(
+                summary, [json.loads(line) for line in lines], config["versions"].get("flexfl", "unknown")
+            )
+        except (OSError, ValueError, KeyError, AttributeError):
+            return None
+
+    def save(self, settings: Settings, files: Mapping[str, bytes]) -> None:
+        """Store the files of a finished cell, all of them or none.
+
+        Raises
+        ------
+        OSError
+            They cannot be written.
+        """
+        path = self.path(settings)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for name, content in files.items():
+            (partial / name).write_bytes(content)
+        summary = json.loads(files["summary.json"]) | {"run_dir": str(path)}  # it was made elsewhere
+        (partial / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        self.discard(settings)
+        partial.rename(path)
+
+    def discard(self, settings: Settings) -> None:
+        """Remove a cell, if it is there."""
+        shutil.rmtree(self.path(settings), ignore_errors=True)
+
+
+def identity(settings: Settings, without: tuple[str, ...] = ()) -> str:
+    """Return ten hexadecimal digits that stand for the settings that matter, but for some of them."""
+    values = settings.as_mapping()
+    relevant = {key: value for key, value in values.items() if key not in IRRELEVANT and key not in without}
+    return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def outdated(cells: Mapping[Settings, FinishedCell]) -> dict[str, int]:
+    """Return how many cells other versions of flexfl made, by version."""
+    found: dict[str, int] = {}
+    for cell in cells.values():
+        if cell.version != program_version():
+            found[cell.version] = found.get(cell.version, 0) + 1
+    return found

@@ -1,0 +1,154 @@
+"""The table of a comparison: for the terminal, and as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from flexfl.engine.comparison.results import Cost, Estimate, Row
+
+Columns = Mapping[str, str]
+"""The cells of one row, by the headings of their columns."""
+
+_TEX = str.maketrans(
+    {sign: "\\" + sign for sign in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+)
+
+IN_FILES_ONLY = ("runs", "last", "MB")
+
+REACHED = {
+    "rounds": "rounds",
+    "uploads": "uploads",
+    "megabytes_up": "MB up",
+    "megabytes_down": "MB down",
+    "virtual_seconds": "virtual s",
+}
+
+
+def columns(row: Row, reach: float | None) -> Columns:
+    """Return what a reader of the table sees of a row; accuracies in percent."""
+    shown = {key: str(value) for key, value in row.varied.items()}
+    shown |= {
+        "runs": str(len(row.seeds)),
+        "accuracy %": _mean_and_deviation(row.accuracy),
+        "95 % interval": _interval(row.accuracy),
+        "last 10 %": _mean_and_deviation(row.last),
+        "to first": "" if row.difference is None else _signed(row.difference),
+        "uploads": f"{row.cost.uploads:.0f}",
+        "MB up": f"{row.cost.megabytes_up:.2f}",
+        "MB down": f"{row.cost.megabytes_down:.2f}",
+    }
+    if reach is not None:
+        for name, heading in REACHED.items():
+            shown[f"{heading} to {reach:.0%}"] = _mean_cost(row.reached, name)
+    if row.paper is not None:
+        shown["paper"] = f"{row.paper:g}"
+    return shown
+
+
+def headings(rows: Sequence[Columns]) -> list[str]:
+    """Return the headings of all columns in which a row has something."""
+    every = dict.fromkeys(heading for row in rows for heading in row)
+    return [heading for heading in every if any(row.get(heading) for row in rows)]
+
+
+def terminal(rows: Sequence[Columns], title: str) -> Table:
+    """Return a table for the terminal, with the columns that matter most."""
+    table = Table(title=title, box=SIMPLE, pad_edge=False)
+    names = [name for name in headings(rows) if not name.startswith(IN_FILES_ONLY)]
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(row.get(name, "").replace("[", "\\[") for name in names))
+    return table
+
+
+def markdown(rows: Sequence[Columns]) -> str:
+    """Return a table in Markdown."""
+    names = headings(rows)
+    lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in rows)]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def latex(rows: Sequence[Columns]) -> str:
+    """Return a table in LaTeX, for the package booktabs."""
+    names = headings(rows)
+    lines = [_tex(names), r"\midrule", *(_tex([row.get(name, "") for name in names]) for row in rows)]
+    begin = [rf"\begin{{tabular}}{{{'l' * len(names)}}}", r"\toprule"]
+    return "\n".join([*begin, *lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def comma_separated(rows: Sequence[Row]) -> str:
+    """Return all numbers as CSV, accuracies from 0 to 1, one line per row."""
+    records = [_numbers(row) for row in rows]
+    names = list(dict.fromkeys(name for record in records for name in record))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def _numbers(row: Row) -> dict[str, Any]:
+    record: dict[str, Any] = {**row.varied, "runs": len(row.seeds)}
+    for name, value in (("accuracy", row.accuracy), ("last", row.last), ("difference", row.difference)):
+        if value is not None:
+            record |= {name: value.mean, f"{name}_deviation": value.deviation, f"{name}_margin": value.margin}
+    record |= row.cost._asdict()
+    if row.reached:
+        record["reached"] = sum(cost is not None for cost in row.reached)
+        for name in REACHED:
+            record[f"{name}_to_reach"] = _mean_or_nan(row.reached, name)
+    if row.paper is not None:
+        record["paper"] = row.paper
+    return {
+        key: "" if isinstance(value, float) and math.isnan(value) else value for key, value in record.items()
+    }
+
+
+def _mean_and_deviation(value: Estimate) -> str:
+    if math.isnan(value.mean):
+        return ""
+    spread = "" if math.isnan(value.deviation) else f" ± {100 * value.deviation:.2f}"
+    return f"{100 * value.mean:.2f}{spread}"
+
+
+def _interval(value: Estimate) -> str:
+    if math.isnan(value.margin):
+        return ""
+    return f"{100 * (value.mean - value.margin):.1f} to {100 * (value.mean + value.margin):.1f}"
+
+
+def _signed(value: Estimate) -> str:
+    if math.isnan(value.mean):
+        return ""
+    margin = "" if math.isnan(value.margin) else f" ± {100 * value.margin:.2f}"
+    return f"{100 * value.mean:+.2f}{margin}"
+
+
+def _mean_or_nan(reached: Sequence[Cost | None], name: str) -> float:
+    values = [getattr(cost, name) for cost in reached if cost is not None]
+    return statistics.mean(values) if values else math.nan
+
+
+def _mean_cost(reached: Sequence[Cost | None], name: str) -> str:
+    """Return the mean over the seeds that got there, and how many these are if not all did."""
+    mean, count = _mean_or_nan(reached, name), sum(cost is not None for cost in reached)
+    if not count:
+        return "never" if name == "rounds" else ""
+    if math.isnan(mean):
+        return ""
+    some = f" ({count} of {len(reached)})" if name == "rounds" and count < len(reached) else ""
+    return f"{mean:.4g}{some}"
+
+
+def _tex(cells: Sequence[str]) -> str:
+    return " & ".join(cell.translate(_TEX) for cell in cells) + r" \\"

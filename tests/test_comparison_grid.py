@@ -1,0 +1,60 @@
+"""Several values of settings: the cells of a comparison."""
+
+from typing import Any
+
+import pytest
+
+from flexfl.config import Settings
+from flexfl.config.grid import cells, is_comparison
+
+
+def test_one_value_each_is_a_run() -> None:
+    assert not is_comparison({"strategy": "mifa", "seed": 3, "option": ["first-round=seen", "empty=move"]})
+    assert is_comparison({"strategy": ["mifa"]})
+    assert is_comparison({"cell": [{"seed": 1}]})
+
+
+def test_cells_are_the_product() -> None:
+    found = cells({"strategy": ["fedavg", "mifa"], "num-rounds": 7, "seed": [0, 1, 2]}, "here")
+    assert [(cell.settings.strategy, cell.settings.seed) for cell in found] == [
+        (strategy, seed) for strategy in ("fedavg", "mifa") for seed in (0, 1, 2)
+    ]
+    assert all(
+        cell.settings == Settings(strategy=cell.settings.strategy, seed=cell.settings.seed, num_rounds=7)
+        for cell in found
+    )
+    assert found[4].varied == {"strategy": "mifa", "seed": 1}
+    assert [cell.row for cell in found] == [("fedavg",)] * 3 + [("mifa",)] * 3
+
+
+def test_settings_that_go_together() -> None:
+    """With the paper's number for them; what a table leaves out keeps its common value."""
+    together = [{"local-steps": 50, "trace": "always", "paper": 88.5}, {"local-steps": 100}]
+    found = cells({"cell": together, "trace": "bernoulli", "seed": [0, 1]}, "here")
+    assert [(c.settings.local_steps, c.settings.trace, c.settings.seed, c.paper) for c in found] == [
+        (50, "always", 0, 88.5),
+        (50, "always", 1, 88.5),
+        (100, "bernoulli", 0, None),
+        (100, "bernoulli", 1, None),
+    ]
+    assert found[2].varied == {"local-steps": 100, "trace": "bernoulli", "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"seed": []}, "here: seed has no value"),
+        ({"seed": [0, 1, 0]}, "the cell seed=0 occurs twice"),
+        ({"seed": list(range(101)), "num-rounds": list(range(1, 101))}, "10100 cells, give at most 10000"),
+        ({"seed": [0, "1"]}, "seed is '1'; it must be of type int"),
+        ({"strategy": ["fedavg", "mifa"], "nonesuch": 1}, "unknown setting 'nonesuch'"),
+        ({"cell": []}, "cell must be tables"),
+        ({"cell": {"seed": 1}}, "cell must be tables"),
+        ({"cell": [{"seed": 1}], "seed": [1, 2]}, "cell 1 sets seed, of which a list is given"),
+        ({"cell": [{"seed": 1, "paper": "88 %"}]}, "paper of cell 1 is '88 %'; it must be a number"),
+        ({"cell": [{"seed": 1}, {"seed": 1}]}, "the cell seed=1 occurs twice"),
+    ],
+)
+def test_bad_grids(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cells(values, "here")
