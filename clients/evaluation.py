@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn import functional
 
 from clients.gradients.flat import FlatModel, as_tensor
@@ -20,21 +24,33 @@ def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
     ValueError
         There are no examples.
     """
-    x, labels = examples
-    if not len(labels):
+    n = len(examples[1])
+    if not n:
         raise ValueError("there are no examples to evaluate on")
-    loss = correct = 0.0
+    loss = hits = 0.0
+    for outputs, targets in _outputs(model, examples):
+        loss += float(functional.cross_entropy(outputs, targets, reduction="sum"))
+        hits += float((outputs.argmax(1) == targets).sum())
+    return loss / n, hits / n
+
+
+def correct(model: FlatModel, examples: Examples) -> NDArray[np.bool_]:
+    """Return which examples the model with its current weights predicts correctly, shape (n,)."""
+    found = [(outputs.argmax(1) == targets).cpu().numpy() for outputs, targets in _outputs(model, examples)]
+    return np.concatenate([np.empty(0, np.bool_), *found])
+
+
+def _outputs(model: FlatModel, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the model's outputs and the labels, some examples at a time."""
+    x, labels = examples
     model.module.eval()
     try:
         with torch.no_grad():
             for start in range(0, len(labels), BATCH):
                 targets = as_tensor(labels[start : start + BATCH]).to(model.device)
-                outputs = model.module(as_tensor(x[start : start + BATCH]).to(model.device))
-                loss += float(functional.cross_entropy(outputs, targets, reduction="sum"))
-                correct += float((outputs.argmax(1) == targets).sum())
+                yield model.module(as_tensor(x[start : start + BATCH]).to(model.device)), targets
     finally:
         model.module.train()
-    return loss / len(labels), correct / len(labels)
 
 
 def own_test(data: FederatedData, client: int) -> Examples:

@@ -109,6 +109,23 @@ def test_a_cell_that_was_cut_off_runs_again(run: Any, tmp_path: Path) -> None:
     assert json.loads((cell / "summary.json").read_text())["rounds"] == 3
 
 
+def test_a_cell_of_other_defaults_runs_again(run: Any, tmp_path: Path) -> None:
+    """The name of its folder says what differs from the defaults, which may have been others then."""
+    first = run("--seed", "0", "1")
+    cell = next((tmp_path / "cells").glob("*-seed1-*"))
+    config = (cell / "config.toml").read_text()
+    (cell / "config.toml").write_text(config.replace("learning-rate = 0.2", "learning-rate = 0.7"))
+    assert run("--seed", "0", "1") == first
+    assert "learning-rate = 0.2" in (cell / "config.toml").read_text()
+
+
+def test_fairness_towards_clients(run: Any) -> None:
+    """The worst client and the tenth percentile, of the accuracies on the members' own hold-outs."""
+    shown = run("--seed", "0", "1", "--evaluate-clients", "2", "--partition", "classes:m=2")
+    (row,) = shown["rows"]
+    assert 0 <= row["worst"]["mean"] <= row["tenth"]["mean"] < 1
+
+
 def test_cells_of_another_version_are_named(run: Any, tmp_path: Path, capsys: Any) -> None:
     run("--seed", "0", "1")
     for config in (tmp_path / "cells").glob("*/config.toml"):

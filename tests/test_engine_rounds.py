@@ -142,3 +142,21 @@ def test_memory_at_the_clients_gives_the_same_result_as_at_the_server(
     assert farewells
     assert all(event["received"] for event in farewells)
     assert [r["active"] for r in client.rounds] == [r["active"] for r in server.rounds]
+
+
+def test_members_are_evaluated_on_their_own_examples(simulate: Callable[..., Any]) -> None:
+    """Every second round and in the last one; client 5 arrives in round 3, client 0 departs."""
+    played = simulate(
+        trace="always", num_rounds=5, evaluate_clients=2, arrivals="5=3", departures="0=3", partition="iid"
+    )
+    shown = [record for record in played.rounds if "worst_client_accuracy" in record]
+    assert [record["round"] for record in shown] == [2, 4, 5]
+    evaluator, data = played.experiment.evaluator, played.experiment.data
+    accuracies = evaluator.by_client(np.arange(1, 6))
+    assert shown[-1]["worst_client_accuracy"] == accuracies.min()
+    assert shown[-1]["tenth_percentile_accuracy"] == np.percentile(accuracies, 10)
+    sizes = [len(data.holdout(np.array([k]))[1]) for k in range(1, 6)]
+    assert min(sizes) > 1
+    evaluator.on = "members"
+    _, told = evaluator(0, played.experiment.strategy.layout.split(played.weights), {})
+    assert told["accuracy"] == pytest.approx(np.average(accuracies, weights=sizes))

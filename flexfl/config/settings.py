@@ -75,7 +75,12 @@ class Settings:
         "test", "test: the data set's test split; members: held-out examples of the members", client=True
     )
     holdout: float = _setting(
-        0.2, "share of each client's data held out for --evaluate-on members", client=True
+        0.2,
+        "share of each client's data held out for --evaluate-on members and --evaluate-clients",
+        client=True,
+    )
+    evaluate_clients: int = _setting(
+        0, "rounds between evaluations on each member's own held-out examples; 0: none", client=True
     )
     train_loss: bool = _setting(False, "compute the training loss at every evaluation, not only at the end")
     connect_timeout: float = _setting(120.0, "seconds that `flwr run` waits for the clients to connect")
@@ -89,6 +94,7 @@ class Settings:
             ("num_clients", 1),
             ("num_rounds", 1),
             ("evaluate_every", 1),
+            ("evaluate_clients", 0),
             ("num_workers", 0),
             ("cohort_size", 0),
         ):

@@ -26,3 +26,9 @@ RESYNC = "resync"
 
 ACCURACY = "accuracy"
 """float: share of correct predictions, in replies to an evaluation."""
+
+WORST_CLIENT = "worst-client-accuracy"
+"""float: lowest accuracy of the global weights on a member's own held-out examples, from the server."""
+
+TENTH_PERCENTILE = "tenth-percentile-accuracy"
+"""float: 10th percentile of these accuracies over the members, from the server."""

@@ -12,7 +12,7 @@ from flwr.common import Scalar
 from numpy.typing import NDArray
 from torch import nn
 
-from clients.evaluation import evaluate
+from clients.evaluation import correct, evaluate
 from clients.gradients.flat import FlatModel
 from flexfl.contract import metrics
 from flexfl.tasks import Examples, FederatedData
@@ -37,6 +37,10 @@ class GlobalEvaluator:
         so that the test data change with every arrival and exclusion (Ruan et al., Figure 4).
     train_loss
         Whether each evaluation also computes the training loss.
+    clients_every
+        Rounds between evaluations on each member's own held-out examples; 0: none.
+    num_rounds
+        The last round, in which members are evaluated as well.
     """
 
     def __init__(
@@ -46,7 +50,10 @@ class GlobalEvaluator:
         roster: Roster,
         on: str = "test",
         train_loss: bool = False,
+        clients_every: int = 0,
+        num_rounds: int = 0,
     ) -> None:
+        self.clients_every, self.num_rounds = clients_every, num_rounds
         self.data, self.roster, self.on, self.with_train_loss = data, roster, on, train_loss
         self.model = FlatModel(build(), "cuda" if torch.cuda.is_available() else "cpu")
         self._members: bytes | None = None
@@ -61,7 +68,23 @@ class GlobalEvaluator:
         measured: dict[str, Scalar] = {metrics.ACCURACY: accuracy}
         if self.with_train_loss:
             measured[metrics.TRAIN_LOSS] = self.train_loss(arrays)
+        if self.clients_every and (server_round % self.clients_every == 0 or server_round == self.num_rounds):
+            accuracies = self.by_client(np.flatnonzero(self.roster.member))
+            if len(accuracies):
+                measured[metrics.WORST_CLIENT] = float(accuracies.min())
+                measured[metrics.TENTH_PERCENTILE] = float(np.percentile(accuracies, 10))
         return loss, measured
+
+    def by_client(self, clients: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Accuracy of the loaded weights on the held-out examples of each client that has any."""
+        parts = [self.data.holdout(np.array([client])) for client in clients.tolist()]
+        counts = np.array([len(labels) for _, labels in parts], np.int64)
+        if not counts.any():
+            return np.empty(0)
+        x, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        owner = np.repeat(np.arange(len(parts)), counts)
+        hits = np.bincount(owner, correct(self.model, (x, labels)), minlength=len(parts))
+        return np.asarray(hits[counts > 0] / counts[counts > 0])
 
     def train_loss(self, arrays: list[NDArray[Any]]) -> float:
         """F(w) = sum_k p_k F_k(w): the mean loss over the training data of all members.

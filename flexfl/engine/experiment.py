@@ -81,7 +81,15 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     layout = Layout.of(arrays)
     initial = FlatParameters(layout.flatten(arrays), layout)
     roster = Roster(data.sizes, trace.round(1).member, trace.participation)
-    evaluator = GlobalEvaluator(data, build_model, roster, settings.evaluate_on, settings.train_loss)
+    evaluator = GlobalEvaluator(
+        data,
+        build_model,
+        roster,
+        settings.evaluate_on,
+        settings.train_loss,
+        settings.evaluate_clients,
+        settings.num_rounds,
+    )
     name = parse("strategy", settings.strategy).name
     trainer = CentralTrainer(data, build_model, settings.seed)
     strategy = strategies.make(name, initial, roster, evaluator, options=options, trainer=trainer)

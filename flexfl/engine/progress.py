@@ -89,6 +89,8 @@ def final_table(
         "accuracy at clients": summary["final"].get("client_accuracy"),
         "loss": summary["final"]["loss"],
         "loss at clients": summary["final"].get("client_loss"),
+        "worst of the clients": summary["final"].get("worst_client_accuracy"),
+        "tenth percentile of the clients": summary["final"].get("tenth_percentile_accuracy"),
         "training loss": summary["final"]["train_loss"],
         "rounds": summary["rounds"],
         "client updates": summary["client_fits"],

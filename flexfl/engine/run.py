@@ -28,6 +28,10 @@ from traces import RoundAvailability
 __all__ = ["Experiment", "drive", "prepare", "strategy_options", "virtual_transport"]
 
 
+# What a run may report of its clients in the end: personal models, and the global one on their hold-outs.
+OF_CLIENTS = ("client_accuracy", "client_loss", "worst_client_accuracy", "tenth_percentile_accuracy")
+
+
 def virtual_transport(experiment: Experiment, availability: Callable[[int], RoundAvailability]) -> Transport:
     """Make the transport to virtual clients that the settings name: inline or Ray."""
     settings = experiment.settings
@@ -125,7 +129,7 @@ def drive(
                 "accuracy": last.get("accuracy"),
                 "loss": last.get("loss"),
                 "train_loss": experiment.evaluator.train_loss(arrays),
-                **{key: last[key] for key in ("client_accuracy", "client_loss") if key in last},
+                **{key: last[key] for key in OF_CLIENTS if key in last},
             },
             "run_dir": str(folder.path),
             "weights_sha256": weights_sha256(arrays),

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from flexfl.config import Settings
 from flexfl.config.grid import Cell
 from flexfl.engine.comparison import tables
-from flexfl.engine.comparison.results import Row, rows_of
+from flexfl.engine.comparison.results import Cost, Estimate, Row, rows_of
 from flexfl.engine.comparison.runner import Outcome, run_here, run_on_ray
 from flexfl.engine.comparison.store import CellStore, FinishedCell, identity, outdated
 from flexfl.engine.run_folder import finite, program_version, replacing
@@ -61,7 +61,7 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return the rows and what failed, for `--json`."""
-        rows = [{**row.__dict__, "cost": row.cost._asdict()} for row in self.rows]
+        rows = [{key: _named(value) for key, value in vars(row).items()} for row in self.rows]
         failed = {f"{s.strategy} seed {s.seed}": reason for s, reason in self.failed.items()}
         shown: dict[str, Any] = finite({"rows": rows, "failed": failed, "folder": str(self.folder)})
         return shown | {"interrupted": bool(self.signal)}
@@ -119,6 +119,13 @@ def compare(
     comparison = Comparison(rows, folder, failed, number)
     _show(console, comparison, len(cells), len(finished), reach)
     return comparison
+
+
+def _named(value: Any) -> Any:
+    """Return named tuples, also in lists, as dictionaries."""
+    if isinstance(value, list):
+        return [_named(part) for part in value]
+    return value._asdict() if isinstance(value, Estimate | Cost) else value
 
 
 def _run(waiting: Sequence[Settings], report: Callable[[Settings, Outcome], None], first: Settings) -> None:

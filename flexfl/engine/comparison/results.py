@@ -74,6 +74,9 @@ class Row:
         Cost until the accuracy `reach` for each seed, None where it was never reached.
     paper
         The number that a paper reports.
+    worst, tenth
+        Lowest final accuracy on a member's own held-out examples, and the 10th percentile; None where these
+        are not evaluated.
     """
 
     varied: Mapping[str, Any]
@@ -84,6 +87,8 @@ class Row:
     cost: Cost
     reached: Sequence[Cost | None] = field(default_factory=list)
     paper: float | None = None
+    worst: Estimate | None = None
+    tenth: Estimate | None = None
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -157,6 +162,8 @@ def _row(
         cost=Cost(*(statistics.mean(column) for column in zip(*costs, strict=True))),
         reached=[] if reach is None else [cost_to_reach(run.records, reach) for run in runs],
         paper=group[0].paper,
+        worst=_of_clients(runs, "worst_client_accuracy"),
+        tenth=_of_clients(runs, "tenth_percentile_accuracy"),
     )
 
 
@@ -171,6 +178,11 @@ def _reference(cells: Sequence[Cell], cell: Cell) -> tuple[Any, ...]:
 def _final(run: FinishedCell) -> float:
     accuracy = run.summary["final"]["accuracy"]
     return math.nan if accuracy is None else float(accuracy)
+
+
+def _of_clients(runs: Sequence[FinishedCell], key: str) -> Estimate | None:
+    found = [run.summary["final"][key] for run in runs if run.summary["final"].get(key) is not None]
+    return estimate(found) if found else None
 
 
 def _last(run: FinishedCell) -> float:

@@ -67,6 +67,8 @@ class CellStore:
             summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
             lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
             config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+            if not _is_of(settings, config):
+                return None
             return FinishedCell(
                 summary, [json.loads(line) for line in lines], config["versions"].get("flexfl", "unknown")
             )
@@ -98,10 +100,25 @@ class CellStore:
 
 
 def identity(settings: Settings, without: tuple[str, ...] = ()) -> str:
-    """Return ten hexadecimal digits that stand for the settings that matter, but for some of them."""
-    values = settings.as_mapping()
-    relevant = {key: value for key, value in values.items() if key not in IRRELEVANT and key not in without}
+    """Return ten hexadecimal digits that stand for the settings that matter, but for some of them.
+
+    Only those count that differ from their defaults: a further setting changes no name.
+    """
+    defaults, values = Settings().as_mapping(), settings.as_mapping()
+    left_out = IRRELEVANT | set(without)
+    relevant = {k: value for k, value in values.items() if k not in left_out and value != defaults[k]}
     return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _is_of(settings: Settings, config: Mapping[str, Any]) -> bool:
+    """Whether a run with this configuration had these settings: a default may have changed since."""
+    chosen = {"cohort"} if settings.cohort == "auto" else set()  # the run then records its choice
+    relevant = settings.as_mapping().keys() - IRRELEVANT - chosen
+    return all(
+        config[key] == value
+        for key, value in settings.as_mapping().items()
+        if key in relevant & config.keys()
+    )
 
 
 def outdated(cells: Mapping[Settings, FinishedCell]) -> dict[str, int]:

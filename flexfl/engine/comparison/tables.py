@@ -41,6 +41,8 @@ def columns(row: Row, reach: float | None) -> Columns:
         "accuracy %": _mean_and_deviation(row.accuracy),
         "95 % interval": _interval(row.accuracy),
         "last 10 %": _mean_and_deviation(row.last),
+        "worst client %": "" if row.worst is None else _mean_and_deviation(row.worst),
+        "10th percentile %": "" if row.tenth is None else _mean_and_deviation(row.tenth),
         "to first": "" if row.difference is None else _signed(row.difference),
         "uploads": f"{row.cost.uploads:.0f}",
         "MB up": f"{row.cost.megabytes_up:.2f}",
@@ -99,7 +101,14 @@ def comma_separated(rows: Sequence[Row]) -> str:
 
 def _numbers(row: Row) -> dict[str, Any]:
     record: dict[str, Any] = {**row.varied, "runs": len(row.seeds)}
-    for name, value in (("accuracy", row.accuracy), ("last", row.last), ("difference", row.difference)):
+    estimates = {
+        "accuracy": row.accuracy,
+        "last": row.last,
+        "difference": row.difference,
+        "worst_client": row.worst,
+        "tenth_percentile": row.tenth,
+    }
+    for name, value in estimates.items():
         if value is not None:
             record |= {name: value.mean, f"{name}_deviation": value.deviation, f"{name}_margin": value.margin}
     record |= row.cost._asdict()
