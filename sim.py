@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -160,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     summary = drive(experiment, transport, availability, folder, console)
     if arguments.json:
         print(json.dumps(summary))
-    return 0
+    return 128 + signal.Signals[summary["signal"]] if summary["interrupted"] else 0
 
 
 def _metavar(name: str, kind: type) -> str:

@@ -27,7 +27,17 @@ from traces import TRACES
 ROOT = Path(__file__).parents[1]
 SMALL = ["--engine=inline", "--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3"]
 SMALL += ["--local-steps=4", "--batch-size=5"]
-KEYS = ["strategy", "task", "rounds", "client_fits", "seconds", "final", "run_dir", "weights_sha256"]
+KEYS = [
+    "strategy",
+    "task",
+    "rounds",
+    "client_fits",
+    "seconds",
+    "final",
+    "run_dir",
+    "weights_sha256",
+    "interrupted",
+]
 
 
 def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

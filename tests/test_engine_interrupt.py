@@ -39,7 +39,7 @@ def running(session: int) -> dict[int, str]:
     return found
 
 
-def interrupted(run_dir: Path, engine: str, lines: int) -> tuple[int, str, str]:
+def interrupted(run_dir: Path, engine: str, lines: int, number: int = signal.SIGINT) -> tuple[int, str, str]:
     """Interrupt a run after so many lines of metrics; return the exit code and the output."""
     call = [sys.executable, "sim.py", *SMALL, f"--engine={engine}", "--num-workers=1"]
     call += ["--num-rounds=1000000", f"--run-dir={run_dir}", "--json"]
@@ -51,7 +51,10 @@ def interrupted(run_dir: Path, engine: str, lines: int) -> tuple[int, str, str]:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)  # like a terminal, which also interrupts Ray's processes
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # like a terminal, which also interrupts Ray's processes
+        else:
+            os.kill(process.pid, number)
         out, err = process.communicate(timeout=60)
     finally:
         deadline = time.monotonic() + (0 if process.poll() is None else 10)
@@ -67,8 +70,9 @@ def interrupted(run_dir: Path, engine: str, lines: int) -> tuple[int, str, str]:
 @pytest.mark.parametrize("engine", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
 def test_ctrl_c_ends_the_run_with_the_results_so_far(tmp_path: Path, engine: str) -> None:
     code, out, err = interrupted(tmp_path, engine, lines=4)
-    assert code == 0, err
+    assert code == 130, err
     summary = json.loads(out.splitlines()[-1])
+    assert (summary["interrupted"], summary["signal"]) == (True, "SIGINT")
     folder = Path(summary["run_dir"])
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["round"] for record in records] == list(range(summary["rounds"] + 1))
@@ -76,6 +80,14 @@ def test_ctrl_c_ends_the_run_with_the_results_so_far(tmp_path: Path, engine: str
     assert records[-1]["loss"] == summary["final"]["loss"]
     assert json.loads((folder / "summary.json").read_text()) == summary
     assert (folder / "weights.npz").exists()
+
+
+def test_sigterm_does_the_same(tmp_path: Path) -> None:
+    code, out, err = interrupted(tmp_path, "inline", lines=4, number=signal.SIGTERM)
+    assert code == 143, err
+    summary = json.loads(out.splitlines()[-1])
+    assert (summary["interrupted"], summary["signal"]) == (True, "SIGTERM")
+    assert (Path(summary["run_dir"]) / "weights.npz").exists()
 
 
 def test_two_ctrl_c_before_the_first_round(tmp_path: Path) -> None:

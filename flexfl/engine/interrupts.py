@@ -1,4 +1,4 @@
-"""Ctrl-C: the run ends early, with the results so far."""
+"""Ctrl-C and SIGTERM: the run ends early, with the results so far."""
 
 from __future__ import annotations
 
@@ -33,20 +33,29 @@ def deferring_interrupts() -> Iterator[list[int]]:
 
 
 @contextmanager
-def stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[None]:
-    """End the training after the current round at the first Ctrl-C, and at once at the second."""
+def stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[list[int]]:
+    """End the training after the current round at the first Ctrl-C or SIGTERM, and at once at the second.
 
-    def stop(signum: int, frame: object) -> None:
+    Yields
+    ------
+    list
+        The signals so far.
+    """
+    signals: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        signals.append(number)
         if server.stopping:
             raise KeyboardInterrupt
         server.stopping = True
         console.print("stopping after this round; press Ctrl-C again to stop at once")
 
     if threading.current_thread() is not threading.main_thread():  # under `flwr run`, which handles signals
-        yield
+        yield signals
         return
-    before = signal.signal(signal.SIGINT, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield signals
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -83,7 +83,8 @@ def final_table(
     summary: dict[str, Any], failures: Counter[str], virtual_seconds: float | None = None
 ) -> Table:
     """Tabulate the results of a run; `virtual_seconds` are given if its trace has a clock."""
-    table = Table(title=f"{summary['strategy']} on {summary['task']}", show_header=False)
+    ended = ", interrupted" if summary.get("interrupted") else ""
+    table = Table(title=f"{summary['strategy']} on {summary['task']}{ended}", show_header=False)
     rows = {
         "accuracy": summary["final"]["accuracy"],
         "accuracy at clients": summary["final"].get("client_accuracy"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from signal import Signals
 from typing import Any
 
 from flwr.common import parameters_to_ndarrays
@@ -79,6 +80,7 @@ def drive(
     folder: RunFolder,
     console: Console,
     timeout: float | None = None,
+    stopping: Callable[[RoundServer, Console], AbstractContextManager[list[int]]] = stopping_on_interrupt,
 ) -> dict[str, Any]:
     """Run the rounds of an experiment over a transport, and close the transport.
 
@@ -90,11 +92,14 @@ def drive(
         The experiment's trace, by round.
     timeout
         Seconds that a round waits for replies; None: no limit.
+    stopping
+        What a signal does to the run.
 
     Returns
     -------
     dict
-        The content of `summary.json`.
+        The content of `summary.json`. `interrupted` says whether a signal ended the run early; `signal` is
+        then its name.
     """
     settings = experiment.settings
     last: dict[str, Any] = {"round": 0}
@@ -111,7 +116,7 @@ def drive(
                 experiment.trace.seconds,
             )
             start = time.perf_counter()
-            with _undisturbed(), stopping_on_interrupt(server, console), suppress(KeyboardInterrupt):
+            with _undisturbed(), stopping(server, console) as signals, suppress(KeyboardInterrupt):
                 server.fit(settings.num_rounds, timeout)
             seconds = time.perf_counter() - start
     finally:
@@ -133,6 +138,8 @@ def drive(
             },
             "run_dir": str(folder.path),
             "weights_sha256": weights_sha256(arrays),
+            "interrupted": bool(signals),
+            **({"signal": Signals(signals[0]).name} if signals else {}),
         }
     )
     folder.write_summary(summary)

@@ -25,8 +25,8 @@ from flexfl.engine.comparison.store import CellStore, FinishedCell, identity, ou
 from flexfl.engine.run_folder import finite, program_version, replacing
 
 
-class Stopped(Exception):  # noqa: N818 - a signal, not an error
-    """A signal that ends the comparison."""
+class Stopped(BaseException):
+    """A signal that ends the comparison; no error of a cell, so that nothing catches it there."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

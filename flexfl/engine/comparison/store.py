@@ -67,7 +67,7 @@ class CellStore:
             summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
             lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
             config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-            if not _is_of(settings, config):
+            if summary.get("interrupted") or not _is_of(settings, config):
                 return None
             return FinishedCell(
                 summary, [json.loads(line) for line in lines], config["versions"].get("flexfl", "unknown")
