@@ -112,10 +112,11 @@ COMPOSED = {
         "pools:first=8,source=measured",
         "lost:p=0.1",
     ],
-    44: [
+    5: [
         "rates:p=0.8,highest=0.9,dynamics=markov",
         "labels:floor=0.8,dynamics=sine",
         "periodic:groups=2,period=4",
+        "late:p=0.5,rounds=1",
     ],
     43: [
         "recorded:round-seconds=300,file={recorded}",
@@ -138,7 +139,7 @@ def test_flwr_run_has_the_same_participation_under_every_trace(
     for seed, traces in COMPOSED.items():
         parts = [part.format(**files) for part in traces]
         settings = {
-            "strategy": "scheme-c",
+            "strategy": "fedau",
             "model": "logistic",
             "trace": "+".join(parts),
             "num-clients": 5,
@@ -148,9 +149,11 @@ def test_flwr_run_has_the_same_participation_under_every_trace(
         }
         for part in parts:  # each of them limits the participation of some client
             alone = make_trace(Settings(trace=part, num_clients=5, local_steps=5, seed=seed))
-            rounds = [(alone.round(t), alone.lost(t)) for t in (1, 2, 3)]
             name = part.partition(":")[0]
-            assert name == "always" or any((r.completion < 1).any() or lost.any() for r, lost in rounds), part
+            limits = (
+                (alone.round(t).completion < 1) | alone.lost(t) | (alone.late(t) > 0) for t in (1, 2, 3)
+            )
+            assert name == "always" or any(limit.any() for limit in limits), part
             tried.add(name)
         runs.append(settings)
     outputs = flwr_runs(flower, 5, [{**s, "run-dir": str(tmp_path / f"flwr-{s['seed']}")} for s in runs])
