@@ -67,7 +67,8 @@ class FedAWE(FlexibleStrategy):
         rounds, counts = np.unique(self.held[clients], return_counts=True)
         met = np.zeros(self.layout.size)  # sum_S x_k
         for r, count in zip(rounds.tolist(), counts.tolist(), strict=True):
-            met += count * self.models[r].vector.astype(np.float64)
+            x_k = self.models[r].vector
+            met += x_k if count == 1 else count * x_k.astype(np.float64)
             self.models.release(r, count)
         step = self._clipped(replies.weighted_sum(echo / len(replies)))
         x = met / len(replies) + options.server_rate * step

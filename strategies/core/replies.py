@@ -132,6 +132,7 @@ class Replies:
         width = min(max(512, numbers // len(self)), max(1, self.size))
         buffer = np.empty(len(self) * width)
         common = self._common_origin()
+        others = np.empty(len(buffer) if self.origins is not None and common is None else 0)
         for start in range(0, self.size, width):
             at = slice(start, min(start + width, self.size))
             block = buffer[: len(self) * (at.stop - start)]
@@ -139,9 +140,10 @@ class Replies:
             deltas = block.reshape(len(self), -1)
             if common is not None:
                 deltas -= common[at].astype(np.float64)
-            else:
-                for delta, origin in zip(deltas, self.origins or (), strict=False):
-                    delta -= origin[at]
+            elif self.origins is not None:
+                started = others[: len(block)]
+                np.concatenate([origin[at] for origin in self.origins], out=started)
+                block -= started
             yield at, deltas
 
     def weighted_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:

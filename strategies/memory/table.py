@@ -124,12 +124,11 @@ class ClientTable(Stateful):
         self._add(new)
         if len(new):
             self._write(new, np.broadcast_to(self.dtype.type(0), (len(new), self.width)), ALL)
-        in_memory = self._file is None
-        buffer = np.empty(0)
-        for columns, deltas in replies.blocks() if in_memory else replies.blocks(_BLOCK):
+        at, buffer = self._rows_of(clients), np.empty(0)
+        for columns, deltas in replies.blocks() if self._file is None else replies.blocks(_BLOCK):
             buffer = buffer if len(buffer) >= deltas.size else np.empty(deltas.size)
             vectors = buffer[: deltas.size].reshape(deltas.shape)
-            vectors[:] = self.read(clients, columns)
+            vectors[:] = self.rows[at, columns]
             self._take_out(columns, vectors)
             yield columns, deltas, vectors
             stored = vectors.astype(self.dtype, copy=False)
