@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from flexfl.config.specs import parse_options
+from flexfl.config.specs import did_you_mean, parse_options
 
 # What a run folder's config.toml records besides the settings: the versions of packages, the command line.
 RECORDED = ("versions", "command")
@@ -157,7 +157,8 @@ class Settings:
         chosen: dict[str, Any] = {}
         for key, value in values.items():
             if key not in known:
-                raise ValueError(f"{source}: unknown setting {key!r}; known: {', '.join(known)}")
+                listed = f"{', '.join(known)}{did_you_mean(key, known)}"
+                raise ValueError(f"{source}: unknown setting {key!r}; known: {listed}")
             expected = type(known[key].default)
             if expected is tuple:
                 value = _as_tuple(f"{source}: {key}", value)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 _TRUTH = {
@@ -112,8 +113,16 @@ def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
 def find(kind: str, registry: Mapping[str, Any], name: str) -> Any:
     """Look up a name; the error for an unknown one lists the known ones."""
     if name not in registry:
-        raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(registry)}")
+        raise ValueError(
+            f"unknown {kind} {name!r}; known: {', '.join(registry)}{did_you_mean(name, registry)}"
+        )
     return registry[name]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message: the known name that is most like an unknown one, if one is."""
+    similar = get_close_matches(name, known, 1)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str]) -> dict[str, Any]:
@@ -122,7 +131,7 @@ def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str])
     for key, text in options.items():
         if key not in known:
             listed = f"known: {', '.join(known)}" if known else "it has none"
-            raise ValueError(f"{owner} has no option {key!r}; {listed}")
+            raise ValueError(f"{owner} has no option {key!r}; {listed}{did_you_mean(key, known)}")
         values[known[key].parameter] = _convert(f"{owner}: {key}", known[key].kind, text)
     return values
 

@@ -25,7 +25,7 @@ from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
 from strategies.core.layers import LayerFactory
 from strategies.parts.amplification import Amplification
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
-from traces import Trace
+from traces import Trace, parse_rounds
 
 # Settings that are options of every strategy, under the same names.
 GENERAL = (
@@ -71,6 +71,7 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     options = strategy_options(settings)  # errors in names and options are reported before data are loaded
     find("cohort", COHORTS, settings.cohort)
     trace = make_trace(settings)
+    _check_rounds(settings)
     strategy_type = strategies.STRATEGIES[parse("strategy", settings.strategy).name]
     if trace.has_late_replies and strategy_type.late_replies == "refuse":
         raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
@@ -135,6 +136,17 @@ def layers_of(settings: Settings) -> tuple[LayerFactory, ...]:
     for layer in layers:
         layer(np.zeros(0))  # checks the values
     return tuple(layers)
+
+
+def _check_rounds(settings: Settings) -> None:
+    """Refuse arrivals and departures that come after the last round."""
+    for name in ("arrivals", "departures"):
+        for client, server_round in parse_rounds(getattr(settings, name)).items():
+            if server_round > settings.num_rounds:
+                raise ValueError(
+                    f"{name}: client {client} has round {server_round}, but there are only "
+                    f"{settings.num_rounds} rounds"
+                )
 
 
 def client_device(settings: Settings) -> str:

@@ -35,7 +35,7 @@ class ProgressReport:
         self.num_rounds, self.console = num_rounds, console
         self.client_fits = 0
         self.failures: Counter[str] = Counter()
-        self._score = ""
+        self._score, self._evaluated = "", 0
         self._bar = Progress(
             TextColumn("round {task.completed}/{task.total}"),
             BarColumn(bar_width=20),
@@ -60,20 +60,22 @@ class ProgressReport:
         server_round, active = record["round"], record.get("active", [])
         self.client_fits += len(active)
         self.failures.update(record.get("failed", {}).values())
+        score = self._score and f"{self._score} (round {self._evaluated})"
         if "loss" in record:
             accuracy = record.get("accuracy")
             shown = "" if accuracy is None else f"accuracy {accuracy:.4f}  "
             self._score = f"{shown}loss {record['loss']:.4f}"
             if "client_accuracy" in record:
                 self._score += f"  at clients {record['client_accuracy']:.4f}"
+            score, self._evaluated = self._score, server_round
         participation = _participation(record)
-        self._bar.update(self._task, completed=server_round, description=f"{self._score}  {participation}")
+        self._bar.update(self._task, completed=server_round, description=f"{score}  {participation}")
         for event in record.get("events", []):
             self._print(f"round {server_round}: " + ", ".join(f"{k} {_short(v)}" for k, v in event.items()))
         every = max(1, self.num_rounds // PLAIN_LINES)
         due = server_round % every == 0 or server_round == self.num_rounds
         if not self.console.is_terminal and due:
-            self._print(f"round {server_round}/{self.num_rounds}  {self._score}  {participation}")
+            self._print(f"round {server_round}/{self.num_rounds}  {score}  {participation}")
 
     def _print(self, line: str) -> None:
         self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -86,6 +88,7 @@ def final_table(
     ended = ", interrupted" if summary.get("interrupted") else ""
     table = Table(title=f"{summary['strategy']} on {summary['task']}{ended}", show_header=False)
     rows = {
+        "model": summary["model"],
         "accuracy": summary["final"]["accuracy"],
         "accuracy at clients": summary["final"].get("client_accuracy"),
         "loss": summary["final"]["loss"],
@@ -118,7 +121,8 @@ def _participation(record: dict[str, Any]) -> str:
         "offline": record["offline"],
     }
     others = "".join(f", {count} {kind}" for kind, count in counts.items() if count)
-    return f"{len(record['active'])} clients{others}"
+    active = len(record["active"])
+    return f"{active} client{'' if active == 1 else 's'}{others}"
 
 
 def _short(value: Any) -> str:

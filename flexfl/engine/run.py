@@ -13,7 +13,7 @@ from flwr.common import parameters_to_ndarrays
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from clients.environment import ClientEnvironment
+from clients.environment import ClientEnvironment, task_source
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager
 from flexfl.engine.experiment import Experiment, client_device, prepare, strategy_options
@@ -127,6 +127,7 @@ def drive(
         {
             "strategy": settings.strategy,
             "task": settings.task,
+            "model": settings.model or task_source(settings).default_model,
             "rounds": last["round"],
             "client_fits": progress.client_fits,
             "seconds": round(seconds, 3),
