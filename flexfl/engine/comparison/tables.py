@@ -7,11 +7,13 @@ import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from rich.box import SIMPLE
 from rich.table import Table
 
+from flexfl.config import Settings
 from flexfl.engine.comparison.results import Cost, Estimate, Row
 
 Columns = Mapping[str, str]
@@ -22,7 +24,9 @@ _TEX = str.maketrans(
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
 )
 
-IN_FILES_ONLY = ("runs", "last", "MB")
+IN_FILES_ONLY = ("runs", "last", "uploads", "MB")  # headings that begin so: a terminal has room for few
+
+SETTINGS = {field.name.replace("_", "-") for field in fields(Settings)}
 
 REACHED = {
     "rounds": "rounds",
@@ -67,7 +71,7 @@ def terminal(rows: Sequence[Columns], title: str) -> Table:
     table = Table(title=title, box=SIMPLE, pad_edge=False)
     names = [name for name in headings(rows) if not name.startswith(IN_FILES_ONLY)]
     for name in names:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name in SETTINGS)
     for row in rows:
         table.add_row(*(row.get(name, "").replace("[", "\\[") for name in names))
     return table
@@ -156,7 +160,7 @@ def _mean_cost(reached: Sequence[Cost | None], name: str) -> str:
     if math.isnan(mean):
         return ""
     some = f" ({count} of {len(reached)})" if name == "rounds" and count < len(reached) else ""
-    return f"{mean:.4g}{some}"
+    return (f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}") + some
 
 
 def _tex(cells: Sequence[str]) -> str:
