@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.core.instructions import Task
+from strategies.core.method import LateReplies
 from strategies.core.options import choice
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
-from strategies.core.strategy import FlexibleStrategy, LateReplies
+from strategies.core.strategy import FlexibleStrategy
 from strategies.memory.at_clients import MemoryOptions
 from strategies.memory.table import SummedTable
 

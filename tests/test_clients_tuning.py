@@ -65,7 +65,8 @@ def test_what_the_user_sets_is_used() -> None:
     assert chosen("vmap", 0) == ("vmap", LARGEST)
     assert chosen("vmap", 3) == ("vmap", 3)
     assert chosen("loop", 0) == chosen("loop", 3) == ("loop", 1)
-    with pytest.raises(ValueError, match=r"^unknown cohort 'lop'; known: auto, stacked, vmap, chain, loop$"):
+    known = "auto, stacked, vmap, chain, loop"
+    with pytest.raises(ValueError, match=rf"^unknown cohort 'lop'; known: {known}; did you mean loop\?$"):
         chosen("lop", 0)
 
 

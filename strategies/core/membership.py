@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from flwr.common import FitIns, FitRes
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
-from numpy.typing import NDArray
 
 from strategies.core import farewells
 from strategies.core.departures import LossTracker, judge
 from strategies.core.instructions import RoundInstructions
 from strategies.core.interfaces import AvailabilityManager
+from strategies.core.method import Method
 from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients, Roster
@@ -22,22 +22,6 @@ from strategies.core.state import Stateful
 
 Proxies = Callable[[int], ClientProxy]
 Event = dict[str, Any]
-
-
-class Method(Protocol):
-    """What a method does when the clients that its state is about change; see `FlexibleStrategy`."""
-
-    def on_arrival(self, client: int) -> None:
-        """Take in a client."""
-
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Let a client go."""
-
-    def leaves_memory(self, client: int) -> bool:
-        """Whether a client that goes has something to hand in."""
-
-    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
-        """Take in what it handed in."""
 
 
 class Membership(Stateful):

@@ -1,15 +1,13 @@
 """The base of every strategy: a Flower `Strategy` for clients that come and go.
 
-A method overrides `update`, and where it needs them `setup`, `select`, `shared_task`, `task`, `empty_round`,
-`on_arrival` and `on_departure`, and names its state in `saved`; everything about Flower and about whose reply
-counts happens here, and in membership.py what happens when clients come and go.
+What a method overrides is in method.py. Everything about Flower and about whose reply counts happens here,
+and in membership.py what happens when clients come and go.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import replace
-from typing import ClassVar, Literal, get_type_hints
+from typing import get_type_hints
 
 import numpy as np
 from flwr.common import FitIns, FitRes, Parameters, Scalar, parameters_to_ndarrays
@@ -17,26 +15,24 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from flexfl.contract import SGD, FitConfig, Rule, metrics
+from flexfl.contract import FitConfig, metrics
 from strategies.core.decoding import NoExamplesError, answers, read_reply
 from strategies.core.evaluation import ServerEvaluated
 from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.interfaces import EvaluateFn, Trainer
 from strategies.core.membership import Membership
+from strategies.core.method import Method
 from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters, Layout, read_parameters
 from strategies.core.replies import Replies, Reply
 from strategies.core.report import RoundReport
 from strategies.core.roster import Clients, Roster
-from strategies.core.state import StateDict, Stateful, take
+from strategies.core.state import StateDict, take
 from strategies.core.tasks import OpenTasks, Sent
 
-LateReplies = Literal["take", "drop", "refuse"]
-"""What a method does with late replies; `refuse`: it does not run where there can be any."""
 
-
-class FlexibleStrategy(Stateful, ServerEvaluated):
-    """A federated method that handles incomplete, inactive, arriving and departing clients.
+class FlexibleStrategy(Method, ServerEvaluated):
+    """A federated method that handles incomplete, inactive, arriving and departing clients; see `Method`.
 
     Parameters
     ----------
@@ -50,30 +46,7 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         See `Options` and the method's own subclass of it, `options_type`.
     trainer
         Trains where the data are; only methods that ask no client need it.
-
-    Attributes
-    ----------
-    weights
-        Global weights in float64, shape (M,); clients get them in the type of `initial_parameters`.
-    version
-        How often they have changed.
-    round, learning_rate
-        The present round and the clients' rate in it.
-    selected
-        Clients that were asked in it.
-    report
-        What it brought.
     """
-
-    options: Options
-    saved: ClassVar[tuple[str, ...]] = (
-        *("weights", "version", "round", "learning_rate"),
-        *("membership", "tasks", "layers"),
-    )
-    rule: ClassVar[Rule] = SGD
-    suits: ClassVar[str] = ""  # what it is meant for, as the end of a sentence
-    takes_layers: ClassVar[bool] = True  # whether it is w := w + D for an update D that may be changed
-    late_replies: ClassVar[LateReplies] = "drop"
 
     def __init__(
         self,
@@ -88,7 +61,8 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         self.weights: NDArray[np.float64] = self.layout.flatten(arrays).astype(np.float64)
         self.evaluate_fn, self.trainer = evaluate_fn, trainer
         self.options = options if options is not None else self.options_type()()
-        self.membership = Membership(roster if roster is not None else Roster(), self.options, self)
+        self.roster = roster if roster is not None else Roster()  # the clients, and who of them is a member
+        self.membership = Membership(self.roster, self.options, self)
         self.tasks = OpenTasks(self.layout)
         self.version = self.round = 0
         self.learning_rate = self.options.learning_rate
@@ -105,75 +79,6 @@ class FlexibleStrategy(Stateful, ServerEvaluated):
         """Return the class of the method's options: what it annotates `options` with."""
         options: type[Options] = get_type_hints(cls)["options"]
         return options
-
-    @property
-    def roster(self) -> Roster:
-        """The clients, and who of them is a member."""
-        return self.membership.roster
-
-    # What a method overrides
-
-    def setup(self) -> None:
-        """Make the method's own state."""
-
-    @abstractmethod
-    def update(self, replies: Replies) -> None:
-        """Change `self.weights` and the method's state by the active replies of a round (at least one)."""
-
-    def empty_round(self) -> None:
-        """Act on a round without active replies. Default: nothing happens."""
-
-    def select(self, available: Clients) -> Clients:
-        """Choose the clients of a round: `clients_per_round` of those available, uniformly, by the seed."""
-        count = self.options.clients_per_round or len(available)
-        if count >= len(available):
-            return available
-        rng = np.random.default_rng([self.options.seed, *b"select", self.round])
-        return np.sort(rng.choice(available, count, replace=False))
-
-    @property
-    def work(self) -> Options:
-        """What clients are asked to do in the present round: the options, unless a method varies them."""
-        return self.options
-
-    def shared_task(self) -> Task:
-        """Return what all clients of a round get besides the weights."""
-        return Task()
-
-    def task(self, client: int) -> Task | None:
-        """Return what one client gets besides the weights and the shared task; None: nothing."""
-        return None
-
-    def start(self, client: int) -> FlatParameters | None:
-        """Return the weights that a client is sent, the same while it is at work; None: the global ones."""
-        return None
-
-    def check_late(self, sent: Sent) -> None:
-        """Refuse, by ValueError, a late reply to the task for which this was sent."""
-        if self.late_replies != "take":
-            raise ValueError(f"late reply of round {sent.round}: {type(self).__name__} takes none")
-
-    def check_extra(self, extra: list[NDArray[np.floating]]) -> None:
-        """Refuse, by ValueError, vectors of a reply that follow its weights (all are finite already)."""
-
-    def on_arrival(self, client: int) -> None:
-        """Adapt the method's state to a new member with data (it is in the roster already)."""
-
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Adapt the method's state to a departure; `keep`: the client stays in the objective."""
-
-    def on_outside_change(self, change: NDArray[np.float64]) -> None:
-        """Adapt the method's state to a change of the weights by a wrapper, shape (M,)."""
-
-    def leaves_memory(self, client: int) -> bool:
-        """Whether a client that leaves the objective is asked for the state that it keeps."""
-        return False
-
-    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
-        """Take in the state of a client that has left, shape (M,); None: it did not answer.
-
-        This comes after `on_departure`, at the end of the same round and before its `update`.
-        """
 
     # Flower's side
 

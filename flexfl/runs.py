@@ -1,0 +1,121 @@
+"""Lists run folders: what sets them apart, and how they ended.
+
+python -m flexfl.runs                 # all runs in runs/
+python -m flexfl.runs runs/cells      # those of comparisons
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flexfl.config import Settings
+
+# What says nothing about a run's result.
+UNINTERESTING = {
+    "run-dir",
+    "data-dir",
+    "num-workers",
+    "ray-address",
+    "cohort",
+    "cohort-size",
+    "connect-timeout",
+}
+SETTINGS = [field.name.replace("_", "-") for field in fields(Settings)]
+
+
+class Run(NamedTuple):
+    """A run folder: its configuration, and its summary, empty if the run did not end."""
+
+    path: Path
+    config: dict[str, Any]
+    summary: dict[str, Any]
+
+    @property
+    def ended(self) -> str:
+        """How it ended."""
+        if not self.summary:
+            return "not finished"
+        return (
+            f"interrupted in round {self.summary['rounds']}"
+            if self.summary.get("interrupted")
+            else "finished"
+        )
+
+    @property
+    def accuracy(self) -> str:
+        """Final accuracy in percent."""
+        accuracy = self.summary.get("final", {}).get("accuracy")
+        return "" if accuracy is None else f"{100 * accuracy:.2f}"
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """Return the runs in a folder, in the order of their names; what cannot be read is none."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        try:
+            config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        try:
+            summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            summary = {}
+        found.append(Run(path, config, summary))
+    return found
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """Return the settings in which the runs differ, and always the strategy."""
+    varied = []
+    for key in SETTINGS:
+        values = {json.dumps(run.config[key]) for run in runs if key in run.config}  # not in older ones
+        if key == "strategy" or (len(values) > 1 and key not in UNINTERESTING):
+            varied.append(key)
+    return varied
+
+
+def table_of(runs: Sequence[Run]) -> Table:
+    """Return a table with a line for each run."""
+    table, varied = Table(box=SIMPLE, pad_edge=False), differing(runs)
+    for name in (*varied, "rounds", "accuracy %", "", "folder"):
+        table.add_column(name, overflow="fold", no_wrap=name in varied)
+    for run in runs:
+        settings = [_shown(run.config.get(key, "")) for key in varied]
+        rounds = str(run.summary.get("rounds", ""))
+        table.add_row(*map(escape, [*settings, rounds, run.accuracy, run.ended, run.path.name]))
+    return table
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flexfl.runs", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("folder", nargs="?", default="runs", help="where the runs lie (default: runs)")
+    folder = Path(parser.parse_args(argv).folder)
+    if not folder.is_dir():
+        print(f"{parser.prog}: error: there is no folder {folder}", file=sys.stderr)
+        return 2
+    runs = find_runs(folder)
+    Console().print(table_of(runs) if runs else f"no runs in {folder}", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
