@@ -4,12 +4,34 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 
 from flexfl.engine.server import RoundServer
+
+
+class Stopped(BaseException):
+    """A signal that ends what goes on; no error, so that nothing that catches errors catches it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextmanager
+def handling(handler: Callable[[int, object], object], *numbers: int) -> Iterator[None]:
+    """Handle some signals; in a thread such as that of `flwr run`, which handles them, this does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 @contextmanager
@@ -22,14 +44,8 @@ def deferring_interrupts() -> Iterator[list[int]]:
         The interrupts so far.
     """
     interrupts: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
+    with handling(lambda number, frame: interrupts.append(number), signal.SIGINT):
         yield interrupts
-        return
-    before = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
-    try:
-        yield interrupts
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -50,12 +66,16 @@ def stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[lis
         server.stopping = True
         console.print("stopping after this round; press Ctrl-C again to stop at once")
 
-    if threading.current_thread() is not threading.main_thread():  # under `flwr run`, which handles signals
+    with handling(stop, signal.SIGINT, signal.SIGTERM):
         yield signals
-        return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield signals
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+
+
+@contextmanager
+def raising_stopped() -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into `Stopped`."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Stopped(number)
+
+    with handling(stop, signal.SIGINT, signal.SIGTERM):
+        yield

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,15 +20,8 @@ from flexfl.engine.comparison import tables
 from flexfl.engine.comparison.results import Cost, Estimate, Row, rows_of
 from flexfl.engine.comparison.runner import Outcome, run_here, run_on_ray
 from flexfl.engine.comparison.store import CellStore, FinishedCell, identity, outdated
+from flexfl.engine.interrupts import Stopped, raising_stopped
 from flexfl.engine.run_folder import finite, program_version, replacing
-
-
-class Stopped(BaseException):
-    """A signal that ends the comparison; no error of a cell, so that nothing catches it there."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
 
 
 @dataclass(frozen=True)
@@ -106,13 +97,11 @@ def compare(
     if waiting:
         with _progress(console, cells, finished) as show:
             report = partial(_note, store, finished, failed, show)
-            with suppress(Stopped):
-                try:
-                    with _stopping():
-                        _run(waiting, report, first)
-                except Stopped as stopped:
-                    number = stopped.number
-                    raise
+            try:
+                with raising_stopped():
+                    _run(waiting, report, first)
+            except Stopped as stopped:
+                number = stopped.number
     folder = _folder(cells)
     rows = rows_of(cells, finished, reach)
     _write(folder, cells, store, rows, reach)
@@ -160,24 +149,6 @@ def _note(
         else:
             finished[settings] = found
     show(settings, failed.get(settings, ""))
-
-
-@contextmanager
-def _stopping() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into `Stopped`."""
-
-    def stop(number: int, frame: object) -> None:
-        raise Stopped(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
