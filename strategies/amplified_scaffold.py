@@ -44,7 +44,7 @@ class AmplifiedScaffold(Scaffold):
     def update(self, replies: Replies) -> None:
         """Move by the mean update, and add up the raw gradients, for some of the M weights at a time."""
         clients, steps = replies.clients, replies.steps[:, None]
-        share, dx = np.full(len(replies), 1 / len(replies)), np.empty(self.layout.size)
+        share, dx = replies.mean_coefficients("uniform"), np.empty(self.layout.size)
         for at, delta, h in self.gradients.blocks(replies):
             dx[at] = share @ delta
             delta /= -self.learning_rate

@@ -12,7 +12,6 @@ from flexfl.contract import Rule
 from strategies.core.instructions import Task
 from strategies.core.options import Options, choice, number
 from strategies.core.replies import Replies
-from strategies.fedavg import mean_coefficients
 from strategies.parts.personal import Personalised
 
 
@@ -34,7 +33,7 @@ class APFL(Personalised):
 
     def update(self, replies: Replies) -> None:
         """Set w to the mean of the local models of those who replied."""
-        self.weights += replies.weighted_sum(mean_coefficients(replies.num_examples, "uniform"))
+        self.weights += replies.weighted_sum(replies.mean_coefficients("uniform"))
 
 
 @dataclass(frozen=True, kw_only=True)

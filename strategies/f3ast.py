@@ -61,7 +61,7 @@ class F3AST(FlexibleStrategy):
         """Bring the rates up to date, and divide by them."""
         clients, options = replies.clients, self.options
         self._observe(clients)
-        work = replies.planned / replies.steps if options.normalize else 1.0
+        work = replies.work_factors(options.normalize)
         scale = options.clients_per_round if options.scale == "k" and options.clients_per_round else 1
         coefficients = self._shares(clients) / self.rate(clients) * work / scale
         self.weights += options.server_rate * replies.weighted_sum(coefficients)

@@ -43,7 +43,7 @@ class FedAU(FlexibleStrategy):
         N = self.roster.num_contributors
         p = self.roster.share(clients) if options.weights == "n" else np.full(len(replies), 1 / N)
         omega = inverse_rates(options.estimator, self.intervals, self.roster, clients, self.round)
-        work = replies.planned / replies.steps if options.normalize else 1.0
+        work = replies.work_factors(options.normalize)
         self.weights += options.server_rate * replies.weighted_sum(p * omega * work)
         self.intervals.observe(clients, self.round)
 

@@ -7,18 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from strategies.core.options import Options, choice, positive
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
-
-
-def mean_coefficients(num_examples: NDArray[np.int64], weights: str) -> NDArray[np.float64]:
-    """n_k / sum_S n_k, or 1 / |S| (MimiC eq. 4), over the clients S that replied. Shape (K,)."""
-    n: NDArray[np.float64] = num_examples.astype(np.float64) if weights == "n" else np.ones(len(num_examples))
-    return n / float(n.sum())
 
 
 class FedAvg(FlexibleStrategy):
@@ -29,7 +20,7 @@ class FedAvg(FlexibleStrategy):
 
     def update(self, replies: Replies) -> None:
         """Move the global weights by the mean update of those who replied."""
-        mean = replies.weighted_sum(mean_coefficients(replies.num_examples, self.options.weights))
+        mean = replies.weighted_sum(replies.mean_coefficients(self.options.weights))
         self.weights += self.options.server_rate * mean
 
 

@@ -59,9 +59,7 @@ class FedAWE(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Algorithm 1, lines 9 to 13."""
         clients, options, t = replies.clients, self.options, self.round
-        echo = (t - self.last[clients]).astype(np.float64)
-        if options.normalize:
-            echo *= replies.planned / replies.steps
+        echo = (t - self.last[clients]) * replies.work_factors(options.normalize)
         if options.weights == "n":
             echo *= self.roster.num_contributors * self.roster.share(clients)
         rounds, counts = np.unique(self.held[clients], return_counts=True)

@@ -46,8 +46,8 @@ class FedBuff(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Move by the replies in the buffer and those of this round, if these are enough."""
         options, buffer = self.options, self.buffer
-        q = replies.num_examples.astype(np.float64) if options.weights == "n" else np.ones(len(replies))
-        work = replies.planned / replies.steps if options.normalize else 1.0
+        q = replies.sizes(options.weights)
+        work = replies.work_factors(options.normalize)
         discount = np.power(1.0 + replies.lag, -options.staleness)
         if len(buffer) + len(replies) < options.buffer:
             buffer.add(replies.clients, q, discount, replies.deltas * (discount * work)[:, None])

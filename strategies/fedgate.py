@@ -31,7 +31,7 @@ class FedGATE(GradientTracking):
         """Move along the mean step and track each client's difference to it."""
         steps = replies.steps if self.options.mode == "per-step" else replies.planned
         per_delta = -1 / (self.learning_rate * steps)[:, None]
-        share, mean = np.full(len(replies), 1 / len(replies)), np.empty(self.layout.size)  # D
+        share, mean = replies.mean_coefficients("uniform"), np.empty(self.layout.size)  # D
         for at, D_j, delta_j in self.tracked.blocks(replies):
             D_j *= per_delta  # changes of the weights until here
             mean[at] = share @ D_j

@@ -62,7 +62,7 @@ class FedLaAvg(FlexibleStrategy):
 
     def update(self, replies: Replies) -> None:
         """Algorithm 2, lines 8 and 9; the table keeps the sum of all u_i."""
-        work = replies.planned / replies.steps if self.options.normalize else 1.0
+        work = replies.work_factors(self.options.normalize)
         per_delta = (self.factors(replies.clients, replies.learning_rate) * work)[:, None]
         for _, delta, u in self.latest.blocks(replies):
             np.multiply(delta, per_delta, out=u)

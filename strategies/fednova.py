@@ -21,7 +21,6 @@ from strategies.core.instructions import Task
 from strategies.core.options import Options, choice, number, positive
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
-from strategies.fedavg import mean_coefficients
 from strategies.fedprox import FedProx
 
 
@@ -45,7 +44,7 @@ class FedNova(FlexibleStrategy):
     def weights_of(self, replies: Replies) -> NDArray[np.float64]:
         """q_k of those who replied, shape (K,)."""
         if self.options.q == "present":
-            return mean_coefficients(replies.num_examples, "n")
+            return replies.mean_coefficients("n")
         p = self.roster.share(replies.clients)
         return p * (self.roster.num_contributors / len(replies)) if self.options.q == "scaled" else p
 

@@ -50,9 +50,9 @@ class FedVARP(FlexibleStrategy):
         )  # delta_k is `unit` times u_k, at the rate of its task `of_task`
         beta, unit = options.beta, -self.learning_rate if gradient else 1.0
         of_task = -replies.learning_rate if gradient else np.ones(len(replies))
-        work = replies.planned / replies.steps if options.normalize else np.ones(len(replies))
+        work = replies.work_factors(options.normalize)
         self.scale = extend(self.scale, int(clients.max()) + 1, 1)
-        old, new = self.scale[clients], self._sizes(replies)
+        old, new = self.scale[clients], replies.sizes(options.weights)
         a, stale = self._coefficients(replies), self._mean_of_latest()
         at_old = (a - (new - old) / self._total()) / old  # where n_k has changed, so has p_k of the old y_k
         v = np.empty(self.layout.size)
@@ -82,16 +82,11 @@ class FedVARP(FlexibleStrategy):
 
     def _coefficients(self, replies: Replies) -> NDArray[np.float64]:
         """a_k of those who replied, shape (K,)."""
-        n = self._sizes(replies)
+        n = replies.sizes(self.options.weights)
         if self.options.agg == "mean":
             return n / float(n.sum())
         estimator, clients = self.options.estimator, replies.clients
         return n / self._total() * inverse_rates(estimator, self.intervals, self.roster, clients, self.round)
-
-    def _sizes(self, replies: Replies) -> NDArray[np.float64]:
-        """n_k of those who replied, or 1 with uniform weights, shape (K,)."""
-        uniform = self.options.weights == "uniform"
-        return np.ones(len(replies)) if uniform else replies.num_examples.astype(np.float64)
 
     def _total(self) -> float:
         """n of all members, or N with uniform weights."""

@@ -37,7 +37,7 @@ class MIFA(FlexibleStrategy):
 
     def update(self, replies: Replies) -> None:
         """Overwrite the entries of those who replied, and move by the mean of all."""
-        work = replies.planned / replies.steps if self.options.normalize else np.ones(len(replies))
+        work = replies.work_factors(self.options.normalize)
         per_delta = (-work / replies.learning_rate)[:, None]
         for _, delta, G in self.latest.blocks(replies):
             np.multiply(delta, per_delta, out=G)

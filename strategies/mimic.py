@@ -40,7 +40,7 @@ class MimiC(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Algorithm 1, lines 5 to 10, for some of the M weights at a time."""
         per_delta = self.gradient_per_delta(replies)[:, None]
-        share, v = np.full(len(replies), 1 / len(replies)), np.empty(self.layout.size)
+        share, v = replies.mean_coefficients("uniform"), np.empty(self.layout.size)
         for at, ghat, c in self.corrections.blocks(replies):
             ghat *= per_delta  # deltas until here
             v[at] = share @ ghat + share @ c  # lines 6 and 8

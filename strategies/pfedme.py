@@ -12,7 +12,6 @@ from flexfl.contract import Rule
 from strategies.core.instructions import Task
 from strategies.core.options import Options, choice, number, positive
 from strategies.core.replies import Replies
-from strategies.fedavg import mean_coefficients
 from strategies.parts.personal import Personalised
 
 
@@ -40,7 +39,7 @@ class PFedMe(Personalised):
 
     def update(self, replies: Replies) -> None:
         """Move w by beta times the mean update of those who replied."""
-        coefficients = mean_coefficients(replies.num_examples, self.options.weights)
+        coefficients = replies.mean_coefficients(self.options.weights)
         self.weights += self.options.beta * replies.weighted_sum(coefficients)
 
 

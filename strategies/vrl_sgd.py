@@ -37,7 +37,7 @@ class VRLSGD(GradientTracking):
     def update(self, replies: Replies) -> None:
         """Move to the mean model and update the D_i of those who replied."""
         per_delta = -1 / (self.learning_rate * replies.steps)[:, None]
-        share, mean = np.full(len(replies), 1 / len(replies)), np.empty(self.layout.size)  # xbar - x
+        share, mean = replies.mean_coefficients("uniform"), np.empty(self.layout.size)  # xbar - x
         for at, way, D_i in self.tracked.blocks(replies):
             mean[at] = share @ way
             way -= mean[at]  # x_i - xbar

@@ -146,6 +146,19 @@ class Replies:
                 block -= started
             yield at, deltas
 
+    def sizes(self, weights: str) -> NDArray[np.float64]:
+        """n_k with `n`, 1 for each with `uniform`, shape (K,)."""
+        return self.num_examples.astype(np.float64) if weights == "n" else np.ones(len(self))
+
+    def mean_coefficients(self, weights: str) -> NDArray[np.float64]:
+        """n_k / sum_S n_k with `n`, 1 / |S| with `uniform` (MimiC eq. 4), shape (K,)."""
+        sizes = self.sizes(weights)
+        return sizes / float(sizes.sum())
+
+    def work_factors(self, normalize: bool) -> NDArray[np.float64]:
+        """E_k / s_k, by which incomplete work is scaled up; 1 where it is taken as it is. Shape (K,)."""
+        return self.planned / self.steps if normalize else np.ones(len(self))
+
     def weighted_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """sum_k coefficients_k delta_k in float64, shape (M,).
 
