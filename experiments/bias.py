@@ -22,15 +22,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from matplotlib import pyplot
 from numpy.typing import NDArray
-from rich.console import Console
 
 from clients.environment import federated_data, make_trace
 from flexfl.config import Settings
 from flexfl.config.grid import cells
-from flexfl.engine.availability import remember
 from flexfl.engine.report.update_shares import update_shares
-from flexfl.engine.run import drive, prepare, virtual_transport
-from flexfl.engine.run_folder import RunFolder
+from flexfl.engine.run import simulate
 
 METHODS = ("fedavg", "fedau", "f3ast", "mifa", "fedvarp", "mimic", "fedawe")
 SEEDS = (0, 1, 2)
@@ -47,11 +44,7 @@ def settings_of(strategy: str, seed: int) -> Settings:
 
 def accuracies(settings: Settings) -> NDArray[np.float64]:
     """Train; return the accuracy on each client's own held-out examples, NaN for a client without."""
-    experiment = prepare(settings)
-    availability = remember(experiment.trace)
-    transport = virtual_transport(experiment, availability)
-    folder = RunFolder(experiment.settings)
-    drive(experiment, transport, availability, folder, Console(quiet=True))
+    experiment, _ = simulate(settings)
     by_client = (experiment.evaluator.by_client(np.array([k])) for k in range(settings.num_clients))
     return np.array([found[0] if len(found) else np.nan for found in by_client])
 

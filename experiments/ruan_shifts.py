@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -19,12 +18,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from rich.console import Console
-
 from flexfl.config import Settings
-from flexfl.engine.availability import remember
-from flexfl.engine.run import drive, prepare, virtual_transport
-from flexfl.engine.run_folder import RunFolder
+from flexfl.engine.run import simulate
+from flexfl.engine.run_folder import read_records
 
 SEEDS = range(5)
 LAST = 100  # rounds observed after the shift
@@ -46,12 +42,8 @@ NUM_ROUNDS = 60  # T of the runs with departure=auto
 def records(run_dir: str, **changes: Any) -> list[dict[str, Any]]:
     """Run with some settings changed; returns the records of the rounds."""
     values = BASE | {"run-dir": run_dir} | {k.replace("_", "-"): v for k, v in changes.items()}
-    experiment = prepare(Settings.from_mapping(values, "experiment"))
-    availability, folder = remember(experiment.trace), RunFolder(experiment.settings)
-    transport = virtual_transport(experiment, availability)
-    drive(experiment, transport, availability, folder, Console(quiet=True))
-    lines = (folder.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    _, folder = simulate(Settings.from_mapping(values, "experiment"))
+    return read_records(folder.path)
 
 
 def rounds_to_recover(rounds: list[dict[str, Any]], shift: int) -> int:

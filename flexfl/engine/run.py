@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 from signal import Signals
 from typing import Any
 
@@ -14,8 +15,9 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from clients.environment import ClientEnvironment, task_source
+from flexfl.config import Settings
 from flexfl.contract import FitConfig
-from flexfl.engine.availability import TraceClientManager
+from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.experiment import Experiment, client_device, prepare, strategy_options
 from flexfl.engine.interrupts import deferring_interrupts, stopping_on_interrupt
 from flexfl.engine.progress import ProgressReport, final_table
@@ -146,6 +148,31 @@ def drive(
     folder.write_summary(summary)
     console.print(final_table(summary, progress.failures, last.get("virtual_seconds")))
     return summary
+
+
+def simulate(settings: Settings, path: Path | None = None, **options: Any) -> tuple[Experiment, RunFolder]:
+    """Run an experiment with virtual clients, silently; return it and its run folder.
+
+    Parameters
+    ----------
+    settings
+        Of the run.
+    path
+        See `RunFolder`.
+    options
+        Of `drive`.
+
+    Raises
+    ------
+    ValueError
+        The settings are invalid.
+    """
+    experiment = prepare(settings)
+    availability = remember(experiment.trace)
+    folder = RunFolder(experiment.settings, path)
+    transport = virtual_transport(experiment, availability)
+    drive(experiment, transport, availability, folder, Console(quiet=True), **options)
+    return experiment, folder
 
 
 @contextmanager

@@ -7,10 +7,11 @@ import json
 import math
 import os
 import platform
+import re
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -85,6 +86,23 @@ def weights_sha256(arrays: Sequence[NDArray[Any]]) -> str:
     for array in arrays:
         digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return the records of the rounds in a run folder, starting with round 0.
+
+    Raises
+    ------
+    OSError, ValueError
+        `metrics.jsonl` cannot be read.
+    """
+    lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def slug(parts: Iterable[str], length: int) -> str:
+    """Return a part of a file name, of at most this length, that shows these texts."""
+    return re.sub(r"[^A-Za-z0-9.=]+", "-", "-".join(parts))[:length].strip("-.")
 
 
 def finite(value: Any) -> Any:

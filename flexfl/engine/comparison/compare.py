@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from flexfl.engine.comparison.results import Cost, Estimate, Row, rows_of
 from flexfl.engine.comparison.runner import Outcome, run_here, run_on_ray
 from flexfl.engine.comparison.store import CellStore, FinishedCell, identity, outdated
 from flexfl.engine.interrupts import Stopped, raising_stopped
-from flexfl.engine.run_folder import finite, program_version, replacing
+from flexfl.engine.run_folder import finite, program_version, replacing, slug
 
 
 @dataclass(frozen=True)
@@ -188,8 +187,9 @@ def _folder(cells: Sequence[Cell]) -> Path:
     """Return the comparison's folder; its name follows from what varies and from what does not."""
     varied = tuple(cells[0].varied)
     settings = cells[0].settings
-    slug = re.sub(r"[^A-Za-z0-9.=]+", "-", "-".join((settings.task, *varied)))[:80].strip("-")
-    return Path(settings.run_dir) / f"compare-{slug}-{identity(settings, varied)}"
+    return (
+        Path(settings.run_dir) / f"compare-{slug((settings.task, *varied), 80)}-{identity(settings, varied)}"
+    )
 
 
 def _write(

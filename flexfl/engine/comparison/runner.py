@@ -13,9 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from flexfl.config import Settings
-from flexfl.engine.availability import remember
-from flexfl.engine.run import drive, prepare, virtual_transport
-from flexfl.engine.run_folder import RunFolder
+from flexfl.engine.run import simulate
 from flexfl.engine.server import RoundServer
 
 Files = Mapping[str, bytes]
@@ -35,12 +33,8 @@ def run_cell(settings: Settings, working_folder: str) -> Outcome:
     """
     with tempfile.TemporaryDirectory(prefix="flexfl-cell-") as folder, _inside(working_folder):
         try:
-            experiment = prepare(replace(settings, engine="inline"))
-            availability = remember(experiment.trace)
-            run_folder = RunFolder(experiment.settings, Path(folder) / "run")
-            transport = virtual_transport(experiment, availability)
-            console = Console(quiet=True)
-            drive(experiment, transport, availability, run_folder, console, stopping=_unstoppable)
+            inline = replace(settings, engine="inline")
+            _, run_folder = simulate(inline, Path(folder) / "run", stopping=_unstoppable)
         except Exception as error:  # one cell's error must not end the comparison
             return f"{type(error).__name__}: {' '.join(str(error).split())}"
         return {path.name: path.read_bytes() for path in sorted(run_folder.path.iterdir())}

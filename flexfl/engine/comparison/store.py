@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import tomllib
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flexfl.config import Settings
-from flexfl.engine.run_folder import program_version
+from flexfl.engine.run_folder import program_version, read_records, slug
 
 # What does not change the result of a run: where and how fast it is computed.
 IRRELEVANT = {
@@ -57,21 +56,18 @@ class CellStore:
     def path(self, settings: Settings) -> Path:
         """Return the folder of a cell; its name follows from all settings that matter."""
         names = (settings.strategy, settings.task, settings.trace)
-        slug = re.sub(r"[^A-Za-z0-9.=]+", "-", "-".join(names))[:80].strip("-.")
-        return self.folder / f"{slug}-seed{settings.seed}-{identity(settings)}"
+        return self.folder / f"{slug(names, 80)}-seed{settings.seed}-{identity(settings)}"
 
     def load(self, settings: Settings) -> FinishedCell | None:
         """Return a finished cell; None if there is none, or only a part of one."""
         path = self.path(settings)
         try:
             summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-            lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            records = read_records(path)
             config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
             if summary.get("interrupted") or not _is_of(settings, config):
                 return None
-            return FinishedCell(
-                summary, [json.loads(line) for line in lines], config["versions"].get("flexfl", "unknown")
-            )
+            return FinishedCell(summary, records, config["versions"].get("flexfl", "unknown"))
         except (OSError, ValueError, KeyError, AttributeError):
             return None
 

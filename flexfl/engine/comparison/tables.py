@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from rich.box import SIMPLE
+from rich.markup import escape
 from rich.table import Table
 
 from flexfl.config import Settings
@@ -73,7 +74,7 @@ def terminal(rows: Sequence[Columns], title: str) -> Table:
     for name in names:
         table.add_column(name, overflow="fold", no_wrap=name in SETTINGS)
     for row in rows:
-        table.add_row(*(row.get(name, "").replace("[", "\\[") for name in names))
+        table.add_row(*(escape(row.get(name, "")) for name in names))
     return table
 
 

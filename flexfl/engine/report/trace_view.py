@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from flexfl.config import Settings, bind, options_of
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.report.trace_page import HeatMap, page
 from flexfl.engine.report.trace_report import describe, observe
+from flexfl.engine.run_folder import slug
 from flexfl.tasks import PARTITIONS, SIZES, TASKS
 
 
@@ -86,9 +86,9 @@ def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
 def _write(settings: Settings, text: str) -> Path:
     """Write the picture under a name made from the settings; the same settings overwrite it."""
     parts = (settings.trace, settings.arrivals, settings.departures)
-    slug = re.sub(r"[^A-Za-z0-9.=]+", "-", "-".join(filter(None, parts)))[:100].strip("-.")
+    name = slug(filter(None, parts), 100)
     size = f"{settings.num_clients}x{settings.num_rounds}"
-    path = Path(settings.run_dir) / f"trace-{slug}-{size}-seed{settings.seed}.html"
+    path = Path(settings.run_dir) / f"trace-{name}-{size}-seed{settings.seed}.html"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
