@@ -1,0 +1,23 @@
+"""What the settings accept, by flag."""
+
+from typing import Any
+
+from clients.tuning import COHORTS
+from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
+from strategies import SCHEDULES, STRATEGIES
+from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
+from traces import TRACES
+
+KNOWN: dict[str, Any] = {
+    "--strategy": STRATEGIES,
+    "--task": TASKS,
+    "--model": MODELS,
+    "--partition": PARTITIONS,
+    "--sizes": SIZES,
+    "--trace": TRACES,
+    "--lr-schedule": SCHEDULES,
+    "--server-opt": SERVER_OPTIMIZERS,
+    "--cohort": COHORTS,
+    "--engine": ["ray", "inline"],
+    "--evaluate-on": ["test", "members"],
+}
