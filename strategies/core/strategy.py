@@ -165,10 +165,8 @@ class FlexibleStrategy(Method, ServerEvaluated):
     def _adopt(self, parameters: Parameters) -> None:
         """Take over the weights if the server, or a wrapper such as differential privacy, changed them."""
         if parameters is not self._sent:
-            before, self.weights = (
-                self.weights,
-                read_parameters(parameters, self.layout)[0].astype(np.float64),
-            )
+            before = self.weights
+            self.weights = read_parameters(parameters, self.layout)[0].astype(np.float64)
             self._sent = self._pack()
             self.on_outside_change(self.weights - before)
 

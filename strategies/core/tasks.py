@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.parameters import FlatParameters, Layout
+from strategies.core.parameters import FlatParameters, Layout, stacked
 from strategies.core.roster import Clients
 from strategies.core.state import StateDict, Stateful, take
 
@@ -88,12 +88,9 @@ class OpenTasks(Stateful):
     def state_dict(self) -> StateDict:
         """Return what was sent: rounds, rates and versions of shape (R,), weights of shape (R, M)."""
         sent = self.sent.values()
-        weights = np.zeros((len(sent), self._layout.size), self._layout.dtype)
-        for row, part in zip(weights, sent, strict=True):
-            row[:] = part.weights.vector
         return {
             "rounds": np.array([*self.sent], np.int64),
-            "weights": weights,
+            "weights": stacked([part.weights for part in sent], self._layout),
             "learning_rates": np.array([part.learning_rate for part in sent], np.float64),
             "versions": np.array([part.version for part in sent], np.int64),
         }

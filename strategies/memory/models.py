@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategies.core.parameters import FlatParameters, FloatVector, Layout
+from strategies.core.parameters import FlatParameters, FloatVector, Layout, stacked
 from strategies.core.state import StateDict, Stateful, take
 
 
@@ -55,9 +55,7 @@ class ModelsInUse(Stateful):
 
     def state_dict(self) -> StateDict:
         """Return rounds and numbers of holders, shape (R,), and the models, shape (R, M)."""
-        vectors = np.zeros((len(self), self.layout.size), self.layout.dtype)
-        for row, model in zip(vectors, self._models.values(), strict=True):
-            row[:] = model.vector
+        vectors = stacked(self._models.values(), self.layout)
         rounds, holders = np.array([*self._models], np.int64), np.array([*self._holders.values()], np.int64)
         return {"rounds": rounds, "holders": holders, "vectors": vectors}
 
