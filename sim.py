@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import sys
 from collections.abc import Sequence
@@ -71,8 +72,8 @@ def make_parser() -> Parser:
             metavar = _metavar(field.name, kind)
             parser.add_argument(flag, type=kind, nargs="+", metavar=metavar, help=text + shown)
     parser.add_argument("--config", metavar="FILE.toml", help="settings from a file; flags override them")
-    text = "in a comparison: also tell what it took to reach this accuracy, 0..1"
-    parser.add_argument("--reach", type=float, metavar="ACCURACY", help=text)
+    text = "in a comparison: also tell what it took to reach this value of the metric, such as 0.8"
+    parser.add_argument("--reach", type=float, metavar="VALUE", help=text)
     text = "in a comparison: train cells anew that are finished"
     parser.add_argument("--fresh", action="store_true", help=text)
     parser.add_argument(
@@ -119,8 +120,8 @@ def run_comparison(values: dict[str, Any], arguments: argparse.Namespace, consol
     """
     if arguments.show_trace is not None:
         raise ValueError("show-trace: give one value for each setting")
-    if arguments.reach is not None and not 0 <= arguments.reach <= 1:
-        raise ValueError(f"reach is {arguments.reach}; it must be from 0 to 1")
+    if arguments.reach is not None and not 0 <= arguments.reach < math.inf:
+        raise ValueError(f"reach is {arguments.reach}; it must be a number of at least 0")
     of_comparison = cells(values, arguments.config or "command line")
     for cell in of_comparison:
         strategy_options(cell.settings)  # errors in names and options are reported before anything runs

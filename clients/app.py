@@ -99,7 +99,7 @@ class FlexibleClient(Client):
         if answers.failures:
             return EvaluateRes(_status(answers.failures[0].reason), 0.0, 0, {})
         (score,) = answers.scores
-        return EvaluateRes(OK, score.loss, score.num_examples, {metrics.ACCURACY: score.accuracy})
+        return EvaluateRes(OK, score.loss, score.num_examples, score.metrics)
 
     def _record(self, steps: int, seconds: float, up_bytes: int) -> None:
         """Record how long the steps took; a failure to do so does not discard them."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from flexfl.config import Settings, bind, options_of
-from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, initialise
+from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
 
 
@@ -82,7 +82,7 @@ def model_builder(settings: Settings, data: FederatedData) -> Callable[[], nn.Mo
     """Return a function that makes the model, with initial weights determined by the seed."""
     name = settings.model or task_source(settings).default_model
     factory, options = bind("model", MODELS, name)
-    return partial(initialise, partial(factory, data.input_shape, data.num_classes, **options), settings.seed)
+    return partial(initialise, partial(factory, data.input_shape, data.num_outputs, **options), settings.seed)
 
 
 def make_trace(settings: Settings) -> Trace:
@@ -118,10 +118,12 @@ def label_shares(settings: Settings) -> NDArray[np.float64]:
     Held-out examples count, too: who is online must not depend on how the run is evaluated.
     """
     data = federated_data(replace(settings, evaluate_on="test"))
-    counts = np.empty((settings.num_clients, data.num_classes))
+    if not are_classes(data.test[1]):
+        raise ValueError(f"trace {settings.trace}: the targets of task {settings.task} are not classes")
+    counts = np.empty((settings.num_clients, data.num_outputs))
     for client in range(settings.num_clients):
         _, labels = data.train_set(np.array([client]))
-        counts[client] = np.bincount(labels, minlength=data.num_classes)
+        counts[client] = np.bincount(labels, minlength=data.num_outputs)
     return np.asarray(counts / counts.sum(axis=1, keepdims=True))
 
 

@@ -17,16 +17,16 @@ import torch
 
 from clients.cohort import run
 from clients.gradients.batches import BatchIndices, CohortBatches, draw_batches
-from clients.gradients.chain import Chain, chain_layers
+from clients.gradients.chain import Chain
 from clients.gradients.dual import DualLinear
-from clients.gradients.flat import FlatModel, one_thread
+from clients.gradients.flat import FlatModel, as_tensor, one_thread
 from clients.gradients.loop import Loop
 from clients.gradients.oracle import CohortOracle
-from clients.gradients.stacked import linear_layers
 from clients.gradients.vmap import Vmap
 from clients.rules import SGD
 from flexfl.config.specs import find
 from flexfl.contract import FitConfig
+from flexfl.tasks import Examples
 
 ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "stacked": DualLinear,
@@ -78,21 +78,19 @@ class _SingleSteps(SGD):
         return False
 
 
-def automatic(model: FlatModel, input_shape: tuple[int, ...]) -> str:
-    """Choose an oracle by the model and the device alone: usually the fastest that supports the model.
+def automatic(model: FlatModel, examples: Examples) -> str:
+    """Choose an oracle by the model, the task and the device alone: usually the fastest that can train them.
 
     It is `stacked` for linear layers, for other models `chain` on a CPU and `vmap` on other devices, and
-    `loop` for models that these do not support.
+    `loop` for what these do not support.
     """
-    if linear_layers(model.module) is not None:
-        return "stacked"
-    if model.device.type == "cpu":
-        return "loop" if chain_layers(model.module) is None else "chain"
-    try:
-        Vmap(model).check(input_shape)
-    except ValueError:
-        return "loop"
-    return "vmap"
+    for name in ("stacked", "chain" if model.device.type == "cpu" else "vmap"):
+        try:
+            ORACLES[name](model).check(examples)
+        except ValueError:
+            continue
+        return name
+    return "loop"
 
 
 COHORTS: dict[str, Callable[..., object]] = {"auto": automatic, **ORACLES}
@@ -100,7 +98,7 @@ COHORTS: dict[str, Callable[..., object]] = {"auto": automatic, **ORACLES}
 
 
 def make_oracle(
-    model: FlatModel, input_shape: tuple[int, ...], cohort: str = "auto", size: int = 0
+    model: FlatModel, examples: Examples, cohort: str = "auto", size: int = 0
 ) -> tuple[CohortOracle, int]:
     """Make an oracle; return it and the size of the largest cohort.
 
@@ -108,8 +106,8 @@ def make_oracle(
     ----------
     model
         The model, on the device that trains.
-    input_shape
-        Shape of one input.
+    examples
+        Some to try the model with, see `flexfl.tasks.blank`.
     cohort
         One of `COHORTS`.
     size
@@ -118,14 +116,17 @@ def make_oracle(
     Raises
     ------
     ValueError
-        `cohort` is unknown or does not support the model.
+        `cohort` is unknown or does not support the model, or these examples.
     """
     find("cohort", COHORTS, cohort)
     if cohort == "auto":
-        cohort = automatic(model, input_shape)
+        cohort = automatic(model, examples)
     oracle = ORACLES[cohort](model)
-    if isinstance(oracle, Vmap):
-        oracle.check(input_shape)
+    if cohort != "loop":
+        try:
+            oracle.check(examples)
+        except ValueError as error:
+            raise ValueError(f"cohort {cohort}: cannot train the model: {error}; use cohort loop") from None
     if cohort in ONE_BY_ONE:
         return oracle, 1
     limit = CPU_CACHE if model.device.type == "cpu" else GPU_WEIGHTS
@@ -134,7 +135,7 @@ def make_oracle(
 
 def choose(
     model: FlatModel,
-    input_shape: tuple[int, ...],
+    examples: Examples,
     work: Work,
     num_clients: int,
     cohort: str = "auto",
@@ -146,8 +147,8 @@ def choose(
     ----------
     model
         The model, on the device that trains.
-    input_shape
-        Shape of one input.
+    examples
+        Some to try the model with, see `flexfl.tasks.blank`.
     work
         What a client typically does in a round.
     num_clients
@@ -166,38 +167,37 @@ def choose(
         `cohort` is unknown or does not support the model.
     """
     if cohort == "auto":
-        cohort = automatic(model, input_shape)
-    oracle, largest = make_oracle(model, input_shape, cohort, size)
+        cohort = automatic(model, examples)
+    oracle, largest = make_oracle(model, examples, cohort, size)
     if size or cohort != "stacked" or model.device.type != "cpu":
         return cohort, largest
-    return cohort, _fastest_size(oracle, model, input_shape, work, num_clients)
+    return cohort, _fastest_size(oracle, model, examples, work, num_clients)
 
 
 def _fastest_size(
-    oracle: CohortOracle, model: FlatModel, input_shape: tuple[int, ...], work: Work, num_clients: int
+    oracle: CohortOracle, model: FlatModel, examples: Examples, work: Work, num_clients: int
 ) -> int:
     """Time some cohort sizes; return the smallest that is about as fast as the fastest."""
     working_set = oracle.working_set(work.indices()) if work.plain else len(model.vector)
-    numbers = max(len(model.vector), work.batch_size * math.prod(input_shape))
+    numbers = max(len(model.vector), work.batch_size * math.prod(examples[0].shape[1:]))
     # Larger working sets are fast only as long as no other worker uses the cache.
     most = min(num_clients, _MOST_NUMBERS // numbers, CPU_CACHE // max(1, working_set))
     speeds: dict[int, float] = {}
     with one_thread():
         for size in [k for k in TIMED if k <= most] or TIMED[:1]:
-            speeds[size] = size / _seconds(oracle, model, size, input_shape, work)
+            speeds[size] = size / _seconds(oracle, model, size, examples, work)
             if speeds[size] < 0.8 * max(speeds.values()):  # larger ones will not be faster
                 break
     return min(size for size, speed in speeds.items() if speed >= CLOSE * max(speeds.values()))
 
 
-def _seconds(
-    oracle: CohortOracle, model: FlatModel, size: int, input_shape: tuple[int, ...], work: Work
-) -> float:
+def _seconds(oracle: CohortOracle, model: FlatModel, size: int, examples: Examples, work: Work) -> float:
     """Return the seconds that a round of a cohort takes, the minimum over some trials."""
     indices = work.indices()
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.rand((int(indices.indices.max()) + 1, *input_shape), generator=generator)
-    labels = torch.zeros(len(inputs), dtype=torch.int64)
+    count = int(indices.indices.max()) + 1
+    inputs = torch.rand((count, *examples[0].shape[1:]), generator=generator)
+    targets = as_tensor(np.zeros((count, *examples[1].shape[1:]), examples[1].dtype))
     y = model.vector.expand(size, -1).clone()
     rate = y.new_full((size, 1), 1e-6)
     config = FitConfig(round=1, learning_rate=1e-6, batch_size=work.batch_size, local_steps=work.steps)
@@ -206,7 +206,7 @@ def _seconds(
     start = time.perf_counter()
     while len(seconds) < 4 or time.perf_counter() - start < _LEAST_SECONDS:
         began = time.perf_counter()
-        run(rule, oracle, CohortBatches(inputs, labels, [indices] * size, y.dtype), y, rate)
+        run(rule, oracle, CohortBatches(inputs, targets, [indices] * size, y.dtype), y, rate)
         seconds.append(time.perf_counter() - began)
         if len(seconds) > 2 and time.perf_counter() - start > 10 * _LEAST_SECONDS:  # enough for large models
             break

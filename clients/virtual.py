@@ -18,7 +18,8 @@ from clients.memory.spill import Spilled
 from clients.rules.base import no_fisher
 from clients.training import Broadcast, ClientUpdate, DroppedError, Job, PreparedJob, prepare
 from clients.tuning import make_oracle
-from flexfl.contract import metrics
+from flexfl.contract import Scalar, metrics
+from flexfl.tasks import blank
 from traces import finished_steps
 
 NO_BATCHES = BatchIndices(np.empty(0, np.intp), np.empty(0, np.intp), 0)
@@ -58,7 +59,7 @@ class Score(NamedTuple):
     client: int
     loss: float
     num_examples: int
-    accuracy: float
+    metrics: dict[str, Scalar]
 
 
 class Scores(NamedTuple):
@@ -79,9 +80,9 @@ class VirtualClients:
 
     def __init__(self, environment: ClientEnvironment) -> None:
         self.data, self.seed = environment.data, environment.seed
-        self.model = FlatModel(environment.build_model(), environment.device)
+        self.model = FlatModel(environment.build_model(), environment.device, self.data.criterion)
         self.oracle, self.limit = make_oracle(
-            self.model, self.data.input_shape, environment.cohort, environment.cohort_size
+            self.model, blank(self.data, 2), environment.cohort, environment.cohort_size
         )
         self.examples = DeviceData(self.data, self.model.device)
 
@@ -141,11 +142,12 @@ class VirtualClients:
                     prepared = PreparedJob(job, NO_BATCHES, 0, *opened)
                     rule = make_rule(start[None], shared, [prepared], no_fisher)
                     self.model.load(rule.personal()[0])
-                    loss, accuracy = evaluate(self.model, examples)
+                    loss, score = evaluate(self.model, examples)
                 except Exception as error:  # one client's error must not end the round
                     failures.append(_failure(job, error))
                 else:
-                    scores.append(Score(job.client, loss, len(examples[1]), accuracy))
+                    measured: dict[str, Scalar] = {self.data.criterion.metric.name: score}
+                    scores.append(Score(job.client, loss, len(examples[1]), measured))
         return Scores(scores, failures)
 
     def _farewells(self, jobs: Sequence[Job]) -> tuple[list[ClientUpdate], list[Failure]]:

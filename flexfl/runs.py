@@ -54,10 +54,16 @@ class Run(NamedTuple):
         )
 
     @property
-    def accuracy(self) -> str:
-        """Final accuracy in percent."""
-        accuracy = self.summary.get("final", {}).get("accuracy")
-        return "" if accuracy is None else f"{100 * accuracy:.2f}"
+    def metric(self) -> str:
+        """What its task reports."""
+        name: str = self.summary.get("metric", {}).get("name", "accuracy")
+        return name
+
+    @property
+    def final(self) -> str:
+        """The metric's final value."""
+        value = self.summary.get("final", {}).get(self.metric)
+        return "" if value is None else f"{value:.4f}"
 
 
 def find_runs(folder: Path) -> list[Run]:
@@ -89,12 +95,15 @@ def differing(runs: Sequence[Run]) -> list[str]:
 def table_of(runs: Sequence[Run]) -> Table:
     """Return a table with a line for each run."""
     table, varied = Table(box=SIMPLE, pad_edge=False), differing(runs)
-    for name in (*varied, "rounds", "accuracy %", "", "folder"):
+    metrics = dict.fromkeys(run.metric for run in runs if run.summary)
+    titles = [name.replace("_", " ") for name in metrics]
+    for name in (*varied, "rounds", *titles, "", "folder"):
         table.add_column(name, overflow="fold", no_wrap=name in varied)
     for run in runs:
         settings = [_shown(run.config.get(key, "")) for key in varied]
         rounds = str(run.summary.get("rounds", ""))
-        table.add_row(*map(escape, [*settings, rounds, run.accuracy, run.ended, run.path.name]))
+        finals = [run.final if name == run.metric else "" for name in metrics]
+        table.add_row(*map(escape, [*settings, rounds, *finals, run.ended, run.path.name]))
     return table
 
 

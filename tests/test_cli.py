@@ -26,6 +26,7 @@ KEYS = [
     "rounds",
     "client_fits",
     "seconds",
+    "metric",
     "final",
     "run_dir",
     "weights_sha256",

@@ -36,7 +36,8 @@ class OnDemand:
     """The same data, loaded for one client at a time."""
 
     def __init__(self, data: PartitionedData) -> None:
-        self.sizes, self.num_classes, self.input_shape = data.sizes, data.num_classes, data.input_shape
+        self.sizes, self.num_outputs, self.input_shape = data.sizes, data.num_outputs, data.input_shape
+        self.criterion, self.test = data.criterion, data.test
         self.test, self.examples = data.test, data.examples
         self.train_set, self.holdout = data.train_set, data.holdout
 

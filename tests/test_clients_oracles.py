@@ -101,7 +101,7 @@ def test_other_models_are_no_chains() -> None:
     ]
     assert [chain_layers(module) for module in others] == [None] * len(others)
     with pytest.raises(ValueError, match="cohort chain: the model is not a sequence of supported layers"):
-        make_oracle(FlatModel(others[1]), (6,), "chain")
+        make_oracle(FlatModel(others[1]), (np.zeros((2, 6), np.float32), np.zeros(2, np.int64)), "chain")
 
 
 def batches_of(examples: list[int], steps: list[int], batch_size: int) -> list[BatchIndices]:

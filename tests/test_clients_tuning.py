@@ -13,16 +13,24 @@ from clients.environment import ClientEnvironment
 from clients.gradients.flat import FlatModel
 from clients.tuning import LARGEST, ORACLES, Work, choose, make_oracle
 from clients.virtual import VirtualClients
+from flexfl.tasks import Examples
 from flexfl.tasks.models import MODELS
+
+
+def classes_of(shape: tuple[int, ...]) -> Examples:
+    return np.zeros((2, *shape), np.float32), np.zeros(2, np.int64)
+
+
+EXAMPLES = classes_of((6,))
 
 
 def test_an_oracle_refuses_models_that_it_does_not_support() -> None:
     def refused(cohort: str, middle: nn.Module) -> str:
         model = FlatModel(nn.Sequential(nn.Linear(6, 6), middle, nn.Linear(6, 3)))
         with pytest.raises(ValueError, match=f"^cohort {cohort}: ") as made:
-            make_oracle(model, (6,), cohort)
+            make_oracle(model, EXAMPLES, cohort)
         with pytest.raises(ValueError, match=f"^cohort {cohort}: ") as chosen:
-            choose(model, (6,), Work(3, 5, 20), 10, cohort)
+            choose(model, EXAMPLES, Work(3, 5, 20), 10, cohort)
         assert str(made.value) == str(chosen.value)
         return str(made.value)
 
@@ -30,7 +38,7 @@ def test_an_oracle_refuses_models_that_it_does_not_support() -> None:
     assert "not a sequence of supported layers" in refused("chain", nn.BatchNorm1d(6))
     assert "has buffers or frozen parameters" in refused("vmap", nn.BatchNorm1d(6))
     assert "has batch normalization" in refused("vmap", nn.BatchNorm1d(6, track_running_stats=False))
-    assert "cannot vectorise the model: vmap: called random" in refused("vmap", nn.Dropout())
+    assert "cannot train the model: vmap: called random" in refused("vmap", nn.Dropout())
 
 
 def test_auto_depends_on_the_model_and_the_device() -> None:
@@ -38,9 +46,10 @@ def test_auto_depends_on_the_model_and_the_device() -> None:
 
     def found(module: nn.Module, shape: tuple[int, ...] = (6,), **given: Any) -> list[tuple[str, int]]:
         models = [FlatModel(deepcopy(module), device) for device in ("cpu", "meta")]
-        choices = [choose(model, shape, Work(3, 5, 20), 10, **given) for model in models]
+        examples = classes_of(shape)
+        choices = [choose(model, examples, Work(3, 5, 20), 10, **given) for model in models]
         for model, (cohort, size) in zip(models, choices, strict=True):
-            oracle, limit = make_oracle(model, shape, size=size)
+            oracle, limit = make_oracle(model, examples, size=size)
             assert (type(oracle), limit) == (ORACLES[cohort], size)
         return choices
 
@@ -60,7 +69,7 @@ def test_auto_depends_on_the_model_and_the_device() -> None:
 
 def test_what_the_user_sets_is_used() -> None:
     def chosen(cohort: str, size: int) -> tuple[str, int]:
-        return choose(FlatModel(nn.Linear(6, 3)), (6,), Work(3, 5, 20), 10, cohort, size)
+        return choose(FlatModel(nn.Linear(6, 3)), EXAMPLES, Work(3, 5, 20), 10, cohort, size)
 
     assert chosen("vmap", 0) == ("vmap", LARGEST)
     assert chosen("vmap", 3) == ("vmap", 3)

@@ -21,7 +21,7 @@ from flexfl.config.grid import cells
 from flexfl.engine.comparison import compare as module
 from flexfl.engine.comparison.results import Cost, cost_to_reach, cost_until, estimate, rows_of
 from flexfl.engine.comparison.store import CellStore, FinishedCell
-from flexfl.engine.comparison.tables import latex, markdown
+from flexfl.engine.comparison.tables import columns, comma_separated, latex, markdown
 
 ROOT = Path(sim.__file__).parent
 SMALL = [
@@ -149,7 +149,7 @@ def test_a_cell_that_fails_is_named_and_the_others_go_on(run: Any) -> None:
         (["--strategy", "fedavg", "nonesuch"], "unknown strategy 'nonesuch'"),
         (["--strategy", "fedavg", "mifa:weights=n"], "mifa has no option 'weights'"),
         (["--seed", "0", "0"], "occurs twice"),
-        (["--seed", "0", "1", "--reach", "80"], "reach is 80.0; it must be from 0 to 1"),
+        (["--seed", "0", "1", "--reach", "-1"], "reach is -1.0; it must be a number of at least 0"),
         (["--reach", "0.8"], "reach and fresh belong to a comparison"),
         (["--seed", "0", "1", "--show-trace", "always"], "give one value for each setting"),
     ],
@@ -226,7 +226,7 @@ def record(t: int, accuracy: float | None, active: int = 2, **more: Any) -> dict
     return shown if accuracy is None else shown | {"accuracy": accuracy}
 
 
-def finished(*accuracies: float, **more: Any) -> FinishedCell:
+def finished(*accuracies: float | None, **more: Any) -> FinishedCell:
     records = [
         {"round": 0, "accuracy": 0.1},
         *(record(t, a, **more) for t, a in enumerate(accuracies, start=1)),
@@ -248,12 +248,26 @@ def test_intervals_cover_the_mean() -> None:
     assert np.mean([abs(e.mean) <= e.margin for e in samples]) == pytest.approx(0.95, abs=0.01)
 
 
-def test_what_it_took_to_reach_an_accuracy() -> None:
-    records = [record(t, a, virtual_seconds=60 * t) for t, a in enumerate([0.5, None, 0.8, 0.7], start=1)]
-    assert cost_to_reach(records, 0.75) == Cost(3, 6, 3.0, 9.0, 180)
-    assert cost_to_reach(records, 0.5) == Cost(1, 2, 1.0, 3.0, 60)
-    assert cost_to_reach(records, 0.81) is None
+def test_what_it_took_to_reach_a_value() -> None:
+    run = finished(0.5, None, 0.8, 0.7, virtual_seconds=60)
+    assert cost_to_reach(run, 0.75) == Cost(3, 6, 3.0, 9.0, 60)
+    assert cost_to_reach(run, 0.5) == Cost(1, 2, 1.0, 3.0, 60)
+    assert cost_to_reach(run, 0.81) is None
     np.testing.assert_equal(cost_until([record(1, 0.5)], 1), Cost(1, 2, 1.0, 3.0, math.nan))
+
+
+def test_lower_is_better_for_errors() -> None:
+    told = {"name": "mean_absolute_error", "higher_is_better": False, "is_share": False}
+    records = [{"round": t, "mean_absolute_error": e} for t, e in enumerate([9.0, 7.0, 4.0, 5.0])]
+    run = FinishedCell({"final": {"mean_absolute_error": 5.0}, "metric": told}, records, "0")
+    reached = cost_to_reach(run, 4.5)
+    assert reached is not None
+    assert reached.rounds == 2
+    assert cost_to_reach(run, 3.0) is None
+    (row,) = rows_of(cells({"seed": [0]}, "here"), {cells({"seed": [0]}, "here")[0].settings: run}, reach=4.5)
+    shown = columns(row, 4.5)
+    assert (shown["mean absolute error"], shown["last 10"], shown["rounds to 4.5"]) == ("5", "5.333", "2")
+    assert "mean_absolute_error" in comma_separated([row]).splitlines()[0].split(",")
 
 
 def test_differences_are_paired() -> None:

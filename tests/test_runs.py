@@ -33,7 +33,7 @@ def test_runs_are_listed_by_what_sets_them_apart(tmp_path: Path, capsys: pytest.
     assert main([str(tmp_path)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "[red]x" in shown
-    assert f"{100 * runs[1].summary['final']['accuracy']:.2f}" in shown
+    assert f"{runs[1].summary['final']['accuracy']:.4f}" in shown
 
 
 def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

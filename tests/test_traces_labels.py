@@ -118,7 +118,7 @@ def settings(**changes: Any) -> Settings:
 def counted_shares(chosen: Settings) -> np.ndarray:
     """Label shares counted one by one, held-out examples included."""
     data = federated_data(chosen)
-    nu = np.zeros((chosen.num_clients, data.num_classes))
+    nu = np.zeros((chosen.num_clients, data.num_outputs))
     for k in range(chosen.num_clients):
         own = np.array([k])
         labels = data.train_set(own)[1].tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,8 +103,8 @@ class Batch(NamedTuple):
     ----------
     inputs
         Shape (A, B, *input_shape).
-    labels
-        Shape (A, B).
+    targets
+        Shape (A, B, ...).
     weights
         Weight of each example in its client's mean loss, shape (A, B): 1 / n for n examples, 0 for padding.
     lengths
@@ -111,7 +112,7 @@ class Batch(NamedTuple):
     """
 
     inputs: Tensor
-    labels: Tensor
+    targets: Tensor
     weights: Tensor
     lengths: NDArray[np.intp]
 
@@ -121,8 +122,8 @@ class CohortBatches:
 
     Parameters
     ----------
-    inputs, labels
-        Examples of all clients, shapes (P, *input_shape) and (P,).
+    inputs, targets
+        Examples of all clients, shapes (P, *input_shape) and (P, ...).
     clients
         Indices of each client's batches into these, the client with the most steps first; all have the same
         `padded_length`.
@@ -136,7 +137,7 @@ class CohortBatches:
     """
 
     def __init__(
-        self, inputs: Tensor, labels: Tensor, clients: Sequence[BatchIndices], dtype: torch.dtype
+        self, inputs: Tensor, targets: Tensor, clients: Sequence[BatchIndices], dtype: torch.dtype
     ) -> None:
         self.inputs, self.clients = inputs, clients
         self.lengths = np.zeros((len(clients[0].lengths), len(clients)), np.intp)
@@ -145,7 +146,7 @@ class CohortBatches:
         self.counts = (self.lengths > 0).sum(axis=1).tolist()
         real = np.arange(clients[0].padded_length) < self.lengths[..., None]
         self.indices = self._padded([client.indices for client in clients])
-        self.labels = labels[self.indices]
+        self.targets = targets[self.indices]
         self.weights = torch.from_numpy(real / np.maximum(self.lengths, 1)[..., None]).to(
             inputs.device, dtype
         )
@@ -155,7 +156,7 @@ class CohortBatches:
         count = self.counts[t]
         indices = self.indices[t, :count]
         inputs = self.inputs.index_select(0, indices.reshape(-1)).view(*indices.shape, *self.inputs.shape[1:])
-        return Batch(inputs, self.labels[t, :count], self.weights[t, :count], self.lengths[t, :count])
+        return Batch(inputs, self.targets[t, :count], self.weights[t, :count], self.lengths[t, :count])
 
     def distinct_inputs(self) -> tuple[Tensor, Tensor]:
         """Return the inputs of each client's distinct examples, and which of them each step uses.
@@ -205,8 +206,11 @@ class DeviceData:
     def __init__(self, data: FederatedData, device: torch.device) -> None:
         self.data, self.device = data, device
         self._all: tuple[Tensor, Tensor] | None = None
-        if isinstance(data, PartitionedData) and self._are_classes(data.train[1]):
-            self._all = self._move(data.train)
+        if isinstance(data, PartitionedData):
+            # Targets that cannot be learnt are the failures of the clients that have them.
+            with suppress(ValueError):
+                data.criterion.check(data.train[1], data.num_outputs)
+                self._all = self._move(data.train)
 
     def examples(self, client: int, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return some of one client's examples, given as indices into its own."""
@@ -220,7 +224,7 @@ class DeviceData:
         Raises
         ------
         ValueError
-            A label is not one of the task's classes.
+            A target cannot be learnt, such as a label that is not one of the task's classes.
         """
         if self._all is not None and isinstance(self.data, PartitionedData):
             own = map(self.data.train_rows, clients)
@@ -232,15 +236,10 @@ class DeviceData:
             parts.append(self.data.examples(client, distinct))
             of_parts.append(wanted._replace(indices=start + positions))
             start += len(distinct)
-        inputs, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
-        if not self._are_classes(labels):  # on a GPU, such a label would end the process
-            count = self.data.num_classes
-            raise ValueError(f"labels {labels.min()} to {labels.max()} where the task has {count} classes")
-        return CohortBatches(*self._move((inputs, labels)), of_parts, dtype)
-
-    def _are_classes(self, labels: NDArray[np.int64]) -> bool:
-        return bool(labels.min(initial=0) >= 0 and labels.max(initial=0) < self.data.num_classes)
+        inputs, targets = (np.concatenate(part) for part in zip(*parts, strict=True))
+        self.data.criterion.check(targets, self.data.num_outputs)
+        return CohortBatches(*self._move((inputs, targets)), of_parts, dtype)
 
     def _move(self, examples: tuple[NDArray[Any], NDArray[Any]]) -> tuple[Tensor, Tensor]:
-        inputs, labels = (as_tensor(array).to(self.device) for array in examples)
-        return inputs, labels
+        inputs, targets = (as_tensor(array).to(self.device) for array in examples)
+        return inputs, targets

@@ -16,7 +16,6 @@ from torch.nn import functional
 from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import ModuleOracle
-from clients.gradients.stacked import cross_entropy_grad
 from clients.rules.base import Change, Rate
 
 aten = torch.ops.aten
@@ -257,7 +256,7 @@ class Chain(ModuleOracle):
             x = x.to(memory_format=torch.channels_last)
         for layer, tensors in zip(self.layers, params, strict=True):
             x = layer.forward(x, tensors)
-        error, loss = cross_entropy_grad(x, batch.labels[k, :n], batch.weights[k, :n])
+        error, loss = self.model.criterion.error(x, batch.targets[k, :n], batch.weights[k, :n])
         for position in range(len(self.layers) - 1, self._first - 1, -1):
             error = self.layers[position].backward(error, params[position], position > self._first)
         return loss

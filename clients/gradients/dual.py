@@ -31,7 +31,7 @@ class DualLinear(StackedLinear):
         """See `CohortOracle.working_set`: the weights of all layers but the first, if steps are fused."""
         if not self.fuses_steps(indices):
             return super().working_set(indices)
-        return self._size - self.layers[1].start if len(self.layers) > 1 else 0
+        return len(self.model.vector) - self.layers[1].start if len(self.layers) > 1 else 0
 
     def cohort_key(self, indices: BatchIndices) -> Hashable:
         """See `CohortOracle.cohort_key`: also the padded number of distinct examples, if steps are fused."""
@@ -72,7 +72,7 @@ class DualLinear(StackedLinear):
                 _rows(products, of_step, count), errors[:count], alpha=-1
             )
             inputs, (error, *others), losses[t, :count] = self.backpropagate(
-                views, first, batches.labels[t, :count], batches.weights[t, :count]
+                views, first, batches.targets[t, :count], batches.weights[t, :count]
             )
             scale = rate[:count, :, None]
             for upper, h, other in zip(views[1:], inputs, others, strict=True):

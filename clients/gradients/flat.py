@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional
+
+from flexfl.tasks import CROSS_ENTROPY, Criterion
 
 _BLOCK = 1 << 22  # numbers in the per-example gradients that are computed in one call
 
@@ -39,7 +40,7 @@ def one_thread() -> Iterator[None]:
 
 
 class FlatModel:
-    """A classifier whose tensors are views of one vector and whose gradients are views of another.
+    """A model whose tensors are views of one vector and whose gradients are views of another.
 
     Parameters
     ----------
@@ -47,9 +48,13 @@ class FlatModel:
         The model; its tensors are moved to `device` and replaced by views.
     device
         Where to compute.
+    criterion
+        The loss; default: that of classes.
 
     Attributes
     ----------
+    criterion
+        The loss.
     vector
         The model's own weights: trainable tensors, then floating-point buffers, shape (M,).
     shapes
@@ -58,8 +63,10 @@ class FlatModel:
         How many numbers of the vector are trained: the first ones.
     """
 
-    def __init__(self, module: nn.Module, device: str | torch.device = "cpu") -> None:
-        self.module = module.to(device)
+    def __init__(
+        self, module: nn.Module, device: str | torch.device = "cpu", criterion: Criterion = CROSS_ENTROPY
+    ) -> None:
+        self.module, self.criterion = module.to(device), criterion
         trainable = [p for p in module.parameters() if p.requires_grad]
         self._tensors = [*trainable, *(b for b in module.buffers() if b.is_floating_point())]
         self.shapes = tuple(tuple(t.shape) for t in self._tensors)
@@ -102,7 +109,7 @@ class FlatModel:
         self.bind(self.vector)
 
     def gradient(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the gradient and the value of the mean cross-entropy at weights `y`.
+        """Return the gradient and the value of the mean loss at weights `y`.
 
         Parameters
         ----------
@@ -110,7 +117,7 @@ class FlatModel:
             Weights, shape (M,), of which the model's tensors become views. Only buffers, such as running
             means, are changed.
         examples
-            Inputs and labels of a batch.
+            Inputs and targets of a batch.
 
         Returns
         -------
@@ -120,8 +127,8 @@ class FlatModel:
         if y.data_ptr() != self._bound.data_ptr():
             self.bind(y)
         self._gradient.zero_()
-        inputs, labels = examples
-        loss = functional.cross_entropy(self.module(inputs), labels)
+        inputs, targets = examples
+        loss = self.criterion.mean(self.module(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         return self._gradient, loss.detach()
 
@@ -133,7 +140,7 @@ class FlatModel:
         y
             Weights, shape (M,); buffers are the model's own.
         examples
-            Inputs and labels; the model is in evaluation mode.
+            Inputs and targets; the model is in evaluation mode.
 
         Returns
         -------
@@ -143,18 +150,18 @@ class FlatModel:
         names = [name for name, p in self.module.named_parameters() if p.requires_grad]
         parameters = dict(zip(names, self.views(y), strict=False))
 
-        def loss(parameters: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
-            logits = functional_call(self.module, parameters, (x[None],))
-            return functional.cross_entropy(logits, label[None])
+        def loss(parameters: dict[str, Tensor], x: Tensor, target: Tensor) -> Tensor:
+            outputs = functional_call(self.module, parameters, (x[None],))
+            return self.criterion.mean(outputs, target[None])
 
-        inputs, labels = examples
+        inputs, targets = examples
         block = max(1, _BLOCK // max(1, len(self.vector)))
         diagonal = torch.zeros_like(self.vector)
         training = self.module.training
         self.module.eval()
-        for x, label in zip(torch.split(inputs, block), torch.split(labels, block), strict=True):
-            gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, label)
+        for x, target in zip(torch.split(inputs, block), torch.split(targets, block), strict=True):
+            gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, target)
             squares = [gradients[name].square().sum(dim=0).reshape(-1) for name in parameters]
             diagonal[: self.num_trainable] += torch.cat(squares)
         self.module.train(training)
-        return diagonal / len(labels)
+        return diagonal / len(targets)

@@ -16,10 +16,10 @@ class Loop(ModuleOracle):
         """See `CohortOracle.gradient`."""
         if len(y) == 1:  # no copy
             n = batch.lengths[0]
-            gradient, loss = self.model.gradient(y[0], (batch.inputs[0, :n], batch.labels[0, :n]))
+            gradient, loss = self.model.gradient(y[0], (batch.inputs[0, :n], batch.targets[0, :n]))
             return gradient[None], loss[None]
         gradients, losses = torch.empty_like(y), y.new_empty(len(y))
         for k, n in enumerate(batch.lengths):
-            examples = (batch.inputs[k, :n], batch.labels[k, :n])
+            examples = (batch.inputs[k, :n], batch.targets[k, :n])
             gradients[k], losses[k] = self.model.gradient(y[k], examples)
         return gradients, losses

@@ -10,15 +10,46 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from clients.gradients.batches import Batch, BatchIndices, CohortBatches
-from clients.gradients.flat import FlatModel
+from clients.gradients.flat import FlatModel, as_tensor
 from clients.rules.base import Change, Rate, subtract
+from flexfl.tasks import Examples
 
 
 class CohortOracle(ABC):
-    """Gradients of the mean cross-entropies of A clients."""
+    """Gradients of the mean losses of A clients.
+
+    Parameters
+    ----------
+    model
+        The model.
+    """
+
+    def __init__(self, model: FlatModel) -> None:
+        self.model = model
+
+    def check(self, examples: Examples) -> None:
+        """Compute the gradients of two clients, each with these examples.
+
+        Raises
+        ------
+        ValueError
+            That is not possible; the message says why.
+        """
+        y = self.model.vector.expand(2, -1).clone()
+        count = len(examples[0])
+        inputs, targets = (as_tensor(array).to(y.device).expand(2, *array.shape) for array in examples)
+        weights = y.new_full((2, count), 1 / count)
+        try:
+            self.gradient(y, Batch(inputs, targets, weights, np.full(2, count)))
+        except torch.OutOfMemoryError:
+            raise  # which says nothing about the model
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            raise ValueError(str(error)) from None
 
     @abstractmethod
     def working_set(self, indices: BatchIndices) -> int:
@@ -78,16 +109,7 @@ class CohortOracle(ABC):
 
 
 class ModuleOracle(CohortOracle):
-    """An oracle that calls the module itself, so that each step reads and writes all weights.
-
-    Parameters
-    ----------
-    model
-        The model.
-    """
-
-    def __init__(self, model: FlatModel) -> None:
-        self.model = model
+    """An oracle that calls the module itself, so that each step reads and writes all weights."""
 
     def working_set(self, indices: BatchIndices) -> int:
         """See `CohortOracle.working_set`: all weights."""

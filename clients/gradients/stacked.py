@@ -10,7 +10,6 @@ from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from clients.gradients.batches import Batch, BatchIndices
 from clients.gradients.flat import FlatModel
@@ -98,17 +97,18 @@ class StackedLinear(CohortOracle):
                 "cohort stacked: the model is not a sequence of linear layers with at least 2 inputs and "
                 "outputs, and ReLUs; use cohort loop"
             )
-        self.layers, self._size = layers, len(model.vector)
+        super().__init__(model)
+        self.layers = layers
         self._last: tuple[Tensor | None, list[LinearViews]] = (None, [])
 
     def working_set(self, indices: BatchIndices) -> int:
         """See `CohortOracle.working_set`: all weights."""
-        return self._size
+        return len(self.model.vector)
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """See `CohortOracle.gradient`."""
         views = self.views(y)
-        inputs, errors, losses = self._backpropagate(views, batch.inputs, batch.labels, batch.weights)
+        inputs, errors, losses = self._backpropagate(views, batch.inputs, batch.targets, batch.weights)
         gradient = torch.empty_like(y)
         for layer, x, error in zip(self.layers, inputs, errors, strict=True):
             of_layer = layer.views(gradient)
@@ -120,7 +120,7 @@ class StackedLinear(CohortOracle):
     def descend(self, y: Tensor, rate: Rate, batch: Batch, change: Change | None) -> Tensor:
         """See `CohortOracle.descend`; the gradient is not stored."""
         views = self.views(y)
-        inputs, errors, losses = self._backpropagate(views, batch.inputs, batch.labels, batch.weights)
+        inputs, errors, losses = self._backpropagate(views, batch.inputs, batch.targets, batch.weights)
         if change is not None:
             change(y)
         factor = rate[..., None] if isinstance(rate, Tensor) else rate
@@ -133,16 +133,16 @@ class StackedLinear(CohortOracle):
 
         The gradient of one example is an outer product, so its square is the outer product of the squares.
         """
-        inputs, labels = examples
-        ones = torch.ones((1, len(labels)), dtype=y.dtype, device=y.device)
-        layer_inputs, errors, _ = self._backpropagate(self.views(y[None]), inputs[None], labels[None], ones)
+        inputs, targets = examples
+        ones = torch.ones((1, len(targets)), dtype=y.dtype, device=y.device)
+        layer_inputs, errors, _ = self._backpropagate(self.views(y[None]), inputs[None], targets[None], ones)
         diagonal = torch.zeros_like(y)[None]
         for layer, x, error in zip(self.layers, layer_inputs, errors, strict=True):
             of_layer = layer.views(diagonal)
             of_layer.weight.copy_(error.square().transpose(1, 2) @ x.square())
             if of_layer.bias is not None:
                 torch.sum(error.square(), 1, out=of_layer.bias)
-        return diagonal[0] / len(labels)
+        return diagonal[0] / len(targets)
 
     def views(self, y: Tensor) -> list[LinearViews]:
         """Return each layer's part of `y`; cached, as `y` is usually that of the last step."""
@@ -151,15 +151,15 @@ class StackedLinear(CohortOracle):
         return self._last[1]
 
     def _backpropagate(
-        self, views: list[LinearViews], inputs: Tensor, labels: Tensor, weights: Tensor
+        self, views: list[LinearViews], inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[list[Tensor], list[Tensor], Tensor]:
         """Return what `backpropagate` does, with the inputs of the first layer before those of the others."""
         x = inputs.flatten(2)
-        others, errors, losses = self.backpropagate(views, linear(views[0], x), labels, weights)
+        others, errors, losses = self.backpropagate(views, linear(views[0], x), targets, weights)
         return [x, *others], errors, losses
 
     def backpropagate(
-        self, views: list[LinearViews], first: Tensor, labels: Tensor, weights: Tensor
+        self, views: list[LinearViews], first: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[list[Tensor], list[Tensor], Tensor]:
         """Do the forward pass after the first layer's product, and the backward pass.
 
@@ -169,7 +169,7 @@ class StackedLinear(CohortOracle):
             Parameters of the layers.
         first
             Outputs of the first layer before its ReLU, shape (A, B, o), overwritten.
-        labels, weights
+        targets, weights
             See `Batch`.
 
         Returns
@@ -185,7 +185,7 @@ class StackedLinear(CohortOracle):
                 x = linear(views[position], x)
             if layer.relu:
                 x = x.relu_()
-        error, losses = cross_entropy_grad(x, labels, weights)
+        error, losses = self.model.criterion.error(x, targets, weights)
         errors = [error]
         for position in range(len(self.layers) - 1, 0, -1):
             error = torch.bmm(error, views[position].weight)
@@ -207,24 +207,3 @@ def subtract_gradient(views: LinearViews, errors: Tensor, x: Tensor) -> None:
     views.weight.baddbmm_(errors.transpose(1, 2), x, alpha=-1)
     if views.bias is not None:
         views.bias.sub_(errors.sum(1))
-
-
-def cross_entropy_grad(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the derivatives of weighted cross-entropies with respect to the logits, and their values.
-
-    Parameters
-    ----------
-    logits
-        Shape (..., B, C).
-    labels, weights
-        Of the examples, shape (..., B).
-
-    Returns
-    -------
-    errors, losses
-        Shapes (..., B, C) and (...).
-    """
-    log_p, weights, labels = functional.log_softmax(logits, -1), weights[..., None], labels[..., None]
-    losses = (log_p.gather(-1, labels) * weights).sum((-2, -1)).neg_()
-    errors = log_p.exp_().mul_(weights)
-    return errors.scatter_add_(-1, labels, -weights), losses

@@ -25,10 +25,10 @@ RESYNC = "resync"
 """bool: the client did not have the state that the server assumed, and started without one."""
 
 ACCURACY = "accuracy"
-"""float: share of correct predictions, in replies to an evaluation."""
+"""float: share of correct predictions, in replies to an evaluation; other tasks have other metrics."""
 
-WORST_CLIENT = "worst-client-accuracy"
-"""float: lowest accuracy of the global weights on a member's own held-out examples, from the server."""
+WORST_CLIENT = "worst-client-"
+"""Before a metric's name; float: its worst value on a member's own held-out examples, from the server."""
 
-TENTH_PERCENTILE = "tenth-percentile-accuracy"
-"""float: 10th percentile of these accuracies over the members, from the server."""
+TENTH_PERCENTILE = "tenth-percentile-"
+"""Before a metric's name; float: the value that 90 % of the members reach, from the server."""

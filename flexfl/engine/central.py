@@ -44,13 +44,13 @@ class CentralTrainer:
         batch_size: int,
     ) -> FloatVector:
         """Train, see `strategies.core.interfaces.Trainer`; each pass over the union is shuffled anew."""
-        x, labels = self._examples(members)
+        x, targets = self._examples(members)
         rng = np.random.default_rng([self.seed, *b"central", server_round])
         self.model.load(weights)
         y = self.model.vector
         with one_thread():  # as at the clients: the result does not depend on the number of cores
-            for rows in draw_batches(len(labels), batch_size, iterations, rng).split():
-                batch = torch.from_numpy(x[rows]), torch.from_numpy(labels[rows])
+            for rows in draw_batches(len(targets), batch_size, iterations, rng).split():
+                batch = torch.from_numpy(x[rows]), torch.from_numpy(targets[rows])
                 gradient, _ = self.model.gradient(y, batch)
                 y.sub_(gradient, alpha=learning_rate)
         return y.numpy().copy()
@@ -58,7 +58,7 @@ class CentralTrainer:
     @cached_property
     def model(self) -> FlatModel:
         """The model; only a centralised strategy needs it."""
-        return FlatModel(self._build())
+        return FlatModel(self._build(), criterion=self.data.criterion)
 
     def _examples(self, members: NDArray[np.intp]) -> Examples:
         """Return the union, which changes only when a client arrives or departs."""

@@ -12,7 +12,7 @@ from flwr.common import Scalar
 from numpy.typing import NDArray
 from torch import nn
 
-from clients.evaluation import correct, evaluate
+from clients.evaluation import evaluate, scores
 from clients.gradients.flat import FlatModel
 from flexfl.contract import metrics
 from flexfl.tasks import Examples, FederatedData
@@ -22,7 +22,7 @@ LIMIT = 1_000_000  # examples that the training loss is computed on
 
 
 class GlobalEvaluator:
-    """Loss and accuracy of the global weights; an `evaluate_fn` for this project's and Flower's strategies.
+    """Loss and metric of the global weights; an `evaluate_fn` for this project's and Flower's strategies.
 
     Parameters
     ----------
@@ -55,7 +55,8 @@ class GlobalEvaluator:
     ) -> None:
         self.clients_every, self.num_rounds = clients_every, num_rounds
         self.data, self.roster, self.on, self.with_train_loss = data, roster, on, train_loss
-        self.model = FlatModel(build(), "cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.model, self.metric = FlatModel(build(), device, data.criterion), data.criterion.metric
         self._members: bytes | None = None
         self._examples = data.test
 
@@ -64,27 +65,28 @@ class GlobalEvaluator:
     ) -> tuple[float, dict[str, Scalar]]:
         """Evaluate weights, given as one array per tensor."""
         self._load(arrays)
-        loss, accuracy = self._score(self._test_examples())
-        measured: dict[str, Scalar] = {metrics.ACCURACY: accuracy}
+        loss, score = self._score(self._test_examples())
+        measured: dict[str, Scalar] = {self.metric.name: score}
         if self.with_train_loss:
             measured[metrics.TRAIN_LOSS] = self.train_loss(arrays)
         if self.clients_every and (server_round % self.clients_every == 0 or server_round == self.num_rounds):
-            accuracies = self.by_client(np.flatnonzero(self.roster.member))
-            if len(accuracies):
-                measured[metrics.WORST_CLIENT] = float(accuracies.min())
-                measured[metrics.TENTH_PERCENTILE] = float(np.percentile(accuracies, 10))
+            found = self.by_client(np.flatnonzero(self.roster.member))
+            if len(found):
+                worst, tenth = (0, 10) if self.metric.higher_is_better else (100, 90)
+                measured[metrics.WORST_CLIENT + self.metric.name] = float(np.percentile(found, worst))
+                measured[metrics.TENTH_PERCENTILE + self.metric.name] = float(np.percentile(found, tenth))
         return loss, measured
 
     def by_client(self, clients: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Accuracy of the loaded weights on the held-out examples of each client that has any."""
+        """Mean score of the loaded weights on the held-out examples of each client that has any."""
         parts = [self.data.holdout(np.array([client])) for client in clients.tolist()]
-        counts = np.array([len(labels) for _, labels in parts], np.int64)
+        counts = np.array([len(targets) for _, targets in parts], np.int64)
         if not counts.any():
             return np.empty(0)
-        x, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        x, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         owner = np.repeat(np.arange(len(parts)), counts)
-        hits = np.bincount(owner, correct(self.model, (x, labels)), minlength=len(parts))
-        return np.asarray(hits[counts > 0] / counts[counts > 0])
+        totals = np.bincount(owner, scores(self.model, (x, targets)), minlength=len(parts))
+        return np.asarray(totals[counts > 0] / counts[counts > 0])
 
     def train_loss(self, arrays: list[NDArray[Any]]) -> float:
         """F(w) = sum_k p_k F_k(w): the mean loss over the training data of all members.
@@ -107,7 +109,7 @@ class GlobalEvaluator:
         self.model.load(np.concatenate([np.ravel(a) for a in arrays]))
 
     def _score(self, examples: Examples) -> tuple[float, float]:
-        """Loss and accuracy; NaN without examples, when the federation has no members."""
+        """Loss and mean score; NaN without examples, when the federation has no members."""
         return evaluate(self.model, examples) if len(examples[1]) else (math.nan, math.nan)
 
     def _test_examples(self) -> Examples:

@@ -12,6 +12,7 @@ from torch import nn
 
 import strategies
 from clients.environment import federated_data, make_trace, model_builder
+from clients.evaluation import check_outputs
 from clients.gradients.flat import FlatModel
 from clients.rules import SGD, rule_named
 from clients.tuning import COHORTS, Work, choose
@@ -20,7 +21,7 @@ from flexfl.config.specs import convert, find
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.central import CentralTrainer
 from flexfl.engine.evaluation import GlobalEvaluator
-from flexfl.tasks import FederatedData
+from flexfl.tasks import FederatedData, blank
 from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
 from strategies.core.layers import LayerFactory
 from strategies.parts.amplification import Amplification
@@ -77,7 +78,8 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
         raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
     data = federated_data(settings)
     build_model = model_builder(settings, data)
-    model = FlatModel(build_model(), client_device(settings))
+    model = FlatModel(build_model(), client_device(settings), data.criterion)
+    check_outputs(model, data)
     arrays = model.arrays()
     layout = Layout.of(arrays)
     initial = FlatParameters(layout.flatten(arrays), layout)
@@ -162,5 +164,5 @@ def _tuned(settings: Settings, model: FlatModel, data: FederatedData, rule: type
     work = Work(steps, batch_size, examples, rule.plain())
     most = settings.clients_per_round or settings.num_clients
     wanted = (settings.cohort, settings.cohort_size)
-    cohort, size = choose(model, data.input_shape, work, most, *wanted)
+    cohort, size = choose(model, blank(data, 2), work, most, *wanted)
     return replace(settings, cohort=cohort, cohort_size=size)

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from flexfl.tasks import ACCURACY, Metric
+
 PLAIN_LINES = 40  # about how many rounds are printed if the output is not a terminal
 
 
@@ -22,6 +24,8 @@ class ProgressReport:
         Rounds of the run.
     console
         Where to print.
+    metric
+        What is reported beside the loss.
 
     Attributes
     ----------
@@ -31,8 +35,8 @@ class ProgressReport:
         How often clients failed, by reason.
     """
 
-    def __init__(self, num_rounds: int, console: Console) -> None:
-        self.num_rounds, self.console = num_rounds, console
+    def __init__(self, num_rounds: int, console: Console, metric: Metric = ACCURACY) -> None:
+        self.num_rounds, self.console, self.metric = num_rounds, console, metric
         self.client_fits = 0
         self.failures: Counter[str] = Counter()
         self._score, self._evaluated = "", 0
@@ -62,11 +66,11 @@ class ProgressReport:
         self.failures.update(record.get("failed", {}).values())
         score = self._score and f"{self._score} (round {self._evaluated})"
         if "loss" in record:
-            accuracy = record.get("accuracy")
-            shown = "" if accuracy is None else f"accuracy {accuracy:.4f}  "
+            value = record.get(self.metric.key)
+            shown = "" if value is None else f"{self.metric.title} {value:.4f}  "
             self._score = f"{shown}loss {record['loss']:.4f}"
-            if "client_accuracy" in record:
-                self._score += f"  at clients {record['client_accuracy']:.4f}"
+            if (of_clients := record.get(f"client_{self.metric.key}")) is not None:
+                self._score += f"  at clients {of_clients:.4f}"
             score, self._evaluated = self._score, server_round
         participation = _participation(record)
         self._bar.update(self._task, completed=server_round, description=f"{score}  {participation}")
@@ -86,16 +90,17 @@ def final_table(
 ) -> Table:
     """Tabulate the results of a run; `virtual_seconds` are given if its trace has a clock."""
     ended = ", interrupted" if summary.get("interrupted") else ""
+    final, key = summary["final"], summary["metric"]["name"]
     table = Table(title=f"{summary['strategy']} on {summary['task']}{ended}", show_header=False)
     rows = {
         "model": summary["model"],
-        "accuracy": summary["final"]["accuracy"],
-        "accuracy at clients": summary["final"].get("client_accuracy"),
-        "loss": summary["final"]["loss"],
-        "loss at clients": summary["final"].get("client_loss"),
-        "worst of the clients": summary["final"].get("worst_client_accuracy"),
-        "tenth percentile of the clients": summary["final"].get("tenth_percentile_accuracy"),
-        "training loss": summary["final"]["train_loss"],
+        key.replace("_", " "): final[key],
+        f"{key.replace('_', ' ')} at clients": final.get(f"client_{key}"),
+        "loss": final["loss"],
+        "loss at clients": final.get("client_loss"),
+        "worst of the clients": final.get(f"worst_client_{key}"),
+        "tenth percentile of the clients": final.get(f"tenth_percentile_{key}"),
+        "training loss": final["train_loss"],
         "rounds": summary["rounds"],
         "client updates": summary["client_fits"],
         "seconds": summary["seconds"],

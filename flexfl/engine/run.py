@@ -32,7 +32,7 @@ __all__ = ["Experiment", "drive", "prepare", "strategy_options", "virtual_transp
 
 
 # What a run may report of its clients in the end: personal models, and the global one on their hold-outs.
-OF_CLIENTS = ("client_accuracy", "client_loss", "worst_client_accuracy", "tenth_percentile_accuracy")
+OF_CLIENTS = ("client_loss", "client_{}", "worst_client_{}", "tenth_percentile_{}")
 
 
 def virtual_transport(experiment: Experiment, availability: Callable[[int], RoundAvailability]) -> Transport:
@@ -103,11 +103,11 @@ def drive(
         The content of `summary.json`. `interrupted` says whether a signal ended the run early; `signal` is
         then its name.
     """
-    settings = experiment.settings
+    settings, metric = experiment.settings, experiment.data.criterion.metric
     last: dict[str, Any] = {"round": 0}
     try:
         manager = TraceClientManager(availability, transport, settings.seed)
-        with ProgressReport(settings.num_rounds, console) as progress:
+        with ProgressReport(settings.num_rounds, console, metric) as progress:
             observers = (folder.write_round, progress.show, last.update)
             server = RoundServer(
                 experiment.strategy,
@@ -123,6 +123,7 @@ def drive(
             seconds = time.perf_counter() - start
     finally:
         transport.close()
+    of_clients = [key.format(metric.key) for key in OF_CLIENTS]
     arrays = parameters_to_ndarrays(server.parameters)
     folder.write_weights(arrays)
     summary: dict[str, Any] = finite(
@@ -133,11 +134,12 @@ def drive(
             "rounds": last["round"],
             "client_fits": progress.client_fits,
             "seconds": round(seconds, 3),
+            "metric": metric._asdict() | {"name": metric.key},
             "final": {
-                "accuracy": last.get("accuracy"),
+                metric.key: last.get(metric.key),
                 "loss": last.get("loss"),
                 "train_loss": experiment.evaluator.train_loss(arrays),
-                **{key: last[key] for key in OF_CLIENTS if key in last},
+                **{key: last[key] for key in of_clients if key in last},
             },
             "run_dir": str(folder.path),
             "weights_sha256": weights_sha256(arrays),

@@ -2,13 +2,24 @@
 
 from collections.abc import Callable
 
-from flexfl.tasks.data import Examples, FederatedData, PartitionedData
+from flexfl.tasks.criteria import (
+    ACCURACY,
+    CROSS_ENTROPY,
+    BinaryCrossEntropy,
+    Criterion,
+    CrossEntropy,
+    Metric,
+    SquaredError,
+)
+from flexfl.tasks.data import Examples, FederatedData, PartitionedData, are_classes, blank
+from flexfl.tasks.dataset import Dataset, DatasetTask
 from flexfl.tasks.digits import digits
 from flexfl.tasks.models import MODELS, initialise
 from flexfl.tasks.partition import PARTITIONS, Partition, PartitionFn
 from flexfl.tasks.sizes import SIZES, SizesFn
 from flexfl.tasks.source import TaskSource
 from flexfl.tasks.synthetic import synthetic
+from flexfl.tasks.tabular import tabular
 from flexfl.tasks.vision import fashion_mnist, mnist
 
 TASKS: dict[str, Callable[..., TaskSource]] = {
@@ -16,20 +27,32 @@ TASKS: dict[str, Callable[..., TaskSource]] = {
     "mnist": mnist,
     "fashion-mnist": fashion_mnist,
     "synthetic": synthetic,
+    "csv": tabular,
 }
 """Tasks by name: ``(*, options)``."""
 
 __all__ = [
+    "ACCURACY",
+    "CROSS_ENTROPY",
     "MODELS",
     "PARTITIONS",
     "SIZES",
     "TASKS",
+    "BinaryCrossEntropy",
+    "Criterion",
+    "CrossEntropy",
+    "Dataset",
+    "DatasetTask",
     "Examples",
     "FederatedData",
+    "Metric",
     "Partition",
     "PartitionFn",
     "PartitionedData",
     "SizesFn",
+    "SquaredError",
     "TaskSource",
+    "are_classes",
+    "blank",
     "initialise",
 ]

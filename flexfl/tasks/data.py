@@ -1,13 +1,15 @@
 """A run's view of a data set: the examples of each client, and the common test set."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Examples = tuple[NDArray[np.float32], NDArray[np.int64]]
-"""Inputs of shape (n, *input_shape) and their class labels of shape (n,)."""
+from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion
+
+Examples = tuple[NDArray[Any], NDArray[Any]]
+"""Inputs of shape (n, *input_shape), and targets of shape (n, ...); classes are numbers of shape (n,)."""
 
 
 class FederatedData(Protocol):
@@ -19,8 +21,10 @@ class FederatedData(Protocol):
     ----------
     input_shape : tuple of int
         Shape of one input.
-    num_classes : int
-        Labels are 0 .. num_classes - 1.
+    num_outputs : int
+        Numbers that a model returns for an example, or for a position of a sequence: as many as classes.
+    criterion : Criterion
+        The loss and the metric.
     sizes : ndarray of int64, shape (N,)
         Number of training examples of each client, without the held-out ones.
     test : Examples
@@ -30,7 +34,9 @@ class FederatedData(Protocol):
     @property
     def input_shape(self) -> tuple[int, ...]: ...  # noqa: D102
     @property
-    def num_classes(self) -> int: ...  # noqa: D102
+    def num_outputs(self) -> int: ...  # noqa: D102
+    @property
+    def criterion(self) -> Criterion: ...  # noqa: D102
     @property
     def sizes(self) -> NDArray[np.int64]: ...  # noqa: D102
     @property
@@ -66,6 +72,17 @@ class FederatedData(Protocol):
             If nothing is held out.
         """
         ...
+
+
+def are_classes(targets: NDArray[Any]) -> bool:
+    """Return whether each example has one target, the number of a class."""
+    return targets.ndim == 1 and np.issubdtype(targets.dtype, np.integer)
+
+
+def blank(data: FederatedData, count: int) -> Examples:
+    """Return examples of zeros, of the types and shapes of the data, to try a model with."""
+    x, y = (np.zeros((count, *array.shape[1:]), array.dtype) for array in data.test)
+    return x, y
 
 
 def holdout_counts(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]:
@@ -108,21 +125,23 @@ class PartitionedData:
 
     train: Examples
     test: Examples
-    num_classes: int
+    num_outputs: int
     order: NDArray[np.intp]
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     holdout_share: float
+    criterion: Criterion = CROSS_ENTROPY
 
     @classmethod
     def divide(
         cls,
         train: Examples,
         test: Examples,
-        num_classes: int,
+        num_outputs: int,
         parts: list[NDArray[np.intp]],
         holdout_share: float,
         seed: int,
+        criterion: Criterion = CROSS_ENTROPY,
     ) -> "PartitionedData":
         """Assign each client its part, and hold out a share of it.
 
@@ -130,14 +149,16 @@ class PartitionedData:
         ----------
         train, test : Examples
             The examples to divide, and those that belong to no client.
-        num_classes : int
-            Number of classes.
+        num_outputs : int
+            Numbers that a model returns: as many as classes.
         parts : list of ndarray of intp
             Rows of `train` for each client, disjoint.
         holdout_share : float
             Share of its examples that each client holds out of training, in [0, 1).
         seed : int
             Seed of the choice of the held-out examples.
+        criterion : Criterion
+            The loss and the metric.
 
         Raises
         ------
@@ -152,7 +173,7 @@ class PartitionedData:
             keys = np.random.default_rng([seed, *b"holdout"]).random(len(order))
             order = order[np.lexsort((keys, np.repeat(np.arange(len(parts)), totals)))]
         offsets = np.concatenate([[0], np.cumsum(totals)])
-        return cls(train, test, num_classes, order, offsets, sizes, holdout_share)
+        return cls(train, test, num_outputs, order, offsets, sizes, holdout_share, criterion)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -2,29 +2,74 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion
 from flexfl.tasks.data import Examples, FederatedData, PartitionedData
 from flexfl.tasks.partition import PartitionFn
 from flexfl.tasks.sizes import SizesFn
 
 
-@dataclass(frozen=True)
 class Dataset:
     """A data set with its own split into training and test examples.
 
-    Attributes
+    Parameters
     ----------
     train, test : Examples
-        Examples to divide among the clients, and those of the common test set.
-    num_classes : int
-        Labels are 0 .. num_classes - 1.
+        Examples to divide among the clients, and those of the common test set: inputs and
+        targets, each an array with a row for each example.
+    num_outputs : int
+        Numbers that a model returns for an example, or for a position of a sequence: as many as classes.
+    criterion : Criterion
+        The loss and the metric.
+
+    Attributes
+    ----------
+    train, test, num_outputs, criterion
+        The same, in the types that models train in: float32 and int64.
+
+    Raises
+    ------
+    ValueError
+        The examples do not fit together, are not finite, or are not what the criterion expects.
     """
 
-    train: Examples
-    test: Examples
-    num_classes: int
+    def __init__(
+        self, train: Examples, test: Examples, num_outputs: int, criterion: Criterion = CROSS_ENTROPY
+    ) -> None:
+        self.num_outputs, self.criterion = num_outputs, criterion
+        self.train, self.test = self._checked("training", train), self._checked("test", test)
+        for kind, own, other in zip(("inputs", "targets"), self.train, self.test, strict=True):
+            if own.shape[1:] != other.shape[1:] or own.dtype != other.dtype:
+                raise ValueError(
+                    f"{kind} of shape {own.shape[1:]} and type {own.dtype} in the training examples, "
+                    f"{other.shape[1:]} and {other.dtype} in the test examples"
+                )
+
+    def _checked(self, split: str, examples: Examples) -> Examples:
+        x, y = (_converted(f"{split} examples", array) for array in examples)
+        if len(x) != len(y):
+            raise ValueError(f"{split} examples: {len(x)} inputs, but {len(y)} targets")
+        try:
+            self.criterion.check(y, self.num_outputs)
+        except ValueError as error:
+            raise ValueError(f"{split} examples: {error}") from None
+        return x, y
+
+
+def _converted(where: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array as float32 or int64."""
+    array = np.asarray(array)
+    if np.issubdtype(array.dtype, np.integer):
+        return array.astype(np.int64, copy=False)
+    if not (np.issubdtype(array.dtype, np.floating) or array.dtype == bool):
+        raise ValueError(f"{where}: arrays of type {array.dtype}; they must be numbers")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{where}: a number is missing or infinite")
+    return array.astype(np.float32, copy=False)
 
 
 @dataclass(frozen=True)
@@ -56,7 +101,9 @@ class DatasetTask:
                 f"name a partition such as {self.default_partition}"
             )
         dataset = self.load()
-        labels = dataset.train[1]
-        counts = sizes(num_clients, len(labels), np.random.default_rng([seed, *b"sizes"]))
-        parts = partition(labels, counts, np.random.default_rng([seed, *b"partition"]))
-        return PartitionedData.divide(dataset.train, dataset.test, dataset.num_classes, parts, holdout, seed)
+        targets = dataset.train[1]
+        counts = sizes(num_clients, len(targets), np.random.default_rng([seed, *b"sizes"]))
+        parts = partition(targets, counts, np.random.default_rng([seed, *b"partition"]))
+        return PartitionedData.divide(
+            dataset.train, dataset.test, dataset.num_outputs, parts, holdout, seed, dataset.criterion
+        )

@@ -36,4 +36,4 @@ def _load() -> Dataset:
     for c in range(10):
         members = np.flatnonzero(y == c)
         test[rng.choice(members, round(TEST_SHARE * len(members)), replace=False)] = True
-    return Dataset((x[~test], y[~test]), (x[test], y[test]), num_classes=10)
+    return Dataset((x[~test], y[~test]), (x[test], y[test]), num_outputs=10)

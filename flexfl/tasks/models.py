@@ -1,4 +1,4 @@
-"""The models that the clients train; each returns logits."""
+"""The models that the clients train."""
 
 from collections.abc import Callable
 
@@ -28,40 +28,40 @@ def initialise(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         return build()
 
 
-def logistic(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Multinomial logistic regression: one linear layer.
+def logistic(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+    """One linear layer: multinomial logistic regression, or for numbers linear regression.
 
     Parameters
     ----------
     input_shape : tuple of int
         Shape of one input.
-    num_classes : int
-        Number of logits.
+    num_outputs : int
+        Numbers that it returns for an example, such as the logits of the classes.
 
     Returns
     -------
     torch.nn.Module
-        Maps inputs of shape (n, *input_shape) to logits of shape (n, num_classes).
+        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
     """
-    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), num_classes))
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), num_outputs))
 
 
-def mlp(input_shape: tuple[int, ...], num_classes: int, *, hidden: int = 200) -> nn.Module:
+def mlp(input_shape: tuple[int, ...], num_outputs: int, *, hidden: int = 200) -> nn.Module:
     """Two hidden layers of ReLU units: the 2NN of McMahan et al.
 
     Parameters
     ----------
     input_shape : tuple of int
         Shape of one input.
-    num_classes : int
-        Number of logits.
+    num_outputs : int
+        Numbers that it returns for an example, such as the logits of the classes.
     hidden : int
         Units per hidden layer.
 
     Returns
     -------
     torch.nn.Module
-        Maps inputs of shape (n, *input_shape) to logits of shape (n, num_classes).
+        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
 
     Raises
     ------
@@ -81,24 +81,24 @@ def mlp(input_shape: tuple[int, ...], num_classes: int, *, hidden: int = 200) ->
         nn.ReLU(),
         nn.Linear(hidden, hidden),
         nn.ReLU(),
-        nn.Linear(hidden, num_classes),
+        nn.Linear(hidden, num_outputs),
     )
 
 
-def cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+def cnn(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
     """Two 5x5 convolutions (32, 64) with max pooling, then 512 units: the CNN of McMahan et al.
 
     Parameters
     ----------
     input_shape : tuple of int
         Channels, height and width of an image, at least 4x4 pixels.
-    num_classes : int
-        Number of logits.
+    num_outputs : int
+        Numbers that it returns for an example, such as the logits of the classes.
 
     Returns
     -------
     torch.nn.Module
-        Maps inputs of shape (n, *input_shape) to logits of shape (n, num_classes).
+        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
 
     Raises
     ------
@@ -122,11 +122,11 @@ def cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         nn.Flatten(),
         nn.Linear(64 * (height // 4) * (width // 4), 512),
         nn.ReLU(),
-        nn.Linear(512, num_classes),
+        nn.Linear(512, num_outputs),
     )
 
 
-def lenet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+def lenet(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
     """Two 5x5 convolutions (6, 16) with max pooling, then 120 and 84 units: LeNet-5 with ReLU.
 
     The first convolution pads by 2, which turns 28x28 images into the paper's 32x32 (61,706
@@ -137,13 +137,13 @@ def lenet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     ----------
     input_shape : tuple of int
         Channels, height and width of an image, at least 4x4 pixels.
-    num_classes : int
-        Number of logits.
+    num_outputs : int
+        Numbers that it returns for an example, such as the logits of the classes.
 
     Returns
     -------
     torch.nn.Module
-        Maps inputs of shape (n, *input_shape) to logits of shape (n, num_classes).
+        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
 
     Raises
     ------
@@ -169,12 +169,12 @@ def lenet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         nn.ReLU(),
         nn.Linear(120, 84),
         nn.ReLU(),
-        nn.Linear(84, num_classes),
+        nn.Linear(84, num_outputs),
     )
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"logistic": logistic, "mlp": mlp, "cnn": cnn, "lenet": lenet}
-"""Models by name: ``(input_shape, num_classes, *, options)``."""
+"""Models by name: ``(input_shape, num_outputs, *, options)``."""
 
 
 def _image(model: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:

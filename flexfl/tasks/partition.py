@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.tasks.data import are_classes
 from flexfl.tasks.sizes import apportion
 
 Partition = list[NDArray[np.intp]]
@@ -165,7 +166,7 @@ def dirichlet(
     _require_fit("dirichlet", labels, sizes)
     if not (alpha >= 1e-9 and math.isfinite(alpha)):
         raise ValueError(f"partition dirichlet: alpha must be a number of at least 1e-9, not {alpha:g}")
-    by_class = _shuffled_classes(labels, rng)
+    by_class = _shuffled_classes("dirichlet", labels, rng)
     left = np.array([len(members) for members in by_class])
     concentration = alpha * left / left.sum()
     partition = []
@@ -206,7 +207,7 @@ def _shards(
     _require_fit(name, labels, sizes)
     if order not in ("random", "sorted"):
         raise ValueError(f"partition {name}: order must be random or sorted, not {order!r}")
-    by_class = _shuffled_classes(labels, rng)
+    by_class = _shuffled_classes(name, labels, rng)
     num_clients, num_classes = len(sizes), len(by_class)
     if not 1 <= m <= num_classes:
         raise ValueError(
@@ -254,8 +255,10 @@ def _draw_classes(num_clients: int, num_classes: int, m: int, rng: np.random.Gen
     return held
 
 
-def _shuffled_classes(labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
+def _shuffled_classes(name: str, labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
     """Return the positions of each class that occurs, in random order."""
+    if not are_classes(labels):
+        raise ValueError(f"partition {name}: the targets of this task are not classes; use iid")
     shuffled = rng.permutation(len(labels))
     return [shuffled[labels[shuffled] == c] for c in np.unique(labels)]
 

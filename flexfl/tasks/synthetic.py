@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion
 from flexfl.tasks.data import Examples, FederatedData, holdout_counts, require_holdout
 from flexfl.tasks.partition import PartitionFn
 from flexfl.tasks.sizes import SizesFn
@@ -134,7 +135,8 @@ class SyntheticData:
     test: Examples
     holdout_share: float
     input_shape: ClassVar[tuple[int, ...]] = (FEATURES,)
-    num_classes: ClassVar[int] = CLASSES
+    num_outputs: ClassVar[int] = CLASSES
+    criterion: ClassVar[Criterion] = CROSS_ENTROPY
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
         """Return fresh, writable copies of a client's training examples."""

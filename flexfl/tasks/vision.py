@@ -75,7 +75,7 @@ def _load(name: str, data_dir: str, mean: float, std: float) -> Dataset:
     try:
         # Standard output is reserved for the run's results; download progress goes to standard error.
         with redirect_stdout(sys.stderr):
-            return Dataset(read(True), read(False), num_classes=10)
+            return Dataset(read(True), read(False), num_outputs=10)
     except (OSError, RuntimeError, AssertionError, ValueError) as error:
         # Only the first line: torchvision adds one for each mirror that it tried.
         reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__

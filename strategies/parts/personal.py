@@ -7,10 +7,11 @@ from flwr.common import EvaluateIns, EvaluateRes, Parameters, Scalar
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
-from flexfl.contract import metrics
 from strategies.core.instructions import RoundInstructions
 from strategies.core.interfaces import AvailabilityManager
 from strategies.core.strategy import FlexibleStrategy
+
+_LOSS = "loss"
 
 
 class Personalised(FlexibleStrategy):
@@ -43,13 +44,18 @@ class Personalised(FlexibleStrategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Mean loss and accuracy over clients, each of which counts alike, and how many they are."""
-        told = {
-            proxy.cid: (float(result.loss), float(result.metrics[metrics.ACCURACY]))
-            for proxy, result in results
-            if result.num_examples > 0 and isinstance(result.metrics.get(metrics.ACCURACY), float)
-        }
+        """Mean loss and metrics over clients, each of which counts alike, and how many they are.
+
+        Only metrics that all of them report are given.
+        """
+        told: dict[str, dict[str, float]] = {}
+        for proxy, result in results:
+            own = {name: value for name, value in result.metrics.items() if isinstance(value, float)}
+            if result.num_examples > 0 and own:
+                told[proxy.cid] = {_LOSS: float(result.loss), **own}
         if not told:
             return None, {}
-        loss, accuracy = np.mean([told[name] for name in sorted(told)], axis=0).tolist()
-        return loss, {metrics.ACCURACY: accuracy, "evaluated": len(told)}
+        reports = [told[name] for name in sorted(told)]
+        shared = [name for name in reports[0] if all(name in report for report in reports)]
+        means = {name: float(np.mean([report[name] for report in reports])) for name in shared}
+        return means.pop(_LOSS), {**means, "evaluated": len(reports)}

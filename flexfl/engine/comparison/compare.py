@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from flexfl.engine.comparison.runner import Outcome, run_here, run_on_ray
 from flexfl.engine.comparison.store import CellStore, FinishedCell, identity, outdated
 from flexfl.engine.interrupts import Stopped, raising_stopped
 from flexfl.engine.run_folder import finite, program_version, replacing, slug
+from flexfl.tasks import Metric
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def compare(
     console
         Where to show progress and the table.
     reach
-        An accuracy, 0..1: what it took to get there is in the table.
+        A value of the metric, such as 0.8: what it took to get there is in the table.
     fresh
         Train finished cells anew.
 
@@ -113,6 +115,8 @@ def _named(value: Any) -> Any:
     """Return named tuples, also in lists, as dictionaries."""
     if isinstance(value, list):
         return [_named(part) for part in value]
+    if isinstance(value, Metric):
+        return value.key
     return value._asdict() if isinstance(value, Estimate | Cost) else value
 
 
@@ -166,8 +170,8 @@ def _progress(
         if reason:
             bar.console.print(f"failed: {name}: {reason}", highlight=False, markup=False, soft_wrap=True)
         elif not console.is_terminal:
-            final = finished[settings].summary["final"]["accuracy"]
-            line = f"{len(finished)}/{len(cells)}  {name}: accuracy {final}"
+            found = finished[settings]
+            line = f"{len(finished)}/{len(cells)}  {name}: {found.metric.title} {found.final:g}"
             bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     with bar:
@@ -175,12 +179,11 @@ def _progress(
 
 
 def _best(finished: Mapping[Settings, FinishedCell]) -> str:
-    scores = {s: cell.summary["final"]["accuracy"] for s, cell in finished.items()}
-    known = {settings: accuracy for settings, accuracy in scores.items() if accuracy is not None}
-    if not known:
+    known = {s: cell for s, cell in finished.items() if not math.isnan(cell.final)}
+    if len({cell.metric for cell in known.values()}) != 1:  # there is nothing to compare
         return ""
-    best = max(known, key=known.__getitem__)
-    return f"best {known[best]:.4f} {best.strategy}"
+    best = max(known, key=lambda s: known[s].final * (1 if known[s].metric.higher_is_better else -1))
+    return f"best {known[best].final:.4f} {best.strategy}"
 
 
 def _folder(cells: Sequence[Cell]) -> Path:
@@ -218,6 +221,8 @@ def _show(console: Console, comparison: Comparison, wanted: int, done: int, reac
     if comparison.rows:
         title = f"{done} of {wanted} runs" if done < wanted else f"{done} runs"
         console.print(tables.terminal([tables.columns(row, reach) for row in comparison.rows], title))
+    if reach is not None and reach > 1 and all(row.metric.is_share for row in comparison.rows):
+        console.print(f"reach is {reach:g}, but no share is above 1: 80 % is 0.8", highlight=False)
     if comparison.signal:
         console.print("interrupted: the same command goes on where it stopped", highlight=False)
     console.print(f"tables: {comparison.folder}", highlight=False, markup=False, soft_wrap=True)

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from flexfl.config import Settings
 from flexfl.config.grid import Cell
 from flexfl.engine.comparison.store import FinishedCell
+from flexfl.tasks import Metric
 
-LAST = 10  # evaluations at the end whose mean is reported beside the final accuracy
+LAST = 10  # evaluations at the end whose mean is reported beside the final value
 CONFIDENCE = 0.95
 
 
@@ -63,25 +64,28 @@ class Row:
         The settings that the comparison varies, but for the seed.
     seeds
         Of the finished runs.
-    accuracy, last
-        Final accuracy, and that of the last ten evaluations, 0..1.
+    metric
+        What the task reports, such as the accuracy.
+    final, last
+        Its final value, and that of the last ten evaluations.
     difference
-        Of the final accuracy to that of the first strategy, over the seeds that both have; None for the
+        Of the final value to that of the first strategy, over the seeds that both have; None for the
         first.
     cost
         Of the whole run, mean over seeds.
     reached
-        Cost until the accuracy `reach` for each seed, None where it was never reached.
+        Cost until the value `reach` for each seed, None where it was never reached.
     paper
         The number that a paper reports.
     worst, tenth
-        Lowest final accuracy on a member's own held-out examples, and the 10th percentile; None where these
-        are not evaluated.
+        Worst final value on a member's own held-out examples, and the value that 90 % of the members reach;
+        None where these are not evaluated.
     """
 
     varied: Mapping[str, Any]
     seeds: Sequence[int]
-    accuracy: Estimate
+    metric: Metric
+    final: Estimate
     last: Estimate
     difference: Estimate | None
     cost: Cost
@@ -118,11 +122,12 @@ def cost_until(records: Sequence[Mapping[str, Any]], last_round: int) -> Cost:
     )
 
 
-def cost_to_reach(records: Sequence[Mapping[str, Any]], accuracy: float) -> Cost | None:
-    """Return what it took to reach an accuracy in an evaluation; None if it was never reached."""
-    for record in records:
-        if (record.get("accuracy") or 0.0) >= accuracy:
-            return cost_until(records, record["round"])
+def cost_to_reach(run: FinishedCell, goal: float) -> Cost | None:
+    """Return what it took to reach a value of the metric in an evaluation; None if it was never reached."""
+    for record in run.records:
+        value = record.get(run.metric.key)
+        if value is not None and run.metric.reaches(value, goal):
+            return cost_until(run.records, record["round"])
     return None
 
 
@@ -135,8 +140,7 @@ def rows_of(
         if cell.settings in finished:
             groups[cell.row].append(cell)
     finals = {
-        row: {cell.settings.seed: _final(finished[cell.settings]) for cell in of}
-        for row, of in groups.items()
+        row: {cell.settings.seed: finished[cell.settings].final for cell in of} for row, of in groups.items()
     }
     return [_row(of, finished, finals, _reference(cells, of[0]), reach) for of in groups.values()]
 
@@ -150,20 +154,22 @@ def _row(
 ) -> Row:
     own, first = finals[group[0].row], finals.get(reference, {})
     runs = [finished[cell.settings] for cell in group]
+    metric = runs[0].metric
     costs = [cost_until(run.records, run.records[-1]["round"]) for run in runs]
     return Row(
         varied={key: value for key, value in group[0].varied.items() if key != "seed"},
         seeds=[cell.settings.seed for cell in group],
-        accuracy=estimate([*own.values()]),
+        metric=metric,
+        final=estimate([*own.values()]),
         last=estimate([_last(run) for run in runs]),
         difference=None
         if reference == group[0].row
         else estimate([own[seed] - first[seed] for seed in own if seed in first]),
         cost=Cost(*(statistics.mean(column) for column in zip(*costs, strict=True))),
-        reached=[] if reach is None else [cost_to_reach(run.records, reach) for run in runs],
+        reached=[] if reach is None else [cost_to_reach(run, reach) for run in runs],
         paper=group[0].paper,
-        worst=_of_clients(runs, "worst_client_accuracy"),
-        tenth=_of_clients(runs, "tenth_percentile_accuracy"),
+        worst=_of_clients(runs, f"worst_client_{metric.key}"),
+        tenth=_of_clients(runs, f"tenth_percentile_{metric.key}"),
     )
 
 
@@ -175,17 +181,12 @@ def _reference(cells: Sequence[Cell], cell: Cell) -> tuple[Any, ...]:
     return tuple(first if key == "strategy" else value for key, value in cell.varied.items() if key != "seed")
 
 
-def _final(run: FinishedCell) -> float:
-    accuracy = run.summary["final"]["accuracy"]
-    return math.nan if accuracy is None else float(accuracy)
-
-
 def _of_clients(runs: Sequence[FinishedCell], key: str) -> Estimate | None:
     found = [run.summary["final"][key] for run in runs if run.summary["final"].get(key) is not None]
     return estimate(found) if found else None
 
 
 def _last(run: FinishedCell) -> float:
-    trained = [record for record in run.records if record["round"]]
-    evaluated = [record["accuracy"] for record in trained if record.get("accuracy") is not None]
+    values = [record.get(run.metric.key) for record in run.records if record["round"]]
+    evaluated = [value for value in values if value is not None]
     return statistics.mean(evaluated[-LAST:]) if evaluated else math.nan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import tomllib
@@ -14,6 +15,7 @@ from typing import Any
 
 from flexfl.config import Settings
 from flexfl.engine.run_folder import program_version, read_records, slug
+from flexfl.tasks import ACCURACY, Metric
 
 # What does not change the result of a run: where and how fast it is computed.
 IRRELEVANT = {
@@ -39,6 +41,18 @@ class FinishedCell:
     summary: dict[str, Any]
     records: list[dict[str, Any]]
     version: str
+
+    @property
+    def metric(self) -> Metric:
+        """What its task reports."""
+        told = self.summary.get("metric")
+        return Metric(**told) if told else ACCURACY  # versions before 0.2 knew no other
+
+    @property
+    def final(self) -> float:
+        """The value of the metric in the end; NaN if there is none."""
+        value = self.summary["final"][self.metric.key]
+        return math.nan if value is None else float(value)
 
 
 class CellStore:

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -39,23 +39,26 @@ REACHED = {
 
 
 def columns(row: Row, reach: float | None) -> Columns:
-    """Return what a reader of the table sees of a row; accuracies in percent."""
+    """Return what a reader of the table sees of a row; shares in percent."""
+    unit = " %" if row.metric.is_share else ""
+    number = _percent if row.metric.is_share else _plain
     shown = {key: str(value) for key, value in row.varied.items()}
     shown |= {
         "runs": str(len(row.seeds)),
-        "accuracy %": _mean_and_deviation(row.accuracy),
-        "95 % interval": _interval(row.accuracy),
-        "last 10 %": _mean_and_deviation(row.last),
-        "worst client %": "" if row.worst is None else _mean_and_deviation(row.worst),
-        "10th percentile %": "" if row.tenth is None else _mean_and_deviation(row.tenth),
-        "to first": "" if row.difference is None else _signed(row.difference),
+        f"{row.metric.title}{unit}": _mean_and_deviation(row.final, number),
+        "95 % interval": _interval(row.final, number),
+        f"last 10{unit}": _mean_and_deviation(row.last, number),
+        f"worst client{unit}": _mean_and_deviation(row.worst, number),
+        f"10th percentile{unit}": _mean_and_deviation(row.tenth, number),
+        "to first": _signed(row.difference, number),
         "uploads": f"{row.cost.uploads:.0f}",
         "MB up": f"{row.cost.megabytes_up:.2f}",
         "MB down": f"{row.cost.megabytes_down:.2f}",
     }
     if reach is not None:
+        goal = f"{reach:.0%}" if row.metric.is_share else f"{reach:g}"
         for name, heading in REACHED.items():
-            shown[f"{heading} to {reach:.0%}"] = _mean_cost(row.reached, name)
+            shown[f"{heading} to {goal}"] = _mean_cost(row.reached, name)
     if row.paper is not None:
         shown["paper"] = f"{row.paper:g}"
     return shown
@@ -94,7 +97,7 @@ def latex(rows: Sequence[Columns]) -> str:
 
 
 def comma_separated(rows: Sequence[Row]) -> str:
-    """Return all numbers as CSV, accuracies from 0 to 1, one line per row."""
+    """Return all numbers as CSV, shares from 0 to 1, one line per row."""
     records = [_numbers(row) for row in rows]
     names = list(dict.fromkeys(name for record in records for name in record))
     text = io.StringIO()
@@ -107,7 +110,7 @@ def comma_separated(rows: Sequence[Row]) -> str:
 def _numbers(row: Row) -> dict[str, Any]:
     record: dict[str, Any] = {**row.varied, "runs": len(row.seeds)}
     estimates = {
-        "accuracy": row.accuracy,
+        row.metric.key: row.final,
         "last": row.last,
         "difference": row.difference,
         "worst_client": row.worst,
@@ -128,24 +131,32 @@ def _numbers(row: Row) -> dict[str, Any]:
     }
 
 
-def _mean_and_deviation(value: Estimate) -> str:
-    if math.isnan(value.mean):
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f}"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _mean_and_deviation(value: Estimate | None, number: Callable[[float], str]) -> str:
+    if value is None or math.isnan(value.mean):
         return ""
-    spread = "" if math.isnan(value.deviation) else f" ± {100 * value.deviation:.2f}"
-    return f"{100 * value.mean:.2f}{spread}"
+    spread = "" if math.isnan(value.deviation) else f" ± {number(value.deviation)}"
+    return f"{number(value.mean)}{spread}"
 
 
-def _interval(value: Estimate) -> str:
+def _interval(value: Estimate, number: Callable[[float], str]) -> str:
     if math.isnan(value.margin):
         return ""
-    return f"{100 * (value.mean - value.margin):.1f} to {100 * (value.mean + value.margin):.1f}"
+    return f"{number(value.mean - value.margin)} to {number(value.mean + value.margin)}"
 
 
-def _signed(value: Estimate) -> str:
-    if math.isnan(value.mean):
+def _signed(value: Estimate | None, number: Callable[[float], str]) -> str:
+    if value is None or math.isnan(value.mean):
         return ""
-    margin = "" if math.isnan(value.margin) else f" ± {100 * value.margin:.2f}"
-    return f"{100 * value.mean:+.2f}{margin}"
+    margin = "" if math.isnan(value.margin) else f" ± {number(value.margin)}"
+    return f"{'' if value.mean < 0 else '+'}{number(value.mean)}{margin}"
 
 
 def _mean_or_nan(reached: Sequence[Cost | None], name: str) -> float:

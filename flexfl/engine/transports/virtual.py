@@ -21,7 +21,6 @@ from flwr.common import (
     GetPropertiesIns,
     GetPropertiesRes,
     ReconnectIns,
-    Scalar,
     Status,
 )
 from flwr.server.client_proxy import ClientProxy
@@ -155,8 +154,7 @@ class VirtualTransport(ABC):
         for broadcast, jobs in self._jobs(server_round, instructions, completion):
             for answers in self.run_evaluation(broadcast, jobs):
                 failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
-                for client, loss, n, accuracy in answers.scores:
-                    measured: dict[str, Scalar] = {metrics.ACCURACY: accuracy}
+                for client, loss, n, measured in answers.scores:
                     results.append((proxies[client], EvaluateRes(OK, loss, n, measured)))
         return results, failures
 

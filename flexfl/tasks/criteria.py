@@ -1,0 +1,228 @@
+"""Criteria: the loss that a task trains with, and the metric that it reports."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+
+class Metric(NamedTuple):
+    """What the mean of an example's scores is called.
+
+    Attributes
+    ----------
+    name : str
+        Key in replies, such as ``mean-absolute-error``.
+    higher_is_better : bool
+        Whether a better model has a higher value.
+    is_share : bool
+        Whether values are from 0 to 1, so that tables show them in percent.
+    """
+
+    name: str
+    higher_is_better: bool = True
+    is_share: bool = True
+
+    @property
+    def key(self) -> str:
+        """Its key in the record of a round."""
+        return self.name.replace("-", "_")
+
+    @property
+    def title(self) -> str:
+        """Its name in a table."""
+        return self.key.replace("_", " ")
+
+    def reaches(self, value: float, goal: float) -> bool:
+        """Return whether a value is at least as good as another."""
+        return value >= goal if self.higher_is_better else value <= goal
+
+
+ACCURACY = Metric("accuracy")
+
+
+class Criterion(ABC):
+    """The loss of each example, which is minimised, and its score, whose mean is reported.
+
+    Both get the model's outputs for n examples and their n targets, and must be made of PyTorch operations
+    that treat the examples independently.
+
+    Attributes
+    ----------
+    metric : Metric
+        The name of the mean score, and which direction is better.
+    """
+
+    metric: ClassVar[Metric]
+
+    @abstractmethod
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each example, shape (n,)."""
+
+    @abstractmethod
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the score of each example, shape (n,)."""
+
+    def check(self, targets: NDArray[Any], num_outputs: int) -> None:  # noqa: B027
+        """Raise a ValueError if these targets cannot be learnt by a model with so many outputs."""
+
+    def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss, a scalar."""
+        return self.losses(outputs, targets).mean()
+
+    def total(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the sum of the losses, a scalar."""
+        return self.losses(outputs, targets).sum()
+
+    def error(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the derivatives of weighted losses with respect to the outputs, and their values.
+
+        Parameters
+        ----------
+        outputs : Tensor, shape (..., B, *)
+            Of the examples; may be overwritten.
+        targets : Tensor, shape (..., B, *)
+            Of the examples.
+        weights : Tensor, shape (..., B)
+            Of the examples.
+
+        Returns
+        -------
+        errors, losses : Tensor
+            Shapes (..., B, *) and (...).
+        """
+        last = weights.dim() - 1
+        leaf = outputs.detach().requires_grad_()
+        with torch.enable_grad():
+            losses = self.losses(leaf.flatten(0, last), targets.flatten(0, last)).view(weights.shape)
+            weighted = (losses * weights).sum(-1)
+            (errors,) = torch.autograd.grad(weighted.sum(), leaf)
+        return errors, weighted.detach()
+
+
+class CrossEntropy(Criterion):
+    """Classes: cross-entropy of the softmax of the outputs, and accuracy.
+
+    Targets are class numbers, shape (n,) for outputs of shape (n, C); or sequences of them, shape (n, L) for
+    outputs of shape (n, L, C), such as the next characters of a text: an example's loss and accuracy are then
+    means over its L positions.
+    """
+
+    metric = ACCURACY
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """See `Criterion.losses`."""
+        flat = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+        return _of_examples(flat.view(targets.shape))
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """See `Criterion.scores`."""
+        return _of_examples((outputs.argmax(-1) == targets).to(outputs.dtype))
+
+    def check(self, targets: NDArray[Any], num_outputs: int) -> None:
+        """Raise a ValueError if a target is not one of the classes; on a GPU, it would end the process."""
+        if not np.issubdtype(targets.dtype, np.integer):
+            raise ValueError(f"targets of type {targets.dtype} where classes are numbered from 0")
+        least, most = (targets.min(), targets.max()) if targets.size else (0, 0)
+        if least < 0 or most >= num_outputs:
+            raise ValueError(f"labels {least} to {most} where the task has {num_outputs} classes")
+
+    def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """See `Criterion.mean`."""
+        return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+    def total(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """See `Criterion.total`."""
+        if targets.dim() > 1:
+            return super().total(outputs, targets)
+        return functional.cross_entropy(outputs, targets, reduction="sum")
+
+    def error(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Criterion.error`: softmax minus one at the target."""
+        if targets.dim() > weights.dim():
+            return super().error(outputs, targets, weights)
+        log_p = functional.log_softmax(outputs, -1)
+        weights, targets = weights[..., None], targets[..., None]
+        losses = (log_p.gather(-1, targets) * weights).sum((-2, -1)).neg_()
+        errors = log_p.exp_().mul_(weights)
+        return errors.scatter_add_(-1, targets, -weights), losses
+
+
+CROSS_ENTROPY = CrossEntropy()
+
+
+class SquaredError(Criterion):
+    """Numbers: half the squared error, and the mean absolute error.
+
+    Targets have the shape of the outputs, (n, C), or for a single output also (n,).
+
+    Parameters
+    ----------
+    unit : float
+        What one unit of the targets is in the unit of the metric: the standard deviation by which
+        standardised targets were divided.
+    """
+
+    metric = Metric("mean-absolute-error", higher_is_better=False, is_share=False)
+
+    def __init__(self, unit: float = 1.0) -> None:
+        self.unit = unit
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """See `Criterion.losses`; the sum over an example's numbers."""
+        return _differences(outputs, targets).square().sum(-1) / 2
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """See `Criterion.scores`; the mean over an example's numbers."""
+        return _differences(outputs, targets).abs().mean(-1) * self.unit
+
+    def check(self, targets: NDArray[Any], num_outputs: int) -> None:
+        """Raise a ValueError if there are not as many numbers as outputs."""
+        _require_width(targets, num_outputs)
+
+
+class BinaryCrossEntropy(Criterion):
+    """Labels, any number of which may apply: binary cross-entropy of each, and the share that is right.
+
+    Targets are 0 or 1 as floating-point numbers, of the shape of the outputs, (n, C).
+    """
+
+    metric = ACCURACY
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """See `Criterion.losses`; the sum over the labels."""
+        flat, wanted = outputs.flatten(1), targets.flatten(1)
+        return functional.binary_cross_entropy_with_logits(flat, wanted, reduction="none").sum(-1)
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """See `Criterion.scores`; the mean over the labels."""
+        right = (outputs.flatten(1) > 0) == (targets.flatten(1) > 0.5)
+        return right.to(outputs.dtype).mean(-1)
+
+    def check(self, targets: NDArray[Any], num_outputs: int) -> None:
+        """Raise a ValueError if targets are not one 0 or 1 for each output."""
+        _require_width(targets, num_outputs)
+        if not np.isin(targets, (0, 1)).all():
+            raise ValueError("targets other than 0 and 1 where labels apply or do not")
+
+
+def _of_examples(values: Tensor) -> Tensor:
+    """Return means over all but the first dimension, shape (n,)."""
+    return values.flatten(1).mean(1) if values.dim() > 1 else values
+
+
+def _differences(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return outputs minus targets, shape (n, C)."""
+    return (outputs - targets.reshape(outputs.shape)).flatten(1)
+
+
+def _require_width(targets: NDArray[Any], num_outputs: int) -> None:
+    width = int(np.prod(targets.shape[1:]))
+    if width != num_outputs:
+        raise ValueError(f"{width} numbers in each target where the model has {num_outputs} outputs")
+    if not np.issubdtype(targets.dtype, np.floating):
+        raise ValueError(f"targets of type {targets.dtype} where floating-point numbers are learnt")

@@ -1,0 +1,148 @@
+"""Criteria: losses and scores by hand, and derivatives that agree with autograd in every oracle."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clients.gradients.batches import Batch
+from clients.gradients.chain import Chain
+from clients.gradients.flat import FlatModel
+from clients.gradients.loop import Loop
+from clients.gradients.stacked import StackedLinear
+from clients.gradients.vmap import Vmap
+from flexfl.tasks import BinaryCrossEntropy, Criterion, CrossEntropy, Dataset, Metric, SquaredError
+
+LN2 = float(np.log(2))
+
+
+class Huber(Criterion):
+    """A user's own loss."""
+
+    metric = Metric("within-a-half")
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.huber_loss(outputs, targets, reduction="none").mean(1)
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return ((outputs - targets).abs() < 0.5).double().mean(1)
+
+
+def test_classes_by_hand() -> None:
+    outputs, targets = torch.tensor([[0.0, 0.0], [0.0, 100.0]]), torch.tensor([0, 0])
+    assert CrossEntropy().losses(outputs, targets).tolist() == pytest.approx([LN2, 100])
+    assert CrossEntropy().scores(outputs, targets).tolist() == [1, 0]
+
+
+def test_sequences_by_hand() -> None:
+    """Two texts of two characters each: means over the positions."""
+    outputs = torch.tensor([[[0.0, 0.0], [0.0, 100.0]], [[0.0, 0.0], [0.0, 0.0]]])
+    targets = torch.tensor([[0, 1], [1, 1]])
+    assert CrossEntropy().losses(outputs, targets).tolist() == pytest.approx([LN2 / 2, LN2])
+    assert CrossEntropy().scores(outputs, targets).tolist() == [1, 0]
+    assert float(CrossEntropy().mean(outputs, targets)) == pytest.approx(0.75 * LN2)
+    assert float(CrossEntropy().total(outputs, targets)) == pytest.approx(1.5 * LN2)
+
+
+def test_numbers_by_hand() -> None:
+    outputs = torch.tensor([[1.0, 2.0], [0.0, 0.0]])
+    targets = torch.tensor([[0.0, 4.0], [0.0, 3.0]])
+    assert SquaredError().losses(outputs, targets).tolist() == [2.5, 4.5]
+    assert SquaredError(unit=10.0).scores(outputs, targets).tolist() == [15, 15]
+    single = SquaredError().scores(torch.tensor([[1.0], [2.0]]), torch.tensor([3.0, 2.0]))
+    assert single.tolist() == [2, 0]
+
+
+def test_labels_by_hand() -> None:
+    outputs, targets = torch.tensor([[0.0, 50.0], [-50.0, -50.0]]), torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+    assert BinaryCrossEntropy().losses(outputs, targets).tolist() == pytest.approx([LN2, 50])
+    assert BinaryCrossEntropy().scores(outputs, targets).tolist() == [1, 0.5]
+
+
+CASES: dict[str, tuple[Criterion, tuple[int, ...], bool]] = {
+    "classes": (CrossEntropy(), (), True),
+    "numbers": (SquaredError(), (3,), False),
+    "labels": (BinaryCrossEntropy(), (3,), False),
+    "own": (Huber(), (3,), False),
+}
+
+
+@pytest.mark.parametrize("oracle", [Chain, StackedLinear, Vmap])
+@pytest.mark.parametrize("case", CASES)
+def test_all_oracles_agree_with_autograd(case: str, oracle: Any) -> None:
+    criterion, shape, integers = CASES[case]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        module = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    model, rng = FlatModel(module, criterion=criterion), np.random.default_rng(2)
+    lengths = np.array([6, 4])
+    targets = rng.integers(2, size=(2, 6, *shape))
+    weights = (np.arange(6) < lengths[:, None]) / lengths[:, None]
+    batch = Batch(
+        torch.from_numpy(rng.normal(size=(2, 6, 4))),
+        torch.from_numpy(targets if integers else targets.astype(float)),
+        torch.from_numpy(weights),
+        lengths,
+    )
+    y = model.vector + 0.1 * torch.from_numpy(rng.normal(size=(2, len(model.vector))))
+    expected, losses = Loop(model).gradient(y, batch)
+    gradient, found = oracle(model).gradient(y.clone(), batch)
+    torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found, losses, rtol=1e-10, atol=1e-12)
+    examples = batch.inputs[0], batch.targets[0]
+    by_hand = torch.stack(
+        [Loop(model).gradient(y[:1], one_of(batch, k))[0][0].square() for k in range(6)]
+    ).mean(0)
+    torch.testing.assert_close(oracle(model).fisher(y[0], examples), by_hand, rtol=1e-9, atol=1e-12)
+
+
+def one_of(batch: Batch, k: int) -> Batch:
+    """The first client's example k alone."""
+    row = slice(k, k + 1)
+    return Batch(batch.inputs[:1, row], batch.targets[:1, row], batch.weights[:1, :1] * 6, np.array([1]))
+
+
+def test_a_chain_of_layers_trains_on_sequences() -> None:
+    """Each position has its own outputs; the derivative is computed by autograd at the last layer."""
+    model = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.Unflatten(1, (2, 3))).double())
+    outputs, targets = torch.randn(5, 2, 3, dtype=torch.float64), torch.randint(3, (5, 2))
+    weights = torch.full((5,), 0.2, dtype=torch.float64)
+    errors, loss = model.criterion.error(outputs, targets, weights)
+    leaf = outputs.clone().requires_grad_()
+    model.criterion.mean(leaf, targets).backward()
+    torch.testing.assert_close(errors, leaf.grad)
+    torch.testing.assert_close(loss, model.criterion.mean(outputs, targets))
+
+
+X, Y = np.zeros((4, 3)), np.array([0, 1, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("train", "criterion", "outputs", "says"),
+    [
+        ((X, Y + 1), CrossEntropy(), 3, "training examples: labels 1 to 3 where the task has 3 classes"),
+        ((X, Y / 2), CrossEntropy(), 3, "targets of type float32 where classes are numbered from 0"),
+        ((X, Y[:3]), CrossEntropy(), 3, "training examples: 4 inputs, but 3 targets"),
+        ((X + np.nan, Y), CrossEntropy(), 3, "training examples: a number is missing or infinite"),
+        ((X.astype(str), Y), CrossEntropy(), 3, "arrays of type <U32; they must be numbers"),
+        ((X, Y), SquaredError(), 1, "targets of type int64 where floating-point numbers are learnt"),
+        ((X, X), SquaredError(), 2, "3 numbers in each target where the model has 2 outputs"),
+        ((X, X + 0.5), BinaryCrossEntropy(), 3, "targets other than 0 and 1"),
+    ],
+)
+def test_data_that_cannot_be_learnt_are_refused(train: Any, criterion: Any, outputs: int, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Dataset(train, train, outputs, criterion)
+
+
+def test_splits_must_be_alike() -> None:
+    with pytest.raises(ValueError, match=r"inputs of shape \(3,\) and type float32 in the training"):
+        Dataset((X, Y), (X[:, :2], Y), 3)
+
+
+def test_data_are_converted_to_what_models_train_in() -> None:
+    dataset = Dataset((X, Y.astype(np.int32)), (X.astype(np.float16), Y.astype(np.uint8)), 3)
+    assert [a.dtype for pair in (dataset.train, dataset.test) for a in pair] == [np.float32, np.int64] * 2

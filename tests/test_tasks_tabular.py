@@ -1,0 +1,123 @@
+"""CSV files: what becomes a feature, whose example it is, and what is refused, by line and column."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clients.environment import federated_data, task_source
+from flexfl.config import Settings
+from flexfl.tasks import FederatedData, SquaredError
+
+MANY = "x,y\n" + "".join(f"{k},{k / 7}\n" for k in range(2000))
+ROWS = """id,city,size,floor,price
+a,Rome,10,1,100
+b,Oslo,20,1,250
+c,Rome,30,2,300
+d,Lima,40,2,410
+e,Oslo,50,3,480
+f,Rome,60,3,590
+g,Lima,70,4,730
+h,Oslo,80,4,800
+i,Rome,90,5,880
+j,Lima,95,5,940
+"""
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Any:
+    def load(options: str, text: str = ROWS, **settings: Any) -> FederatedData:
+        path = tmp_path / "homes.csv"
+        path.write_text(text, encoding="utf-8")
+        task = f"csv:file={path},{options}"
+        return federated_data(Settings(**{"task": task, "num_clients": 2, "partition": "iid", **settings}))
+
+    return load
+
+
+def test_regression(load: Any) -> None:
+    data = load("target=price,kind=regression,categories=city,drop=id")
+    assert (data.input_shape, data.num_outputs, len(data.train[1]), len(data.test[1])) == ((5,), 1, 8, 2)
+    x, y = data.train
+    assert x[:, :3].sum(axis=1).tolist() == [1] * 8  # three cities
+    np.testing.assert_allclose(x[:, 3:].mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(x[:, 3:].std(axis=0), 1, rtol=1e-6)
+    np.testing.assert_allclose([y.mean(), y.std()], [0, 1], atol=1e-6)
+    prices = {100, 250, 300, 410, 480, 590, 730, 800, 880, 940}
+    assert isinstance(data.criterion, SquaredError)
+    shown = np.concatenate([y, data.test[1]]) * data.criterion.unit
+    shown += min(prices) - shown.min()
+    np.testing.assert_allclose(sorted(shown), sorted(prices), rtol=1e-4)
+
+
+def test_clients_are_named_in_a_column(load: Any) -> None:
+    data = load("target=floor,client=city,drop=id", num_clients=3, partition="")
+    lines = [line.split(",") for line in ROWS.splitlines()[1:]]
+    assert data.num_outputs == 5
+    assert data.sizes.sum() == 8
+    for k, city in enumerate(["Lima", "Oslo", "Rome"]):
+        _, floors = data.train_set(np.array([k]))
+        own = [int(line[3]) - 1 for line in lines if line[1] == city]
+        assert all(floors.tolist().count(f) <= own.count(f) for f in floors.tolist())
+
+
+def test_numbers_are_ordered_by_value(load: Any) -> None:
+    text = "site,x,y\n" + "".join(f"{site},{k},{k % 2}\n" for k in range(9) for site in (10, 9, 2))
+    data = load("target=y,client=site", text, num_clients=3, partition="")
+    assert len(data.sizes) == 3
+    (ordered,) = {tuple(np.unique(data.train[1]))}
+    assert ordered == (0, 1)
+
+
+def test_the_test_set_does_not_depend_on_the_seed(load: Any) -> None:
+    first, second = (load("target=city,drop=id", seed=seed) for seed in (0, 1))
+    np.testing.assert_array_equal(first.test[0], second.test[0])
+    assert (first.order != second.order).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "says"),
+    [
+        ("target=prize", ROWS, "there is no column 'prize' (target); columns: id, city, size, floor, price"),
+        ("target=price,client=town", ROWS, "there is no column 'town' (client)"),
+        ("target=price,drop=ids", ROWS, "there is no column 'ids' (drop)"),
+        ("target=price", ROWS, "line 2, column 'id': 'a' is not a number; if 'id' is a category, name it in"),
+        ("target=city,kind=regression,drop=id", ROWS, "line 2, column 'city': 'Rome' is not a number"),
+        (
+            "target=price,drop=id,categories=city",
+            ROWS.replace("20,1", "NA,1"),
+            "column 'size': a value is missing",
+        ),
+        ("target=price,drop=id,categories=city", ROWS.replace("20,1", "inf,1"), "not a finite number"),
+        ("target=price", ROWS.replace("c,Rome,30", "c,Rome"), "line 4: 4 values for 5 columns"),
+        ("target=price", ROWS.replace("id,city", "id,id"), "line 1: two columns are named 'id'"),
+        ("target=y", "y\n1\n2\n", "there is no column but the target and the client"),
+        ("target=y", "x,y\n1,2\n2,2\n", "column 'y' has the same value in all rows"),
+        ("target=y", "", "there are no rows below the header"),
+        ("target=y", "x,y\n", "there are no rows below the header"),
+        ("target=y", 'x,y\n"1,2\n', "homes.csv: unexpected end of data"),
+        (
+            "target=price,client=city,drop=id",
+            ROWS,
+            "names 3 clients with training examples; set --num-clients 3",
+        ),
+        ("target=y,kind=ranking", "x,y\n", "kind must be classification or regression, not 'ranking'"),
+        (
+            "target=y",
+            MANY,
+            "2000 different values; if it has",
+        ),
+    ],
+)
+def test_errors_say_where(load: Any, options: str, text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)) as caught:
+        load(options, text, partition="" if "client=" in options else "iid")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(ValueError, match=r"nowhere\.csv: No such file"):
+        federated_data(Settings(task="csv:file=nowhere.csv,target=y"))
+    assert task_source(Settings(task="csv:file=nowhere.csv,target=y")).default_model == "logistic"
