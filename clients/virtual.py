@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from clients.cohort import cohorts, make_rule, train
@@ -47,7 +48,7 @@ class Answers(NamedTuple):
         The other clients.
     """
 
-    vectors: NDArray[np.float32]
+    vectors: NDArray[Any]
     updates: list[ClientUpdate]
     farewells: list[ClientUpdate]
     failures: list[Failure]
@@ -84,6 +85,7 @@ class VirtualClients:
         self.oracle, self.limit = make_oracle(
             self.model, blank(self.data, 2), environment.cohort, environment.cohort_size
         )
+        self.dtype = torch.empty(0, dtype=self.model.vector.dtype).numpy().dtype
         self.examples = DeviceData(self.data, self.model.device)
 
     def load(self, memory: Any) -> Memory | None:
@@ -91,9 +93,7 @@ class VirtualClients:
         loaded: Memory | None = memory.read() if isinstance(memory, Spilled) else memory
         return loaded
 
-    def fit(
-        self, broadcast: Broadcast, jobs: Sequence[Job], out: NDArray[np.float32] | None = None
-    ) -> Answers:
+    def fit(self, broadcast: Broadcast, jobs: Sequence[Job], out: NDArray[Any] | None = None) -> Answers:
         """Train each client from the same weights; an exception is a failure of its client alone.
 
         Parameters
@@ -108,7 +108,7 @@ class VirtualClients:
         farewells, failures = self._farewells([job for job in jobs if job.config.farewell])
         prepared = self._prepare([job for job in jobs if not job.config.farewell], failures)
         start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
-        vectors = np.empty((len(prepared), len(start)), np.float32) if out is None else out
+        vectors = np.empty((len(prepared), len(start)), self.dtype) if out is None else out
         updates: list[ClientUpdate] = []
         sends_weights = True
         queue = cohorts(prepared, self.limit, int(np.prod(self.data.input_shape)), self.oracle)[::-1]

@@ -3,43 +3,41 @@
 Client k gets the linear loss -<e_k, w> in a model with one weight for each client, so that its gradient is
 -e_k wherever it is. All rounds are then played with the real strategy and the real local steps. What weight k
 has become is the sum of all that the method has applied of client k's updates, stale, corrected and echoed
-ones included.
+ones included. Of many clients, groups can share a direction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-import torch
-from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 import strategies
-from clients import single
-from clients.memory.handshake import Memory
-from clients.rules.base import Oracle
+from clients.environment import ClientEnvironment
+from clients.gradients.batches import Batch, BatchIndices, CohortBatches
+from clients.gradients.oracle import CohortOracle
 from flexfl.config import Settings, parse
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.experiment import strategy_options
 from flexfl.engine.server import RoundServer
-from flexfl.engine.transports.base import (
-    ClientFailure,
-    EvaluateInstructions,
-    EvaluateResults,
-    FitInstructions,
-    FitResults,
-)
 from flexfl.engine.transports.late import with_late_replies
+from flexfl.engine.transports.virtual import InlineTransport
+from flexfl.tasks import CROSS_ENTROPY, Criterion, Examples
 from strategies import FlatParameters, Layout, Roster
-from traces import Trace, finished_steps
+from traces import Trace
 
 
-def update_shares(settings: Settings, sizes: NDArray[np.int64], trace: Trace) -> NDArray[np.float64]:
-    """Return each client's share of everything that was applied to the weights, shape (N,).
+def update_shares(
+    settings: Settings, sizes: NDArray[np.int64], trace: Trace, groups: NDArray[np.intp] | None = None
+) -> NDArray[np.float64]:
+    """Return the share of each client, or group of clients, of everything that was applied to the weights.
 
-    Without bias it is the client's share of the data, or 1 / N with methods that count clients alike.
+    Without bias it is the share of the data, or of the clients with methods that count clients alike.
 
     Parameters
     ----------
@@ -49,6 +47,13 @@ def update_shares(settings: Settings, sizes: NDArray[np.int64], trace: Trace) ->
         n_k, shape (N,).
     trace
         Who takes part when.
+    groups
+        The group of each client, from 0 to G - 1, shape (N,); default: each client is its own.
+
+    Returns
+    -------
+    ndarray of float64, shape (G,)
+        The shares. They sum to 1, or are all 0 where nothing was applied.
 
     Raises
     ------
@@ -58,12 +63,16 @@ def update_shares(settings: Settings, sizes: NDArray[np.int64], trace: Trace) ->
     name = parse("strategy", settings.strategy).name
     if strategies.STRATEGIES[name].late_replies == "refuse":
         raise ValueError(f"strategy {name} has no clients whose updates could be told apart")
-    N = trace.num_clients
-    initial = FlatParameters(np.zeros(N), Layout(((N,),), np.dtype(np.float64)))
+    data = Directions(sizes, np.arange(trace.num_clients) if groups is None else groups)
+    initial = FlatParameters(np.zeros(data.count), Layout(((data.count,),), np.dtype(np.float64)))
     roster = Roster(sizes, trace.round(1).member, trace.participation)
     strategy = strategies.make(name, initial, roster, options=strategy_options(settings))
     availability = remember(trace)
-    transport = with_late_replies(LinearClients(sizes, trace), trace)
+    environment = ClientEnvironment(data, data.model, settings.seed, cohort="loop")
+    defaults = FitConfig(round=1, learning_rate=1.0, batch_size=1, local_steps=1)
+    clients = InlineTransport(environment, initial, availability, defaults, trace.lost)
+    clients.clients.oracle, clients.clients.limit = LinearLosses(clients.clients.model), data.count
+    transport = with_late_replies(clients, trace)
     manager = TraceClientManager(availability, transport, settings.seed)
     RoundServer(strategy, manager, transport).fit(settings.num_rounds)
     total = strategy.weights.sum()
@@ -71,79 +80,79 @@ def update_shares(settings: Settings, sizes: NDArray[np.int64], trace: Trace) ->
     return shares
 
 
-class LinearClients:
-    """A transport to clients with linear losses, each in a direction of its own.
+@dataclass(frozen=True)
+class Directions:
+    """The data of clients with linear losses: all examples of a client are the number of its direction.
 
-    Parameters
+    Attributes
     ----------
-    sizes
-        n_k, shape (N,).
-    trace
-        Which share of its work each client finishes, and whose replies are lost.
+    sizes, groups
+        Number of examples and direction of each client, shape (N,).
     """
 
-    def __init__(self, sizes: NDArray[np.int64], trace: Trace) -> None:
-        self.sizes, self.trace = sizes, trace
-        self.seconds: Mapping[str, float] = {}
-        self.memories: dict[int, Memory] = {}
+    sizes: NDArray[np.int64]
+    groups: NDArray[np.intp]
+    input_shape: ClassVar[tuple[int, ...]] = ()
+    num_outputs: ClassVar[int] = 1
+    criterion: ClassVar[Criterion] = CROSS_ENTROPY
 
-    def reachable(self) -> None:
-        """Return None: all are connected."""
+    @property
+    def count(self) -> int:
+        """G, the number of directions."""
+        return int(self.groups.max()) + 1
 
-    def at_work(self) -> NDArray[np.intp]:
-        """Return nobody: a round lasts until all are done."""
-        return np.empty(0, np.intp)
+    @property
+    def test(self) -> Examples:
+        """No examples."""
+        return np.empty(0, np.int64), np.empty(0, np.int64)
 
-    def proxy(self, client: int) -> ClientProxy:
-        """Return a proxy that has a name only: messages do not go through it."""
-        return Named(str(client))
+    def model(self) -> nn.Module:
+        """Return a model with one weight for each direction."""
+        return nn.ParameterList([nn.Parameter(Tensor(self.count).double().zero_())])
 
-    def fit(
-        self, server_round: int, instructions: FitInstructions, timeout: float | None
-    ) -> tuple[FitResults, list[ClientFailure]]:
-        """Have clients do their local steps."""
-        completion, lost = self.trace.round(server_round).completion, self.trace.lost(server_round)
-        results: FitResults = []
-        failures: list[ClientFailure] = []
-        for proxy, instruction in instructions:
-            client = int(proxy.cid)
-            config, n = FitConfig.from_wire(instruction.config), int(self.sizes[client])
-            steps = int(finished_steps(completion[client], config.planned_steps(n)))
-            if not steps and not config.farewell:
-                failures.append(ClientFailure(proxy.cid, "dropped in mid-round"))
-                continue
-            memory = self.memories.get(client)
-            result, memory = single.fit(
-                instruction, self._gradient(client), n, memory, steps=steps, fisher=torch.ones_like
-            )
-            if memory is not None:
-                self.memories[client] = memory
-            if lost[client]:
-                failures.append(ClientFailure(proxy.cid, "reply lost"))
-            else:
-                results.append((proxy, result))
-        return results, failures
+    def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
+        """Return some of a client's examples."""
+        return np.full(len(rows), self.groups[client], np.int64), np.zeros(len(rows), np.int64)
 
-    def _gradient(self, client: int) -> Oracle:
-        """Return the gradient of a client's loss: -e_k."""
-        gradient = torch.zeros(len(self.sizes), dtype=torch.float64)
-        gradient[client] = -1
-        return lambda at: gradient.clone()
+    def train_set(self, clients: NDArray[np.intp]) -> Examples:
+        """Return all examples of these clients."""
+        inputs = np.repeat(self.groups[clients], self.sizes[clients])
+        return inputs, np.zeros(len(inputs), np.int64)
 
-    def evaluate(
-        self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
-    ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        """Evaluate nobody."""
-        return [], []
-
-    def close(self) -> None:
-        """Do nothing: there are no resources to release."""
+    def holdout(self, clients: NDArray[np.intp]) -> Examples:
+        """Return no examples: nothing is evaluated."""
+        return self.test
 
 
-class Named(ClientProxy):
-    """A client's name."""
+class LinearLosses(CohortOracle):
+    """Gradients of linear losses, the same everywhere: -1 in the client's direction."""
 
-    def _refuse(self, *args: object, **kwargs: object) -> None:
-        raise TypeError("linear clients are reached through their transport only")
+    def working_set(self, indices: BatchIndices) -> int:
+        """See `CohortOracle.working_set`."""
+        return 1
 
-    get_properties = get_parameters = fit = evaluate = reconnect = _refuse  # type: ignore[assignment]
+    def cohort_key(self, indices: BatchIndices) -> Hashable:
+        """See `CohortOracle.cohort_key`."""
+        return indices.padded_length
+
+    def fuses_steps(self, indices: BatchIndices) -> bool:
+        """Return True: all steps go in the same direction."""
+        return True
+
+    def run_fused(self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
+        """See `CohortOracle.run_fused`."""
+        steps = y.new_tensor([len(client.lengths) for client in batches.clients])
+        directions = batches.step(0).inputs[:, :1]
+        y.scatter_add_(1, directions, steps[:, None] * rate)
+        return y.new_zeros((len(batches.counts), len(y)))
+
+    def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """See `CohortOracle.gradient`."""
+        gradient = y.new_zeros(y.shape).scatter_(1, batch.inputs[:, :1], -1.0)
+        return gradient, y.new_zeros(len(y))
+
+    def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
+        """See `FlatModel.fisher`."""
+        diagonal = y.new_zeros(y.shape)
+        diagonal[examples[0][0]] = 1.0
+        return diagonal
