@@ -19,8 +19,11 @@ from flower import (
     sim,
     wait_for_port,
 )
+from sklearn.datasets import load_diabetes
 
 from traces.recorded.device_log import read_device_log
+
+HEADER = ",".join([*(f"x{j}" for j in range(10)), "y"])
 
 pytestmark = [
     pytest.mark.slow,
@@ -59,10 +62,18 @@ def test_flwr_run_gives_the_same_result_as_sim(flower: dict[str, str], tmp_path:
 
 
 def test_flwr_run_keeps_the_clients_memory(flower: dict[str, str], tmp_path: Path) -> None:
-    """In Flower's Context, despite lost replies, for training and for evaluating personal models."""
+    """In Flower's Context, despite lost replies, for training and for evaluating personal models.
+
+    The task is regression, with data from a file.
+    """
+    x, y = load_diabetes(return_X_y=True)
+    file = tmp_path / "diabetes.csv"
+    np.savetxt(file, np.column_stack([x[:90], y[:90]]), "%.6g", delimiter=",", header=HEADER, comments="")
     settings = {
         "strategy": "apfl:alpha-mode=step",
+        "task": f"csv:file={file},target=y,kind=regression",
         "model": "logistic",
+        "learning-rate": 0.02,
         "trace": "bernoulli:p=0.7+lost:p=0.3",
         "evaluate-on": "members",
         "num-clients": 3,
@@ -77,7 +88,9 @@ def test_flwr_run_keeps_the_clients_memory(flower: dict[str, str], tmp_path: Pat
     assert any("reply lost" in record["failed"].values() for record in here)
     for record, expected in zip(there, here, strict=True):
         assert record.get("client_evaluated") == expected.get("client_evaluated")
-        assert record.get("client_loss") == pytest.approx(expected.get("client_loss"), rel=1e-4)
+        for key in ("client_loss", "client_mean_absolute_error"):
+            assert record.get(key) == pytest.approx(expected.get(key), rel=1e-4)
+    assert "client_mean_absolute_error" in here[-1]
 
 
 def trace_files(folder: Path) -> dict[str, Path]:
