@@ -46,7 +46,7 @@ class FinishedCell:
     def metric(self) -> Metric:
         """What its task reports."""
         told = self.summary.get("metric")
-        return Metric(**told) if told else ACCURACY  # versions before 0.2 knew no other
+        return Metric(**told) if told else ACCURACY  # older folders do not say
 
     @property
     def final(self) -> float:
