@@ -74,7 +74,7 @@ def federated_data(settings: Settings) -> FederatedData:
     if name:
         partition = _bound("partition", PARTITIONS, name)
     sizes = _bound("sizes", SIZES, settings.sizes)
-    holdout = settings.holdout if settings.evaluate_on == "members" or settings.evaluate_clients else 0.0
+    holdout = settings.holdout if settings.evaluate_on != "test" or settings.evaluate_clients else 0.0
     return source.federate(settings.num_clients, partition, sizes, holdout, settings.seed)
 
 

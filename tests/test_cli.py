@@ -68,10 +68,10 @@ def test_a_run_from_the_shell(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     summary = strict_json(done.stdout.splitlines()[-1])
     assert list(summary) == KEYS
-    assert list(summary["final"]) == ["accuracy", "loss", "train_loss"]
+    assert list(summary["final"]) == ["accuracy", "loss", "train_loss", "tested_examples"]
     assert (summary["strategy"], summary["task"]) == ("scheme-c", "digits")
     assert (summary["rounds"], summary["client_fits"]) == (3, 12)
-    assert all(isinstance(value, float) for value in summary["final"].values())
+    assert summary["final"]["tested_examples"] == 359
 
     folder = Path(summary["run_dir"])
     assert [folder] == list(tmp_path.iterdir())
@@ -149,7 +149,7 @@ def test_the_value_of_an_option_may_have_commas_and_equals_signs(run: Any, tmp_p
     assert again["weights_sha256"] == first["weights_sha256"]
 
 
-@pytest.mark.parametrize("extra", [[], ["--evaluate-on=members"]])
+@pytest.mark.parametrize("extra", [[], ["--evaluate-on=objective"]])
 def test_a_federation_that_all_clients_leave(run: Any, extra: list[str]) -> None:
     summary = run("--departures=0-3=2", *extra)
     assert summary["rounds"] == 3
@@ -267,7 +267,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--num-rounds=0", "num-rounds is 0; it must be at least 1"),
         ("--num-rounds=many", "--num-rounds: invalid int value: 'many'"),
         ("--evaluate-every=0", "evaluate-every is 0"),
-        ("--holdout=1 --evaluate-on=members", "holdout is 1.0"),
+        ("--holdout=1 --evaluate-on=objective", "holdout is 1.0"),
         ("--arrivals=9=2", "arrivals: client 9 does not exist, give clients from 0 to 3"),
         ("--arrivals=2", r"arrivals: part 1 \('2'\)"),
         ("--departures=1=0", "departures: client 1 has round 0"),

@@ -135,6 +135,9 @@ def test_settings_can_be_restored_from_their_mapping() -> None:
     assert all(field.metadata["help"] for field in fields(Settings))
 
 
+TESTED_ON = "test, present, objective, everybody"
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [
@@ -154,7 +157,11 @@ def test_settings_can_be_restored_from_their_mapping() -> None:
         ({"client-gpus": 2}, "client-gpus is 2.0; it must be from 0 to 1"),
         ({"learning-rate": float("inf")}, "learning-rate is inf; it must be a finite number"),
         ({"engine": "spark"}, "unknown engine 'spark'; known: ray, inline"),
-        ({"evaluate-on": "train"}, "unknown evaluate-on 'train'; known: test, members"),
+        ({"evaluate-on": "train"}, f"unknown evaluate-on 'train'; known: {TESTED_ON}"),
+        (
+            {"evaluate-on": "members"},
+            f"unknown evaluate-on 'members'; known: {TESTED_ON}; did you mean objective?",
+        ),
     ],
 )
 def test_invalid_settings(values: dict, says: str) -> None:

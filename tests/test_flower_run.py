@@ -64,7 +64,7 @@ def test_flwr_run_keeps_the_clients_memory(flower: dict[str, str], tmp_path: Pat
         "strategy": "apfl:alpha-mode=step",
         "model": "logistic",
         "trace": "bernoulli:p=0.7+lost:p=0.3",
-        "evaluate-on": "members",
+        "evaluate-on": "objective",
         "num-clients": 3,
         "num-rounds": 3,
         "local-steps": 4,
@@ -76,7 +76,7 @@ def test_flwr_run_keeps_the_clients_memory(flower: dict[str, str], tmp_path: Pat
     there, _ = outcome(tmp_path / "flwr")
     assert any("reply lost" in record["failed"].values() for record in here)
     for record, expected in zip(there, here, strict=True):
-        assert record.get("client_evaluated") == expected.get("client_evaluated")
+        assert record.get("client_tested_clients") == expected.get("client_tested_clients")
         assert record.get("client_loss") == pytest.approx(expected.get("client_loss"), rel=1e-4)
 
 

@@ -72,11 +72,15 @@ class Settings:
     run_dir: str = _setting("runs", "where the run folder is made")
     evaluate_every: int = _setting(1, "rounds between evaluations")
     evaluate_on: str = _setting(
-        "test", "test: the data set's test split; members: held-out examples of the members", client=True
+        "test",
+        "test: the data set's test split; or held-out examples of the clients: everybody: of all who are "
+        "ever members, to compare runs in which clients arrive or depart; objective: of those in the "
+        "objective; present: of those who are members now",
+        client=True,
     )
     holdout: float = _setting(
         0.2,
-        "share of each client's data held out for --evaluate-on members and --evaluate-clients",
+        "share of each client's data held out for --evaluate-on (unless test) and --evaluate-clients",
         client=True,
     )
     evaluate_clients: int = _setting(
@@ -112,11 +116,12 @@ class Settings:
             )
         for name, known in (
             ("engine", ("ray", "inline")),
-            ("evaluate_on", ("test", "members")),
+            ("evaluate_on", ("test", "present", "objective", "everybody")),
         ):
-            if getattr(self, name) not in known:
+            if (value := getattr(self, name)) not in known:
                 flag = name.replace("_", "-")
-                raise ValueError(f"unknown {flag} {getattr(self, name)!r}; known: {', '.join(known)}")
+                hint = "; did you mean objective?" if value == "members" else did_you_mean(value, known)
+                raise ValueError(f"unknown {flag} {value!r}; known: {', '.join(known)}{hint}")
 
     @property
     def strategy_options(self) -> dict[str, str]:

@@ -27,6 +27,12 @@ RESYNC = "resync"
 ACCURACY = "accuracy"
 """float: share of correct predictions, in replies to an evaluation."""
 
+TESTED_EXAMPLES = "tested-examples"
+"""int: on how many examples the accuracy was tested."""
+
+TESTED_CLIENTS = "tested-clients"
+"""int: whose held-out examples these are, number of clients; not there where no client has them."""
+
 WORST_CLIENT = "worst-client-accuracy"
 """float: lowest accuracy of the global weights on a member's own held-out examples, from the server."""
 

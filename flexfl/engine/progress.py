@@ -90,6 +90,7 @@ def final_table(
     rows = {
         "model": summary["model"],
         "accuracy": summary["final"]["accuracy"],
+        "tested on": _tested(summary["final"]),
         "accuracy at clients": summary["final"].get("client_accuracy"),
         "loss": summary["final"]["loss"],
         "loss at clients": summary["final"].get("client_loss"),
@@ -111,6 +112,17 @@ def final_table(
     return table
 
 
+def _tested(final: dict[str, Any]) -> str:
+    """Say what the accuracy was tested on."""
+    examples = f"{final.get('tested_examples', 0)} examples"
+    clients = final.get("tested_clients")
+    return examples if clients is None else f"{examples} of {_count(clients, 'client')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _participation(record: dict[str, Any]) -> str:
     """Summarise the participation in a round."""
     if not record["round"]:
@@ -121,8 +133,7 @@ def _participation(record: dict[str, Any]) -> str:
         "offline": record["offline"],
     }
     others = "".join(f", {count} {kind}" for kind, count in counts.items() if count)
-    active = len(record["active"])
-    return f"{active} client{'' if active == 1 else 's'}{others}"
+    return f"{_count(len(record['active']), 'client')}{others}"
 
 
 def _short(value: Any) -> str:

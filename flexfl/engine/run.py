@@ -32,7 +32,15 @@ __all__ = ["Experiment", "drive", "prepare", "strategy_options", "virtual_transp
 
 
 # What a run may report of its clients in the end: personal models, and the global one on their hold-outs.
-OF_CLIENTS = ("client_accuracy", "client_loss", "worst_client_accuracy", "tenth_percentile_accuracy")
+OF_CLIENTS = (
+    "client_accuracy",
+    "client_loss",
+    "client_tested_examples",
+    "client_tested_clients",
+    "worst_client_accuracy",
+    "tenth_percentile_accuracy",
+)
+TESTED = ("tested_examples", "tested_clients")  # what `accuracy` was tested on
 
 
 def virtual_transport(experiment: Experiment, availability: Callable[[int], RoundAvailability]) -> Transport:
@@ -137,7 +145,7 @@ def drive(
                 "accuracy": last.get("accuracy"),
                 "loss": last.get("loss"),
                 "train_loss": experiment.evaluator.train_loss(arrays),
-                **{key: last[key] for key in OF_CLIENTS if key in last},
+                **{key: last[key] for key in (*TESTED, *OF_CLIENTS) if key in last},
             },
             "run_dir": str(folder.path),
             "weights_sha256": weights_sha256(arrays),

@@ -43,13 +43,15 @@ class Personalised(FlexibleStrategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Mean loss and accuracy over clients, each of which counts alike, and how many they are."""
+        """Mean loss and accuracy over clients, each of which counts alike, and on what they were tested."""
         told = {
-            proxy.cid: (float(result.loss), float(result.metrics[metrics.ACCURACY]))
+            proxy.cid: (float(result.loss), float(result.metrics[metrics.ACCURACY]), result.num_examples)
             for proxy, result in results
             if result.num_examples > 0 and isinstance(result.metrics.get(metrics.ACCURACY), float)
         }
         if not told:
             return None, {}
-        loss, accuracy = np.mean([told[name] for name in sorted(told)], axis=0).tolist()
-        return loss, {metrics.ACCURACY: accuracy, "evaluated": len(told)}
+        loss, accuracy = np.mean([told[name][:2] for name in sorted(told)], axis=0).tolist()
+        examples = sum(n for _, _, n in told.values())
+        tested = {metrics.TESTED_EXAMPLES: examples, metrics.TESTED_CLIENTS: len(told)}
+        return loss, {metrics.ACCURACY: accuracy, **tested}
