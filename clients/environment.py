@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from flexfl.config import Settings, bind, options_of
+from flexfl.config import Settings
+from flexfl.specs import bind, options_of
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, initialise
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
 

@@ -25,8 +25,8 @@ from clients.gradients.oracle import CohortOracle
 from clients.gradients.stacked import linear_layers
 from clients.gradients.vmap import Vmap
 from clients.rules import SGD
-from flexfl.config.specs import find
 from flexfl.contract import FitConfig
+from flexfl.specs import find
 
 ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "stacked": DualLinear,

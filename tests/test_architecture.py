@@ -10,11 +10,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-GROUND = {"flexfl.contract", "flexfl.spill"}  # NumPy and the standard library only
+GROUND = {
+    "flexfl.allowed",
+    "flexfl.contract",
+    "flexfl.specs",
+    "flexfl.spill",
+}  # NumPy and the standard library only
 ALLOWED = {
     "flexfl.contract": set(),
     "flexfl.spill": set(),
-    "flexfl.config": set(),
+    "flexfl.allowed": set(),
+    "flexfl.specs": set(),
+    "flexfl.config": GROUND,
     "flexfl.tasks": set(),
     "traces": set(),
     "strategies": GROUND,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from flexfl.config.specs import did_you_mean, parse_options
+from flexfl.specs import did_you_mean, parse_options
 
 # What a run folder's config.toml records besides the settings: the versions of packages, the command line.
 RECORDED = ("versions", "command")

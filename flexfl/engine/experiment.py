@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -15,16 +14,14 @@ from clients.environment import federated_data, make_trace, model_builder
 from clients.gradients.flat import FlatModel
 from clients.rules import SGD, rule_named
 from clients.tuning import COHORTS, Work, choose
-from flexfl.config import Settings, bind, build, options_of, parse
-from flexfl.config.specs import convert, find
+from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.central import CentralTrainer
 from flexfl.engine.evaluation import GlobalEvaluator
+from flexfl.specs import build, convert, find, options_of, parse
 from flexfl.tasks import FederatedData
 from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
-from strategies.core.layers import LayerFactory
-from strategies.parts.amplification import Amplification
-from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
+from strategies.parts.layering import layers_of
 from traces import Trace, parse_rounds
 
 # Settings that are options of every strategy, under the same names.
@@ -112,30 +109,13 @@ def strategy_options(settings: Settings) -> Options:
     own = convert(f"strategy {spec.name}", known, given)
     general = {name: getattr(settings, name) for name in GENERAL}
     schedule = build("lr-schedule", strategies.SCHEDULES, settings.lr_schedule)
-    layers = layers_of(settings)
+    layers = layers_of(settings.server_opt, settings.amplify)
+    if settings.amplify and (period := int(settings.amplify.partition(",")[0])) > settings.num_rounds:
+        raise ValueError(f"amplify: the period is {period} of only {settings.num_rounds} rounds")
     if layers and not strategy.takes_layers:
         raise ValueError(f"strategy {spec.name} takes neither --server-opt nor --amplify")
     options: Options = options_type(**general, lr_schedule=schedule, layers=layers, **own)
     return options
-
-
-def layers_of(settings: Settings) -> tuple[LayerFactory, ...]:
-    """Return the layers on top of the strategy, the lowest one first."""
-    layers: list[LayerFactory] = []
-    if settings.server_opt:
-        optimizer, options = bind("server-opt", SERVER_OPTIMIZERS, settings.server_opt)
-        layers.append(partial(optimizer, **options))
-    if settings.amplify:
-        period, _, factor = settings.amplify.partition(",")
-        try:
-            layers.append(partial(Amplification, period=int(period), factor=float(factor)))
-        except ValueError:
-            raise ValueError(f"amplify {settings.amplify!r} is not PERIOD,FACTOR such as 10,2.0") from None
-        if int(period) > settings.num_rounds:
-            raise ValueError(f"amplify: the period is {period} of only {settings.num_rounds} rounds")
-    for layer in layers:
-        layer(np.zeros(0))  # checks the values
-    return tuple(layers)
 
 
 def _check_rounds(settings: Settings) -> None:

@@ -15,8 +15,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from flexfl.allowed import Allowed
 from strategies.core.layers import Layer, Vector
-from strategies.core.options import Allowed
 
 POSITIVE = Allowed(above=0)
 DECAY = Allowed(least=0, below=1)

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from clients.environment import federated_data, make_trace, task_source
-from flexfl.config import Settings, bind, options_of
+from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.report.trace_page import HeatMap, page
 from flexfl.engine.report.trace_report import describe, observe
 from flexfl.engine.run_folder import slug
+from flexfl.specs import bind, options_of
 from flexfl.tasks import PARTITIONS, SIZES, TASKS
 
 

@@ -19,7 +19,7 @@ import strategies
 from clients import single
 from clients.memory.handshake import Memory
 from clients.rules.base import Oracle
-from flexfl.config import Settings, parse
+from flexfl.config import Settings
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.experiment import strategy_options
@@ -32,6 +32,7 @@ from flexfl.engine.transports.base import (
     FitResults,
 )
 from flexfl.engine.transports.late import with_late_replies
+from flexfl.specs import parse
 from strategies import FlatParameters, Layout, Roster
 from traces import Trace, finished_steps
 
