@@ -223,7 +223,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--strategy=", "a name is missing at character 1"),
         ("--strategy=scheme-d", "did you mean scheme-"),
         ("--strategy=fedau:cutof=3", "did you mean cutoff?"),
-        ("--arrivals=3=40 --num-rounds=20", "client 3 has round 40, but there are only 20 rounds"),
+        ("--arrivals=3=40 --num-rounds=20", "client 3 has round 40, but the run has only 20 rounds"),
         ("--strategy=fedavg:seed=3", "set seed by --seed"),
         ("--option=weights", "option 'weights' is not KEY=VALUE"),
         ("--option=departure=maybe", "departure is 'maybe'; choose one of exclude, include, auto"),

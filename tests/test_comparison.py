@@ -132,7 +132,7 @@ def test_cells_of_another_version_are_named(run: Any, tmp_path: Path, capsys: An
         config.write_text(config.read_text().replace('flexfl = "', 'flexfl = "9.'))
     assert sim.main([*SMALL, "--run-dir", str(tmp_path), "--seed", "0", "1"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "2 finished cells are of version 9." in shown
+    assert "2 finished cells of version 9." in shown
     assert "--fresh trains them anew" in shown
 
 

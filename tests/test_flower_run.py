@@ -53,7 +53,7 @@ def test_flwr_run_gives_the_same_result_as_sim(flower: dict[str, str], tmp_path:
     assert [e["event"] for r in records for e in r["events"]] == ["arrival", "departure"]
     assert {0, 5} <= {k for r in records for k in r["active"]}
 
-    assert "only 2 of num-clients=6 clients are connected after 2 s" in " ".join(refused.split())
+    assert "only 2 of num-clients=6 are connected after 2 s" in " ".join(refused.split())
     assert "num-supernodes=6" in refused
     assert not (tmp_path / "few").exists()
 

@@ -18,6 +18,7 @@ from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.central import CentralTrainer
 from flexfl.engine.evaluation import GlobalEvaluator
+from flexfl.engine.wording import count
 from flexfl.specs import build, convert, find, options_of, parse
 from flexfl.tasks import FederatedData
 from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
@@ -111,7 +112,7 @@ def strategy_options(settings: Settings) -> Options:
     schedule = build("lr-schedule", strategies.SCHEDULES, settings.lr_schedule)
     layers = layers_of(settings.server_opt, settings.amplify)
     if settings.amplify and (period := int(settings.amplify.partition(",")[0])) > settings.num_rounds:
-        raise ValueError(f"amplify: the period is {period} of only {settings.num_rounds} rounds")
+        raise ValueError(f"amplify: the period is {period}, of only {count(settings.num_rounds, 'round')}")
     if layers and not strategy.takes_layers:
         raise ValueError(f"strategy {spec.name} takes neither --server-opt nor --amplify")
     options: Options = options_type(**general, lr_schedule=schedule, layers=layers, **own)
@@ -124,8 +125,8 @@ def _check_rounds(settings: Settings) -> None:
         for client, server_round in parse_rounds(getattr(settings, name)).items():
             if server_round > settings.num_rounds:
                 raise ValueError(
-                    f"{name}: client {client} has round {server_round}, but there are only "
-                    f"{settings.num_rounds} rounds"
+                    f"{name}: client {client} has round {server_round}, but the run has only "
+                    f"{count(settings.num_rounds, 'round')}"
                 )
 
 

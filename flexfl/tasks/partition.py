@@ -214,8 +214,8 @@ def _shards(
         )
     if num_clients * m < num_classes:
         raise ValueError(
-            f"partition {name}: {num_clients} clients with {m} of the {num_classes} classes each leave "
-            f"classes out; use at least {math.ceil(num_classes / m)} clients"
+            f"partition {name}: {m} of the {num_classes} classes for each client leave classes out with "
+            f"num-clients={num_clients}; use at least {math.ceil(num_classes / m)}"
         )
     if order == "sorted":
         # Client k holds shards k, k + N, ...: their classes are C / m >= 1 apart, so no two are the same.

@@ -143,7 +143,7 @@ def normal(
         sizes = np.maximum(np.floor(sizes * (num_examples / sizes.sum())), 1)
     if sizes.sum() > num_examples:
         raise ValueError(
-            f"sizes normal: {num_clients} clients with mean={mean:g}, sd={sd:g} need {sizes.sum():.0f} "
+            f"sizes normal: num-clients={num_clients} with mean={mean:g}, sd={sd:g} need {sizes.sum():.0f} "
             f"examples but there are {num_examples}; "
             f"use fewer clients or a mean below {num_examples / num_clients:g}"
         )
