@@ -27,7 +27,7 @@ from flexfl.config.settings import read_toml
 from flexfl.engine.availability import remember
 from flexfl.engine.comparison.compare import compare
 from flexfl.engine.flower_run import run_on_grid
-from flexfl.engine.listing import REGISTRIES, listing
+from flexfl.engine.listing import allowed, listing
 from flexfl.engine.report.trace_view import show_trace
 from flexfl.engine.run import drive, prepare, strategy_options, virtual_transport
 from flexfl.engine.run_folder import RunFolder
@@ -57,19 +57,28 @@ def make_parser() -> Parser:
         epilog="SPEC is NAME:KEY=VALUE,KEY=VALUE; --list shows all names with their options.",
         allow_abbrev=False,
     )
+    groups: dict[str, Any] = {}
     for field in fields(Settings):
+        title = field.metadata["group"]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
         flag, kind = "--" + field.name.replace("_", "-"), type(field.default)
-        text = field.metadata["help"].replace("%", "%%")
-        if field.name == "cohort":
-            text += f"; one of {', '.join(REGISTRIES[flag])}"
+        default = f"default: {field.default}" if field.default not in ("", ()) and kind is not bool else ""
+        told = "; ".join(filter(None, (allowed(field), default)))
+        text = (field.metadata["help"] + (f" ({told})" if told else "")).replace("%", "%%")
+        add = groups[title].add_argument
         if field.name == "option":
-            parser.add_argument(flag, action="append", metavar="KEY=VALUE", help=text)
+            add(flag, action="append", metavar="KEY=VALUE", help=text)
         elif kind is bool:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text, default=None)
+            add(flag, action=argparse.BooleanOptionalAction, help=text, default=None)
         else:
-            shown = f" (default: {field.default})" if field.default != "" else ""
-            metavar = _metavar(field.name, kind)
-            parser.add_argument(flag, type=kind, nargs="+", metavar=metavar, help=text + shown)
+            add(flag, type=kind, nargs="+", metavar=_metavar(field.name, kind), help=text)
+    _add_commands(parser)
+    return parser
+
+
+def _add_commands(parser: Parser) -> None:
+    """Add the flags that are no settings of a run."""
     parser.add_argument("--config", metavar="FILE.toml", help="settings from a file; flags override them")
     text = "in a comparison: also tell what it took to reach this accuracy, 0..1"
     parser.add_argument("--reach", type=float, metavar="ACCURACY", help=text)
@@ -87,7 +96,6 @@ def make_parser() -> Parser:
     )
     text = "describe which clients take part under this trace, write a picture to run-dir, and exit"
     parser.add_argument("--show-trace", metavar="SPEC", help=text)
-    return parser
 
 
 def read_values(arguments: argparse.Namespace) -> dict[str, Any]:

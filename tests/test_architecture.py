@@ -19,7 +19,7 @@ GROUND = {
 ALLOWED = {
     "flexfl.contract": set(),
     "flexfl.spill": set(),
-    "flexfl.allowed": set(),
+    "flexfl.allowed": {"flexfl.specs"},
     "flexfl.specs": set(),
     "flexfl.config": GROUND,
     "flexfl.tasks": set(),

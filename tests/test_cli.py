@@ -176,9 +176,23 @@ def test_a_trace_with_a_clock_adds_virtual_seconds(
     assert not any("virtual_seconds" in record for record in records("always"))
 
 
-def test_help_lists_the_cohorts() -> None:
-    shown = " ".join(sim.make_parser().format_help().split())
-    assert "one of auto, stacked, vmap, chain, loop (default: auto)" in shown
+def test_help_has_the_settings_in_groups_with_what_they_may_be() -> None:
+    shown = sim.make_parser().format_help()
+    titles = [
+        "what is learnt",
+        "the federation",
+        "participation",
+        "training",
+        "engine",
+        "evaluation and output",
+    ]
+    assert re.findall(r"^(\w[\w ]*):$", shown, re.MULTILINE) == ["options", *titles]
+    assert "--trace" in shown.partition("\nparticipation:")[2].partition("\ntraining:")[0]
+    text = " ".join(shown.split())
+    assert "(auto | stacked | vmap | chain | loop; default: auto)" in text
+    assert "N, clients in the federation (at least 1; default: 20)" in text
+    assert "the clients' learning rate (positive; default: 0.2)" in text
+    assert "(test | present | objective | everybody; default: test)" in text
 
 
 # Errors
@@ -232,8 +246,8 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--trace=bernoulli:p=2", "p is 2"),
         ("--partition=classes:m=11", "m must be between 1 and the data's 10 classes"),
         ("--partition=dirichlet:alpha=x", "alpha=x is not a number"),
-        ("--lr-schedule=geometric:factor=0", "factor=0"),
-        ("--lr-schedule=inverse-sqrt:scale=0", "scale=0.0 is not a positive number"),
+        ("--lr-schedule=geometric:factor=0", "factor is 0.0; it must be above 0 and at most 1"),
+        ("--lr-schedule=inverse-sqrt:scale=0", "scale is 0.0; it must be positive"),
         ("--trace=late:p=2", "late: p is 2"),
         ("--trace=always+late:rounds=0", "late: rounds is 0, give 1 or more"),
         ("--trace=always+late --strategy=sequential-sgd", "sequential-sgd has no use for late replies"),

@@ -154,15 +154,16 @@ TESTED_ON = "test, present, objective, everybody"
         ({"num-rounds": 0}, "num-rounds is 0; it must be at least 1"),
         ({"num-workers": -1}, "num-workers is -1; it must be at least 0"),
         ({"clients-per-round": 21}, "clients-per-round is 21; it must be at most num-clients, 20"),
-        ({"holdout": 1.0}, "holdout is 1.0; it must be between 0 and 1, both excluded"),
+        ({"holdout": 1.0}, "holdout is 1.0; it must be above 0 and below 1"),
         ({"client-gpus": 2}, "client-gpus is 2.0; it must be from 0 to 1"),
         ({"learning-rate": float("inf")}, "learning-rate is inf; it must be a finite number"),
-        ({"engine": "spark"}, "unknown engine 'spark'; known: ray, inline"),
-        ({"evaluate-on": "train"}, f"unknown evaluate-on 'train'; known: {TESTED_ON}"),
+        ({"engine": "spark"}, "engine is 'spark'; choose one of ray, inline"),
+        ({"evaluate-on": "train"}, f"evaluate-on is 'train'; choose one of {TESTED_ON}"),
         (
-            {"evaluate-on": "members"},
-            f"unknown evaluate-on 'members'; known: {TESTED_ON}; did you mean objective?",
+            {"evaluate-on": "present "},
+            f"evaluate-on is 'present '; choose one of {TESTED_ON}; did you mean present?",
         ),
+        ({"evaluate-on": "members"}, "evaluate-on is 'members'; did you mean objective?"),
     ],
 )
 def test_invalid_settings(values: dict, says: str) -> None:

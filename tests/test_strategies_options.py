@@ -81,7 +81,10 @@ def test_specs_are_taken_as_on_the_command_line() -> None:
             "unknown lr-schedule 'stairs'; .*did you mean staircase",
         ),
         ({"lr_schedule": "staircase:on=1"}, "lr-schedule staircase has no option 'on'; known: restart"),
-        ({"lr_schedule": "geometric:factor=2"}, "geometric: factor=2.0 is not in"),
+        (
+            {"lr_schedule": "geometric:factor=2"},
+            "lr-schedule geometric: factor is 2.0; it must be above 0 and at",
+        ),
         ({"lr_schedule": 0.1}, "lr-schedule is 0.1; give `make` a spec or a schedule"),
         ({"server_opt": "adan"}, "unknown server-opt 'adan'; .*did you mean adam"),
         ({"server_opt": 3}, "server-opt is 3; it must be text"),

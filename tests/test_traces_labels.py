@@ -97,7 +97,7 @@ def test_labels_drive_any_dynamics(dynamics, kind):
         ({"phi": "normal"}, "labels: phi is 'normal', give dirichlet or uniform"),
         ({"phi": "uniform", "floor": 0.1}, "labels: phi=uniform has neither floor nor mean, leave them out"),
         ({"phi": "uniform", "mean": 0.2}, "labels: phi=uniform has neither floor nor mean, leave them out"),
-        ({"dynamics": "x"}, "labels: dynamics is 'x', give one of bernoulli"),
+        ({"dynamics": "x"}, "labels: dynamics is 'x', give bernoulli, "),
         ({"cycle": 7}, "labels: cycle is 7, but bernoulli has none"),
         ({"label_shares": shares(4)}, "label shares of 4 clients are given, for 5 clients"),
     ],

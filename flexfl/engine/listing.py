@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import Field, fields
 from textwrap import wrap
 from typing import Any
 
@@ -57,6 +57,16 @@ def listing() -> Iterator[str]:
         yield ""
 
 
+def allowed(setting: Field[Any]) -> str:
+    """Return in words what a setting may be, where only some values are allowed; not of specs."""
+    if setting.metadata["allowed"]:
+        return str(setting.metadata["allowed"])
+    key = setting.name.replace("_", "-")
+    if key == "cohort":
+        return " | ".join(COHORTS)
+    return options_of(Options)[key].allowed if key in options_of(Options) else ""
+
+
 def methods_by_need() -> dict[str, list[str]]:
     """Return the names of the methods, grouped by what they need besides the weights."""
     groups: dict[str, list[str]] = {}
@@ -95,4 +105,6 @@ def _options(factory: Callable[..., Any], shown: Collection[str]) -> Iterator[st
             lines[f"{key}={default}"] = option.allowed
     width = max(map(len, lines), default=0)
     for setting, values in lines.items():
-        yield f"      {setting:{width}}  {values}".rstrip()
+        first, *others = wrap(values, WIDTH - width - 8) or [""]
+        yield f"      {setting:{width}}  {first}".rstrip()
+        yield from (" " * (width + 8) + line for line in others)

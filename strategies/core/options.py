@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.allowed import Allowed
+from flexfl.allowed import check_fields, choice, number, positive
 from flexfl.contract.fit import planned_steps
 from flexfl.specs import check_kind, options_of
 from strategies.core.layers import LayerFactory
 from strategies.core.schedules import Constant, Schedule
 
-
-def choice(default: str, *others: str) -> Any:
-    """Field of an option that is one of some words."""
-    return field(default=default, metadata={"allowed": Allowed((default, *others))})
-
-
-def number(
-    default: float, *, least: float | None = None, above: float | None = None, most: float | None = None
-) -> Any:
-    """Field of an option that is a number in a range, see `Allowed`."""
-    return field(default=default, metadata={"allowed": Allowed((), least, above, most)})
-
-
-def positive(default: float) -> Any:
-    """Field of an option that is a positive number."""
-    return number(default, above=0)
+__all__ = ["Options", "choice", "number", "positive"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +68,7 @@ class Options:
     def __post_init__(self) -> None:
         for name, option in options_of(type(self)).items():
             check_kind(name, option.kind, getattr(self, option.parameter))
-        for f in fields(self):
-            if "allowed" in f.metadata:
-                f.metadata["allowed"].check(f.name.replace("_", "-"), getattr(self, f.name))
+        check_fields(self)
         if not callable(self.lr_schedule):
             raise ValueError(f"lr-schedule is {self.lr_schedule!r}; give `make` a spec or a schedule")
 
