@@ -164,6 +164,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         transport = virtual_transport(experiment, availability)
     except ValueError as error:
         parser.error(" ".join(str(error).split()))
+    except MemoryError as error:
+        parser.error(f"not enough memory: {error}")
     except KeyboardInterrupt:
         parser.exit(130, f"{parser.prog}: interrupted before the first round\n")
     summary = drive(experiment, transport, availability, folder, console)

@@ -258,6 +258,13 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--server-opt=adam:rate=0", "server-opt adam: rate is 0.0; it must be positive"),
         ("--server-opt=adam:bias=some", "bias is 'some'; choose one of none, adam, flower"),
         ("--server-opt=adam:rate", "'rate' at character 6 is not key=value"),
+        (
+            "--model=mlp:hidden=100000000",
+            r"with 10,000,\d{3},.* weights, a run needs .* GB, but this",
+        ),
+        ("--model=mlp:hidden=1000000000", r"a run needs [\d,.]+ GB, but this machine has [\d,.]+ GB"),
+        ("--model=mlp:hidden=10000000000", "it has more weights than any machine can hold"),
+        ("--num-clients=1000000000000000", "not enough memory: .*allocate"),
         ("--amplify=3", "amplify '3' is not PERIOD,FACTOR such as 10,2.0"),
         ("--amplify=0,2", "amplify: the period is 0 rounds; it must be at least 1"),
         ("--amplify=2,0.5", "amplify: the factor is 0.5; it must be at least 1"),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import strategies
-from clients.environment import federated_data, make_trace, model_builder
+from clients.environment import federated_data, make_trace, model_builder, task_source
 from clients.gradients.flat import FlatModel
 from clients.rules import SGD, rule_named
 from clients.tuning import COHORTS, Work, choose
@@ -18,6 +18,7 @@ from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.central import CentralTrainer
 from flexfl.engine.evaluation import GlobalEvaluator
+from flexfl.engine.memory import check_fits
 from flexfl.engine.wording import count
 from flexfl.specs import build, convert, find, options_of, parse
 from flexfl.tasks import FederatedData
@@ -75,6 +76,7 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
         raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
     data = federated_data(settings)
     build_model = model_builder(settings, data)
+    check_fits(settings.model or task_source(settings).default_model, build_model)
     model = FlatModel(build_model(), client_device(settings))
     arrays = model.arrays()
     layout = Layout.of(arrays)
