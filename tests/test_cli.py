@@ -75,7 +75,7 @@ def test_a_run_from_the_shell(tmp_path: Path) -> None:
 
     folder = Path(summary["run_dir"])
     assert [folder] == list(tmp_path.iterdir())
-    assert re.fullmatch(r"\d{8}-\d{6}-scheme-c-digits", folder.name)
+    assert re.fullmatch(r"\d{8}-\d{6}-scheme-c-digits-always-seed=0", folder.name)
     assert {p.name for p in folder.iterdir()} >= {
         "config.toml",
         "metrics.jsonl",
@@ -193,6 +193,17 @@ def test_help_has_the_settings_in_groups_with_what_they_may_be() -> None:
     assert "N, clients in the federation (at least 1; default: 20)" in text
     assert "the clients' learning rate (positive; default: 0.2)" in text
     assert "(test | present | objective | everybody; default: test)" in text
+
+
+def test_the_name_of_a_run_folder_tells_runs_apart_and_is_bounded(run: Any, tmp_path: Path) -> None:
+    table = tmp_path / "a long name of a file" / ("x" * 100) / "rounds.csv"
+    table.parent.mkdir(parents=True)
+    table.write_text("round,client,completion\n1,0,1\n")
+    short = run("--strategy=fedau:cutoff=0", "--trace=bernoulli:p=0.5+lost", "--seed=7")
+    long = run(f"--trace=table:file={table}+lost", f"--seed={2**62}", "--num-rounds=1")
+    assert Path(short["run_dir"]).name[16:] == "fedau-cutoff=0-digits-bernoulli-p=0.5-lost-seed=7"
+    assert Path(long["run_dir"]).name.endswith(f"-seed={2**62}")
+    assert len(Path(long["run_dir"]).name) < 150
 
 
 # Errors

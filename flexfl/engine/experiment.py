@@ -114,7 +114,7 @@ def strategy_options(settings: Settings) -> Options:
     schedule = build("lr-schedule", strategies.SCHEDULES, settings.lr_schedule)
     layers = layers_of(settings.server_opt, settings.amplify)
     if settings.amplify and (period := int(settings.amplify.partition(",")[0])) > settings.num_rounds:
-        raise ValueError(f"amplify: the period is {period}, of only {count(settings.num_rounds, 'round')}")
+        raise ValueError(f"amplify: the period is {period} of only {count(settings.num_rounds, 'round')}")
     if layers and not strategy.takes_layers:
         raise ValueError(f"strategy {spec.name} takes neither --server-opt nor --amplify")
     options: Options = options_type(**general, lr_schedule=schedule, layers=layers, **own)
