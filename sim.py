@@ -26,11 +26,14 @@ from flexfl.config.grid import cells, is_comparison
 from flexfl.config.settings import read_toml
 from flexfl.engine.availability import remember
 from flexfl.engine.comparison.compare import compare
+from flexfl.engine.comparison.store import IRRELEVANT
+from flexfl.engine.experiment import check_names
 from flexfl.engine.flower_run import run_on_grid
 from flexfl.engine.listing import allowed, listing
 from flexfl.engine.report.trace_view import show_trace
-from flexfl.engine.run import drive, prepare, strategy_options, virtual_transport
+from flexfl.engine.run import drive, prepare, virtual_transport
 from flexfl.engine.run_folder import RunFolder
+from flexfl.specs import did_you_mean
 
 server_app = ServerApp()
 
@@ -43,6 +46,11 @@ def run_server(grid: Grid, context: Context) -> None:
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports an error in one line."""
+
+    @property
+    def flags(self) -> list[str]:
+        """All flags."""
+        return [flag for action in self._actions for flag in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with code 2."""
@@ -130,8 +138,10 @@ def run_comparison(values: dict[str, Any], arguments: argparse.Namespace, consol
     if arguments.reach is not None and not 0 <= arguments.reach <= 1:
         raise ValueError(f"reach is {arguments.reach}; it must be from 0 to 1")
     of_comparison = cells(values, arguments.config or "command line")
+    if same := sorted(of_comparison[0].varied.keys() & IRRELEVANT):
+        raise ValueError(f"{same[0]} has several values, but it does not change a result: give one")
     for cell in of_comparison:
-        strategy_options(cell.settings)  # errors in names and options are reported before anything runs
+        check_names(cell.settings)  # before anything runs
     comparison = compare(of_comparison, console, arguments.reach, arguments.fresh)
     if arguments.json:
         print(json.dumps(comparison.as_json()))
@@ -141,7 +151,11 @@ def run_comparison(values: dict[str, Any], arguments: argparse.Namespace, consol
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = make_parser()
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        flag = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
+        hint = did_you_mean(flag, parser.flags) if flag else "; settings are written --NAME VALUE"
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     if arguments.list:
         print("\n".join(listing()))
         return 0

@@ -139,6 +139,7 @@ def find(kind: str, registry: Mapping[str, Any], name: str) -> Any:
     if name not in registry:
         raise ValueError(
             f"unknown {kind} {name!r}; known: {', '.join(registry)}{did_you_mean(name, registry)}"
+            + ("; options follow a name and a colon, without spaces" if "=" in name else "")
         )
     return registry[name]
 
@@ -175,7 +176,12 @@ def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str])
 
 def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> tuple[Any, dict[str, Any]]:
     """Return the factory that a spec names, and the options that it sets, by parameter name."""
-    spec = parse(kind, text)
+    try:
+        spec = parse(kind, text)
+    except ValueError as error:
+        options = options_of(registry[name]) if (name := text.partition(":")[0].strip()) in registry else {}
+        such_as = next((f"; write {name}:{key}={o.default}, say" for key, o in options.items()), "")
+        raise ValueError(f"{error}{such_as}") from None
     factory = find(kind, registry, spec.name)
     return factory, convert(f"{kind} {spec.name}", options_of(factory), spec.options)
 

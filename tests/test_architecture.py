@@ -27,7 +27,7 @@ ALLOWED = {
     "strategies": GROUND,
     "clients": {*GROUND, "flexfl.config", "flexfl.tasks", "traces"},
     "flexfl.engine": {*GROUND, "clients", "flexfl.config", "flexfl.tasks", "strategies", "traces"},
-    "sim": {"flexfl.config", "flexfl.engine"},
+    "sim": {*GROUND, "flexfl.config", "flexfl.engine"},
 }
 OURS = set(ALLOWED)
 FLOWER = {

@@ -209,6 +209,19 @@ def test_the_name_of_a_run_folder_tells_runs_apart_and_is_bounded(run: Any, tmp_
 # Errors
 
 
+@pytest.mark.parametrize("runs", [["--seed=0"], ["--seed", "0", "1"]])
+def test_without_ray_it_says_so(tmp_path: Path, runs: list[str]) -> None:
+    """Nothing but an inline run needs no Ray."""
+    arguments = ["--num-rounds=1", "--num-clients=2", f"--run-dir={tmp_path}", *runs]
+    code = f"import sys; sys.modules['ray'] = None; import sim; sim.main({arguments!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert re.search(
+        "error: Ray is not installed: pip install ray, or take --(engine inline|num-workers 1)", line
+    )
+
+
 @pytest.fixture
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that makes a call with an error and returns its message, one line."""
@@ -276,6 +289,13 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--model=mlp:hidden=1000000000", r"a run needs [\d,.]+ GB, but this machine has [\d,.]+ GB"),
         ("--model=mlp:hidden=10000000000", "it has more weights than any machine can hold"),
         ("--num-clients=1000000000000000", "not enough memory: .*allocate"),
+        ("--stategy=fedavg", "unrecognized arguments: --stategy=fedavg; did you mean --strategy?"),
+        ("--num_clients 3", "did you mean --num-clients?"),
+        ("--fresh fedavg", "unrecognized arguments: fedavg; settings are written --NAME VALUE"),
+        ("--strategy=FedAvg", "did you mean fedavg?"),
+        ("--trace=bernoulli:0.3", "'0.3' at character 11 is not key=value; write bernoulli:p=0.5, say"),
+        ("--trace bernoulli p=0.3", "unknown trace 'p=0.3'; .*options follow a name and a colon"),
+        ("--run-dir a b", "run-dir has several values"),
         ("--amplify=3", "amplify '3' is not PERIOD,FACTOR such as 10,2.0"),
         ("--amplify=0,2", "amplify: the period is 0 rounds; it must be at least 1"),
         ("--amplify=2,0.5", "amplify: the factor is 0.5; it must be at least 1"),

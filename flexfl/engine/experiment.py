@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import numpy as np
 import torch
 from torch import nn
 
 import strategies
-from clients.environment import federated_data, make_trace, model_builder, task_source
+from clients.environment import check_specs, federated_data, make_trace, model_builder, task_source
 from clients.gradients.flat import FlatModel
 from clients.rules import SGD, rule_named
 from clients.tuning import COHORTS, Work, choose
@@ -67,8 +68,10 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     ValueError
         The settings are invalid or do not fit together; the message says why.
     """
-    options = strategy_options(settings)  # errors in names and options are reported before data are loaded
-    find("cohort", COHORTS, settings.cohort)
+    check_names(settings)
+    options = strategy_options(settings)
+    if tune and settings.engine == "ray":
+        require_ray("take --engine inline")
     trace = make_trace(settings)
     _check_rounds(settings)
     strategy_type = strategies.STRATEGIES[parse("strategy", settings.strategy).name]
@@ -97,6 +100,25 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     if tune:
         settings = _tuned(settings, model, data, rule_named(strategy.rule.name))
     return Experiment(settings, data, build_model, initial, trace, strategy, evaluator)
+
+
+def check_names(settings: Settings) -> None:
+    """Refuse unknown names and options in the settings, before any data are loaded.
+
+    Raises
+    ------
+    ValueError
+        The first of them, with those that are known.
+    """
+    strategy_options(settings)
+    check_specs(settings)
+    find("cohort", COHORTS, settings.cohort)
+
+
+def require_ray(otherwise: str) -> None:
+    """Raise ValueError, which says what to do otherwise, where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise ValueError(f"Ray is not installed: pip install ray, or {otherwise}")
 
 
 def strategy_options(settings: Settings) -> Options:

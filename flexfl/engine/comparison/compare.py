@@ -18,6 +18,7 @@ from flexfl.engine.comparison import tables
 from flexfl.engine.comparison.results import Cost, Estimate, Row, rows_of
 from flexfl.engine.comparison.runner import Outcome, run_here, run_on_ray
 from flexfl.engine.comparison.store import CellStore, FinishedCell, identity, outdated
+from flexfl.engine.experiment import require_ray
 from flexfl.engine.interrupts import Stopped, raising_stopped
 from flexfl.engine.progress import progress_bar
 from flexfl.engine.run_folder import finite, program_version, replacing, slug
@@ -122,6 +123,7 @@ def _run(waiting: Sequence[Settings], report: Callable[[Settings, Outcome], None
     if not first.ray_address and (len(waiting) == 1 or first.num_workers == 1):
         run_here(waiting, report)
     else:
+        require_ray("take --num-workers 1")
         run_on_ray(waiting, report, first.num_workers, first.client_gpus, first.ray_address)
 
 
