@@ -27,11 +27,14 @@ from flexfl.config.grid import cells, is_comparison
 from flexfl.config.settings import read_toml
 from flexfl.engine.availability import remember
 from flexfl.engine.comparison.compare import compare
+from flexfl.engine.comparison.store import IRRELEVANT
+from flexfl.engine.experiment import check_names
 from flexfl.engine.flower_run import run_on_grid
-from flexfl.engine.listing import REGISTRIES, listing
+from flexfl.engine.listing import allowed, listing
 from flexfl.engine.report.trace_view import show_trace
-from flexfl.engine.run import drive, prepare, strategy_options, virtual_transport
+from flexfl.engine.run import drive, prepare, virtual_transport
 from flexfl.engine.run_folder import RunFolder
+from flexfl.specs import did_you_mean
 
 server_app = ServerApp()
 
@@ -44,6 +47,11 @@ def run_server(grid: Grid, context: Context) -> None:
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports an error in one line."""
+
+    @property
+    def flags(self) -> list[str]:
+        """All flags."""
+        return [flag for action in self._actions for flag in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with code 2."""
@@ -58,19 +66,28 @@ def make_parser() -> Parser:
         epilog="SPEC is NAME:KEY=VALUE,KEY=VALUE; --list shows all names with their options.",
         allow_abbrev=False,
     )
+    groups: dict[str, Any] = {}
     for field in fields(Settings):
+        title = field.metadata["group"]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
         flag, kind = "--" + field.name.replace("_", "-"), type(field.default)
-        text = field.metadata["help"].replace("%", "%%")
-        if field.name == "cohort":
-            text += f"; one of {', '.join(REGISTRIES[flag])}"
+        default = f"default: {field.default}" if field.default not in ("", ()) and kind is not bool else ""
+        told = "; ".join(filter(None, (allowed(field), default)))
+        text = (field.metadata["help"] + (f" ({told})" if told else "")).replace("%", "%%")
+        add = groups[title].add_argument
         if field.name == "option":
-            parser.add_argument(flag, action="append", metavar="KEY=VALUE", help=text)
+            add(flag, action="append", metavar="KEY=VALUE", help=text)
         elif kind is bool:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text, default=None)
+            add(flag, action=argparse.BooleanOptionalAction, help=text, default=None)
         else:
-            shown = f" (default: {field.default})" if field.default != "" else ""
-            metavar = _metavar(field.name, kind)
-            parser.add_argument(flag, type=kind, nargs="+", metavar=metavar, help=text + shown)
+            add(flag, type=kind, nargs="+", metavar=_metavar(field.name, kind), help=text)
+    _add_commands(parser)
+    return parser
+
+
+def _add_commands(parser: Parser) -> None:
+    """Add the flags that are no settings of a run."""
     parser.add_argument("--config", metavar="FILE.toml", help="settings from a file; flags override them")
     text = "in a comparison: also tell what it took to reach this value of the metric, such as 0.8"
     parser.add_argument("--reach", type=float, metavar="VALUE", help=text)
@@ -88,7 +105,6 @@ def make_parser() -> Parser:
     )
     text = "describe which clients take part under this trace, write a picture to run-dir, and exit"
     parser.add_argument("--show-trace", metavar="SPEC", help=text)
-    return parser
 
 
 def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -123,8 +139,10 @@ def run_comparison(values: dict[str, Any], arguments: argparse.Namespace, consol
     if arguments.reach is not None and not 0 <= arguments.reach < math.inf:
         raise ValueError(f"reach is {arguments.reach}; it must be a number of at least 0")
     of_comparison = cells(values, arguments.config or "command line")
+    if same := sorted(of_comparison[0].varied.keys() & IRRELEVANT):
+        raise ValueError(f"{same[0]} has several values, but it does not change a result: give one")
     for cell in of_comparison:
-        strategy_options(cell.settings)  # errors in names and options are reported before anything runs
+        check_names(cell.settings)  # before anything runs
     comparison = compare(of_comparison, console, arguments.reach, arguments.fresh)
     if arguments.json:
         print(json.dumps(comparison.as_json()))
@@ -134,7 +152,11 @@ def run_comparison(values: dict[str, Any], arguments: argparse.Namespace, consol
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = make_parser()
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        flag = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
+        hint = did_you_mean(flag, parser.flags) if flag else "; settings are written --NAME VALUE"
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     if arguments.list:
         print("\n".join(listing()))
         return 0
@@ -157,6 +179,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         transport = virtual_transport(experiment, availability)
     except ValueError as error:
         parser.error(" ".join(str(error).split()))
+    except MemoryError as error:
+        parser.error(f"not enough memory: {error}")
     except KeyboardInterrupt:
         parser.exit(130, f"{parser.prog}: interrupted before the first round\n")
     summary = drive(experiment, transport, availability, folder, console)

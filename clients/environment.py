@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from flexfl.config import Settings, bind, options_of
+from flexfl.config import Settings
+from flexfl.specs import bind, options_of
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
 
@@ -74,7 +75,7 @@ def federated_data(settings: Settings) -> FederatedData:
     if name:
         partition = _bound("partition", PARTITIONS, name)
     sizes = _bound("sizes", SIZES, settings.sizes)
-    holdout = settings.holdout if settings.evaluate_on == "members" or settings.evaluate_clients else 0.0
+    holdout = settings.holdout if settings.evaluate_on != "test" or settings.evaluate_clients else 0.0
     return source.federate(settings.num_clients, partition, sizes, holdout, settings.seed)
 
 
@@ -85,11 +86,35 @@ def model_builder(settings: Settings, data: FederatedData) -> Callable[[], nn.Mo
     return partial(initialise, partial(factory, data.input_shape, data.num_outputs, **options), settings.seed)
 
 
+def check_specs(settings: Settings) -> None:
+    """Refuse unknown names of tasks, models, partitions, sizes and traces, and unknown options of them.
+
+    Raises
+    ------
+    ValueError
+        The first of them, with those that are known.
+    """
+    bind("task", TASKS, settings.task)
+    bind("sizes", SIZES, settings.sizes)
+    if settings.model:
+        bind("model", MODELS, settings.model)
+    if settings.partition:
+        bind("partition", PARTITIONS, settings.partition)
+    for spec in trace_specs(settings):
+        bind("trace", TRACES, spec)
+
+
+def trace_specs(settings: Settings) -> list[str]:
+    """Return the specs of the traces that are combined: `a+b` is a and b.
+
+    A plus before a digit is part of a number, such as 1e+5.
+    """
+    return re.split(r"\+(?![0-9])", settings.trace)
+
+
 def make_trace(settings: Settings) -> Trace:
     """Return the availability of all clients in all rounds, arrivals and departures included."""
-    # "a+b" combines two traces. A plus before a digit is part of a number, such as 1e+5.
-    specs = re.split(r"\+(?![0-9])", settings.trace)
-    parts = [_one_trace(spec, settings) for spec in specs]
+    parts = [_one_trace(spec, settings) for spec in trace_specs(settings)]
     trace: Trace = parts[0] if len(parts) == 1 else Combined(*parts)
     if settings.arrivals or settings.departures:
         rounds = {}

@@ -24,8 +24,8 @@ from clients.gradients.loop import Loop
 from clients.gradients.oracle import CohortOracle
 from clients.gradients.vmap import Vmap
 from clients.rules import SGD
-from flexfl.config.specs import find
 from flexfl.contract import FitConfig
+from flexfl.specs import find
 from flexfl.tasks import Examples
 
 ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {

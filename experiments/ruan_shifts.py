@@ -4,7 +4,8 @@
     python experiments/ruan_shifts.py departure    # Table 5, SYNTHETIC(1,1)
     python experiments/ruan_shifts.py constant     # how often departure=auto decides correctly
 
-The last of 30 devices arrives or departs after round tau_0. The test data are the hold-outs of the members.
+The last of 30 devices arrives or departs after round tau_0. The test data are the hold-outs of those in the
+objective.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ BASE: dict[str, Any] = {
     "batch-size": 20,
     "learning-rate": 1.0,
     "lr-schedule": "staircase",
-    "evaluate-on": "members",
+    "evaluate-on": "objective",
     "engine": "inline",
 }
 NUM_ROUNDS = 60  # T of the runs with departure=auto

@@ -7,6 +7,7 @@ from typing import Any
 
 from flwr.common import Parameters
 
+from flexfl.specs import build, check_kind, did_you_mean, find
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
 from strategies.core.interfaces import AvailabilityManager, EvaluateFn, Trainer
@@ -35,6 +36,7 @@ from strategies.fedvarp import FedVARP
 from strategies.mifa import MIFA
 from strategies.mimic import MimiC
 from strategies.mimic_client_memory import MimiCClientMemory
+from strategies.parts.layering import layers_of
 from strategies.pfedme import PFedMe
 from strategies.scaffold import Scaffold
 from strategies.schemes import SchemeA, SchemeB, SchemeC
@@ -94,6 +96,9 @@ __all__ = [
 ]
 
 
+LAYERS = ("server_opt", "amplify")  # what `make` takes for `layers`, too
+
+
 def make(
     name: str,
     initial_parameters: Parameters,
@@ -115,26 +120,40 @@ def make(
     options
         The strategy's options, an object of its `options_type()`.
     values
-        Fields of the strategy's options, in place of `options`.
+        Fields of the strategy's options, in place of `options`. As on the command line, `lr_schedule` may be
+        a spec such as `staircase:restart=false`, and `server_opt="adam:rate=0.1"` and `amplify="10,2"` make
+        `layers`.
 
     Raises
     ------
     ValueError
         The name or an option is unknown (the message lists the known ones), or a value is not allowed.
     """
-    if name not in STRATEGIES:
-        raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")
-    options_type = STRATEGIES[name].options_type()
+    strategy: type[FlexibleStrategy] = find("strategy", STRATEGIES, name)
+    options_type = strategy.options_type()
     if options is None:
-        known = [field.name for field in fields(options_type)]
+        known = [*(field.name for field in fields(options_type)), *LAYERS]
         for option in values:
             if option not in known:
-                raise ValueError(f"{name} has no option {option!r}; known: {', '.join(known)}")
-        options = options_type(**values)
+                hint = did_you_mean(option, known)
+                raise ValueError(f"{name} has no option {option!r}; known: {', '.join(known)}{hint}")
+        options = options_type(**_built(values))
     elif values or not isinstance(options, options_type):
         raise ValueError(f"{name} takes either options of {options_type.__name__}, or their values")
-    strategy = STRATEGIES[name]
     if name in VARIANTS:
         option, variant = VARIANTS[name]
         strategy = strategy if getattr(options, option) == getattr(options_type, option) else variant
     return strategy(initial_parameters, roster, evaluate_fn, options, trainer)
+
+
+def _built(values: dict[str, Any]) -> dict[str, Any]:
+    """Replace the specs among the options by what they stand for."""
+    built = {key: value for key, value in values.items() if key not in LAYERS}
+    specs = {key: values.get(key, "") for key in LAYERS}
+    for key, text in specs.items():
+        check_kind(key.replace("_", "-"), str, text)
+    if layers := layers_of(**specs):
+        built["layers"] = (*values.get("layers", ()), *layers)
+    if isinstance(schedule := values.get("lr_schedule"), str):
+        built["lr_schedule"] = build("lr-schedule", SCHEDULES, schedule)
+    return built

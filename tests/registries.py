@@ -19,5 +19,5 @@ KNOWN: dict[str, Any] = {
     "--server-opt": SERVER_OPTIMIZERS,
     "--cohort": COHORTS,
     "--engine": ["ray", "inline"],
-    "--evaluate-on": ["test", "members"],
+    "--evaluate-on": ["test", "present", "objective", "everybody"],
 }

@@ -10,17 +10,24 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-GROUND = {"flexfl.contract", "flexfl.spill"}  # NumPy and the standard library only
+GROUND = {
+    "flexfl.allowed",
+    "flexfl.contract",
+    "flexfl.specs",
+    "flexfl.spill",
+}  # NumPy and the standard library only
 ALLOWED = {
     "flexfl.contract": set(),
     "flexfl.spill": set(),
-    "flexfl.config": set(),
+    "flexfl.allowed": {"flexfl.specs"},
+    "flexfl.specs": set(),
+    "flexfl.config": GROUND,
     "flexfl.tasks": set(),
     "traces": set(),
     "strategies": GROUND,
     "clients": {*GROUND, "flexfl.config", "flexfl.tasks", "traces"},
     "flexfl.engine": {*GROUND, "clients", "flexfl.config", "flexfl.tasks", "strategies", "traces"},
-    "sim": {"flexfl.config", "flexfl.engine"},
+    "sim": {*GROUND, "flexfl.config", "flexfl.engine"},
 }
 OURS = set(ALLOWED)
 FLOWER = {

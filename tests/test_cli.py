@@ -69,14 +69,14 @@ def test_a_run_from_the_shell(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     summary = strict_json(done.stdout.splitlines()[-1])
     assert list(summary) == KEYS
-    assert list(summary["final"]) == ["accuracy", "loss", "train_loss"]
+    assert list(summary["final"]) == ["accuracy", "loss", "train_loss", "tested_examples"]
     assert (summary["strategy"], summary["task"]) == ("scheme-c", "digits")
     assert (summary["rounds"], summary["client_fits"]) == (3, 12)
-    assert all(isinstance(value, float) for value in summary["final"].values())
+    assert summary["final"]["tested_examples"] == 359
 
     folder = Path(summary["run_dir"])
     assert [folder] == list(tmp_path.iterdir())
-    assert re.fullmatch(r"\d{8}-\d{6}-scheme-c-digits", folder.name)
+    assert re.fullmatch(r"\d{8}-\d{6}-scheme-c-digits-always-seed=0", folder.name)
     assert {p.name for p in folder.iterdir()} >= {
         "config.toml",
         "metrics.jsonl",
@@ -150,7 +150,7 @@ def test_the_value_of_an_option_may_have_commas_and_equals_signs(run: Any, tmp_p
     assert again["weights_sha256"] == first["weights_sha256"]
 
 
-@pytest.mark.parametrize("extra", [[], ["--evaluate-on=members"]])
+@pytest.mark.parametrize("extra", [[], ["--evaluate-on=objective"]])
 def test_a_federation_that_all_clients_leave(run: Any, extra: list[str]) -> None:
     summary = run("--departures=0-3=2", *extra)
     assert summary["rounds"] == 3
@@ -177,12 +177,50 @@ def test_a_trace_with_a_clock_adds_virtual_seconds(
     assert not any("virtual_seconds" in record for record in records("always"))
 
 
-def test_help_lists_the_cohorts() -> None:
-    shown = " ".join(sim.make_parser().format_help().split())
-    assert "one of auto, stacked, vmap, chain, loop (default: auto)" in shown
+def test_help_has_the_settings_in_groups_with_what_they_may_be() -> None:
+    shown = sim.make_parser().format_help()
+    titles = [
+        "what is learnt",
+        "the federation",
+        "participation",
+        "training",
+        "engine",
+        "evaluation and output",
+    ]
+    assert re.findall(r"^(\w[\w ]*):$", shown, re.MULTILINE) == ["options", *titles]
+    assert "--trace" in shown.partition("\nparticipation:")[2].partition("\ntraining:")[0]
+    text = " ".join(shown.split())
+    assert "(auto | stacked | vmap | chain | loop; default: auto)" in text
+    assert "N, clients in the federation (at least 1; default: 20)" in text
+    assert "the clients' learning rate (positive; default: 0.2)" in text
+    assert "(test | present | objective | everybody; default: test)" in text
+
+
+def test_the_name_of_a_run_folder_tells_runs_apart_and_is_bounded(run: Any, tmp_path: Path) -> None:
+    table = tmp_path / "a long name of a file" / ("x" * 100) / "rounds.csv"
+    table.parent.mkdir(parents=True)
+    table.write_text("round,client,completion\n1,0,1\n")
+    short = run("--strategy=fedau:cutoff=0", "--trace=bernoulli:p=0.5+lost", "--seed=7")
+    long = run(f"--trace=table:file={table}+lost", f"--seed={2**62}", "--num-rounds=1")
+    assert Path(short["run_dir"]).name[16:] == "fedau-cutoff=0-digits-bernoulli-p=0.5-lost-seed=7"
+    assert Path(long["run_dir"]).name.endswith(f"-seed={2**62}")
+    assert len(Path(long["run_dir"]).name) < 150
 
 
 # Errors
+
+
+@pytest.mark.parametrize("runs", [["--seed=0"], ["--seed", "0", "1"]])
+def test_without_ray_it_says_so(tmp_path: Path, runs: list[str]) -> None:
+    """Nothing but an inline run needs no Ray."""
+    arguments = ["--num-rounds=1", "--num-clients=2", f"--run-dir={tmp_path}", *runs]
+    code = f"import sys; sys.modules['ray'] = None; import sim; sim.main({arguments!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert re.search(
+        "error: Ray is not installed: pip install ray, or take --(engine inline|num-workers 1)", line
+    )
 
 
 @pytest.fixture
@@ -224,7 +262,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--strategy=", "a name is missing at character 1"),
         ("--strategy=scheme-d", "did you mean scheme-"),
         ("--strategy=fedau:cutof=3", "did you mean cutoff?"),
-        ("--arrivals=3=40 --num-rounds=20", "client 3 has round 40, but there are only 20 rounds"),
+        ("--arrivals=3=40 --num-rounds=20", "client 3 has round 40, but the run has only 20 rounds"),
         ("--strategy=fedavg:seed=3", "set seed by --seed"),
         ("--option=weights", "option 'weights' is not KEY=VALUE"),
         ("--option=departure=maybe", "departure is 'maybe'; choose one of exclude, include, auto"),
@@ -233,8 +271,8 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--trace=bernoulli:p=2", "p is 2"),
         ("--partition=classes:m=11", "m must be between 1 and the data's 10 classes"),
         ("--partition=dirichlet:alpha=x", "alpha=x is not a number"),
-        ("--lr-schedule=geometric:factor=0", "factor=0"),
-        ("--lr-schedule=inverse-sqrt:scale=0", "scale=0.0 is not a positive number"),
+        ("--lr-schedule=geometric:factor=0", "factor is 0.0; it must be above 0 and at most 1"),
+        ("--lr-schedule=inverse-sqrt:scale=0", "scale is 0.0; it must be positive"),
         ("--trace=late:p=2", "late: p is 2"),
         ("--trace=always+late:rounds=0", "late: rounds is 0, give 1 or more"),
         ("--trace=always+late --strategy=sequential-sgd", "sequential-sgd has no use for late replies"),
@@ -245,6 +283,20 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--server-opt=adam:rate=0", "server-opt adam: rate is 0.0; it must be positive"),
         ("--server-opt=adam:bias=some", "bias is 'some'; choose one of none, adam, flower"),
         ("--server-opt=adam:rate", "'rate' at character 6 is not key=value"),
+        (
+            "--model=mlp:hidden=100000000",
+            r"with 10,000,\d{3},.* weights, a run needs .* GB, but this",
+        ),
+        ("--model=mlp:hidden=1000000000", r"a run needs [\d,.]+ GB, but this machine has [\d,.]+ GB"),
+        ("--model=mlp:hidden=10000000000", "it has more weights than any machine can hold"),
+        ("--num-clients=1000000000000000", "not enough memory: .*allocate"),
+        ("--stategy=fedavg", "unrecognized arguments: --stategy=fedavg; did you mean --strategy?"),
+        ("--num_clients 3", "did you mean --num-clients?"),
+        ("--fresh fedavg", "unrecognized arguments: fedavg; settings are written --NAME VALUE"),
+        ("--strategy=FedAvg", "did you mean fedavg?"),
+        ("--trace=bernoulli:0.3", "'0.3' at character 11 is not key=value; write bernoulli:p=0.5, say"),
+        ("--trace bernoulli p=0.3", "unknown trace 'p=0.3'; .*options follow a name and a colon"),
+        ("--run-dir a b", "run-dir has several values"),
         ("--amplify=3", "amplify '3' is not PERIOD,FACTOR such as 10,2.0"),
         ("--amplify=0,2", "amplify: the period is 0 rounds; it must be at least 1"),
         ("--amplify=2,0.5", "amplify: the factor is 0.5; it must be at least 1"),
@@ -268,7 +320,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--num-rounds=0", "num-rounds is 0; it must be at least 1"),
         ("--num-rounds=many", "--num-rounds: invalid int value: 'many'"),
         ("--evaluate-every=0", "evaluate-every is 0"),
-        ("--holdout=1 --evaluate-on=members", "holdout is 1.0"),
+        ("--holdout=1 --evaluate-on=objective", "holdout is 1.0"),
         ("--arrivals=9=2", "arrivals: client 9 does not exist, give clients from 0 to 3"),
         ("--arrivals=2", r"arrivals: part 1 \('2'\)"),
         ("--departures=1=0", "departures: client 1 has round 0"),

@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "model": "logistic",
     "num_clients": 6,
     "local_steps": 3,
-    "evaluate_on": "members",
+    "evaluate_on": "objective",
 }
 
 

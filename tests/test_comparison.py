@@ -64,7 +64,7 @@ def test_a_cell_is_what_a_single_run_gives(run: Any, tmp_path: Path) -> None:
             str(tmp_path / "one"),
         ]
         assert sim.main([*SMALL, *alone]) == 0
-        (single,) = (tmp_path / "one").glob(f"*-{strategy}-digits")
+        (single,) = (tmp_path / "one").glob(f"*-{strategy}-digits-*")
         summaries = [json.loads((path / "summary.json").read_text()) for path in (cell, single)]
         assert summaries[0]["run_dir"] == str(cell)
         assert summaries[0]["weights_sha256"] == summaries[1]["weights_sha256"]
@@ -132,7 +132,7 @@ def test_cells_of_another_version_are_named(run: Any, tmp_path: Path, capsys: An
         config.write_text(config.read_text().replace('flexfl = "', 'flexfl = "9.'))
     assert sim.main([*SMALL, "--run-dir", str(tmp_path), "--seed", "0", "1"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "2 finished cells are of version 9." in shown
+    assert "2 finished cells of version 9." in shown
     assert "--fresh trains them anew" in shown
 
 

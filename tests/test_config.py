@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexfl.config import Settings, bind, build, options_of, parse, parse_options
+from flexfl.config import Settings
 from flexfl.config.settings import read_toml
+from flexfl.specs import bind, build, options_of, parse, parse_options
 
 # Words that a spec can contain: without its separators, and without spaces at either end.
 WORDS = st.text(st.characters(exclude_characters=":,=", exclude_categories=["Cs"]), min_size=1).filter(
@@ -135,6 +136,9 @@ def test_settings_can_be_restored_from_their_mapping() -> None:
     assert all(field.metadata["help"] for field in fields(Settings))
 
 
+TESTED_ON = "test, present, objective, everybody"
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [
@@ -150,11 +154,16 @@ def test_settings_can_be_restored_from_their_mapping() -> None:
         ({"num-rounds": 0}, "num-rounds is 0; it must be at least 1"),
         ({"num-workers": -1}, "num-workers is -1; it must be at least 0"),
         ({"clients-per-round": 21}, "clients-per-round is 21; it must be at most num-clients, 20"),
-        ({"holdout": 1.0}, "holdout is 1.0; it must be between 0 and 1, both excluded"),
+        ({"holdout": 1.0}, "holdout is 1.0; it must be above 0 and below 1"),
         ({"client-gpus": 2}, "client-gpus is 2.0; it must be from 0 to 1"),
         ({"learning-rate": float("inf")}, "learning-rate is inf; it must be a finite number"),
-        ({"engine": "spark"}, "unknown engine 'spark'; known: ray, inline"),
-        ({"evaluate-on": "train"}, "unknown evaluate-on 'train'; known: test, members"),
+        ({"engine": "spark"}, "engine is 'spark'; choose one of ray, inline"),
+        ({"evaluate-on": "train"}, f"evaluate-on is 'train'; choose one of {TESTED_ON}"),
+        (
+            {"evaluate-on": "present "},
+            f"evaluate-on is 'present '; choose one of {TESTED_ON}; did you mean present?",
+        ),
+        ({"evaluate-on": "members"}, "evaluate-on is 'members'; did you mean objective?"),
     ],
 )
 def test_invalid_settings(values: dict, says: str) -> None:

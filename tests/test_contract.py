@@ -62,7 +62,8 @@ def test_empty_round_changes_nothing(name: str, kind: str) -> None:
     after = rounds.hear(*(bad if kind == "all-rejected" else []))
     np.testing.assert_array_equal(after, before)
     assert rounds.parameters.tensors == sent.tensors
-    assert rounds.metrics == {"active": 0, "rejected": len(bad) if kind == "all-rejected" else 0}
+    refused = {"rejected: no local steps": len(bad)} if kind == "all-rejected" else {}
+    assert rounds.metrics == {"active": 0, "rejected": sum(refused.values()), **refused}
     assert not np.array_equal(play(rounds), before)
 
 

@@ -133,7 +133,7 @@ def test_a_client_that_cannot_evaluate_is_left_out(simulate: Callable[..., Any],
         broken({2: "raises"}),
         stock=lambda experiment: Stock(initial_parameters=experiment.initial),
         trace="always",
-        evaluate_on="members",
+        evaluate_on="objective",
         num_rounds=2,
         **engine,
     )
@@ -141,11 +141,11 @@ def test_a_client_that_cannot_evaluate_is_left_out(simulate: Callable[..., Any],
     assert all(np.isfinite(record["client_loss"]) for record in run.rounds)
 
 
-def test_without_members_the_evaluation_on_members_is_nan(simulate: Callable[..., Any]) -> None:
-    experiment = simulate(evaluate_on="members").experiment
+def test_without_members_the_evaluation_on_objective_is_nan(simulate: Callable[..., Any]) -> None:
+    experiment = simulate(evaluate_on="objective").experiment
     nobody = Roster(experiment.data.sizes, np.zeros(6, bool))
     arrays = experiment.initial.arrays()
-    for on, finite in (("members", False), ("test", True)):
+    for on, finite in (("objective", False), ("test", True)):
         evaluator = GlobalEvaluator(experiment.data, experiment.build_model, nobody, on, train_loss=True)
         loss, metrics = evaluator(1, arrays, {})
         assert np.isfinite([loss, metrics["accuracy"]]).all() == finite

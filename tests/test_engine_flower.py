@@ -82,7 +82,7 @@ def test_flowers_fedavg_evaluates_at_the_clients(simulate: Callable[..., Any]) -
     def evaluating(experiment: Any) -> FedAvg:
         return stock_fedavg(experiment, fraction_evaluate=1.0, evaluate_metrics_aggregation_fn=average)
 
-    run = simulate(trace="always", stock=evaluating, evaluate_on="members")
+    run = simulate(trace="always", stock=evaluating, evaluate_on="objective")
     for record in run.rounds:
         # All clients' hold-outs together are what the server evaluates on here.
         assert record["client_loss"] == pytest.approx(record["loss"], rel=1e-5)
@@ -170,7 +170,7 @@ def test_the_manager_reports_arrivals_and_departures(manager: TraceClientManager
 
 
 def test_a_proxy_can_be_used_alone() -> None:
-    experiment = prepare(Settings(**INLINE, trace="always", num_clients=6, evaluate_on="members"))
+    experiment = prepare(Settings(**INLINE, trace="always", num_clients=6, evaluate_on="objective"))
     transport = virtual_transport(experiment, experiment.trace.round)
     proxy = transport.proxy(4)
     assert proxy.get_properties(GetPropertiesIns({}), None, 1).properties == {"client-id": 4}

@@ -1,5 +1,7 @@
 """`--list`: every name with its summary and its options, and README's table of the methods."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +9,16 @@ import pytest
 from registries import KNOWN
 
 import sim
+from clients.environment import make_trace, task_source
 from flexfl.config import Settings
 from flexfl.engine.listing import methods_by_need
-from flexfl.engine.run import strategy_options
+from flexfl.engine.run import prepare, strategy_options
 from strategies import STRATEGIES, Options
 from strategies.apfl import APFL
 from strategies.schemes import SchemeC
+
+FROM_FILE = ("", "recorded", "flash", "table")
+SMALL: dict[str, Any] = {"engine": "inline", "num_clients": 10, "strategy": "fedavg", "num_rounds": 1}
 
 
 @pytest.fixture
@@ -35,6 +41,8 @@ def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, tuple[list[
                 names[name][0].append(text)
             case 6:
                 names[name][1].append(text)
+            case _:  # what did not fit the line above
+                names[name][1][-1] += f" {text}"
     return shown
 
 
@@ -76,7 +84,11 @@ def test_list_shows_defaults_and_what_is_allowed(shown: Any) -> None:
     assert f"reboot-peak={SchemeC.options_type()().reboot_peak} at least 1" in strategies["scheme-c"]
     assert f"alpha={APFL.options_type()().alpha} from 0 to 1" in strategies["apfl"]
     assert {"normalize=true true | false", "table-folder="} <= set(strategies["mifa"])
-    assert "first=8" in shown["--trace"]["pools"][1]
+    assert shown["--trace"]["pools"][1] == ["first=8 from 1 to 8", "source=paper paper | measured"]
+    assert "on-interrupt=stop stop | pause" in shown["--trace"]["phones"][1]
+    assert "order=random random | sorted" in shown["--partition"]["classes"][1]
+    assert shown["--lr-schedule"]["geometric"][1] == ["factor=0.99 above 0 and at most 1"]
+    assert "bias=none none | adam | flower" in shown["--server-opt"]["adam"][1]
     assert "repeat=true true | false" in shown["--trace"]["table"][1]
     # What every strategy has, or what has a flag of its own, is not repeated.
     keys = {line.partition("=")[0] for options in strategies.values() for line in options}
@@ -95,3 +107,60 @@ def test_what_list_says_is_allowed_is_accepted_and_nothing_else(shown: Any) -> N
                 strategy_options(Settings(strategy=f"{name}:{key}={value}"))
             with pytest.raises(ValueError, match=key):
                 strategy_options(Settings(strategy=f"{name}:{key}={'nonesuch' if words else -2}"))
+
+
+# What is more than its own bounds say: another option has to go with it.
+TOGETHER = {
+    ("rates", "cycle"): ",dynamics=cyclic",
+    ("labels", "cycle"): ",dynamics=cyclic",
+    ("sine", "mean"): ",amplitude=0",
+    ("periodic", "period"): ",groups=1",
+}
+
+
+@pytest.mark.parametrize("flag", ["--model", "--partition", "--sizes", "--lr-schedule", "--server-opt"])
+def test_options_of_functions_are_what_list_says(shown: Any, flag: str) -> None:
+    setting = flag[2:].replace("-", "_")
+    check_options(shown[flag], lambda spec: prepare(Settings(**{**SMALL, setting: spec}), tune=False))
+
+
+def test_options_of_traces_and_tasks_are_what_list_says(shown: Any) -> None:
+    traces = {name: entry for name, entry in shown["--trace"].items() if name not in FROM_FILE}
+    check_options(traces, lambda spec: make_trace(Settings(**SMALL, trace=spec)))
+    tasks = {"synthetic": shown["--task"]["synthetic"]}
+    check_options(tasks, lambda spec: task_source(Settings(task=spec)))
+
+
+def check_options(names: Any, make: Callable[[str], Any]) -> None:
+    """The words and the bounds are accepted; another word or a number beyond is an error by name."""
+    checked = 0
+    for name, (_, options) in names.items():
+        for line in options:
+            setting, _, allowed = line.partition(" ")
+            key, _, default = setting.partition("=")
+            if not allowed:
+                continue
+            checked += 1
+            good, bad = values(allowed)
+            others = TOGETHER.get((name, key), "")
+            for value in good or [default]:
+                make(f"{name}:{key}={value}{others}")
+            for value in bad:
+                with pytest.raises(ValueError, match=key.replace("-", "[-_]")):
+                    make(f"{name}:{key}={value}{others}")
+    assert checked
+
+
+def values(allowed: str) -> tuple[list[str], list[str]]:
+    """Values at the edges of what is allowed, and some just beyond."""
+    if "|" in allowed:
+        return allowed.split(" | "), ["nonesuch"]
+    bounds = dict(re.findall(r"(from|to|at least|at most|above|below) (\d[\d.e-]*)", allowed))
+    bounds |= {"above": "0"} if allowed == "positive" else {}
+    assert bounds, allowed
+    below = {bounds[word] for word in ("from", "at least") if word in bounds}
+    beyond = {bounds[word] for word in ("to", "at most") if word in bounds}
+    bad = [bounds[word] for word in ("above", "below") if word in bounds]
+    bad += [str(round(float(bound)) - 1) for bound in below]
+    bad += [str(round(float(bound)) + 1) for bound in beyond]
+    return [*below, *beyond], bad

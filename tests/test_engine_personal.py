@@ -35,7 +35,7 @@ def personal_model(run: Any, client: int) -> np.ndarray:
 
 
 @every_method
-@pytest.mark.parametrize("evaluate_on", ["test", "members"])
+@pytest.mark.parametrize("evaluate_on", ["test", "objective"])
 def test_the_records_have_the_mean_over_personal_models(
     simulate: Callable[..., Any], strategy: str, evaluate_on: str
 ) -> None:
@@ -55,7 +55,7 @@ def test_the_records_have_the_mean_over_personal_models(
         model.load(personal_model(run, client).astype(np.float32))
         scores.append(evaluate(model, (x, labels)))
     last = run.rounds[-1]
-    assert last["client_evaluated"] == len(online)
+    assert last["client_tested_clients"] == len(online)
     loss, accuracy = np.mean(scores, axis=0)
     assert last["client_loss"] == pytest.approx(loss, rel=1e-5)
     assert last["client_accuracy"] == pytest.approx(accuracy)
@@ -73,7 +73,7 @@ def test_clients_evaluate_when_the_server_does(simulate: Callable[..., Any], str
 def test_departed_clients_do_not_evaluate(simulate: Callable[..., Any], strategy: str) -> None:
     changes = {"trace": "always", "departures": "0=3", "arrivals": "5=4"}
     run = simulate(**{**RUN, **changes}, strategy=strategy)
-    assert [r["client_evaluated"] for r in run.rounds] == [5, 5, 4, 5, 5]
+    assert [r["client_tested_clients"] for r in run.rounds] == [5, 5, 4, 5, 5]
 
 
 @every_method
@@ -98,7 +98,7 @@ def test_ray_gives_the_same_result_as_inline(
     for client, memory in here.server.transport.memories.items():
         for key, value in memory.pending.items():
             np.testing.assert_array_equal(ray.get(kept[client]).pending[key], value)
-    for key in ("active", "failed", "client_accuracy", "client_loss", "client_evaluated"):
+    for key in ("active", "failed", "client_accuracy", "client_loss", "client_tested_clients"):
         assert [r.get(key) for r in there.rounds] == [r.get(key) for r in here.rounds], key
 
 

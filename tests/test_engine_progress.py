@@ -1,11 +1,15 @@
 """What a run prints while it goes on."""
 
 import io
+import re
+from collections import Counter
 from typing import Any
 
+import pytest
 from rich.console import Console
+from rich.text import Text
 
-from flexfl.engine.progress import ProgressReport
+from flexfl.engine.progress import ProgressReport, final_table
 
 
 def printed(records: list[dict[str, Any]]) -> list[str]:
@@ -27,10 +31,37 @@ def test_an_old_accuracy_is_not_shown_as_a_new_one() -> None:
     )
     assert lines == [
         "round 1/3  accuracy 0.5000  loss 2.0000  2 clients",
-        "round 2/3  accuracy 0.5000  loss 2.0000 (round 1)  1 client",
+        "round 2/3  (round 1: accuracy 0.5000  loss 2.0000)  1 client",
         "round 3/3  accuracy 0.7500  loss 1.0000  0 clients",
     ]
 
 
 def test_rounds_before_the_first_evaluation() -> None:
     assert printed([{"round": 1, "active": [0]}]) == ["round 1/1    1 client"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 120])
+def test_on_a_narrow_terminal_round_bar_and_time_left_survive(width: int) -> None:
+    """What is cut is the description."""
+    file = io.StringIO()
+    with ProgressReport(1000, Console(file=file, width=width, force_terminal=True)) as progress:
+        for number in (998, 999):
+            record = {"round": number, "active": [0], "failed": {}, "offline": 7}
+            progress.show(record | ({"loss": 2.0, "accuracy": 0.5} if number == 998 else {}))
+    line = Text.from_ansi(file.getvalue()).plain.splitlines()[-1]
+    assert len(line) <= width
+    assert re.match(r"round 999/1000 ━{9}.+ (-:--|\d:\d\d):(--|\d\d) \(roun", line), line
+    assert line.rstrip().endswith("7 offline" if width == 120 else "…")
+
+
+def test_the_path_of_the_run_folder_can_be_copied_from_a_narrow_terminal() -> None:
+    file = io.StringIO()
+    path = "/somewhere/" + "long-" * 20
+    final = {"accuracy": 0.5, "loss": 1.0, "train_loss": 1.0, "tested_examples": 1, "tested_clients": 1}
+    summary = {"strategy": "fedavg", "task": "digits", "model": "mlp", "rounds": 3, "client_fits": 2}
+    summary |= {"metric": {"name": "accuracy"}}
+    table = final_table(summary | {"final": final, "seconds": 1.0, "run_dir": path}, Counter())
+    Console(file=file, width=60).print(table)
+    cells = [line.split("│")[2].strip() for line in file.getvalue().splitlines() if "│" in line]
+    assert path in "".join(cells)
+    assert "1 example of 1 client" in cells

@@ -69,7 +69,7 @@ def test_arrivals_and_departures_reach_the_strategy(simulate: Callable[..., Any]
         departures="0=3",
         strategy="scheme-c",
         option=(f"departure={objective}",),
-        evaluate_on="members",
+        evaluate_on="objective",
         train_loss=True,
     )
     first, second, third = run.rounds
@@ -89,6 +89,27 @@ def test_arrivals_and_departures_reach_the_strategy(simulate: Callable[..., Any]
     assert (third["loss"], third["accuracy"]) == pytest.approx((loss, accuracy))
     train_loss, _ = evaluate(model, data.train_set(np.array(members[3])))
     assert third["train_loss"] == pytest.approx(train_loss)
+
+
+@pytest.mark.parametrize("on", ["test", "present", "objective", "everybody"])
+@pytest.mark.parametrize("departure", ["include", "exclude"])
+def test_records_tell_on_what_the_accuracy_was_tested(
+    simulate: Callable[..., Any], on: str, departure: str
+) -> None:
+    changes = {"arrivals": "5=2", "departures": "0=3", "option": (f"departure={departure}",)}
+    run = simulate(trace="always", strategy="fedavg", evaluate_on=on, **changes)
+    founders, kept = {1, 2, 3, 4}, {0} if departure == "include" else set()
+    tested = {
+        "test": [None] * 4,
+        "present": [founders | {0}, founders | {0}, founders | {0, 5}, founders | {5}],
+        "objective": [founders | {0}, founders | {0}, founders | {0, 5}, founders | {5} | kept],
+        "everybody": [set(range(6))] * 4,
+    }[on]
+    data = run.experiment.data
+    for record, clients in zip(run.records, tested, strict=True):
+        x_labels = data.test if clients is None else data.holdout(np.array(sorted(clients)))
+        assert record["tested_examples"] == len(x_labels[1]) > 0
+        assert record.get("tested_clients") == (None if clients is None else len(clients))
 
 
 def test_departure_auto_records_the_decision_with_its_numbers(simulate: Callable[..., Any]) -> None:
@@ -157,6 +178,6 @@ def test_members_are_evaluated_on_their_own_examples(simulate: Callable[..., Any
     assert shown[-1]["tenth_percentile_accuracy"] == np.percentile(accuracies, 10)
     sizes = [len(data.holdout(np.array([k]))[1]) for k in range(1, 6)]
     assert min(sizes) > 1
-    evaluator.on = "members"
+    evaluator.on = "objective"
     _, told = evaluator(0, played.experiment.strategy.layout.split(played.weights), {})
     assert told["accuracy"] == pytest.approx(np.average(accuracies, weights=sizes))

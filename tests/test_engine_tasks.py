@@ -102,7 +102,7 @@ def test_regression_from_a_file(simulate: Callable[..., Any], diabetes: str) -> 
         num_rounds=30,
         local_steps=10,
         learning_rate=0.02,
-        evaluate_on="members",
+        evaluate_on="objective",
         evaluate_clients=15,
     )
     last = run.records[-1]

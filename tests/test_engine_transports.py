@@ -26,7 +26,7 @@ RUN: dict[str, Any] = {
     "num_clients": 12,
     "clients_per_round": 9,
     "seed": 13,  # with it, selected clients drop in mid-round
-    "evaluate_on": "members",
+    "evaluate_on": "objective",
     "arrivals": "11=2",
     "departures": "0=3",
 }

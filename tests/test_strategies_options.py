@@ -3,10 +3,14 @@
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 from fakes import make
 
 import strategies
+from strategies.core.schedules import Staircase
+from strategies.parts.amplification import Amplification
+from strategies.parts.server_optimizers import Adam
 
 every_strategy = pytest.mark.parametrize("name", strategies.STRATEGIES)
 
@@ -58,6 +62,48 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "beta": [-0.5, float("nan"), float("inf")],
     "start": ["cold"],
 }
+
+
+def test_specs_are_taken_as_on_the_command_line() -> None:
+    strategy = make(
+        "fedavg", lr_schedule="staircase:restart=false", server_opt="adam:rate=0.5", amplify="3,2"
+    )
+    assert strategy.options.lr_schedule == Staircase(restart=False)
+    assert [type(layer) for layer in strategy.layers] == [Adam, Amplification]
+    assert strategy.layers[0].rate == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"lr_schedule": "stairs"},
+            "unknown lr-schedule 'stairs'; .*did you mean staircase",
+        ),
+        ({"lr_schedule": "staircase:on=1"}, "lr-schedule staircase has no option 'on'; known: restart"),
+        (
+            {"lr_schedule": "geometric:factor=2"},
+            "lr-schedule geometric: factor is 2.0; it must be above 0 and at",
+        ),
+        ({"lr_schedule": 0.1}, "lr-schedule is 0.1; give `make` a spec or a schedule"),
+        ({"server_opt": "adan"}, "unknown server-opt 'adan'; .*did you mean adam"),
+        ({"server_opt": 3}, "server-opt is 3; it must be text"),
+        ({"amplify": "3"}, "amplify '3' is not PERIOD,FACTOR"),
+        ({"local_steps": 2.5}, "local-steps is 2.5; it must be a whole number"),
+        ({"local_steps": "10"}, "local-steps is '10'; it must be a whole number"),
+        ({"local_steps": True}, "local-steps is True; it must be a whole number"),
+        ({"learning_rate": None}, "learning-rate is None; it must be a number"),
+        ({"departure": 1}, "departure is 1; it must be text"),
+        ({"clients_pr_round": 3}, "fedavg has no option 'clients_pr_round'.*did you mean clients_per_round"),
+    ],
+)
+def test_errors_of_options_say_what_they_must_be(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}"):
+        make("fedavg", **options)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert make("fedavg", local_steps=np.int64(3), learning_rate=np.float32(0.5)).options.local_steps == 3
 
 
 @every_strategy

@@ -4,6 +4,7 @@ from functools import partial
 import pytest
 import torch
 
+from flexfl.specs import options_of
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, initialise
 
 
@@ -54,12 +55,13 @@ def test_initial_parameters_depend_only_on_the_seed():
 def test_options_can_be_read_from_the_signatures(registry):
     for factory in registry.values():
         assert factory.__doc__.splitlines()[0].endswith(".")
-        for option in inspect.signature(factory).parameters.values():
-            if option.kind is option.KEYWORD_ONLY:
-                assert option.annotation in (int, float, str, bool)
-                assert type(option.default) is option.annotation
+        parameters = inspect.signature(factory).parameters.values()
+        options = options_of(factory)
+        assert len(options) == sum(p.kind is p.KEYWORD_ONLY for p in parameters)
+        assert all(type(option.default) is option.kind for option in options.values())
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_default_models_exist(name):
-    assert TASKS[name]().default_model in MODELS
+    needed = {"csv": {"file": "homes.csv", "target": "price"}}.get(name, {})
+    assert TASKS[name](**needed).default_model in MODELS

@@ -211,7 +211,7 @@ def test_a_class_with_fewer_examples_than_holders_is_refused():
 
 
 def test_classes_without_holders_are_refused():
-    with pytest.raises(ValueError, match="use at least 3 clients"):
+    with pytest.raises(ValueError, match="with num-clients=2; use at least 3"):
         PARTITIONS["classes"](labels_of(9, 9, 9, 9, 9), np.array([5, 5]), rng(), m=2)
 
 

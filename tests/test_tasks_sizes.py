@@ -79,7 +79,7 @@ def test_normal_fits_a_data_set_of_its_expected_total(seed):
 
 def test_normal_refuses_sizes_beyond_the_data_set():
     with pytest.raises(
-        ValueError, match=r"100 clients with mean=60, sd=0 need 6000 examples but there are 5000;"
+        ValueError, match=r"num-clients=100 with mean=60, sd=0 need 6000 examples but there are 5000;"
     ):
         SIZES["normal"](100, 5000, rng(), mean=60.0, sd=0.0)
 

@@ -97,7 +97,7 @@ def test_labels_drive_any_dynamics(dynamics, kind):
         ({"phi": "normal"}, "labels: phi is 'normal', give dirichlet or uniform"),
         ({"phi": "uniform", "floor": 0.1}, "labels: phi=uniform has neither floor nor mean, leave them out"),
         ({"phi": "uniform", "mean": 0.2}, "labels: phi=uniform has neither floor nor mean, leave them out"),
-        ({"dynamics": "x"}, "labels: dynamics is 'x', give one of bernoulli"),
+        ({"dynamics": "x"}, "labels: dynamics is 'x', give bernoulli, "),
         ({"cycle": 7}, "labels: cycle is 7, but bernoulli has none"),
         ({"label_shares": shares(4)}, "label shares of 4 clients are given, for 5 clients"),
     ],
@@ -122,7 +122,7 @@ def counted_shares(chosen: Settings) -> np.ndarray:
     for k in range(chosen.num_clients):
         own = np.array([k])
         labels = data.train_set(own)[1].tolist()
-        if chosen.evaluate_on == "members":
+        if chosen.evaluate_on == "objective":
             labels += data.holdout(own)[1].tolist()
         for label in labels:
             nu[k, label] += 1 / len(labels)
@@ -133,7 +133,7 @@ def counted_shares(chosen: Settings) -> np.ndarray:
     "changes",
     [
         {},
-        {"evaluate_on": "members", "holdout": 0.4},
+        {"evaluate_on": "objective", "holdout": 0.4},
         {"partition": "label", "sizes": "pareto"},
         {"task": "synthetic", "partition": ""},
     ],
@@ -147,8 +147,8 @@ def test_rates_follow_the_data(changes):
 
 
 def test_who_is_online_does_not_depend_on_the_evaluation():
-    on_test, on_members = (make_trace(settings(evaluate_on=on)) for on in ("test", "members"))
-    assert np.array_equal(on_test.p, on_members.p)
+    on_test, on_objective = (make_trace(settings(evaluate_on=on)) for on in ("test", "objective"))
+    assert np.array_equal(on_test.p, on_objective.p)
 
 
 def test_clients_with_the_same_labels_have_about_the_same_rate():

@@ -61,7 +61,7 @@ def test_one_rate_or_a_range():
         ({"p": float("nan")}, "rates: p is nan"),
         ({"p": 0.5, "highest": 0.4}, r"rates: highest is 0.4, give a probability from p \(0.5\) to 1"),
         ({"highest": 1.1}, "rates: highest is 1.1"),
-        ({"dynamics": "daily"}, "dynamics is 'daily', give one of bernoulli, staircase, .*, markov, cyclic"),
+        ({"dynamics": "daily"}, "dynamics is 'daily', give bernoulli, staircase, .*, markov or cyclic"),
         ({"dynamics": "cyclic", "cycle": 1}, "rates: cycle is 1, give 2 or more"),
         ({"cycle": 50}, "rates: cycle is 50, but bernoulli has none, set dynamics=cyclic"),
     ],

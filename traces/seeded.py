@@ -1,8 +1,16 @@
 """The base class of traces with a seed, and checks of their options."""
 
+from typing import Annotated, Any, get_args
+
 import numpy as np
 
 from traces.base import Trace
+
+# What options may be, as `--list` shows it; a check below, or the trace's own, refuses all else.
+Probability = Annotated[float, "from 0 to 1"]
+Positive = Annotated[float, "positive"]
+NotNegative = Annotated[float, "at least 0"]
+Count = Annotated[int, "at least 1"]
 
 
 class SeededTrace(Trace):
@@ -45,6 +53,13 @@ def check_clients_and_seed(num_clients: int, seed: int) -> None:
         raise ValueError(f"trace: num_clients is {num_clients}, a trace needs at least 1 client")
     if seed < 0:
         raise ValueError(f"trace: seed is {seed}, give 0 or more")
+
+
+def check_choice(trace: str, option: str, value: str, choices: Any) -> None:
+    """Raise ValueError unless the value of a trace's option is one of a `Literal`."""
+    *others, last = get_args(choices)
+    if value not in (*others, last):
+        raise ValueError(f"trace {trace}: {option} is {value!r}, give {', '.join(others)} or {last}")
 
 
 def check_probability(trace: str, option: str, value: float) -> float:

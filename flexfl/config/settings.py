@@ -13,110 +13,145 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from flexfl.config.specs import did_you_mean, parse_options
+from flexfl.allowed import Allowed, check_fields
+from flexfl.specs import did_you_mean, parse_options
 
 # What a run folder's config.toml records besides the settings: the versions of packages, the command line.
 RECORDED = ("versions", "command")
 
 
-def _setting(default: Any, text: str, client: bool = False) -> Any:
+# Groups of settings, in the order in which `--help` has them.
+LEARNT = "what is learnt"
+FEDERATION = "the federation"
+PARTICIPATION = "participation"
+TRAINING = "training"
+ENGINE = "engine"
+OUTPUT = "evaluation and output"
+
+
+def _setting(
+    group: str, default: Any, text: str, client: bool = False, allowed: Allowed | None = None
+) -> Any:
     """Declare a setting; `client`: whether what clients do depends on it."""
-    return field(default=default, metadata={"help": text, "client": client})
+    metadata = {"group": group, "help": text, "client": client, "allowed": allowed}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings of a run; specs are stored as text."""
 
-    strategy: str = _setting("scheme-c", "the federated method")
-    option: tuple[str, ...] = _setting((), "an option of the strategy, KEY=VALUE; may be repeated")
-    task: str = _setting("digits", "the data set", client=True)
-    model: str = _setting("", "the model; default: the task's own", client=True)
+    strategy: str = _setting(LEARNT, "scheme-c", "the federated method")
+    option: tuple[str, ...] = _setting(LEARNT, (), "an option of the strategy, KEY=VALUE; may be repeated")
+    task: str = _setting(LEARNT, "digits", "the data set", client=True)
+    model: str = _setting(LEARNT, "", "the model; default: the task's own", client=True)
     partition: str = _setting(
-        "", "how the data are divided among clients; default: the task's own", client=True
+        FEDERATION, "", "how the data are divided among clients; default: the task's own", client=True
     )
-    sizes: str = _setting("equal", "how many examples each client gets", client=True)
+    sizes: str = _setting(FEDERATION, "equal", "how many examples each client gets", client=True)
     trace: str = _setting(
+        PARTICIPATION,
         "bernoulli:p=0.9+pools:first=8",
         "which clients are online in which round, and how much of their work they finish",
         client=True,
     )
-    arrivals: str = _setting("", "late arrivals; a range of clients is written 10-14=50", client=True)
-    departures: str = _setting("", "early departures, written like arrivals", client=True)
-    num_clients: int = _setting(20, "N, clients in the federation", client=True)
-    clients_per_round: int = _setting(0, "K, clients selected per round; 0: all that are available")
-    num_rounds: int = _setting(100, "T, rounds of the run")
-    local_steps: int = _setting(10, "E, local steps of a complete client", client=True)
-    local_epochs: int = _setting(
-        0, "if positive, local passes over the client's data, instead of local steps", client=True
+    arrivals: str = _setting(
+        PARTICIPATION, "", "late arrivals; a range of clients is written 10-14=50", client=True
     )
-    batch_size: int = _setting(20, "examples per step; 0: all examples of the client", client=True)
-    learning_rate: float = _setting(0.2, "eta_0, the clients' learning rate", client=True)
-    lr_schedule: str = _setting("constant", "how the learning rate changes over rounds")
-    server_opt: str = _setting("", "a server optimiser on top of the strategy's updates; default: none")
-    amplify: str = _setting("", "PERIOD,FACTOR: multiply the change of every PERIOD rounds by FACTOR")
-    seed: int = _setting(0, "determines all random numbers of the run", client=True)
-    engine: str = _setting("ray", "ray: virtual clients in Ray actors; inline: in this process")
-    num_workers: int = _setting(0, "Ray actors; 0: one per share of a GPU, or without GPUs one per CPU core")
+    departures: str = _setting(PARTICIPATION, "", "early departures, written like arrivals", client=True)
+    num_clients: int = _setting(
+        FEDERATION, 20, "N, clients in the federation", client=True, allowed=Allowed(least=1)
+    )
+    clients_per_round: int = _setting(
+        PARTICIPATION, 0, "K, clients selected per round; 0: all that are available"
+    )
+    num_rounds: int = _setting(TRAINING, 100, "T, rounds of the run", allowed=Allowed(least=1))
+    local_steps: int = _setting(TRAINING, 10, "E, local steps of a complete client", client=True)
+    local_epochs: int = _setting(
+        TRAINING, 0, "if positive, local passes over the client's data, instead of local steps", client=True
+    )
+    batch_size: int = _setting(TRAINING, 20, "examples per step; 0: all examples of the client", client=True)
+    learning_rate: float = _setting(TRAINING, 0.2, "eta_0, the clients' learning rate", client=True)
+    lr_schedule: str = _setting(TRAINING, "constant", "how the learning rate changes over rounds")
+    server_opt: str = _setting(
+        TRAINING, "", "a server optimiser on top of the strategy's updates; default: none"
+    )
+    amplify: str = _setting(
+        TRAINING, "", "PERIOD,FACTOR: multiply the change of every PERIOD rounds by FACTOR"
+    )
+    seed: int = _setting(TRAINING, 0, "determines all random numbers of the run", client=True)
+    engine: str = _setting(
+        ENGINE,
+        "ray",
+        "ray: virtual clients in Ray actors; inline: in this process",
+        allowed=Allowed(("ray", "inline")),
+    )
+    num_workers: int = _setting(
+        ENGINE,
+        0,
+        "Ray actors; 0: one per share of a GPU, or without GPUs one per CPU core",
+        allowed=Allowed(least=0),
+    )
     client_gpus: float = _setting(
-        1.0, "share of a GPU per actor, on machines with a GPU; 0: train on the CPU", client=True
+        ENGINE,
+        1.0,
+        "share of a GPU per actor, on machines with a GPU; 0: train on the CPU",
+        client=True,
+        allowed=Allowed(least=0, most=1),
     )
     ray_address: str = _setting(
-        "", "address of a running Ray cluster, HOST:PORT or auto; default: start Ray on this machine"
+        ENGINE, "", "address of a running Ray cluster, HOST:PORT or auto; default: start Ray on this machine"
     )
     cohort: str = _setting(
-        "auto", "how gradients are computed; auto: chosen by model and device", client=True
+        ENGINE, "auto", "how gradients are computed; auto: chosen by model and device", client=True
     )
-    cohort_size: int = _setting(0, "clients that train in one call; 0: chosen automatically")
-    data_dir: str = _setting("data", "where data sets are downloaded to", client=True)
-    run_dir: str = _setting("runs", "where the run folder is made")
-    evaluate_every: int = _setting(1, "rounds between evaluations")
+    cohort_size: int = _setting(
+        ENGINE, 0, "clients that train in one call; 0: chosen automatically", allowed=Allowed(least=0)
+    )
+    data_dir: str = _setting(OUTPUT, "data", "where data sets are downloaded to", client=True)
+    run_dir: str = _setting(OUTPUT, "runs", "where the run folder is made")
+    evaluate_every: int = _setting(OUTPUT, 1, "rounds between evaluations", allowed=Allowed(least=1))
     evaluate_on: str = _setting(
-        "test", "test: the data set's test split; members: held-out examples of the members", client=True
+        OUTPUT,
+        "test",
+        "test: the data set's test split; or held-out examples of the clients: everybody: of all who are "
+        "ever members, to compare runs in which clients arrive or depart; objective: of those in the "
+        "objective; present: of those who are members now",
+        client=True,
+        allowed=Allowed(("test", "present", "objective", "everybody")),
     )
     holdout: float = _setting(
+        OUTPUT,
         0.2,
-        "share of each client's data held out for --evaluate-on members and --evaluate-clients",
+        "share of each client's data held out for --evaluate-on (unless test) and --evaluate-clients",
         client=True,
+        allowed=Allowed(above=0, below=1),
     )
     evaluate_clients: int = _setting(
-        0, "rounds between evaluations on each member's own held-out examples; 0: none", client=True
+        OUTPUT,
+        0,
+        "rounds between evaluations on each member's own held-out examples; 0: none",
+        client=True,
+        allowed=Allowed(least=0),
     )
-    train_loss: bool = _setting(False, "compute the training loss at every evaluation, not only at the end")
-    connect_timeout: float = _setting(120.0, "seconds that `flwr run` waits for the clients to connect")
+    train_loss: bool = _setting(
+        OUTPUT, False, "compute the training loss at every evaluation, not only at the end"
+    )
+    connect_timeout: float = _setting(
+        ENGINE, 120.0, "seconds that `flwr run` waits for the clients to connect", allowed=Allowed(least=0)
+    )
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "client_gpus", "holdout", "connect_timeout"):
-            if not math.isfinite(getattr(self, name)):
-                flag = name.replace("_", "-")
-                raise ValueError(f"{flag} is {getattr(self, name)}; it must be a finite number")
-        for name, least in (
-            ("num_clients", 1),
-            ("num_rounds", 1),
-            ("evaluate_every", 1),
-            ("evaluate_clients", 0),
-            ("num_workers", 0),
-            ("cohort_size", 0),
-        ):
-            if getattr(self, name) < least:
-                flag = name.replace("_", "-")
-                raise ValueError(f"{flag} is {getattr(self, name)}; it must be at least {least}")
-        if not 0 <= self.client_gpus <= 1:
-            raise ValueError(f"client-gpus is {self.client_gpus}; it must be from 0 to 1")
-        if not 0 < self.holdout < 1:
-            raise ValueError(f"holdout is {self.holdout}; it must be between 0 and 1, both excluded")
+        if self.evaluate_on == "members":  # as it was called in older runs
+            raise ValueError("evaluate-on is 'members'; did you mean objective?")
+        check_fields(self)
+        if not math.isfinite(self.learning_rate):  # what else it may be, strategies say
+            raise ValueError(f"learning-rate is {self.learning_rate}; it must be a finite number")
         if self.clients_per_round > self.num_clients:
             raise ValueError(
                 f"clients-per-round is {self.clients_per_round}; "
                 f"it must be at most num-clients, {self.num_clients}"
             )
-        for name, known in (
-            ("engine", ("ray", "inline")),
-            ("evaluate_on", ("test", "members")),
-        ):
-            if getattr(self, name) not in known:
-                flag = name.replace("_", "-")
-                raise ValueError(f"unknown {flag} {getattr(self, name)!r}; known: {', '.join(known)}")
 
     @property
     def strategy_options(self) -> dict[str, str]:

@@ -27,6 +27,12 @@ RESYNC = "resync"
 ACCURACY = "accuracy"
 """float: share of correct predictions, in replies to an evaluation; other tasks have other metrics."""
 
+TESTED_EXAMPLES = "tested-examples"
+"""int: on how many examples the metric was tested."""
+
+TESTED_CLIENTS = "tested-clients"
+"""int: whose held-out examples these are, number of clients; not there where no client has them."""
+
 WORST_CLIENT = "worst-client-"
 """Before a metric's name; float: its worst value on a member's own held-out examples, from the server."""
 

@@ -33,8 +33,9 @@ class GlobalEvaluator:
     roster
         Records which clients belong to the objective.
     on
-        `test`: the data set's test split; `members`: the held-out examples of the clients in the objective,
-        so that the test data change with every arrival and exclusion (Ruan et al., Figure 4).
+        `test`: the data set's test split; otherwise the held-out examples of clients: of those who are there
+        now (`present`), of those in the objective (`objective`, Ruan et al., Figure 4), or of all clients,
+        as each is a member in some round (`everybody`). The first two change when clients come and go.
     train_loss
         Whether each evaluation also computes the training loss.
     clients_every
@@ -57,8 +58,8 @@ class GlobalEvaluator:
         self.data, self.roster, self.on, self.with_train_loss = data, roster, on, train_loss
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model, self.metric = FlatModel(build(), device, data.criterion), data.criterion.metric
-        self._members: bytes | None = None
-        self._examples = data.test
+        self._tested: bytes | None = None
+        self._examples, self._told = data.test, {metrics.TESTED_EXAMPLES: len(data.test[1])}
 
     def __call__(
         self, server_round: int, arrays: list[NDArray[Any]], config: dict[str, Scalar]
@@ -66,7 +67,7 @@ class GlobalEvaluator:
         """Evaluate weights, given as one array per tensor."""
         self._load(arrays)
         loss, score = self._score(self._test_examples())
-        measured: dict[str, Scalar] = {self.metric.name: score}
+        measured: dict[str, Scalar] = {self.metric.name: score, **self._told}
         if self.with_train_loss:
             measured[metrics.TRAIN_LOSS] = self.train_loss(arrays)
         if self.clients_every and (server_round % self.clients_every == 0 or server_round == self.num_rounds):
@@ -79,13 +80,11 @@ class GlobalEvaluator:
 
     def by_client(self, clients: NDArray[np.intp]) -> NDArray[np.float64]:
         """Mean score of the loaded weights on the held-out examples of each client that has any."""
-        parts = [self.data.holdout(np.array([client])) for client in clients.tolist()]
-        counts = np.array([len(targets) for _, targets in parts], np.int64)
+        examples, counts = self._holdouts(clients)
         if not counts.any():
             return np.empty(0)
-        x, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        owner = np.repeat(np.arange(len(parts)), counts)
-        totals = np.bincount(owner, scores(self.model, (x, targets)), minlength=len(parts))
+        owner = np.repeat(np.arange(len(counts)), counts)
+        totals = np.bincount(owner, scores(self.model, examples), minlength=len(counts))
         return np.asarray(totals[counts > 0] / counts[counts > 0])
 
     def train_loss(self, arrays: list[NDArray[Any]]) -> float:
@@ -113,6 +112,30 @@ class GlobalEvaluator:
         return evaluate(self.model, examples) if len(examples[1]) else (math.nan, math.nan)
 
     def _test_examples(self) -> Examples:
-        if self.on == "members" and self._members != (now := self.roster.member.tobytes()):
-            self._members, self._examples = now, self.data.holdout(np.flatnonzero(self.roster.member))
+        """Return the test set of now; `_told` says what it is."""
+        if self.on == "test":
+            return self._examples
+        tested = self._whose()
+        if self._tested != (now := tested.tobytes()):
+            self._examples, counts = self._holdouts(np.flatnonzero(tested))
+            self._told = {
+                metrics.TESTED_EXAMPLES: int(counts.sum()),
+                metrics.TESTED_CLIENTS: int((counts > 0).sum()),
+            }
+            self._tested = now
         return self._examples
+
+    def _whose(self) -> NDArray[np.bool_]:
+        """Whose held-out examples are the test set now, shape (N,)."""
+        if self.on == "everybody":
+            return np.ones(len(self.data.sizes), np.bool_)
+        return self.roster.member & ~self.roster.gone if self.on == "present" else self.roster.member
+
+    def _holdouts(self, clients: NDArray[np.intp]) -> tuple[Examples, NDArray[np.int64]]:
+        """Return the held-out examples of some clients, concatenated, and how many each of them has."""
+        parts = [self.data.holdout(np.array([client])) for client in clients.tolist()]
+        counts = np.array([len(targets) for _, targets in parts], np.int64)
+        if not parts:
+            return self.data.holdout(clients), counts
+        x, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return (x, targets), counts

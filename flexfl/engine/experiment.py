@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import torch
 from torch import nn
 
 import strategies
-from clients.environment import federated_data, make_trace, model_builder
+from clients.environment import check_specs, federated_data, make_trace, model_builder, task_source
 from clients.evaluation import check_outputs
 from clients.gradients.flat import FlatModel
 from clients.rules import SGD, rule_named
 from clients.tuning import COHORTS, Work, choose
-from flexfl.config import Settings, bind, build, options_of, parse
-from flexfl.config.specs import convert, find
+from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.central import CentralTrainer
 from flexfl.engine.evaluation import GlobalEvaluator
+from flexfl.engine.memory import check_fits
+from flexfl.engine.wording import count
+from flexfl.specs import build, convert, find, options_of, parse
 from flexfl.tasks import FederatedData, blank
 from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
-from strategies.core.layers import LayerFactory
-from strategies.parts.amplification import Amplification
-from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
+from strategies.parts.layering import layers_of
 from traces import Trace, parse_rounds
 
 # Settings that are options of every strategy, under the same names.
@@ -69,8 +69,10 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     ValueError
         The settings are invalid or do not fit together; the message says why.
     """
-    options = strategy_options(settings)  # errors in names and options are reported before data are loaded
-    find("cohort", COHORTS, settings.cohort)
+    check_names(settings)
+    options = strategy_options(settings)
+    if tune and settings.engine == "ray":
+        require_ray("take --engine inline")
     trace = make_trace(settings)
     _check_rounds(settings)
     strategy_type = strategies.STRATEGIES[parse("strategy", settings.strategy).name]
@@ -78,6 +80,7 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
         raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
     data = federated_data(settings)
     build_model = model_builder(settings, data)
+    check_fits(settings.model or task_source(settings).default_model, build_model)
     model = FlatModel(build_model(), client_device(settings), data.criterion)
     check_outputs(model, data)
     arrays = model.arrays()
@@ -101,6 +104,25 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     return Experiment(settings, data, build_model, initial, trace, strategy, evaluator)
 
 
+def check_names(settings: Settings) -> None:
+    """Refuse unknown names and options in the settings, before any data are loaded.
+
+    Raises
+    ------
+    ValueError
+        The first of them, with those that are known.
+    """
+    strategy_options(settings)
+    check_specs(settings)
+    find("cohort", COHORTS, settings.cohort)
+
+
+def require_ray(otherwise: str) -> None:
+    """Raise ValueError, which says what to do otherwise, where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise ValueError(f"Ray is not installed: pip install ray, or {otherwise}")
+
+
 def strategy_options(settings: Settings) -> Options:
     """Return the strategy's options: the general ones, those of its spec, and those given with `option`."""
     spec = parse("strategy", settings.strategy)
@@ -114,30 +136,13 @@ def strategy_options(settings: Settings) -> Options:
     own = convert(f"strategy {spec.name}", known, given)
     general = {name: getattr(settings, name) for name in GENERAL}
     schedule = build("lr-schedule", strategies.SCHEDULES, settings.lr_schedule)
-    layers = layers_of(settings)
+    layers = layers_of(settings.server_opt, settings.amplify)
+    if settings.amplify and (period := int(settings.amplify.partition(",")[0])) > settings.num_rounds:
+        raise ValueError(f"amplify: the period is {period} of only {count(settings.num_rounds, 'round')}")
     if layers and not strategy.takes_layers:
         raise ValueError(f"strategy {spec.name} takes neither --server-opt nor --amplify")
     options: Options = options_type(**general, lr_schedule=schedule, layers=layers, **own)
     return options
-
-
-def layers_of(settings: Settings) -> tuple[LayerFactory, ...]:
-    """Return the layers on top of the strategy, the lowest one first."""
-    layers: list[LayerFactory] = []
-    if settings.server_opt:
-        optimizer, options = bind("server-opt", SERVER_OPTIMIZERS, settings.server_opt)
-        layers.append(partial(optimizer, **options))
-    if settings.amplify:
-        period, _, factor = settings.amplify.partition(",")
-        try:
-            layers.append(partial(Amplification, period=int(period), factor=float(factor)))
-        except ValueError:
-            raise ValueError(f"amplify {settings.amplify!r} is not PERIOD,FACTOR such as 10,2.0") from None
-        if int(period) > settings.num_rounds:
-            raise ValueError(f"amplify: the period is {period} of only {settings.num_rounds} rounds")
-    for layer in layers:
-        layer(np.zeros(0))  # checks the values
-    return tuple(layers)
 
 
 def _check_rounds(settings: Settings) -> None:
@@ -146,8 +151,8 @@ def _check_rounds(settings: Settings) -> None:
         for client, server_round in parse_rounds(getattr(settings, name)).items():
             if server_round > settings.num_rounds:
                 raise ValueError(
-                    f"{name}: client {client} has round {server_round}, but there are only "
-                    f"{settings.num_rounds} rounds"
+                    f"{name}: client {client} has round {server_round}, but the run has only "
+                    f"{count(settings.num_rounds, 'round')}"
                 )
 
 

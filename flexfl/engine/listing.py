@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields
 from textwrap import wrap
 from typing import Any
 
 from clients.tuning import COHORTS
-from flexfl.config import Settings, options_of
+from flexfl.config import Settings
+from flexfl.specs import options_of
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES, Options
 from strategies.memory.table import TableOptions
@@ -56,6 +57,16 @@ def listing() -> Iterator[str]:
         yield ""
 
 
+def allowed(setting: Field[Any]) -> str:
+    """Return in words what a setting may be, where only some values are allowed; not of specs."""
+    if setting.metadata["allowed"]:
+        return str(setting.metadata["allowed"])
+    key = setting.name.replace("_", "-")
+    if key == "cohort":
+        return " | ".join(COHORTS)
+    return options_of(Options)[key].allowed if key in options_of(Options) else ""
+
+
 def methods_by_need() -> dict[str, list[str]]:
     """Return the names of the methods, grouped by what they need besides the weights."""
     groups: dict[str, list[str]] = {}
@@ -87,20 +98,13 @@ def _wrapped(text: str) -> Iterator[str]:
 
 def _options(factory: Callable[..., Any], shown: Collection[str]) -> Iterator[str]:
     """Yield options as users write them, with their defaults, and beside them the values allowed."""
-    allowed = _allowed(factory)
     lines = {}
     for key, option in options_of(factory).items():
         if key in shown:
-            truth = option.kind is bool
-            default = str(option.default).lower() if truth else option.default
-            lines[f"{key}={default}"] = "true | false" if truth else allowed.get(option.parameter, "")
+            default = str(option.default).lower() if option.kind is bool else option.default
+            lines[f"{key}={default}"] = option.allowed
     width = max(map(len, lines), default=0)
     for setting, values in lines.items():
-        yield f"      {setting:{width}}  {values}".rstrip()
-
-
-def _allowed(factory: Callable[..., Any]) -> dict[str, str]:
-    """Return what is allowed for each parameter, where the factory is a dataclass that says so."""
-    if not is_dataclass(factory):
-        return {}
-    return {f.name: str(f.metadata["allowed"]) for f in fields(factory) if "allowed" in f.metadata}
+        first, *others = wrap(values, WIDTH - width - 8) or [""]
+        yield f"      {setting:{width}}  {first}".rstrip()
+        yield from (" " * (width + 8) + line for line in others)

@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
+from flexfl.engine.wording import count
 from flexfl.tasks import ACCURACY, Metric
 
 PLAIN_LINES = 40  # about how many rounds are printed if the output is not a terminal
@@ -40,14 +41,7 @@ class ProgressReport:
         self.client_fits = 0
         self.failures: Counter[str] = Counter()
         self._score, self._evaluated = "", 0
-        self._bar = Progress(
-            TextColumn("round {task.completed}/{task.total}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self._bar = progress_bar("round ", console)
         self._task = self._bar.add_task("", total=num_rounds)
 
     def __enter__(self) -> ProgressReport:
@@ -64,7 +58,7 @@ class ProgressReport:
         server_round, active = record["round"], record.get("active", [])
         self.client_fits += len(active)
         self.failures.update(record.get("failed", {}).values())
-        score = self._score and f"{self._score} (round {self._evaluated})"
+        score = self._score and f"(round {self._evaluated}: {self._score})"
         if "loss" in record:
             value = record.get(self.metric.key)
             shown = "" if value is None else f"{self.metric.title} {value:.4f}  "
@@ -85,6 +79,22 @@ class ProgressReport:
         self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+def progress_bar(what: str, console: Console) -> Progress:
+    """Make the line that shows how many of a task's parts are done, the time left, and its description.
+
+    The description gets what is left of the line: it is cut where the terminal is narrow.
+    """
+    return Progress(
+        TextColumn(what + "{task.completed}/{task.total}", table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=10, table_column=Column(min_width=10)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        console=console,
+        disable=not console.is_terminal,
+        expand=True,
+    )
+
+
 def final_table(
     summary: dict[str, Any], failures: Counter[str], virtual_seconds: float | None = None
 ) -> Table:
@@ -92,9 +102,12 @@ def final_table(
     ended = ", interrupted" if summary.get("interrupted") else ""
     final, key = summary["final"], summary["metric"]["name"]
     table = Table(title=f"{summary['strategy']} on {summary['task']}{ended}", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")  # the path of the run folder is to be copied
     rows = {
         "model": summary["model"],
         key.replace("_", " "): final[key],
+        "tested on": _tested(final),
         f"{key.replace('_', ' ')} at clients": final.get(f"client_{key}"),
         "loss": final["loss"],
         "loss at clients": final.get("client_loss"),
@@ -110,10 +123,17 @@ def final_table(
             table.add_row(name, _short(value))
     if virtual_seconds is not None:
         table.add_row("virtual seconds", f"{virtual_seconds:.0f} ({virtual_seconds / 3600:.1f} hours)")
-    for reason, count in failures.most_common(5):
-        table.add_row("failed", f"{count} x {reason}")
+    for reason, times in failures.most_common(5):
+        table.add_row("failed", f"{times} x {reason}")
     table.add_row("run folder", str(summary["run_dir"]))
     return table
+
+
+def _tested(final: dict[str, Any]) -> str:
+    """Say what the accuracy was tested on."""
+    examples = count(final.get("tested_examples", 0), "example")
+    clients = final.get("tested_clients")
+    return examples if clients is None else f"{examples} of {count(clients, 'client')}"
 
 
 def _participation(record: dict[str, Any]) -> str:
@@ -125,9 +145,8 @@ def _participation(record: dict[str, Any]) -> str:
         "failed": len(record["failed"]),
         "offline": record["offline"],
     }
-    others = "".join(f", {count} {kind}" for kind, count in counts.items() if count)
-    active = len(record["active"])
-    return f"{active} client{'' if active == 1 else 's'}{others}"
+    others = "".join(f", {number} {kind}" for kind, number in counts.items() if number)
+    return f"{count(len(record['active']), 'client')}{others}"
 
 
 def _short(value: Any) -> str:

@@ -32,7 +32,15 @@ __all__ = ["Experiment", "drive", "prepare", "strategy_options", "virtual_transp
 
 
 # What a run may report of its clients in the end: personal models, and the global one on their hold-outs.
-OF_CLIENTS = ("client_loss", "client_{}", "worst_client_{}", "tenth_percentile_{}")
+OF_CLIENTS = (
+    "client_loss",
+    "client_{}",
+    "client_tested_examples",
+    "client_tested_clients",
+    "worst_client_{}",
+    "tenth_percentile_{}",
+)
+TESTED = ("tested_examples", "tested_clients")  # what the global model was tested on
 
 
 def virtual_transport(experiment: Experiment, availability: Callable[[int], RoundAvailability]) -> Transport:
@@ -139,7 +147,7 @@ def drive(
                 metric.key: last.get(metric.key),
                 "loss": last.get("loss"),
                 "train_loss": experiment.evaluator.train_loss(arrays),
-                **{key: last[key] for key in of_clients if key in last},
+                **{key: last[key] for key in (*TESTED, *of_clients) if key in last},
             },
             "run_dir": str(folder.path),
             "weights_sha256": weights_sha256(arrays),

@@ -34,7 +34,8 @@ class RunFolder:
     settings
         The settings of the run.
     path
-        The folder, which must not exist yet; default: `<run_dir>/<time>-<strategy>-<task>`.
+        The folder, which must not exist yet; default: in `run_dir`, named by the time, the strategy, the
+        task, the trace and the seed.
 
     Attributes
     ----------
@@ -117,8 +118,10 @@ def finite(value: Any) -> Any:
 
 
 def _new_folder(settings: Settings) -> Path:
-    strategy, task = settings.strategy.partition(":")[0], settings.task.partition(":")[0]
-    base = Path(settings.run_dir) / f"{time.strftime('%Y%m%d-%H%M%S')}-{strategy}-{task}"
+    named = ((settings.strategy, 30), (settings.task, 20), (settings.trace, 40))
+    parts = [slug([spec], length) for spec, length in named]
+    name = "-".join([time.strftime("%Y%m%d-%H%M%S"), *parts, f"seed={settings.seed}"])
+    base = Path(settings.run_dir) / name
     for attempt in range(1, 1000):
         path = base if attempt == 1 else base.with_name(f"{base.name}-{attempt}")
         try:

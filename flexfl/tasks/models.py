@@ -1,6 +1,7 @@
 """The models that the clients train."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -46,7 +47,12 @@ def logistic(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), num_outputs))
 
 
-def mlp(input_shape: tuple[int, ...], num_outputs: int, *, hidden: int = 200) -> nn.Module:
+def mlp(
+    input_shape: tuple[int, ...],
+    num_outputs: int,
+    *,
+    hidden: Annotated[int, "at least 1"] = 200,
+) -> nn.Module:
     """Two hidden layers of ReLU units: the 2NN of McMahan et al.
 
     Parameters

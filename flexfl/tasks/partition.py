@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,8 @@ Partition = list[NDArray[np.intp]]
 
 PartitionFn = Callable[[NDArray[np.int64], NDArray[np.int64], np.random.Generator], Partition]
 """(labels, sizes, rng) -> partition, for labels of shape (n,) and sizes of shape (N,)."""
+
+Order = Literal["random", "sorted"]
 
 
 def iid(labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator) -> Partition:
@@ -47,8 +50,8 @@ def classes(
     sizes: NDArray[np.int64],
     rng: np.random.Generator,
     *,
-    m: int = 2,
-    order: str = "random",
+    m: Annotated[int, "from 1 to the number of classes"] = 2,
+    order: Order = "random",
 ) -> Partition:
     """Exactly m classes per client, in shards of one class each.
 
@@ -93,7 +96,7 @@ def classes(
 
 
 def label(
-    labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator, *, order: str = "random"
+    labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator, *, order: Order = "random"
 ) -> Partition:
     """One class per client, shared by its holders in proportion to their sizes.
 
@@ -129,7 +132,11 @@ def label(
 
 
 def dirichlet(
-    labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator, *, alpha: float = 0.5
+    labels: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    rng: np.random.Generator,
+    *,
+    alpha: Annotated[float, "at least 1e-9"] = 0.5,
 ) -> Partition:
     """Class proportions of each client drawn from a Dirichlet distribution around those of the data set.
 
@@ -205,8 +212,8 @@ def _shards(
     order: str,
 ) -> Partition:
     _require_fit(name, labels, sizes)
-    if order not in ("random", "sorted"):
-        raise ValueError(f"partition {name}: order must be random or sorted, not {order!r}")
+    if order not in get_args(Order):
+        raise ValueError(f"partition {name}: order must be {' or '.join(get_args(Order))}, not {order!r}")
     by_class = _shuffled_classes(name, labels, rng)
     num_clients, num_classes = len(sizes), len(by_class)
     if not 1 <= m <= num_classes:
@@ -215,8 +222,8 @@ def _shards(
         )
     if num_clients * m < num_classes:
         raise ValueError(
-            f"partition {name}: {num_clients} clients with {m} of the {num_classes} classes each leave "
-            f"classes out; use at least {math.ceil(num_classes / m)} clients"
+            f"partition {name}: {m} of the {num_classes} classes for each client leave classes out with "
+            f"num-clients={num_clients}; use at least {math.ceil(num_classes / m)}"
         )
     if order == "sorted":
         # Client k holds shards k, k + N, ...: their classes are C / m >= 1 apart, so no two are the same.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,11 @@ def equal(num_clients: int, num_examples: int, rng: np.random.Generator) -> NDAr
 
 
 def pareto(
-    num_clients: int, num_examples: int, rng: np.random.Generator, *, index: float = 0.5
+    num_clients: int,
+    num_examples: int,
+    rng: np.random.Generator,
+    *,
+    index: Annotated[float, "positive"] = 0.5,
 ) -> NDArray[np.int64]:
     """Sizes in proportion to Pareto (type I) draws: few clients have most of the examples.
 
@@ -103,7 +108,12 @@ def pareto(
 
 
 def normal(
-    num_clients: int, num_examples: int, rng: np.random.Generator, *, mean: float = 60.0, sd: float = 10.0
+    num_clients: int,
+    num_examples: int,
+    rng: np.random.Generator,
+    *,
+    mean: Annotated[float, "positive"] = 60.0,
+    sd: Annotated[float, "at least 0"] = 10.0,
 ) -> NDArray[np.int64]:
     """Sizes drawn from a normal distribution, rounded, at least 1 each.
 
@@ -143,7 +153,7 @@ def normal(
         sizes = np.maximum(np.floor(sizes * (num_examples / sizes.sum())), 1)
     if sizes.sum() > num_examples:
         raise ValueError(
-            f"sizes normal: {num_clients} clients with mean={mean:g}, sd={sd:g} need {sizes.sum():.0f} "
+            f"sizes normal: num-clients={num_clients} with mean={mean:g}, sd={sd:g} need {sizes.sum():.0f} "
             f"examples but there are {num_examples}; "
             f"use fewer clients or a mean below {num_examples / num_clients:g}"
         )

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,7 +167,16 @@ class SyntheticData:
         return client_examples(self.family, self.seed, client, int(self.totals[client]))
 
 
-def synthetic(*, alpha: float = 1.0, beta: float = 1.0, iid: bool = False, mean_size: int = 100) -> Synthetic:
+Variance = Annotated[float, "at least 0"]
+
+
+def synthetic(
+    *,
+    alpha: Variance = 1.0,
+    beta: Variance = 1.0,
+    iid: bool = False,
+    mean_size: Annotated[int, "at least 1"] = 100,
+) -> Synthetic:
     """SYNTHETIC(alpha, beta): 60 features, 10 classes, examples generated for any number of clients.
 
     Client k labels with y = argmax(softmax(x W_k + b_k)), where the entries of W_k and b_k are

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from flexfl.tasks.source import TaskSource
 
 TEST_SHARE = 0.2
 MOST_CLASSES = 1000
-KINDS = ("classification", "regression")
+Kind = Literal["classification", "regression"]
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 
 
@@ -103,10 +103,10 @@ def read_columns(path: Path) -> Columns:
 
 def tabular(
     *,
-    file: str,
-    target: str,
+    file: str = "",
+    target: str = "",
     client: str = "",
-    kind: str = "classification",
+    kind: Kind = "classification",
     categories: str = "",
     drop: str = "",
 ) -> TaskSource:
@@ -141,10 +141,13 @@ def tabular(
     Raises
     ------
     ValueError
-        If the kind is unknown, and from `federate`, with line and column, if the file is not as described.
+        If the file or the target are missing or the kind is unknown; and from `federate`, with line and
+        column, if the file is not as described.
     """
-    if kind not in KINDS:
-        raise ValueError(f"task csv: kind must be {' or '.join(KINDS)}, not {kind!r}")
+    if not (file and target):
+        raise ValueError("task csv: a file and a target are needed, such as csv:file=homes.csv,target=price")
+    if kind not in get_args(Kind):
+        raise ValueError(f"task csv: kind must be {' or '.join(get_args(Kind))}, not {kind!r}")
     of_table = Table(Path(file), target, client, kind, _names(categories), _names(drop))
     model = "logistic" if kind == "classification" else "mlp"
     if client:

@@ -59,6 +59,8 @@ def read_reply(client: int, result: FitRes, sent: Sent, rule: Rule, work: Option
         raise NoExamplesError("no examples")
     planned = work.planned_steps(n)
     steps = told.get(metrics.STEPS, planned)
+    if isinstance(steps, float) and steps.is_integer():
+        steps = int(steps)
     if not isinstance(steps, int) or isinstance(steps, bool) or not 0 <= steps <= planned:
         raise ValueError(f"impossible number of steps {steps!r} of {planned}")
     if steps == 0:

@@ -2,83 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.allowed import check_fields, choice, number, positive
 from flexfl.contract.fit import planned_steps
+from flexfl.specs import check_kind, options_of
 from strategies.core.layers import LayerFactory
 from strategies.core.schedules import Constant, Schedule
 
-
-@dataclass(frozen=True)
-class Allowed:
-    """The values that an option may have: one of some words, or a finite number in a range.
-
-    Attributes
-    ----------
-    choices
-        The words; empty: the option is a number.
-    least, above, most, below
-        Bounds of the number: at least, more than, at most, less than.
-    """
-
-    choices: tuple[str, ...] = ()
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
-    below: float | None = None
-
-    def __str__(self) -> str:
-        if self.choices:
-            return " | ".join(self.choices)
-        if self.above == 0 and self.most is None:
-            return "positive"
-        if self.least is not None and self.most is not None:
-            return f"from {self.least:g} to {self.most:g}"
-        lower = (("above", self.above), ("at least", self.least))
-        upper = (("at most", self.most), ("below", self.below))
-        return " and ".join(f"{word} {bound:g}" for word, bound in lower + upper if bound is not None)
-
-    def check(self, option: str, value: Any) -> None:
-        """Refuse a value that is not allowed.
-
-        Raises
-        ------
-        ValueError
-            Names the option, the value and what is allowed.
-        """
-        if self.choices:
-            if value not in self.choices:
-                raise ValueError(f"{option} is {value!r}; choose one of {', '.join(self.choices)}")
-            return
-        inside = math.isfinite(value)
-        inside &= self.least is None or value >= self.least
-        inside &= self.above is None or value > self.above
-        inside &= self.most is None or value <= self.most
-        inside &= self.below is None or value < self.below
-        if not inside:
-            raise ValueError(f"{option} is {value}; it must be {self}")
-
-
-def choice(default: str, *others: str) -> Any:
-    """Field of an option that is one of some words."""
-    return field(default=default, metadata={"allowed": Allowed((default, *others))})
-
-
-def number(
-    default: float, *, least: float | None = None, above: float | None = None, most: float | None = None
-) -> Any:
-    """Field of an option that is a number in a range, see `Allowed`."""
-    return field(default=default, metadata={"allowed": Allowed((), least, above, most)})
-
-
-def positive(default: float) -> Any:
-    """Field of an option that is a positive number."""
-    return number(default, above=0)
+__all__ = ["Options", "choice", "number", "positive"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +66,11 @@ class Options:
     departure_constant: float = positive(10.0)
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            if "allowed" in f.metadata:
-                f.metadata["allowed"].check(f.name.replace("_", "-"), getattr(self, f.name))
+        for name, option in options_of(type(self)).items():
+            check_kind(name, option.kind, getattr(self, option.parameter))
+        check_fields(self)
+        if not callable(self.lr_schedule):
+            raise ValueError(f"lr-schedule is {self.lr_schedule!r}; give `make` a spec or a schedule")
 
     def planned_steps(self, num_examples: int) -> int:
         """E_k, the steps of a complete client with this many examples."""

@@ -36,7 +36,9 @@ class Layout:
         for position, array in enumerate(arrays):
             if not np.issubdtype(array.dtype, np.floating):
                 raise ValueError(
-                    f"array {position} of the weights is {array.dtype}; send floating-point arrays only"
+                    f"array {position} of the weights is {array.dtype}; send floating-point arrays only, and "
+                    "leave out, at the server and in the clients, others such as num_batches_tracked of "
+                    "BatchNorm: [t for t in model.state_dict().values() if t.is_floating_point()]"
                 )
         return cls(tuple(a.shape for a in arrays), np.result_type(*arrays))
 

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flexfl.allowed import check_fields, number, positive
+
 Schedule = Callable[[float, int, int, int], float]
 
 
@@ -38,11 +40,10 @@ class Staircase:
 class Geometric:
     """eta_0 * factor^(t-1) (MimiC, Table II)."""
 
-    factor: float = 0.99
+    factor: float = number(0.99, above=0, most=1)
 
     def __post_init__(self) -> None:
-        if not 0 < self.factor <= 1:
-            raise ValueError(f"geometric: factor={self.factor} is not in (0, 1]")
+        check_fields(self, "lr-schedule geometric: ")
 
     def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
         """Rate of a round."""
@@ -53,11 +54,10 @@ class Geometric:
 class InverseSqrt:
     """eta_0 / sqrt((t - 1) / scale + 1) (FedAWE's code, with scale 10)."""
 
-    scale: float = 10.0
+    scale: float = positive(10.0)
 
     def __post_init__(self) -> None:
-        if not 0 < self.scale < math.inf:
-            raise ValueError(f"inverse-sqrt: scale={self.scale} is not a positive number")
+        check_fields(self, "lr-schedule inverse-sqrt: ")
 
     def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
         """Rate of a round."""
@@ -78,15 +78,12 @@ class Theorem:
         E[sum_k p_k s_k], the expected weighted number of steps of a round; 0 takes E (nobody is incomplete).
     """
 
-    mu: float = 0.1
-    gamma: float = 1000.0
-    work: float = 0.0
+    mu: float = positive(0.1)
+    gamma: float = number(1000.0, least=0)
+    work: float = number(0.0, least=0)
 
     def __post_init__(self) -> None:
-        if not (self.mu > 0 and self.gamma >= 0 and self.work >= 0):
-            raise ValueError(
-                f"theorem: needs mu > 0, gamma >= 0, work >= 0; got {self.mu}, {self.gamma}, {self.work}"
-            )
+        check_fields(self, "lr-schedule theorem: ")
 
     def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
         """Rate of a round."""

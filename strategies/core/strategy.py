@@ -16,10 +16,11 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from flexfl.contract import FitConfig, metrics
+from strategies.core import rejections
 from strategies.core.decoding import NoExamplesError, answers, read_reply
 from strategies.core.evaluation import ServerEvaluated
 from strategies.core.instructions import RoundInstructions, Task
-from strategies.core.interfaces import EvaluateFn, Trainer
+from strategies.core.interfaces import AvailabilityManager, EvaluateFn, Trainer
 from strategies.core.membership import Membership
 from strategies.core.method import Method
 from strategies.core.options import Options
@@ -68,6 +69,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
         self.learning_rate = self.options.learning_rate
         self.selected: Clients = np.empty(0, np.intp)
         self.report = RoundReport()
+        self._rejections, self._recorded = rejections.RejectionLog(), False
         if self.options.layers and not self.takes_layers:
             raise ValueError(f"{type(self).__name__} takes neither a server optimiser nor amplification")
         self.layers = [layer(self.weights) for layer in self.options.layers]
@@ -91,6 +93,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Bring the roster up to date, select clients and tell them what to do."""
         self.round = server_round
+        self._recorded = isinstance(client_manager, AvailabilityManager)  # by our engine
         self._adopt(parameters)
         available, at_work, proxy = self.membership.begin(server_round, client_manager)
         self.tasks.begin(server_round, at_work, self.roster.asked)
@@ -135,7 +138,10 @@ class FlexibleStrategy(Method, ServerEvaluated):
         if not np.array_equal(self.weights, before):
             self._sent = self._pack()
             self.version += 1
+        if not self._recorded:
+            self._rejections.warn(server_round, report.rejected)
         told: dict[str, Scalar] = {"active": len(replies), "rejected": len(report.rejected)}
+        told |= rejections.counts(report.rejected)
         known = np.isfinite(replies.train_loss)
         if known.any():
             mean = np.average(replies.train_loss[known], weights=replies.num_examples[known])

@@ -7,6 +7,7 @@ from flwr.common import EvaluateIns, EvaluateRes, Parameters, Scalar
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
+from flexfl.contract import metrics
 from strategies.core.instructions import RoundInstructions
 from strategies.core.interfaces import AvailabilityManager
 from strategies.core.strategy import FlexibleStrategy
@@ -44,18 +45,21 @@ class Personalised(FlexibleStrategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Mean loss and metrics over clients, each of which counts alike, and how many they are.
+        """Mean loss and metrics over clients, each of which counts alike, and on what they were tested.
 
         Only metrics that all of them report are given.
         """
         told: dict[str, dict[str, float]] = {}
+        sizes: dict[str, int] = {}
         for proxy, result in results:
             own = {name: value for name, value in result.metrics.items() if isinstance(value, float)}
             if result.num_examples > 0 and own:
                 told[proxy.cid] = {_LOSS: float(result.loss), **own}
+                sizes[proxy.cid] = result.num_examples
         if not told:
             return None, {}
         reports = [told[name] for name in sorted(told)]
         shared = [name for name in reports[0] if all(name in report for report in reports)]
         means = {name: float(np.mean([report[name] for report in reports])) for name in shared}
-        return means.pop(_LOSS), {**means, "evaluated": len(reports)}
+        tested = {metrics.TESTED_EXAMPLES: sum(sizes.values()), metrics.TESTED_CLIENTS: len(told)}
+        return means.pop(_LOSS), {**means, **tested}

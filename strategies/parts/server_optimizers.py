@@ -11,15 +11,17 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
+from flexfl.allowed import Allowed, check_annotated
 from strategies.core.layers import Layer, Vector
-from strategies.core.options import Allowed
 
-POSITIVE = Allowed(above=0)
-DECAY = Allowed(least=0, below=1)
+Positive = Annotated[float, Allowed(above=0)]
+Decay = Annotated[float, Allowed(least=0, below=1)]
+Start = Annotated[str, Allowed(("tau", "zero"))]
+Bias = Annotated[str, Allowed(("none", "adam", "flower"))]
 
 
 class ServerOptimizer(Layer):
@@ -46,8 +48,8 @@ class ServerSGD(ServerOptimizer):
         eta.
     """
 
-    def __init__(self, weights: Vector, *, rate: float = 1.0) -> None:
-        _check("sgd", POSITIVE, rate=rate)
+    def __init__(self, weights: Vector, *, rate: Positive = 1.0) -> None:
+        check_annotated("server-opt sgd: ", ServerSGD.__init__, rate=rate)
         self.rate = rate
 
     def step(self, update: Vector, server_round: int) -> Vector:
@@ -68,9 +70,8 @@ class Momentum(ServerOptimizer):
 
     saved: ClassVar[tuple[str, ...]] = ("m",)
 
-    def __init__(self, weights: Vector, *, rate: float = 1.0, beta1: float = 0.9) -> None:
-        _check("momentum", POSITIVE, rate=rate)
-        _check("momentum", DECAY, beta1=beta1)
+    def __init__(self, weights: Vector, *, rate: Positive = 1.0, beta1: Decay = 0.9) -> None:
+        check_annotated("server-opt momentum: ", Momentum.__init__, rate=rate, beta1=beta1)
         self.rate, self.beta1 = rate, beta1
         self.m: Vector = np.zeros_like(weights)
 
@@ -103,17 +104,15 @@ class Adaptive(ServerOptimizer):
         self,
         weights: Vector,
         *,
-        rate: float = 0.1,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        tau: float = 1e-3,
-        start: str = "tau",
-        bias: str = "none",
+        rate: Positive = 0.1,
+        beta1: Decay = 0.9,
+        beta2: Decay = 0.99,
+        tau: Positive = 1e-3,
+        start: Start = "tau",
+        bias: Bias = "none",
     ) -> None:
-        _check(self.name, POSITIVE, rate=rate, tau=tau)
-        _check(self.name, DECAY, beta1=beta1, beta2=beta2)
-        _check(self.name, Allowed(("none", "adam", "flower")), bias=bias)
-        _check(self.name, Allowed(("tau", "zero")), start=start)
+        given = {"rate": rate, "beta1": beta1, "beta2": beta2, "tau": tau, "start": start, "bias": bias}
+        check_annotated(f"server-opt {self.name}: ", Adaptive.__init__, **given)
         self.rate, self.tau, self.beta1, self.beta2, self.bias = rate, tau, beta1, beta2, bias
         self.m: Vector = np.zeros_like(weights)
         self.v: Vector = np.full_like(weights, tau**2 if start == "tau" else 0.0)
@@ -145,10 +144,10 @@ class Adagrad(Adaptive):
         self,
         weights: Vector,
         *,
-        rate: float = 0.1,
-        beta1: float = 0.0,
-        tau: float = 1e-3,
-        start: str = "tau",
+        rate: Positive = 0.1,
+        beta1: Decay = 0.0,
+        tau: Positive = 1e-3,
+        start: Start = "tau",
     ) -> None:
         super().__init__(weights, rate=rate, beta1=beta1, tau=tau, start=start)
 
@@ -186,8 +185,3 @@ SERVER_OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
     "yogi": Yogi,
 }
 """Server optimisers by name: ``(weights, *, options)``."""
-
-
-def _check(optimizer: str, allowed: Allowed, **options: float | str) -> None:
-    for name, value in options.items():
-        allowed.check(f"server-opt {optimizer}: {name}", value)

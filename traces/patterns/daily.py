@@ -1,11 +1,20 @@
 """Availability that follows the time of day."""
 
 import math
+from typing import Annotated
 
 import numpy as np
 
 from traces.base import RoundAvailability, check_round, complete_if_online
-from traces.seeded import SeededTrace, check_at_least, check_positive, check_probability
+from traces.seeded import (
+    Count,
+    Positive,
+    Probability,
+    SeededTrace,
+    check_at_least,
+    check_positive,
+    check_probability,
+)
 
 
 class Diurnal(SeededTrace):
@@ -43,10 +52,10 @@ class Diurnal(SeededTrace):
         num_clients: int,
         seed: int,
         *,
-        period: int = 100,
-        groups: int = 1,
-        of: int = 10,
-        rest_period: int = 0,
+        period: Count = 100,
+        groups: Count = 1,
+        of: Count = 10,
+        rest_period: Annotated[int, "at least 0"] = 0,
     ) -> None:
         super().__init__(num_clients, seed)
         check_at_least("diurnal", "period", period, 1)
@@ -88,7 +97,13 @@ class Sine(SeededTrace):
     """
 
     def __init__(
-        self, num_clients: int, seed: int, *, period: float = 24.0, mean: float = 0.5, amplitude: float = 0.4
+        self,
+        num_clients: int,
+        seed: int,
+        *,
+        period: Positive = 24.0,
+        mean: Probability = 0.5,
+        amplitude: float = 0.4,
     ) -> None:
         super().__init__(num_clients, seed)
         check_positive("sine", "period", period)

@@ -2,17 +2,20 @@
 
 import math
 from collections.abc import Callable
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.patterns.markov import Chains
-from traces.seeded import SeededTrace, check_at_least
+from traces.seeded import SeededTrace, check_at_least, check_choice
 
 Rates = NDArray[np.float64]
 
 CYCLE = 100  # rounds, in FedAU
+Dynamics = Literal["bernoulli", "staircase", "sine", "interleaved", "markov", "cyclic"]
+Cycle = Annotated[int, "at least 2"]
 _RETURN = 0.05  # largest probability of coming back online in FedAU's Markov chains
 _PERIOD = 20  # rounds, of FedAWE's dynamics
 
@@ -191,9 +194,7 @@ def with_dynamics(trace: str, dynamics: str, cycle: int, p: Rates, seed: int) ->
     ValueError
         If the dynamics are unknown, or a cycle is below 2 rounds or given to dynamics without cycles.
     """
-    known = (*PROBABILITIES, "markov", "cyclic")
-    if dynamics not in known:
-        raise ValueError(f"trace {trace}: dynamics is {dynamics!r}, give one of {', '.join(known)}")
+    check_choice(trace, "dynamics", dynamics, Dynamics)
     if dynamics == "cyclic":
         check_at_least(trace, "cycle", cycle, 2)
         return CyclicRates(p, seed, cycle)

@@ -1,13 +1,17 @@
 """Clients whose rates of participation depend on the labels of their data."""
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.patterns.dynamics import CYCLE, RateTrace, with_dynamics
-from traces.seeded import check_clients_and_seed, check_probability, generator
+from traces.patterns.dynamics import CYCLE, Cycle, Dynamics, RateTrace, with_dynamics
+from traces.seeded import Probability, check_choice, check_clients_and_seed, check_probability, generator
 
 _ALPHA = 0.1  # concentration of FedAU's phi
 _FLOOR, _MEAN = 0.02, 0.1  # FedAU's
+
+Phi = Literal["dirichlet", "uniform"]
 
 
 def labels(
@@ -15,11 +19,11 @@ def labels(
     seed: int,
     *,
     label_shares: NDArray[np.float64],
-    floor: float = _FLOOR,
-    mean: float = _MEAN,
-    phi: str = "dirichlet",
-    dynamics: str = "bernoulli",
-    cycle: int = CYCLE,
+    floor: Probability = _FLOOR,
+    mean: Probability = _MEAN,
+    phi: Phi = "dirichlet",
+    dynamics: Dynamics = "bernoulli",
+    cycle: Cycle = CYCLE,
 ) -> RateTrace:
     """Client k is online at a rate p_k that depends on the labels of its data; dynamics as in `rates`.
 
@@ -63,6 +67,7 @@ def labels(
     check_clients_and_seed(num_clients, seed)
     check_probability("labels", "floor", floor)
     check_probability("labels", "mean", mean)
+    check_choice("labels", "phi", phi, Phi)
     if len(label_shares) != num_clients:
         raise ValueError(
             f"trace labels: label shares of {len(label_shares)} clients are given, for {num_clients} clients"
@@ -71,13 +76,11 @@ def labels(
     rng = generator(seed, "labels", 0)
     if phi == "dirichlet":
         weights, scale = rng.dirichlet(np.full(count, _ALPHA)), mean * count
-    elif phi == "uniform":
+    else:
         if (floor, mean) != (_FLOOR, _MEAN):
             raise ValueError("trace labels: phi=uniform has neither floor nor mean, leave them out")
         floor, scale = 0.0, 1.0
         weights = rng.random(count) * np.where(np.arange(count) < count // 2, 1.0, 0.5)
-    else:
-        raise ValueError(f"trace labels: phi is {phi!r}, give dirichlet or uniform")
     p = label_rates(label_shares, weights, scale, floor)
     return with_dynamics("labels", dynamics, cycle, p, seed)
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, check_round, complete_if_online
-from traces.seeded import SeededTrace, check_at_least, check_probability
+from traces.seeded import Count, Probability, SeededTrace, check_at_least, check_probability
 
 
 class Late(SeededTrace):
@@ -32,7 +32,7 @@ class Late(SeededTrace):
 
     has_late_replies = True
 
-    def __init__(self, num_clients: int, seed: int, *, p: float = 0.1, rounds: int = 3) -> None:
+    def __init__(self, num_clients: int, seed: int, *, p: Probability = 0.1, rounds: Count = 3) -> None:
         super().__init__(num_clients, seed)
         self.p = check_probability("late", "p", p)
         check_at_least("late", "rounds", rounds, 1)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, check_round, complete_if_online
-from traces.seeded import SeededTrace, check_probability
+from traces.seeded import Probability, SeededTrace, check_probability
 
 
 class Lost(SeededTrace):
@@ -25,7 +25,7 @@ class Lost(SeededTrace):
         If p is outside 0..1.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, p: float = 0.05) -> None:
+    def __init__(self, num_clients: int, seed: int, *, p: Probability = 0.05) -> None:
         super().__init__(num_clients, seed)
         self.p = check_probability("lost", "p", p)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.seeded import SeededTrace, check_at_least
 
 _BLOCK = 1 << 15  # clients whose chains are evaluated at a time: their arrays stay in the cache
+
+Spell = Annotated[float, "at least 1"]
 
 
 class Markov(SeededTrace):
@@ -35,7 +37,7 @@ class Markov(SeededTrace):
         If a mean length is below 1.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, on: float = 10.0, off: float = 10.0) -> None:
+    def __init__(self, num_clients: int, seed: int, *, on: Spell = 10.0, off: Spell = 10.0) -> None:
         super().__init__(num_clients, seed)
         check_at_least("markov", "on", on, 1)
         check_at_least("markov", "off", off, 1)

@@ -1,14 +1,18 @@
 """The three dropout patterns of Sun et al., "MimiC", IEEE TMC 2024, section 7.1, and of the authors' code."""
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, check_round, complete_if_online
-from traces.seeded import SeededTrace, check_at_least, check_probability
+from traces.seeded import Count, Probability, SeededTrace, check_at_least, check_choice, check_probability
 
 _LEVELS = 5
 _SCALE = 3.0  # of the half-normal periods in the authors' code
 _MINIMUM = 2  # clients online in every round of the authors' code
+
+Variant = Literal["paper", "half-normal"]
 
 
 class RoundRobin(SeededTrace):
@@ -42,16 +46,17 @@ class RoundRobin(SeededTrace):
         If tau_max < 1 or the variant is unknown.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, tau_max: int = 20, variant: str = "paper") -> None:
+    def __init__(
+        self, num_clients: int, seed: int, *, tau_max: Count = 20, variant: Variant = "paper"
+    ) -> None:
         super().__init__(num_clients, seed)
         check_at_least("round-robin", "tau-max", tau_max, 1)
+        check_choice("round-robin", "variant", variant, Variant)
         rng = self.rng("round-robin", 0)
         if variant == "paper":
             drawn = rng.integers(tau_max + 1, size=num_clients)
-        elif variant == "half-normal":
-            drawn = np.rint(np.abs(rng.standard_normal(num_clients)) * _SCALE).astype(np.int64)
         else:
-            raise ValueError(f"trace round-robin: variant is {variant!r}, give paper or half-normal")
+            drawn = np.rint(np.abs(rng.standard_normal(num_clients)) * _SCALE).astype(np.int64)
         self.tau: NDArray[np.int64] = np.clip(drawn, 1, tau_max)
         self._phase: NDArray[np.int64] | None = None
         if variant == "paper":
@@ -87,7 +92,7 @@ class Levels(SeededTrace):
         If `lowest` is outside 0..1.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, lowest: float = 0.1) -> None:
+    def __init__(self, num_clients: int, seed: int, *, lowest: Probability = 0.1) -> None:
         super().__init__(num_clients, seed)
         check_probability("levels", "lowest", lowest)
         level = np.arange(num_clients) % _LEVELS
@@ -121,7 +126,7 @@ class TimeVarying(SeededTrace):
         If `share` is outside 0..1.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, share: float = 0.5) -> None:
+    def __init__(self, num_clients: int, seed: int, *, share: Probability = 0.5) -> None:
         super().__init__(num_clients, seed)
         check_probability("time-varying", "share", share)
         self.count = max(1, int(share * num_clients + 1e-9))  # 0.29 * 100 is 28.999...

@@ -3,7 +3,7 @@
 import numpy as np
 
 from traces.base import RoundAvailability, check_round, complete_if_online
-from traces.seeded import SeededTrace, check_at_least
+from traces.seeded import Count, SeededTrace, check_at_least
 
 
 class Periodic(SeededTrace):
@@ -38,7 +38,7 @@ class Periodic(SeededTrace):
         If there is no group, or the period is no positive multiple of the number of groups.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, groups: int = 5, period: int = 20) -> None:
+    def __init__(self, num_clients: int, seed: int, *, groups: Count = 5, period: Count = 20) -> None:
         super().__init__(num_clients, seed)
         check_at_least("periodic", "groups", groups, 1)
         if period < groups or period % groups:

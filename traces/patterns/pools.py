@@ -3,13 +3,13 @@
 import json
 import tomllib
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, check_round
-from traces.seeded import SeededTrace
+from traces.seeded import SeededTrace, check_choice
 
 
 class Pool(NamedTuple):
@@ -46,6 +46,10 @@ def measured_completions() -> NDArray[np.float32]:
     return np.array([pool["shares"] for pool in table["pool"]], np.float32) / np.float32(100)
 
 
+First = Annotated[int, f"from 1 to {len(POOLS)}"]
+Source = Literal["paper", "measured"]
+
+
 class Pools(SeededTrace):
     """Every client draws its completion each round from one of the first pools of Ruan et al. 2021, Table 2.
 
@@ -79,12 +83,11 @@ class Pools(SeededTrace):
         If `first` is outside 1..8 or the source is unknown.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, first: int = 8, source: str = "paper") -> None:
+    def __init__(self, num_clients: int, seed: int, *, first: First = 8, source: Source = "paper") -> None:
         super().__init__(num_clients, seed)
         if not 1 <= first <= len(POOLS):
             raise ValueError(f"trace pools: first is {first}, give a number of pools from 1 to {len(POOLS)}")
-        if source not in ("paper", "measured"):
-            raise ValueError(f"trace pools: source is {source!r}, give paper or measured")
+        check_choice("pools", "source", source, Source)
         self._measured = measured_completions() if source == "measured" else None
         count = first if self._measured is None else min(first, len(self._measured))
         self.pool: NDArray[np.uint8] = self.rng("pools-assignment", 0).integers(

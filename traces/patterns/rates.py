@@ -1,17 +1,17 @@
 """Clients with given rates of participation, the same for all or drawn from a range."""
 
-from traces.patterns.dynamics import CYCLE, RateTrace, with_dynamics
-from traces.seeded import check_clients_and_seed, check_probability, generator
+from traces.patterns.dynamics import CYCLE, Cycle, Dynamics, RateTrace, with_dynamics
+from traces.seeded import Probability, check_clients_and_seed, check_probability, generator
 
 
 def rates(
     num_clients: int,
     seed: int,
     *,
-    p: float = 0.1,
-    highest: float = 0.0,
-    dynamics: str = "bernoulli",
-    cycle: int = CYCLE,
+    p: Probability = 0.1,
+    highest: Probability = 0.0,
+    dynamics: Dynamics = "bernoulli",
+    cycle: Cycle = CYCLE,
 ) -> RateTrace:
     """Client k is online at rate p_k; dynamics: bernoulli, staircase, sine, interleaved, markov or cyclic.
 

@@ -1,13 +1,17 @@
 """Clients that are online while their users sleep."""
 
+from typing import Annotated
+
 import numpy as np
 from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.files.lines import client_index, read_lines
-from traces.seeded import SeededTrace, check_at_least
+from traces.seeded import Count, SeededTrace, check_at_least
 
 _DAY = 86400.0
+
+Hours = Annotated[float, "above 0 and at most 24"]
 
 
 class Sleep(SeededTrace):
@@ -44,7 +48,7 @@ class Sleep(SeededTrace):
     """
 
     def __init__(
-        self, num_clients: int, seed: int, *, period: int = 120, hours: float = 8.0, file: str = ""
+        self, num_clients: int, seed: int, *, period: Count = 120, hours: Hours = 8.0, file: str = ""
     ) -> None:
         super().__init__(num_clients, seed)
         check_at_least("sleep", "period", period, 1)

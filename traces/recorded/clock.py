@@ -1,7 +1,7 @@
 """The virtual clock: rounds of fixed duration over recorded sessions, so that work takes time."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +9,20 @@ from numpy.typing import NDArray
 from traces.base import RoundAvailability, check_round
 from traces.recorded.replay import Replay
 from traces.recorded.sessions import DeviceLog
-from traces.seeded import SeededTrace, check_at_least, check_positive
+from traces.seeded import (
+    Count,
+    NotNegative,
+    Positive,
+    SeededTrace,
+    check_at_least,
+    check_choice,
+    check_positive,
+)
 
 _GUARD = 1e-6  # steps; covers the rounding of products such as 0.1 steps per second times 30 s
 _WINDOW = 16  # rounds whose sessions are looked up together
+
+OnInterrupt = Literal["stop", "pause"]
 
 
 class VirtualClock(SeededTrace):
@@ -82,18 +92,18 @@ class VirtualClock(SeededTrace):
         seed: int,
         *,
         file: str = "",
-        round_seconds: float = 600.0,
-        deadline: float = 0.0,
-        begin: float = 0.0,
+        round_seconds: Positive = 600.0,
+        deadline: NotNegative = 0.0,
+        begin: NotNegative = 0.0,
         repeat: bool = True,
-        on_interrupt: str = "stop",
+        on_interrupt: OnInterrupt = "stop",
         late: bool = False,
         partial: bool = True,
-        local_steps: int = 10,
-        speed: float = 0.0,
-        spread: float = 0.0,
-        cost: float = 1.0,
-        upload_bytes: float = 0.0,
+        local_steps: Count = 10,
+        speed: NotNegative = 0.0,
+        spread: NotNegative = 0.0,
+        cost: Positive = 1.0,
+        upload_bytes: NotNegative = 0.0,
     ) -> None:
         super().__init__(num_clients, seed)
         check_positive(self.name, "round-seconds", round_seconds)
@@ -111,8 +121,7 @@ class VirtualClock(SeededTrace):
                 f"trace {self.name}: deadline is {deadline:g}, give seconds up to round-seconds "
                 f"({round_seconds:g}), or 0 for the end of the round"
             )
-        if on_interrupt not in ("stop", "pause"):
-            raise ValueError(f"trace {self.name}: on-interrupt is {on_interrupt!r}, give stop or pause")
+        check_choice(self.name, "on-interrupt", on_interrupt, OnInterrupt)
         self._round_seconds, self._deadline, self._begin = round_seconds, deadline or round_seconds, begin
         self._pause, self._partial, self._steps = on_interrupt == "pause", partial, local_steps
         self.has_late_replies = late

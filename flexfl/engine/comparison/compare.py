@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from flexfl.config import Settings
 from flexfl.config.grid import Cell
@@ -20,8 +19,11 @@ from flexfl.engine.comparison import tables
 from flexfl.engine.comparison.results import Cost, Estimate, Row, rows_of
 from flexfl.engine.comparison.runner import Outcome, run_here, run_on_ray
 from flexfl.engine.comparison.store import CellStore, FinishedCell, identity, outdated
+from flexfl.engine.experiment import require_ray
 from flexfl.engine.interrupts import Stopped, raising_stopped
+from flexfl.engine.progress import progress_bar
 from flexfl.engine.run_folder import finite, program_version, replacing, slug
+from flexfl.engine.wording import count
 from flexfl.tasks import Metric
 
 
@@ -87,9 +89,9 @@ def compare(
         found = None if fresh else store.load(cell.settings)
         if found is not None:
             finished[cell.settings] = found
-    for version, count in outdated(finished).items():
+    for version, old in outdated(finished).items():
         console.print(
-            f"{count} finished cells are of version {version}, this is {program_version()}; "
+            f"{count(old, 'finished cell')} of version {version}, this is {program_version()}; "
             "--fresh trains them anew"
         )
     waiting = [cell.settings for cell in cells if cell.settings not in finished]
@@ -125,6 +127,7 @@ def _run(waiting: Sequence[Settings], report: Callable[[Settings, Outcome], None
     if not first.ray_address and (len(waiting) == 1 or first.num_workers == 1):
         run_here(waiting, report)
     else:
+        require_ray("take --num-workers 1")
         run_on_ray(waiting, report, first.num_workers, first.client_gpus, first.ray_address)
 
 
@@ -159,8 +162,7 @@ def _progress(
     console: Console, cells: Sequence[Cell], finished: Mapping[Settings, FinishedCell]
 ) -> Iterator[Callable[[Settings, str], None]]:
     """Show how many cells are done, the best so far, and the time left."""
-    columns = (MofNCompleteColumn(), BarColumn(bar_width=20), TextColumn("{task.description}"))
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+    bar = progress_bar("", console)
     task = bar.add_task(_best(finished), total=len(cells), completed=len(finished))
     varied = {cell.settings: cell.varied for cell in cells}
 
@@ -219,7 +221,7 @@ def _write(
 def _show(console: Console, comparison: Comparison, wanted: int, done: int, reach: float | None) -> None:
     """Print the table."""
     if comparison.rows:
-        title = f"{done} of {wanted} runs" if done < wanted else f"{done} runs"
+        title = f"{done} of {count(wanted, 'run')}" if done < wanted else count(done, "run")
         console.print(tables.terminal([tables.columns(row, reach) for row in comparison.rows], title))
     if reach is not None and reach > 1 and all(row.metric.is_share for row in comparison.rows):
         console.print(f"reach is {reach:g}, but no share is above 1: 80 % is 0.8", highlight=False)

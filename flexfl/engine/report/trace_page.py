@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.engine.report.trace_report import State, States
+from flexfl.engine.wording import count
 
 CELLS = 1000  # at most, in either direction: the page stays small for any number of clients and rounds
 WIDTH, CURVE, LEFT, GAP = 1000, 140, 70, 46  # of the drawing, in SVG units
@@ -87,7 +88,7 @@ def page(title: str, lines: Iterable[tuple[str, str]], heat: HeatMap, online: li
         f'<span style="background:rgb{COLOURS[state]}"></span>{state.name.lower()} ' for state in State
     )
     clients, rounds = -(-heat.num_clients // heat.height), -(-heat.num_rounds // heat.width)
-    mixed = f" A cell mixes the colours of up to {clients} clients and {rounds} rounds."
+    mixed = f" A cell mixes the colours of up to {count(clients, 'client')} and {count(rounds, 'round')}."
     return _PAGE.format(
         title=html.escape(title),
         legend=legend,

@@ -9,6 +9,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.engine.wording import count
 from strategies.schemes import scheme_a, scheme_b, scheme_c
 from traces import Trace, finished_steps
 
@@ -206,7 +207,10 @@ def describe(report: TraceReport) -> Iterator[tuple[str, str]]:
     yield "longest absence", _longest(report.gaps)
     names = ", ".join(map(str, report.never_seen_first))
     more = ", ..." if report.never_seen > len(report.never_seen_first) else ""
-    yield "never seen", f"{_clients(report.never_seen)}: {names}{more}" if report.never_seen else "none"
+    yield (
+        "never seen",
+        f"{count(report.never_seen, 'client')}: {names}{more}" if report.never_seen else "none",
+    )
     if report.availability_period is None:
         yield "Assumption 4", "(FedLaAvg) does not hold in these rounds: some member is never online"
     else:
@@ -269,15 +273,11 @@ def _spells(spells: SpellLengths) -> str:
     if not spells.count:
         return "none"
     lengths = f"mean {spells.mean:.1f} rounds, median {spells.median}, longest {spells.longest}"
-    return f"{spells.count} spells, {lengths}"
-
-
-def _clients(count: int) -> str:
-    return f"{count} client{'' if count == 1 else 's'}"
+    return f"{count(spells.count, 'spell')}, {lengths}"
 
 
 def _longest(spells: SpellLengths) -> str:
-    return f"{spells.longest} rounds (client {spells.longest_of})" if spells.count else "0 rounds"
+    return f"{count(spells.longest, 'round')} (client {spells.longest_of})" if spells.count else "0 rounds"
 
 
 def _weights(bias: Bias) -> str:
@@ -287,7 +287,7 @@ def _weights(bias: Bias) -> str:
         ", ".join(f"{client} ({ratio:.2f})" for client, ratio in pairs)
         for pairs in (bias.favoured, bias.neglected)
     )
-    excluded = f"; {_clients(bias.excluded)} excluded throughout" if bias.excluded else ""
+    excluded = f"; {count(bias.excluded, 'client')} excluded throughout" if bias.excluded else ""
     spread = f"lowest {bias.minimum:.2f}, median {bias.median:.2f}, highest {bias.maximum:.2f}"
     update = f"update {bias.scale:.1%} of full participation"
     return f"{spread}; favours {favoured}; neglects {neglected}{excluded}; {update}"

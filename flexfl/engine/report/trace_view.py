@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from clients.environment import federated_data, make_trace, task_source
-from flexfl.config import Settings, bind, options_of
+from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.report.trace_page import HeatMap, page
 from flexfl.engine.report.trace_report import describe, observe
 from flexfl.engine.run_folder import slug
+from flexfl.engine.wording import count
+from flexfl.specs import bind, options_of
 from flexfl.tasks import PARTITIONS, SIZES, TASKS
 
 
@@ -40,10 +42,11 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     planned = np.array([planned_steps(*work, n) for n in sizes.tolist()], np.int64)
     heat = HeatMap(settings.num_clients, settings.num_rounds)
     report = observe(trace, settings.num_rounds, sizes, planned, heat.add)
+    clients, rounds = count(settings.num_clients, "client"), count(settings.num_rounds, "round")
     title = " ".join(
         [settings.trace]
         + [f"{n}={getattr(settings, n)}" for n in ("arrivals", "departures") if getattr(settings, n)]
-        + [f"· {settings.num_clients} clients · {settings.num_rounds} rounds · seed {settings.seed}"]
+        + [f"· {clients} · {rounds} · seed {settings.seed}"]
     )
     lines = [*describe(report), ("shares", source)]
     if settings.clients_per_round:

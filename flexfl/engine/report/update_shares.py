@@ -20,13 +20,14 @@ import strategies
 from clients.environment import ClientEnvironment
 from clients.gradients.batches import Batch, BatchIndices, CohortBatches
 from clients.gradients.oracle import CohortOracle
-from flexfl.config import Settings, parse
+from flexfl.config import Settings
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.experiment import strategy_options
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.late import with_late_replies
 from flexfl.engine.transports.virtual import InlineTransport
+from flexfl.specs import parse
 from flexfl.tasks import CROSS_ENTROPY, Criterion, Examples
 from strategies import FlatParameters, Layout, Roster
 from traces import Trace

@@ -75,7 +75,7 @@ class GridTransport:
         while len(np.setdiff1d(members, self.reachable())):
             if time.monotonic() > deadline:
                 raise ValueError(
-                    f"only {len(self.node_of)} of num-clients={self.num_clients} clients are connected after "
+                    f"only {len(self.node_of)} of num-clients={self.num_clients} are connected after "
                     f"{timeout:.0f} s; for a simulation give "
                     f"--federation-config 'num-supernodes={self.num_clients}'"
                 )

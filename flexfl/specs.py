@@ -1,7 +1,8 @@
 """Specs: `name:key=value,key=value` names a strategy, a task, a partition or a trace, and sets its options.
 
 Names are looked up in a registry, a dictionary of factories. The options of a factory are its keyword-only
-parameters; their annotations (int, float, str or bool) determine how values are parsed.
+parameters; their annotations (int, float, str or bool) determine how values are parsed. What they may be
+is told by `Literal["a", "b"]`, `Annotated[float, "from 0 to 1"]`, or `allowed` in a field's metadata.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
-from typing import Any
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 _TRUTH = {
     "true": True,
@@ -24,7 +26,12 @@ _TRUTH = {
     "0": False,
 }
 
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bool)}
+_KINDS: dict[type, tuple[type, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "text"),
+    bool: (bool, "true or false"),
+}
 
 
 @dataclass(frozen=True)
@@ -90,11 +97,12 @@ def parse_options(where: str, text: str, offset: int = 0) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a factory: the parameter, its type and its default."""
+    """An option of a factory: the parameter, its type, its default, and in words what it may be."""
 
     parameter: str
     kind: type
     default: Any
+    allowed: str = ""
 
 
 def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
@@ -102,12 +110,28 @@ def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
 
     These are its keyword-only parameters of type int, float, str or bool; others can be set in code only.
     """
+    of_class = isinstance(factory, type) and not is_dataclass(factory)
+    hints = get_type_hints(factory.__init__ if of_class else factory, include_extras=True)
+    declared = (
+        {f.name: f.metadata.get("allowed", "") for f in fields(factory)} if is_dataclass(factory) else {}
+    )
     options = {}
     for p in inspect.signature(factory).parameters.values():
-        kind = _KINDS.get(p.annotation if isinstance(p.annotation, str) else p.annotation.__name__)
-        if p.kind is p.KEYWORD_ONLY and kind:
-            options[p.name.replace("_", "-")] = Option(p.name, kind, p.default)
+        kind, allowed = _declared(hints.get(p.name))
+        if p.kind is p.KEYWORD_ONLY and kind in _KINDS:
+            allowed = str(declared.get(p.name) or allowed)
+            options[p.name.replace("_", "-")] = Option(p.name, kind, p.default, allowed)
     return options
+
+
+def _declared(annotation: Any) -> tuple[Any, str]:
+    """Return the type that an annotation stands for, and what it says about the values."""
+    if get_origin(annotation) is Literal:
+        return str, " | ".join(get_args(annotation))
+    if get_origin(annotation) is Annotated:
+        kind, *told = get_args(annotation)
+        return kind, str(told[0])
+    return annotation, "true | false" if annotation is bool else ""
 
 
 def find(kind: str, registry: Mapping[str, Any], name: str) -> Any:
@@ -115,14 +139,28 @@ def find(kind: str, registry: Mapping[str, Any], name: str) -> Any:
     if name not in registry:
         raise ValueError(
             f"unknown {kind} {name!r}; known: {', '.join(registry)}{did_you_mean(name, registry)}"
+            + ("; options follow a name and a colon, without spaces" if "=" in name else "")
         )
     return registry[name]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a message: the known name that is most like an unknown one, if one is."""
-    similar = get_close_matches(name, known, 1)
+    similar = get_close_matches(name.lower().replace("_", "-"), known, 1)
     return f"; did you mean {similar[0]}?" if similar else ""
+
+
+def check_kind(option: str, kind: type, value: Any) -> None:
+    """Refuse a value of another type than the option's; every whole number is a number, but True is none.
+
+    Raises
+    ------
+    ValueError
+        Names the option, the value and what it must be.
+    """
+    accepted, expected = _KINDS[kind]
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{option} is {value!r}; it must be {expected}")
 
 
 def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str]) -> dict[str, Any]:
@@ -138,7 +176,12 @@ def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str])
 
 def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> tuple[Any, dict[str, Any]]:
     """Return the factory that a spec names, and the options that it sets, by parameter name."""
-    spec = parse(kind, text)
+    try:
+        spec = parse(kind, text)
+    except ValueError as error:
+        options = options_of(registry[name]) if (name := text.partition(":")[0].strip()) in registry else {}
+        such_as = next((f"; write {name}:{key}={o.default}, say" for key, o in options.items()), "")
+        raise ValueError(f"{error}{such_as}") from None
     factory = find(kind, registry, spec.name)
     return factory, convert(f"{kind} {spec.name}", options_of(factory), spec.options)
 
@@ -153,8 +196,7 @@ def _convert(where: str, kind: type, text: str) -> Any:
     try:
         value = _TRUTH[text.lower()] if kind is bool else kind(text)
     except (KeyError, ValueError):
-        expected = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
-        raise ValueError(f"{where}={text} is not {expected}") from None
+        raise ValueError(f"{where}={text} is not {_KINDS[kind][1]}") from None
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{where}={text} is not a finite number")
     return value

@@ -1,0 +1,42 @@
+"""The layers on top of a strategy, from their specs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from flexfl.specs import bind
+from strategies.core.layers import LayerFactory
+from strategies.parts.amplification import Amplification
+from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
+
+
+def layers_of(server_opt: str, amplify: str) -> tuple[LayerFactory, ...]:
+    """Return the layers, the lowest one first.
+
+    Parameters
+    ----------
+    server_opt
+        Spec of a server optimiser, such as `adam:rate=0.1`; empty: none.
+    amplify
+        `PERIOD,FACTOR`; empty: nothing is amplified.
+
+    Raises
+    ------
+    ValueError
+        One of them cannot be read, or a value is not allowed.
+    """
+    layers: list[LayerFactory] = []
+    if server_opt:
+        optimizer, options = bind("server-opt", SERVER_OPTIMIZERS, server_opt)
+        layers.append(partial(optimizer, **options))
+    if amplify:
+        period, _, factor = amplify.partition(",")
+        try:
+            layers.append(partial(Amplification, period=int(period), factor=float(factor)))
+        except ValueError:
+            raise ValueError(f"amplify {amplify!r} is not PERIOD,FACTOR such as 10,2.0") from None
+    for layer in layers:
+        layer(np.zeros(0))  # checks the values
+    return tuple(layers)
