@@ -174,6 +174,22 @@ def test_dirichlet_proportions_have_the_variance_of_the_distribution():
     assert shares.var() == pytest.approx(0.25 / 4 + sampling, rel=0.15)
 
 
+def test_dirichlet_gives_alpha_to_each_client_or_to_each_class():
+    dirichlet = PARTITIONS["dirichlet"]
+    balanced, sizes = labels_of(*[100] * 10), np.full(40, 25)
+    total = dirichlet(balanced, sizes, rng(), alpha=1.0)
+    for one, two in zip(total, dirichlet(balanced, sizes, rng(), alpha=0.1, each="class"), strict=True):
+        np.testing.assert_array_equal(one, two)
+    # q ~ Beta(alpha, alpha) has mean 1/2 and variance 1 / (8 alpha + 4), however often the classes occur.
+    labels = labels_of(100_000, 300_000)
+    parts = dirichlet(labels, np.full(1000, 50), rng(), alpha=2.0, each="class")
+    shares = np.array([np.mean(labels[part]) for part in parts])
+    assert shares.mean() == pytest.approx(0.5, abs=0.03)
+    assert shares.var() == pytest.approx(1 / 20 + 0.25 / 50, rel=0.15)
+    with pytest.raises(ValueError, match="partition dirichlet: each must be client or class, not 'label'"):
+        dirichlet(balanced, sizes, rng(), each="label")
+
+
 @pytest.mark.parametrize("alpha", [1e-9, 1e-3, 1e9])
 def test_dirichlet_is_exact_at_extreme_alphas(alpha):
     labels = labels_of(3, 100, 7, 60)
