@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from flexfl.tasks import PARTITIONS, SIZES
 
+DRAWN = [name for name in PARTITIONS if name != "indices"]  # not read from a file
 MNIST_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
 
@@ -32,7 +33,7 @@ def assert_disjoint(labels, partition):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from(list(PARTITIONS)),
+    st.sampled_from(DRAWN),
     st.sampled_from(["equal", "pareto"]),
     st.lists(st.integers(30, 60), min_size=2, max_size=6),
     st.integers(6, 30),
@@ -55,7 +56,7 @@ def test_partitions_are_disjoint_exhaustive_and_reproducible(name, distribution,
         np.testing.assert_array_equal(part, again)
 
 
-@pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.parametrize("name", DRAWN)
 def test_another_seed_gives_another_partition(name):
     labels, sizes = labels_of(50, 50, 50), np.full(15, 10)
     one, two = (PARTITIONS[name](labels, sizes, rng(seed)) for seed in (0, 1))
@@ -205,7 +206,7 @@ def test_dirichlet_is_fast_enough():
     assert time.perf_counter() - start < 2
 
 
-@pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.parametrize("name", DRAWN)
 def test_sizes_that_do_not_fit_are_refused(name):
     with pytest.raises(ValueError, match=f"partition {name}: 11 clients for 10 examples"):
         PARTITIONS[name](labels_of(5, 5), np.ones(11, dtype=np.int64), rng())

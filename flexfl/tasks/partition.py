@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.tasks.indices import indices
 from flexfl.tasks.sizes import apportion
 
 Partition = list[NDArray[np.intp]]
@@ -135,7 +136,7 @@ def dirichlet(
     alpha: float = 0.5,
     each: str = "client",
 ) -> Partition:
-    """Class proportions of each client drawn from a Dirichlet distribution.
+    """Dirichlet class proportions; alpha is a client's total over all classes, or with each=class each one's.
 
     By default (each=client) alpha is the total over the classes, as in Hsu et al.; each=class gives alpha
     to every class, as many later papers do. With ten classes of equal size, their Dirichlet(0.1) is
@@ -207,6 +208,7 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
     "classes": classes,
     "label": label,
     "dirichlet": dirichlet,
+    "indices": indices,
 }
 """Partitions by name: ``(labels, sizes, rng, *, options)``."""
 
