@@ -106,6 +106,7 @@ def drive(
     settings = experiment.settings
     last: dict[str, Any] = {"round": 0}
     try:
+        folder.write_devices(experiment.trace.devices)
         manager = TraceClientManager(availability, transport, settings.seed)
         with ProgressReport(settings.num_rounds, console) as progress:
             observers = (folder.write_round, progress.show, last.update)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import math
@@ -29,6 +30,8 @@ PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
 class RunFolder:
     """`config.toml`, `metrics.jsonl` (one line per round), `weights.npz` and `summary.json` of a run.
 
+    Beside them lies `clients.csv` if the trace was recorded from devices with names.
+
     Parameters
     ----------
     settings
@@ -53,6 +56,12 @@ class RunFolder:
         }
         (self.path / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
         self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
+
+    def write_devices(self, devices: Sequence[str]) -> None:
+        """Save which device each client replays, as `clients.csv`, if the trace names devices."""
+        if devices:
+            with (self.path / "clients.csv").open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows([("client", "device"), *enumerate(devices)])
 
     def write_round(self, record: dict[str, Any]) -> None:
         """Append the record of a round, and flush the file."""
