@@ -64,6 +64,9 @@ def make_parser() -> Parser:
             text += f"; one of {', '.join(REGISTRIES[flag])}"
         if field.name == "option":
             parser.add_argument(flag, action="append", metavar="KEY=VALUE", help=text)
+        elif field.name == "log":
+            known = ", ".join(REGISTRIES[flag])
+            parser.add_argument(flag, metavar="NAME,...", help=f"{text}; of {known}")
         elif kind is bool:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text, default=None)
         else:

@@ -5,15 +5,18 @@ from typing import Any
 
 from rich.console import Console
 
+from flexfl.config import Settings
+from flexfl.engine.observers import observing
 from flexfl.engine.progress import ProgressReport
 
 
 def printed(records: list[dict[str, Any]]) -> list[str]:
     """The lines in a pipe."""
     file = io.StringIO()
-    with ProgressReport(len(records), Console(file=file, width=60)) as progress:
+    progress = ProgressReport(Console(file=file, width=60))
+    with observing([progress], Settings(num_rounds=len(records))):
         for record in records:
-            progress.show({"failed": {}, "offline": 0, **record})
+            progress.round({"failed": {}, "offline": 0, **record})
     return file.getvalue().splitlines()
 
 

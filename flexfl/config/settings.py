@@ -70,6 +70,7 @@ class Settings:
     cohort_size: int = _setting(0, "clients that train in one call; 0: chosen automatically")
     data_dir: str = _setting("data", "where data sets are downloaded to", client=True)
     run_dir: str = _setting("runs", "where the run folder is made")
+    log: str = _setting("", "where the run is logged as well; several are separated by commas")
     evaluate_every: int = _setting(1, "rounds between evaluations")
     evaluate_on: str = _setting(
         "test", "test: the data set's test split; members: held-out examples of the members", client=True

@@ -20,6 +20,7 @@ from flexfl.config.specs import convert, find
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.central import CentralTrainer
 from flexfl.engine.evaluation import GlobalEvaluator
+from flexfl.engine.loggers.registry import logger_types
 from flexfl.tasks import FederatedData
 from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
 from strategies.core.layers import LayerFactory
@@ -69,6 +70,7 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
         The settings are invalid or do not fit together; the message says why.
     """
     options = strategy_options(settings)  # errors in names and options are reported before data are loaded
+    logger_types(settings)
     find("cohort", COHORTS, settings.cohort)
     trace = make_trace(settings)
     _check_rounds(settings)

@@ -9,6 +9,7 @@ from typing import Any
 
 from clients.tuning import COHORTS
 from flexfl.config import Settings, options_of
+from flexfl.engine.loggers.registry import LOGGERS
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES, Options
 from strategies.memory.table import TableOptions
@@ -29,6 +30,7 @@ REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "--lr-schedule": SCHEDULES,
     "--server-opt": SERVER_OPTIMIZERS,
     "--cohort": COHORTS,
+    "--log": LOGGERS,
 }
 
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from flexfl.config import Settings
+from flexfl.engine.observers import Observer, Record
+
 PLAIN_LINES = 40  # about how many rounds are printed if the output is not a terminal
 
 
-class ProgressReport:
-    """Shows each round: accuracy, loss, and participation.
+class ProgressReport(Observer):
+    """Shows each round: accuracy, loss, and participation; and in the end a table.
 
     Parameters
     ----------
-    num_rounds
-        Rounds of the run.
     console
         Where to print.
 
@@ -31,10 +31,11 @@ class ProgressReport:
         How often clients failed, by reason.
     """
 
-    def __init__(self, num_rounds: int, console: Console) -> None:
-        self.num_rounds, self.console = num_rounds, console
+    def __init__(self, console: Console) -> None:
+        self.console = console
         self.client_fits = 0
         self.failures: Counter[str] = Counter()
+        self._virtual_seconds: float | None = None
         self._score, self._evaluated = "", 0
         self._bar = Progress(
             TextColumn("round {task.completed}/{task.total}"),
@@ -44,19 +45,25 @@ class ProgressReport:
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=num_rounds)
 
-    def __enter__(self) -> ProgressReport:
+    def start(self, settings: Settings) -> None:
+        """Show the progress bar."""
+        self.num_rounds = settings.num_rounds
+        self._task = self._bar.add_task("", total=settings.num_rounds)
         self._bar.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Show the results, below the progress bar."""
+        self._bar.stop()
+        self.console.print(final_table(summary, self.failures, self._virtual_seconds))
+
+    def close(self) -> None:
+        """Let go of the terminal."""
         self._bar.stop()
 
-    def show(self, record: dict[str, Any]) -> None:
+    def round(self, record: Record) -> None:
         """Show one round."""
+        self._virtual_seconds = record.get("virtual_seconds")
         server_round, active = record["round"], record.get("active", [])
         self.client_fits += len(active)
         self.failures.update(record.get("failed", {}).values())

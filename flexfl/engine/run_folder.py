@@ -23,11 +23,12 @@ import tomli_w
 from numpy.typing import NDArray
 
 from flexfl.config import Settings
+from flexfl.engine.observers import Observer, Record
 
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
 
 
-class RunFolder:
+class RunFolder(Observer):
     """`config.toml`, `metrics.jsonl` (one line per round), `weights.npz` and `summary.json` of a run.
 
     Beside them lies `clients.csv` if the trace was recorded from devices with names.
@@ -63,7 +64,7 @@ class RunFolder:
             with (self.path / "clients.csv").open("w", encoding="utf-8", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows([("client", "device"), *enumerate(devices)])
 
-    def write_round(self, record: dict[str, Any]) -> None:
+    def round(self, record: Record) -> None:
         """Append the record of a round, and flush the file."""
         self._metrics.write(json.dumps(finite(record)) + "\n")
         self._metrics.flush()
@@ -73,10 +74,13 @@ class RunFolder:
         with replacing(self.path / "weights.npz") as temporary:
             np.savez(temporary, *arrays)
 
-    def write_summary(self, summary: dict[str, Any]) -> None:
-        """Save the summary, and close `metrics.jsonl`."""
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Save the summary."""
         with replacing(self.path / "summary.json") as temporary:
             temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+    def close(self) -> None:
+        """Close `metrics.jsonl`."""
         self._metrics.close()
 
 
