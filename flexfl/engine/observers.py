@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
+
+from rich.console import Console
 
 from flexfl.config import Settings
 
@@ -38,3 +40,25 @@ def observing(observers: Sequence[Observer], settings: Settings) -> Iterator[Non
             started.callback(observer.close)
             observer.start(settings)
         yield
+
+
+def trying_again(observe: Callable[[Record], None], console: Console) -> Callable[[Record], None]:
+    """Return a function that passes records on to an observer that writes later what it cannot write now.
+
+    An error of the system, such as a full disk, is a line of warning, once, and does not end the run.
+    """
+    warned = False
+
+    def pass_on(record: Record) -> None:
+        nonlocal warned
+        try:
+            observe(record)
+        except OSError as error:
+            if not warned:
+                line = (
+                    f"warning: metrics.jsonl: {error.strerror}; the run goes on, and tries again each round"
+                )
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+            warned = True
+
+    return pass_on

@@ -23,7 +23,7 @@ from flexfl.engine.experiment import Experiment, client_device, prepare, strateg
 from flexfl.engine.interrupts import deferring_interrupts, stopping_on_interrupt
 from flexfl.engine.loggers.base import LoggedRun
 from flexfl.engine.loggers.registry import loggers_of
-from flexfl.engine.observers import observing
+from flexfl.engine.observers import observing, trying_again
 from flexfl.engine.progress import ProgressReport
 from flexfl.engine.run_folder import RunFolder, finite, weights_sha256
 from flexfl.engine.server import RoundServer
@@ -120,7 +120,7 @@ def drive(
                 TraceClientManager(availability, transport, settings.seed),
                 transport,
                 settings.evaluate_every,
-                [last.update, *(observer.round for observer in observers)],
+                [last.update, trying_again(folder.round, console), *(o.round for o in observers[1:])],
                 experiment.trace.seconds,
             )
             start = time.perf_counter()

@@ -56,7 +56,8 @@ class RunFolder(Observer):
             "command": sys.argv,
         }
         (self.path / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
-        self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
+        self._metrics = (self.path / "metrics.jsonl").open("ab", buffering=0)
+        self._unwritten = b""
 
     def write_devices(self, devices: Sequence[str]) -> None:
         """Save which device each client replays, as `clients.csv`, if the trace names devices."""
@@ -65,9 +66,15 @@ class RunFolder(Observer):
                 csv.writer(file, lineterminator="\n").writerows([("client", "device"), *enumerate(devices)])
 
     def round(self, record: Record) -> None:
-        """Append the record of a round, and flush the file."""
-        self._metrics.write(json.dumps(finite(record)) + "\n")
-        self._metrics.flush()
+        """Append the record of a round.
+
+        Raises
+        ------
+        OSError
+            It cannot be written, as on a full disk; the next call tries again, so that no record is lost.
+        """
+        self._unwritten += (json.dumps(finite(record)) + "\n").encode()
+        self._write()
 
     def write_weights(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Save the final weights, one array per tensor."""
@@ -75,13 +82,18 @@ class RunFolder(Observer):
             np.savez(temporary, *arrays)
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Save the summary."""
+        """Save the summary, and records that could not be written before."""
+        self._write()
         with replacing(self.path / "summary.json") as temporary:
             temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
     def close(self) -> None:
         """Close `metrics.jsonl`."""
         self._metrics.close()
+
+    def _write(self) -> None:
+        while self._unwritten:
+            self._unwritten = self._unwritten[self._metrics.write(self._unwritten) :]
 
 
 def program_version() -> str:
