@@ -28,6 +28,8 @@ class MLflow(Logger):
 
     def start(self, settings: Settings) -> None:
         """Create the run, with the settings as its parameters."""
+        # By default it tries for four minutes, in which the run would stand still.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
