@@ -27,7 +27,6 @@ from flexfl.config.grid import cells, is_comparison
 from flexfl.config.settings import read_toml
 from flexfl.engine.availability import remember
 from flexfl.engine.comparison.compare import compare
-from flexfl.engine.comparison.store import IRRELEVANT
 from flexfl.engine.experiment import check_names
 from flexfl.engine.flower_run import run_on_grid
 from flexfl.engine.listing import allowed, listing
@@ -78,6 +77,8 @@ def make_parser() -> Parser:
         add = groups[title].add_argument
         if field.name == "option":
             add(flag, action="append", metavar="KEY=VALUE", help=text)
+        elif field.name == "log":
+            add(flag, metavar="NAME,...", help=text)
         elif kind is bool:
             add(flag, action=argparse.BooleanOptionalAction, help=text, default=None)
         else:
@@ -139,8 +140,6 @@ def run_comparison(values: dict[str, Any], arguments: argparse.Namespace, consol
     if arguments.reach is not None and not 0 <= arguments.reach < math.inf:
         raise ValueError(f"reach is {arguments.reach}; it must be a number of at least 0")
     of_comparison = cells(values, arguments.config or "command line")
-    if same := sorted(of_comparison[0].varied.keys() & IRRELEVANT):
-        raise ValueError(f"{same[0]} has several values, but it does not change a result: give one")
     for cell in of_comparison:
         check_names(cell.settings)  # before anything runs
     comparison = compare(of_comparison, console, arguments.reach, arguments.fresh)

@@ -21,9 +21,9 @@ class TimedFolder(RunFolder):
         super().__init__(settings)
         self.clock, self.expected = clock, settings.clients_per_round
 
-    def write_round(self, record: dict[str, Any]) -> None:
+    def round(self, record: dict[str, Any]) -> None:
         """Record the end of a round in which all selected clients replied."""
-        super().write_round(record)
+        super().round(record)
         if not record["round"]:
             return
         if self.expected and len(record["active"]) != self.expected:

@@ -31,6 +31,7 @@ UNINTERESTING = {
     "cohort",
     "cohort-size",
     "connect-timeout",
+    "log",
 }
 SETTINGS = [field.name.replace("_", "-") for field in fields(Settings)]
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from clients.tuning import COHORTS
+from flexfl.engine.loggers.registry import LOGGERS
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
@@ -18,6 +19,7 @@ KNOWN: dict[str, Any] = {
     "--lr-schedule": SCHEDULES,
     "--server-opt": SERVER_OPTIMIZERS,
     "--cohort": COHORTS,
+    "--log": LOGGERS,
     "--engine": ["ray", "inline"],
     "--evaluate-on": ["test", "present", "objective", "everybody"],
 }

@@ -9,15 +9,18 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from flexfl.config import Settings
+from flexfl.engine.observers import observing
 from flexfl.engine.progress import ProgressReport, final_table
 
 
 def printed(records: list[dict[str, Any]]) -> list[str]:
     """The lines in a pipe."""
     file = io.StringIO()
-    with ProgressReport(len(records), Console(file=file, width=60)) as progress:
+    progress = ProgressReport(Console(file=file, width=60))
+    with observing([progress], Settings(num_rounds=len(records))):
         for record in records:
-            progress.show({"failed": {}, "offline": 0, **record})
+            progress.round({"failed": {}, "offline": 0, **record})
     return file.getvalue().splitlines()
 
 
@@ -44,10 +47,11 @@ def test_rounds_before_the_first_evaluation() -> None:
 def test_on_a_narrow_terminal_round_bar_and_time_left_survive(width: int) -> None:
     """What is cut is the description."""
     file = io.StringIO()
-    with ProgressReport(1000, Console(file=file, width=width, force_terminal=True)) as progress:
+    progress = ProgressReport(Console(file=file, width=width, force_terminal=True))
+    with observing([progress], Settings(num_rounds=1000)):
         for number in (998, 999):
             record = {"round": number, "active": [0], "failed": {}, "offline": 7}
-            progress.show(record | ({"loss": 2.0, "accuracy": 0.5} if number == 998 else {}))
+            progress.round(record | ({"loss": 2.0, "accuracy": 0.5} if number == 998 else {}))
     line = Text.from_ansi(file.getvalue()).plain.splitlines()[-1]
     assert len(line) <= width
     assert re.match(r"round 999/1000 ━{9}.+ (-:--|\d:\d\d):(--|\d\d) \(roun", line), line

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,11 @@ def test_flwr_run_gives_the_same_result_as_sim(flower: dict[str, str], tmp_path:
     # With fewer nodes than clients it does not wait for ever.
     few = {"run-dir": str(tmp_path / "few"), "connect-timeout": 2.0, "supernodes": 2}
     complete = {**settings, "run-dir": str(tmp_path / "flwr")}
-    output, refused = flwr_runs(flower, 6, [complete, {**settings, **few}])
+    log = {"log": "tensorboard"} if find_spec("tensorboard") else {}
+    output, refused = flwr_runs(flower, 6, [{**complete, **log}, {**settings, **few}])
     sim({**settings, "run-dir": tmp_path / "inline"})
     records = assert_same_run(tmp_path / "flwr", tmp_path / "inline", output)
+    assert len([*(tmp_path / "flwr").glob("*/events.out.tfevents.*")]) == len(log)
     # The run had failures, incomplete work, an arrival and a departure.
     assert any(r["failed"] for r in records)
     assert any(step < 6 for r in records for step in r["steps"])

@@ -117,6 +117,11 @@ def test_errors_say_where(load: Any, options: str, text: str, says: str) -> None
     assert "\n" not in str(caught.value)
 
 
+def test_sizes_are_those_of_the_file(load: Any) -> None:
+    with pytest.raises(ValueError, match="leave --sizes out"):
+        load("target=floor,client=city,drop=id", num_clients=3, partition="", sizes="pareto")
+
+
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(ValueError, match=r"nowhere\.csv: No such file"):
         federated_data(Settings(task="csv:file=nowhere.csv,target=y"))

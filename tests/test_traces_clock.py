@@ -313,7 +313,7 @@ def test_the_clock_uses_the_local_steps_of_the_run(log, tmp_path):
         ("0,-5,10\n", "line 2: the session starts at -5 s"),
         ("0,10,5\n", "line 2: the session starts at 10 s but ends at 5 s"),
         ("0,10,10\n", "line 2: the session starts at 10 s but ends at 10 s"),
-        ("0,0,10\n1,0,10\n0,5,20\n", "line 4: the session from 5 s overlaps .* from 0 to 10 s"),
+        ("0,0,10\n1,0,10\n0,5,20\n", "line 4: the session from 5 s overlaps .* from 0 s to 10 s"),
         ("0,5,20\n0,0,10\n", "line 2: the session from 5 s overlaps"),
         ("0,0,10\n\n# note\n0,0,10\n", "line 5: the session from 0 s overlaps"),
         ("0,nan,10\n", "line 2: 'nan' is not a finite number"),

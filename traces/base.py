@@ -38,10 +38,14 @@ class Trace(ABC):
         N. Clients are numbered 0..N-1.
     has_late_replies : bool
         Whether `late` may return anything but zeros.
+    devices : tuple of str
+        The device that each client replays, N names, "" for a client without one; empty unless the trace was
+        recorded from devices with names.
     """
 
     num_clients: int
     has_late_replies: bool = False
+    devices: tuple[str, ...] = ()
 
     @abstractmethod
     def round(self, t: int) -> RoundAvailability:

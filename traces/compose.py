@@ -34,6 +34,7 @@ class Combined(Trace):
                 raise ValueError(f"trace: {kind} occurs twice in a combination, use each kind of trace once")
         self.num_clients = traces[0].num_clients
         self.has_late_replies = any(trace.has_late_replies for trace in traces)
+        self.devices = next((trace.devices for trace in traces if trace.devices), ())
         self._traces = traces
 
     def round(self, t: int) -> RoundAvailability:

@@ -34,6 +34,7 @@ class Membership(Trace):
     def __init__(self, trace: Trace, arrivals: Mapping[int, int], departures: Mapping[int, int]) -> None:
         self.num_clients = trace.num_clients
         self.has_late_replies = trace.has_late_replies
+        self.devices = trace.devices
         self._trace = trace
         self._arrival = np.ones(self.num_clients, np.int64)
         self._departure = np.full(self.num_clients, _NEVER)

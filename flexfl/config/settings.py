@@ -110,6 +110,7 @@ class Settings:
     )
     data_dir: str = _setting(OUTPUT, "data", "where data sets are downloaded to", client=True)
     run_dir: str = _setting(OUTPUT, "runs", "where the run folder is made")
+    log: str = _setting(OUTPUT, "", "where the run is logged as well; several are separated by commas")
     evaluate_every: int = _setting(OUTPUT, 1, "rounds between evaluations", allowed=Allowed(least=1))
     evaluate_on: str = _setting(
         OUTPUT,

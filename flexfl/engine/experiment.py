@@ -20,6 +20,7 @@ from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.central import CentralTrainer
 from flexfl.engine.evaluation import GlobalEvaluator
+from flexfl.engine.loggers.registry import logger_types
 from flexfl.engine.memory import check_fits
 from flexfl.engine.wording import count
 from flexfl.specs import build, convert, find, options_of, parse
@@ -71,6 +72,7 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     """
     check_names(settings)
     options = strategy_options(settings)
+    logger_types(settings)
     if tune and settings.engine == "ray":
         require_ray("take --engine inline")
     trace = make_trace(settings)

@@ -9,6 +9,7 @@ from typing import Any
 
 from clients.tuning import COHORTS
 from flexfl.config import Settings
+from flexfl.engine.loggers.registry import LOGGERS
 from flexfl.specs import options_of
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES, Options
@@ -30,6 +31,7 @@ REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "--lr-schedule": SCHEDULES,
     "--server-opt": SERVER_OPTIMIZERS,
     "--cohort": COHORTS,
+    "--log": LOGGERS,
 }
 
 
@@ -62,8 +64,8 @@ def allowed(setting: Field[Any]) -> str:
     if setting.metadata["allowed"]:
         return str(setting.metadata["allowed"])
     key = setting.name.replace("_", "-")
-    if key == "cohort":
-        return " | ".join(COHORTS)
+    if key in ("cohort", "log"):
+        return " | ".join(REGISTRIES[f"--{key}"])
     return options_of(Options)[key].allowed if key in options_of(Options) else ""
 
 

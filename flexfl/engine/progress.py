@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from flexfl.config import Settings
+from flexfl.engine.observers import Observer, Record
 from flexfl.engine.wording import count
 from flexfl.tasks import ACCURACY, Metric
 
 PLAIN_LINES = 40  # about how many rounds are printed if the output is not a terminal
 
 
-class ProgressReport:
-    """Shows each round: accuracy, loss, and participation.
+class ProgressReport(Observer):
+    """Shows each round: accuracy, loss, and participation; and in the end a table.
 
     Parameters
     ----------
-    num_rounds
-        Rounds of the run.
     console
         Where to print.
     metric
@@ -36,25 +35,32 @@ class ProgressReport:
         How often clients failed, by reason.
     """
 
-    def __init__(self, num_rounds: int, console: Console, metric: Metric = ACCURACY) -> None:
-        self.num_rounds, self.console, self.metric = num_rounds, console, metric
+    def __init__(self, console: Console, metric: Metric = ACCURACY) -> None:
+        self.console, self.metric = console, metric
         self.client_fits = 0
         self.failures: Counter[str] = Counter()
+        self._virtual_seconds: float | None = None
         self._score, self._evaluated = "", 0
         self._bar = progress_bar("round ", console)
-        self._task = self._bar.add_task("", total=num_rounds)
 
-    def __enter__(self) -> ProgressReport:
+    def start(self, settings: Settings) -> None:
+        """Show the progress bar."""
+        self.num_rounds = settings.num_rounds
+        self._task = self._bar.add_task("", total=settings.num_rounds)
         self._bar.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Show the results, below the progress bar."""
+        self._bar.stop()
+        self.console.print(final_table(summary, self.failures, self._virtual_seconds))
+
+    def close(self) -> None:
+        """Let go of the terminal."""
         self._bar.stop()
 
-    def show(self, record: dict[str, Any]) -> None:
+    def round(self, record: Record) -> None:
         """Show one round."""
+        self._virtual_seconds = record.get("virtual_seconds")
         server_round, active = record["round"], record.get("active", [])
         self.client_fits += len(active)
         self.failures.update(record.get("failed", {}).values())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from signal import Signals
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.common import parameters_to_ndarrays
+from numpy.typing import NDArray
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
@@ -20,7 +21,10 @@ from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.experiment import Experiment, client_device, prepare, strategy_options
 from flexfl.engine.interrupts import deferring_interrupts, stopping_on_interrupt
-from flexfl.engine.progress import ProgressReport, final_table
+from flexfl.engine.loggers.base import LoggedRun
+from flexfl.engine.loggers.registry import loggers_of
+from flexfl.engine.observers import observing, trying_again
+from flexfl.engine.progress import ProgressReport
 from flexfl.engine.run_folder import RunFolder, finite, weights_sha256
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.base import Transport
@@ -111,52 +115,75 @@ def drive(
         The content of `summary.json`. `interrupted` says whether a signal ended the run early; `signal` is
         then its name.
     """
-    settings, metric = experiment.settings, experiment.data.criterion.metric
+    settings = experiment.settings
     last: dict[str, Any] = {"round": 0}
-    try:
-        manager = TraceClientManager(availability, transport, settings.seed)
-        with ProgressReport(settings.num_rounds, console, metric) as progress:
-            observers = (folder.write_round, progress.show, last.update)
+    progress = ProgressReport(console, experiment.data.criterion.metric)
+    with ExitStack() as watched:
+        try:
+            run = LoggedRun(folder.path.name, folder.path, folder.path.parent)
+            observers = [folder, *loggers_of(settings, run, console), progress]
+            folder.write_devices(experiment.trace.devices)
             server = RoundServer(
                 experiment.strategy,
-                manager,
+                TraceClientManager(availability, transport, settings.seed),
                 transport,
                 settings.evaluate_every,
-                observers,
+                [last.update, trying_again(folder.round, console), *(o.round for o in observers[1:])],
                 experiment.trace.seconds,
             )
             start = time.perf_counter()
-            with _undisturbed(), stopping(server, console) as signals, suppress(KeyboardInterrupt):
-                server.fit(settings.num_rounds, timeout)
+            with stopping(server, console) as signals, suppress(KeyboardInterrupt):
+                watched.enter_context(observing(observers, settings))
+                with _undisturbed():
+                    start = time.perf_counter()
+                    server.fit(settings.num_rounds, timeout)
             seconds = time.perf_counter() - start
-    finally:
-        transport.close()
+        finally:
+            transport.close()
+        arrays = parameters_to_ndarrays(server.parameters)
+        folder.write_weights(arrays)
+        ended = _Ended(last, arrays, progress.client_fits, seconds, signals)
+        summary = _summary(experiment, folder, ended)
+        for observer in observers:
+            observer.finish(summary)
+    return summary
+
+
+class _Ended(NamedTuple):
+    """How a run ended: the records' last values, the weights, updates aggregated, seconds, and signals."""
+
+    last: dict[str, Any]
+    arrays: list[NDArray[Any]]
+    client_fits: int
+    seconds: float
+    signals: list[int]
+
+
+def _summary(experiment: Experiment, folder: RunFolder, ended: _Ended) -> dict[str, Any]:
+    """Return the content of `summary.json`."""
+    settings, last, metric = experiment.settings, ended.last, experiment.data.criterion.metric
     of_clients = [key.format(metric.key) for key in OF_CLIENTS]
-    arrays = parameters_to_ndarrays(server.parameters)
-    folder.write_weights(arrays)
     summary: dict[str, Any] = finite(
         {
             "strategy": settings.strategy,
             "task": settings.task,
             "model": settings.model or task_source(settings).default_model,
             "rounds": last["round"],
-            "client_fits": progress.client_fits,
-            "seconds": round(seconds, 3),
+            "client_fits": ended.client_fits,
+            "seconds": round(ended.seconds, 3),
             "metric": metric._asdict() | {"name": metric.key},
             "final": {
                 metric.key: last.get(metric.key),
                 "loss": last.get("loss"),
-                "train_loss": experiment.evaluator.train_loss(arrays),
+                "train_loss": experiment.evaluator.train_loss(ended.arrays),
                 **{key: last[key] for key in (*TESTED, *of_clients) if key in last},
             },
             "run_dir": str(folder.path),
-            "weights_sha256": weights_sha256(arrays),
-            "interrupted": bool(signals),
-            **({"signal": Signals(signals[0]).name} if signals else {}),
+            "weights_sha256": weights_sha256(ended.arrays),
+            "interrupted": bool(ended.signals),
+            **({"signal": Signals(ended.signals[0]).name} if ended.signals else {}),
         }
     )
-    folder.write_summary(summary)
-    console.print(final_table(summary, progress.failures, last.get("virtual_seconds")))
     return summary
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import math
@@ -22,12 +23,15 @@ import tomli_w
 from numpy.typing import NDArray
 
 from flexfl.config import Settings
+from flexfl.engine.observers import Observer, Record
 
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
 
 
-class RunFolder:
+class RunFolder(Observer):
     """`config.toml`, `metrics.jsonl` (one line per round), `weights.npz` and `summary.json` of a run.
+
+    Beside them lies `clients.csv` if the trace was recorded from devices with names.
 
     Parameters
     ----------
@@ -53,23 +57,44 @@ class RunFolder:
             "command": sys.argv,
         }
         (self.path / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
-        self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
+        self._metrics = (self.path / "metrics.jsonl").open("ab", buffering=0)
+        self._unwritten = b""
 
-    def write_round(self, record: dict[str, Any]) -> None:
-        """Append the record of a round, and flush the file."""
-        self._metrics.write(json.dumps(finite(record)) + "\n")
-        self._metrics.flush()
+    def write_devices(self, devices: Sequence[str]) -> None:
+        """Save which device each client replays, as `clients.csv`, if the trace names devices."""
+        if devices:
+            with (self.path / "clients.csv").open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows([("client", "device"), *enumerate(devices)])
+
+    def round(self, record: Record) -> None:
+        """Append the record of a round.
+
+        Raises
+        ------
+        OSError
+            It cannot be written, as on a full disk; the next call tries again, so that no record is lost.
+        """
+        self._unwritten += (json.dumps(finite(record)) + "\n").encode()
+        self._write()
 
     def write_weights(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Save the final weights, one array per tensor."""
         with replacing(self.path / "weights.npz") as temporary:
             np.savez(temporary, *arrays)
 
-    def write_summary(self, summary: dict[str, Any]) -> None:
-        """Save the summary, and close `metrics.jsonl`."""
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Save the summary, and records that could not be written before."""
+        self._write()
         with replacing(self.path / "summary.json") as temporary:
             temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+    def close(self) -> None:
+        """Close `metrics.jsonl`."""
         self._metrics.close()
+
+    def _write(self) -> None:
+        while self._unwritten:
+            self._unwritten = self._unwritten[self._metrics.write(self._unwritten) :]
 
 
 def program_version() -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.tasks.data import are_classes
+from flexfl.tasks.indices import indices
 from flexfl.tasks.sizes import apportion
 
 Partition = list[NDArray[np.intp]]
@@ -17,6 +18,7 @@ PartitionFn = Callable[[NDArray[np.int64], NDArray[np.int64], np.random.Generato
 """(labels, sizes, rng) -> partition, for labels of shape (n,) and sizes of shape (N,)."""
 
 Order = Literal["random", "sorted"]
+Each = Literal["client", "class"]
 
 
 def iid(labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator) -> Partition:
@@ -137,12 +139,19 @@ def dirichlet(
     rng: np.random.Generator,
     *,
     alpha: Annotated[float, "at least 1e-9"] = 0.5,
+    each: Each = "client",
 ) -> Partition:
-    """Class proportions of each client drawn from a Dirichlet distribution around those of the data set.
+    """Dirichlet class proportions; alpha is a client's total over all classes, or with each=class each one's.
 
-    Client k draws q_k ~ Dir(alpha p), where p are the class proportions of the data set, and then the
-    classes of its examples from q_k, without replacement: q_k is renormalised over the classes that
-    have examples left. The last clients are therefore closer to what is left than to their q_k.
+    By default (each=client) alpha is the total over the classes, as in Hsu et al.; each=class gives alpha
+    to every class, as many later papers do. With ten classes of equal size, their Dirichlet(0.1) is
+    each=class,alpha=0.1, or alpha=1.
+
+    Client k draws q_k ~ Dir(alpha p), where p are the class proportions of the data set, or with
+    each=class q_k ~ Dir(alpha, ..., alpha); and then the classes of its examples from q_k, without
+    replacement: q_k is renormalised over the classes that have examples left. The last clients are
+    therefore closer to what is left than to their q_k. Drawing for each class how it is shared among the
+    clients, as in NIID-Bench, is another partition, in which the sizes follow from the draws.
 
     Parameters
     ----------
@@ -153,7 +162,10 @@ def dirichlet(
     rng : numpy.random.Generator
         Source of randomness.
     alpha : float
-        Concentration: towards 0 one class per client, towards infinity the proportions of the data set.
+        Concentration: towards 0 one class per client; towards infinity the proportions of the data set,
+        with each=class equal ones.
+    each : str
+        `client`: alpha is the total over the classes; `class`: every class has alpha.
 
     Returns
     -------
@@ -163,7 +175,7 @@ def dirichlet(
     Raises
     ------
     ValueError
-        If alpha is out of range, or the sizes sum to more than the number of examples.
+        If alpha is out of range, `each` is unknown, or the sizes sum to more than the number of examples.
 
     References
     ----------
@@ -173,9 +185,11 @@ def dirichlet(
     _require_fit("dirichlet", labels, sizes)
     if not (alpha >= 1e-9 and math.isfinite(alpha)):
         raise ValueError(f"partition dirichlet: alpha must be a number of at least 1e-9, not {alpha:g}")
+    if each not in get_args(Each):
+        raise ValueError(f"partition dirichlet: each must be {' or '.join(get_args(Each))}, not {each!r}")
     by_class = _shuffled_classes("dirichlet", labels, rng)
     left = np.array([len(members) for members in by_class])
-    concentration = alpha * left / left.sum()
+    concentration = alpha * left / left.sum() if each == "client" else np.full(len(left), alpha)
     partition = []
     for size in sizes:
         # log Gamma(a) = log Gamma(a + 1) + log(U) / a stays finite where a small a gives Gamma(a) = 0.
@@ -199,6 +213,7 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
     "classes": classes,
     "label": label,
     "dirichlet": dirichlet,
+    "indices": indices,
 }
 """Partitions by name: ``(labels, sizes, rng, *, options)``."""
 

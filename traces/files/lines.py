@@ -3,7 +3,7 @@
 import json
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
 
@@ -83,10 +83,15 @@ class LineParser:
         self.expected = ",".join(required) + "".join(f"[,{name}" for name in optional) + "]" * len(optional)
         self.number, self.width, self._kind = 0, 0, ""
 
-    def parse(self, raw: bytes) -> Line | None:
-        """Parse a line that includes its newline; None if it holds no values."""
+    @property
+    def place(self) -> str:
+        """Reader, file and line, for messages about the line parsed last."""
+        return f"{self.reader}: {self.path}, line {self.number}"
+
+    def decode(self, raw: bytes) -> str | None:
+        """Return the text of the next line, which includes its newline; None if it holds no values."""
         self.number += 1
-        place = f"{self.reader}: {self.path}, line {self.number}"
+        place = self.place
         if len(raw) > MAX_LINE_BYTES:
             raise ValueError(
                 f"{place}: longer than {MAX_LINE_BYTES} bytes, this is not a table of {self.expected}"
@@ -94,14 +99,19 @@ class LineParser:
         if not raw.endswith(b"\n"):
             warnings.warn(
                 f"{place}: no newline at the end, left out as torn; add the newline if the line is complete",
-                stacklevel=3,
+                stacklevel=4,
             )
             return None
         try:
             text = raw.decode("utf-8-sig" if self.number == 1 else "utf-8").strip()
         except UnicodeDecodeError:
             raise ValueError(f"{place}: not UTF-8 text, this is not a table of {self.expected}") from None
-        if not text or text.startswith("#"):
+        return None if not text or text.startswith("#") else text
+
+    def parse(self, raw: bytes) -> Line | None:
+        """Parse the next line, which includes its newline; None if it holds no values."""
+        text, place = self.decode(raw), self.place
+        if text is None:
             return None
         if not self._kind:
             self._kind = "json" if text.startswith("{") else "csv"
@@ -149,7 +159,7 @@ def _header(place: str, text: str, required: tuple[str, ...], columns: tuple[str
     """Return the number of columns in a CSV header."""
     names = tuple(name.strip() for name in text.split(","))
     if len(names) < len(required) or names != columns[: len(names)]:
-        raise ValueError(f"{place}: the header is {_shorten(text)}, expected {expected}")
+        raise ValueError(f"{place}: the header is {shorten(text)}, expected {expected}")
     return len(names)
 
 
@@ -159,23 +169,26 @@ def _csv(place: str, text: str, width: int) -> tuple[float | None, ...]:
         raise ValueError(
             f"{place}: {width} values expected as in the header, found {len(fields)}; separate them by commas"
         )
-    return tuple([None if not field or field.isspace() else _number(place, field) for field in fields])
+    return tuple([None if not field or field.isspace() else finite_number(place, field) for field in fields])
 
 
-def _number(place: str, text: str) -> float:
+def finite_number(place: str, text: str) -> float:
+    """Return the number that a text holds; raise ValueError unless it is a finite one."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or "_" in text or not text.isascii():  # float() accepts more than that
-        raise ValueError(f"{place}: {_shorten(text.strip())} is not a finite number")
+        raise ValueError(f"{place}: {shorten(text.strip())} is not a finite number")
     return value
 
 
-def _json(place: str, text: str, columns: tuple[str, ...]) -> tuple[float | None, ...]:
+def json_object(place: str, text: str, columns: Iterable[str]) -> dict[str, object]:
+    """Return the object on a JSON line; raise ValueError if there is none, or a key occurs twice."""
+
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         if len(dict(pairs)) < len(pairs):
-            raise ValueError(f"{place}: a key occurs twice in {_shorten(text)}")
+            raise ValueError(f"{place}: a key occurs twice in {shorten(text)}")
         return dict(pairs)
 
     def refuse(name: str) -> NoReturn:
@@ -184,17 +197,27 @@ def _json(place: str, text: str, columns: tuple[str, ...]) -> tuple[float | None
     try:
         content = json.loads(text, object_pairs_hook=once, parse_constant=refuse, parse_int=parse_int)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{place}: invalid JSON at character {error.pos + 1}: {_shorten(text)}") from None
+        raise ValueError(f"{place}: invalid JSON at character {error.pos + 1}: {shorten(text)}") from None
     except RecursionError:
         raise ValueError(f"{place}: too deeply nested for a line of numbers") from None
-    if not isinstance(content, dict) or not content.keys() <= set(columns):
-        raise ValueError(f"{place}: {_shorten(text)} is not an object with the keys {', '.join(columns)}")
-    values = tuple(content.get(name) for name in columns)
-    for name, value in zip(columns, values, strict=True):
+    if not isinstance(content, dict):
+        raise ValueError(f"{place}: {shorten(text)} is not an object with the keys {', '.join(columns)}")
+    return content
+
+
+def _json(place: str, text: str, columns: tuple[str, ...]) -> tuple[float | None, ...]:
+    content = json_object(place, text, columns)
+    if not content.keys() <= set(columns):
+        raise ValueError(f"{place}: {shorten(text)} is not an object with the keys {', '.join(columns)}")
+    values: list[float | None] = []
+    for name in columns:
+        value = content.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise ValueError(f"{place}: {name} is {_shorten(str(value))}, give a number")
-    return tuple(None if value is None else _number(place, repr(value)) for value in values)
+            raise ValueError(f"{place}: {name} is {shorten(str(value))}, give a number")
+        values.append(None if value is None else finite_number(place, repr(value)))
+    return tuple(values)
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """Return a text in quotation marks, and at most its beginning."""
     return repr(text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "...")

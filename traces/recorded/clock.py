@@ -126,6 +126,8 @@ class VirtualClock(SeededTrace):
         self._pause, self._partial, self._steps = on_interrupt == "pause", partial, local_steps
         self.has_late_replies = late
         log, device = self._read_log(file)
+        if log.names:
+            self.devices = tuple(log.names[d] if d < len(log.names) else "" for d in device)
         self._replay = Replay(log, device, repeat, _WINDOW * round_seconds)
         median = speed or local_steps / self._deadline
         drawn = median * np.exp(spread * self.rng("clock-speed", 0).standard_normal(num_clients))

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.files.blocks import read_blocks
+from traces.files.blocks import Block, read_blocks
 from traces.files.lines import client_index
 from traces.recorded.clock import VirtualClock
+from traces.recorded.fleet_log import FleetLog, is_fleet_log
 from traces.recorded.sessions import DeviceLog, Sessions, check_session
+
+REQUIRED, OPTIONAL = ("client", "start", "end"), ("steps_per_second", "up_bytes_per_second")
 
 
 class Recorded(VirtualClock):
     """Clients that replay a device log on a virtual clock (see `VirtualClock`).
 
-    The file has the columns client,start,end[,steps_per_second[,up_bytes_per_second]], times in seconds, as
-    CSV or JSON lines (see `read_device_log`). Clients are 0..N-1.
+    The file has a session per line, as CSV or JSON lines (see `read_device_log`): client or device, start and
+    end. Clients are 0..N-1; devices with names become clients in order of first appearance.
     """
 
     name = "recorded"
@@ -31,6 +35,11 @@ class Recorded(VirtualClock):
 
 def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     """Read a device log: ``client,start,end[,steps_per_second[,up_bytes_per_second]]``.
+
+    The header may name these columns in another order and among others, times may be those of the calendar
+    (`traces.recorded.fleet_log.parse_timestamp`), and a column ``device`` may have names instead of numbers;
+    then client k is the k-th name to appear, counted from 0, in folders file by file. A log writes all
+    its clients alike, and all its times.
 
     A client that is not in the file is never online. The recordings of all clients begin at the first start
     and end at the last end in the file.
@@ -47,30 +56,36 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     Raises
     ------
     ValueError
-        If a file cannot be read, a client does not exist, a time is negative, a session ends before it
+        If a file cannot be read, a client does not exist, there are more devices than clients, a time is
+        negative, a session ends before it
         starts or overlaps another one of the client, a speed is not positive, or there is no session. The
         message names file and line.
     """
     lines, device = array("q"), array("q")
     numbers = tuple(array("d") for _ in range(4))
     files: list[tuple[int, str]] = []  # number of sessions before each file
+    fleet = FleetLog()
     for file in _log_files(reader, path):
         files.append((len(lines), file))
-        for line, values in read_blocks(
-            reader, file, ("client", "start", "end"), ("steps_per_second", "up_bytes_per_second")
-        ):
+        for line, values in _read(reader, file, fleet):
             client, start, end, speed, up_rate = values.T
-            valid = (client >= 0) & (client < num_clients) & (client == np.floor(client))
+            most = np.inf if fleet.devices else num_clients
+            valid = (client >= 0) & (client < most) & (client == np.floor(client))
             valid &= (start >= 0) & (start < end) & ~(speed <= 0) & ~(up_rate <= 0)
             if not valid.all():
                 i = int(np.argmin(valid))
-                _check_line(f"{reader}: {file}, line {line[i]}", values[i].tolist(), num_clients)
+                _check_line(f"{reader}: {file}, line {line[i]}", values[i].tolist(), most, fleet.shown)
             lines.frombytes(line.tobytes())
             device.frombytes(client.astype(np.int64).tobytes())
             for column, new in zip(numbers, values.T[1:], strict=True):
                 column.frombytes(new.tobytes())
     if not lines:
         raise ValueError(f"{reader}: {path}: no sessions found, write one per line")
+    if len(fleet.devices) > num_clients:
+        raise ValueError(
+            f"{reader}: {path}: {len(fleet.devices)} devices for {num_clients} clients, set --num-clients "
+            f"{len(fleet.devices)}"
+        )
 
     def place(i: int) -> str:
         file = max(entry for entry in files if entry[0] <= i)[1]
@@ -82,7 +97,20 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
         np.full(num_clients, begin),
         np.full(num_clients, finish - begin),
         place,
+        tuple(fleet.devices),
+        fleet.shown,
     )
+
+
+def _read(reader: str, file: str, fleet: FleetLog) -> Iterator[Block]:
+    """Read a file in blocks with the columns client, start, end, speed and upload rate."""
+    if is_fleet_log(reader, file, REQUIRED + OPTIONAL):
+        yield from fleet.read(reader, file)
+        return
+    blocks = read_blocks(reader, file, REQUIRED, OPTIONAL)
+    for block in blocks:
+        fleet.note_plain(f"{reader}: {file}, line {block.numbers[0]}")
+        yield block
 
 
 def _log_files(reader: str, path: str) -> list[str]:
@@ -97,11 +125,12 @@ def _log_files(reader: str, path: str) -> list[str]:
     return found
 
 
-def _check_line(place: str, values: list[float], num_clients: int) -> None:
+def _check_line(place: str, values: list[float], num_clients: float, shown: Callable[[float], str]) -> None:
     """Raise ValueError, with the place in the message, for the first invalid value of a line."""
     client, start, end, *rates = values
-    client_index(place, client, num_clients)
-    check_session(place, start, end)
+    if num_clients < np.inf:
+        client_index(place, client, int(num_clients))
+    check_session(place, start, end, shown)
     for name, value in zip(("steps_per_second", "up_bytes_per_second"), rates, strict=True):
         if value <= 0:
             raise ValueError(f"{place}: {name} is {value:g}, give a positive number or nothing")

@@ -10,6 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 
+def seconds(time: float) -> str:
+    """Show a time in seconds."""
+    return f"{time:.13g} s"
+
+
 class Sessions(NamedTuple):
     """Intervals in which devices were online, one per entry, in any order.
 
@@ -48,6 +53,8 @@ class DeviceLog:
         Seconds for which the device was online before the session.
     origin, cycle : (D,) float64
         Start and length of each device's recording, in seconds.
+    names : tuple of str
+        Names of the devices, as far as the recording has any.
     """
 
     first: NDArray[np.int64]
@@ -59,6 +66,7 @@ class DeviceLog:
     before: NDArray[np.float64]
     origin: NDArray[np.float64]
     cycle: NDArray[np.float64]
+    names: tuple[str, ...] = ()
 
     @property
     def num_devices(self) -> int:
@@ -72,6 +80,8 @@ class DeviceLog:
         origin: NDArray[np.float64],
         cycle: NDArray[np.float64],
         place: Callable[[int], str],
+        names: tuple[str, ...] = (),
+        shown: Callable[[float], str] = seconds,
     ) -> DeviceLog:
         """Sort sessions by device and time.
 
@@ -83,6 +93,10 @@ class DeviceLog:
             See `DeviceLog`.
         place : callable
             Source of session i, for messages.
+        names : tuple of str
+            See `DeviceLog`.
+        shown : callable
+            How messages show a time.
 
         Raises
         ------
@@ -98,8 +112,8 @@ class DeviceLog:
         if len(overlap):
             i = int(overlap[0])
             raise ValueError(
-                f"{place(int(order[i + 1]))}: the session from {start[i + 1]:.13g} s overlaps the device's "
-                f"session from {start[i]:.13g} to {end[i]:.13g} s, a device can have one session at a time"
+                f"{place(int(order[i + 1]))}: the session from {shown(start[i + 1])} overlaps the device's "
+                f"session from {shown(start[i])} to {shown(end[i])}, a device can have one session at a time"
             )
         goes_on = np.append(same & (start[1:] == end[:-1]), False)
         stops = np.flatnonzero(~goes_on)
@@ -107,14 +121,14 @@ class DeviceLog:
         first = np.searchsorted(device, np.arange(len(origin) + 1))
         total = np.concatenate([[0.0], np.cumsum(end - start)])[:-1]
         before = total - total[np.minimum(first[device], max(len(total) - 1, 0))]
-        return cls(first, start, end, speed, up_rate, leave, before, origin, cycle)
+        return cls(first, start, end, speed, up_rate, leave, before, origin, cycle, names)
 
 
-def check_session(place: str, start: float, end: float) -> None:
+def check_session(place: str, start: float, end: float, shown: Callable[[float], str] = seconds) -> None:
     """Raise ValueError, with the place in the message, unless 0 <= start < end."""
     if start < 0:
-        raise ValueError(f"{place}: the session starts at {start:.13g} s, give times of 0 or more")
+        raise ValueError(f"{place}: the session starts at {shown(start)}, give times of {shown(0)} or later")
     if not start < end:
         raise ValueError(
-            f"{place}: the session starts at {start:.13g} s but ends at {end:.13g} s, it must end later"
+            f"{place}: the session starts at {shown(start)} but ends at {shown(end)}, it must end later"
         )

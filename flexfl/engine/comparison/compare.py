@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from flexfl.engine.comparison.runner import Outcome, run_here, run_on_ray
 from flexfl.engine.comparison.store import CellStore, FinishedCell, identity, outdated
 from flexfl.engine.experiment import require_ray
 from flexfl.engine.interrupts import Stopped, raising_stopped
+from flexfl.engine.loggers.base import LoggedRun
+from flexfl.engine.loggers.registry import log_finished, logger_types
 from flexfl.engine.progress import progress_bar
 from flexfl.engine.run_folder import finite, program_version, replacing, slug
 from flexfl.engine.wording import count
@@ -83,7 +86,9 @@ def compare(
         Ray cannot be started, or the folder cannot be written.
     """
     first = cells[0].settings
+    logger_types(first)
     store = CellStore(first.run_dir)
+    _check_different(cells, store)
     finished: dict[Settings, FinishedCell] = {}
     for cell in cells:
         found = None if fresh else store.load(cell.settings)
@@ -94,18 +99,19 @@ def compare(
             f"{count(old, 'finished cell')} of version {version}, this is {program_version()}; "
             "--fresh trains them anew"
         )
+    folder = _folder(cells)
     waiting = [cell.settings for cell in cells if cell.settings not in finished]
     failed: dict[Settings, str] = {}
     number = 0
     if waiting:
         with _progress(console, cells, finished) as show:
-            report = partial(_note, store, finished, failed, show)
+            log = partial(_log, {cell.settings: cell for cell in cells}, folder, console)
+            report = partial(_note, store, finished, failed, show, log)
             try:
                 with raising_stopped():
                     _run(waiting, report, first)
             except Stopped as stopped:
                 number = stopped.number
-    folder = _folder(cells)
     rows = rows_of(cells, finished, reach)
     _write(folder, cells, store, rows, reach)
     comparison = Comparison(rows, folder, failed, number)
@@ -136,10 +142,11 @@ def _note(
     finished: dict[Settings, FinishedCell],
     failed: dict[Settings, str],
     show: Callable[[Settings, str], None],
+    log: Callable[[Settings, FinishedCell], None],
     settings: Settings,
     outcome: Outcome,
 ) -> None:
-    """Store what became of a cell."""
+    """Store what became of a cell, and log it."""
     if isinstance(outcome, str):
         failed[settings] = outcome
         show(settings, outcome)
@@ -155,6 +162,30 @@ def _note(
         else:
             finished[settings] = found
     show(settings, failed.get(settings, ""))
+    if settings in finished:
+        log(settings, finished[settings])
+
+
+def _log(
+    cells: Mapping[Settings, Cell], folder: Path, console: Console, settings: Settings, found: FinishedCell
+) -> None:
+    """Log a cell as a run of its own, whose name is what varies; only once it is finished."""
+    name = ", ".join(f"{key}={value}" for key, value in cells[settings].varied.items()) or settings.strategy
+    files = folder / "logs" / f"{slug([name], 100)}-{identity(settings)}"
+    shutil.rmtree(files, ignore_errors=True)  # of a run that was trained anew
+    run = LoggedRun(name, files, folder.parent, folder.name)
+    log_finished(settings, found.records, found.summary, run, console)
+
+
+def _check_different(cells: Sequence[Cell], store: CellStore) -> None:
+    """Refuse cells that are the same run, as what varies does not change the result."""
+    known: dict[Path, Cell] = {}
+    for cell in cells:
+        other = known.setdefault(store.path(cell.settings), cell)
+        if other is not cell:
+            here, there = (cell.settings.as_mapping(), other.settings.as_mapping())
+            keys = ", ".join(key for key in here if here[key] != there[key])
+            raise ValueError(f"{keys}: give one value, as it does not change the results of a comparison")
 
 
 @contextmanager

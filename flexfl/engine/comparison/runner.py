@@ -33,7 +33,7 @@ def run_cell(settings: Settings, working_folder: str) -> Outcome:
     """
     with tempfile.TemporaryDirectory(prefix="flexfl-cell-") as folder, _inside(working_folder):
         try:
-            inline = replace(settings, engine="inline")
+            inline = replace(settings, engine="inline", log="")  # it is logged when it is finished
             _, run_folder = simulate(inline, Path(folder) / "run", stopping=_unstoppable)
         except Exception as error:  # one cell's error must not end the comparison
             return f"{type(error).__name__}: {' '.join(str(error).split())}"

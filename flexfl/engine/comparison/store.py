@@ -17,10 +17,10 @@ from flexfl.config import Settings
 from flexfl.engine.run_folder import program_version, read_records, slug
 from flexfl.tasks import ACCURACY, Metric
 
-# What does not change the result of a run: where and how fast it is computed.
+# What does not change the result of a run: where and how fast it is computed, and where it is logged.
 IRRELEVANT = {
     *("run-dir", "data-dir", "engine", "num-workers", "ray-address"),
-    *("cohort-size", "connect-timeout"),
+    *("cohort-size", "connect-timeout", "log"),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from flexfl.engine.wording import count
 from flexfl.specs import bind, options_of
 from flexfl.tasks import PARTITIONS, SIZES, TASKS
 
+MOST_NAMES = 20  # of devices that are shown
+
 
 def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     """Evaluate the trace of the settings, print its summary and draw it.
@@ -27,7 +31,8 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     Returns
     -------
     dict
-        The statistics (`TraceReport`), and `page`, the path of the picture.
+        The statistics (`TraceReport`), and `page`, the path of the picture; for a trace recorded from devices
+        with names, also `devices`, the name for each client.
 
     Raises
     ------
@@ -49,13 +54,25 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
         + [f"· {clients} · {rounds} · seed {settings.seed}"]
     )
     lines = [*describe(report), ("shares", source)]
+    if trace.devices:
+        lines.append(("devices", _named(trace.devices)))
     if settings.clients_per_round:
         lines.append(("note", "sampling (clients-per-round) is ignored: all online clients are selected"))
     path = _write(settings, page(title, lines, heat, report.online))
     width = max(len(name) for name, _ in lines)
     for text in (title, *(f"{name:{width}}  {text}" for name, text in lines), f"{'picture':{width}}  {path}"):
         console.print(text, highlight=False, markup=False, soft_wrap=True)
-    return asdict(report) | {"page": str(path)}
+    shown = asdict(report) | {"page": str(path)}
+    return shown | {"devices": list(trace.devices)} if trace.devices else shown
+
+
+def _named(devices: Sequence[str]) -> str:
+    """Say which clients are which devices, the first ones of many."""
+    names = [
+        f"{client} {json.dumps(name, ensure_ascii=False)}" for client, name in enumerate(devices) if name
+    ]
+    others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"by order of appearance, clients {', '.join(names[:MOST_NAMES])}{others}"
 
 
 def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:

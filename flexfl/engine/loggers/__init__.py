@@ -1,0 +1,1 @@
+"""Loggers: a run's numbers in TensorBoard, MLflow and Weights & Biases."""

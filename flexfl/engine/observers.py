@@ -1,0 +1,64 @@
+"""What watches a run: its folder, the display of its progress, and loggers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from rich.console import Console
+
+from flexfl.config import Settings
+
+Record = dict[str, Any]
+
+
+class Observer:
+    """Is told how a run goes on; what it does not define does nothing.
+
+    The calls are `start`, `round` for each round, `finish` if the run did not fail, and always `close`.
+    """
+
+    def start(self, settings: Settings) -> None:
+        """Begin: the run has these settings."""
+
+    def round(self, record: Record) -> None:
+        """Take the record of a round; round 0 is the evaluation before training."""
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Take the content of `summary.json`: the run has ended, or was interrupted."""
+
+    def close(self) -> None:
+        """Release what `start` took; also called if `start` failed."""
+
+
+@contextmanager
+def observing(observers: Sequence[Observer], settings: Settings) -> Iterator[None]:
+    """Start observers, and close them at the end, the last one first."""
+    with ExitStack() as started:
+        for observer in observers:
+            started.callback(observer.close)
+            observer.start(settings)
+        yield
+
+
+def trying_again(observe: Callable[[Record], None], console: Console) -> Callable[[Record], None]:
+    """Return a function that passes records on to an observer that writes later what it cannot write now.
+
+    An error of the system, such as a full disk, is a line of warning, once, and does not end the run.
+    """
+    warned = False
+
+    def pass_on(record: Record) -> None:
+        nonlocal warned
+        try:
+            observe(record)
+        except OSError as error:
+            if not warned:
+                line = (
+                    f"warning: metrics.jsonl: {error.strerror}; the run goes on, and tries again each round"
+                )
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+            warned = True
+
+    return pass_on

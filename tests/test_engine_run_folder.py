@@ -1,0 +1,44 @@
+"""The run folder where files cannot grow: nothing is lost, and the run goes on."""
+
+import io
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from flexfl.config import Settings
+from flexfl.engine.observers import trying_again
+from flexfl.engine.run_folder import RunFolder, read_records
+
+
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond so many bytes, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_records_wait_until_there_is_room(tmp_path: Path) -> None:
+    folder, shown = RunFolder(Settings(), tmp_path / "run"), io.StringIO()
+    write = trying_again(folder.round, Console(file=shown, width=200))
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    write({"round": 0})
+    with no_file_above(metrics.stat().st_size + 5):  # a part of the next line fits
+        write({"round": 1})
+        write({"round": 2})
+        with pytest.raises(OSError, match="File too large"):
+            folder.finish({})
+    assert metrics.read_bytes() == b'{"round": 0}\n{"rou'
+    write({"round": 3})
+    folder.finish({})
+    folder.close()
+    assert read_records(tmp_path / "run") == [{"round": t} for t in range(4)]
+    (line,) = shown.getvalue().splitlines()
+    assert line == "warning: metrics.jsonl: File too large; the run goes on, and tries again each round"

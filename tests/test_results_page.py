@@ -1,0 +1,154 @@
+"""docs/results.md names every key that runs write, and none that they never write; its code works."""
+
+import csv
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
+from signal import SIGINT
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import sim
+from flexfl.config import Settings
+from flexfl.engine.run import simulate
+from flexfl.engine.run_folder import read_records
+
+PAGE = (Path(sim.__file__).parent / "docs" / "results.md").read_text(encoding="utf-8")
+SMALL: dict[str, Any] = {
+    "model": "logistic",
+    "engine": "inline",
+    "client_gpus": 0.0,
+    "num_clients": 6,
+    "num_rounds": 6,
+    "local_steps": 3,
+    "evaluate_on": "objective",
+    "evaluate_clients": 2,
+    "train_loss": True,
+}
+RUNS: list[dict[str, Any]] = [
+    {
+        "strategy": "scheme-c",
+        "option": ("reboot=auto", "departure=auto"),
+        "arrivals": "5=3",
+        "departures": "0=5",
+        "trace": "pools:first=8+lost:p=0.2",
+    },
+    {"strategy": "mifa", "trace": "phones+bernoulli:p=0.8+late:p=0.5,rounds=2", "clients_per_round": 3},
+    {"strategy": "apfl", "trace": "always"},
+    {
+        "strategy": "efl",
+        "option": ("abandon=auto", "abandon-constant=1e-9", "abandon-after=2"),
+        "trace": "bernoulli:p=0.5",
+    },
+    {"strategy": "sequential-sgd", "trace": "always"},
+    {"strategy": "mimic", "option": ("memory=client",), "departures": "0=4", "trace": "bernoulli:p=0.7"},
+    {"strategy": "fedavg", "num_rounds": 40, "trace": "always"},  # interrupted
+]
+
+
+def section(heading: str) -> str:
+    """The part of the page under a heading."""
+    return PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def described(heading: str) -> set[str]:
+    """The keys in the first column of a section's tables."""
+    cells = [line.split("|")[1] for line in section(heading).splitlines() if line.startswith("|")]
+    return {key for cell in cells for key in re.findall("`([^`]+)`", cell)}
+
+
+def code(heading: str) -> list[str]:
+    return re.findall("```python\n(.*?)```", section(heading) if heading else PAGE, re.DOTALL)
+
+
+@contextmanager
+def after_three_rounds(server: Any, console: Any) -> Iterator[list[int]]:
+    """End a run early, as a signal does."""
+    signals: list[int] = []
+
+    def look(record: dict[str, Any]) -> None:
+        if record["round"] == 3:
+            server.stopping = True
+            signals.append(SIGINT)
+
+    server.observers.append(look)
+    yield signals
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The folders of RUNS."""
+    base = tmp_path_factory.mktemp("runs")
+    for k, run in enumerate(RUNS):
+        options = {"stopping": after_three_rounds} if run is RUNS[-1] else {}
+        simulate(Settings(**{**SMALL, **run}), base / str(k), **options)
+    return [base / str(k) for k in range(len(RUNS))]
+
+
+def keys_of(record: dict[str, Any]) -> Iterator[str]:
+    yield from record
+    yield from (f"seconds.{phase}" for phase in record["seconds"])
+    yield from (f"late.{key}" for late in record.get("late", []) for key in late)
+    for event in record.get("events", []):
+        yield from (f"{event['event']}.{key}" for key in event if key != "event")
+
+
+def test_every_key_of_a_record_is_described_and_no_other(folders: list[Path]) -> None:
+    found = {key for folder in folders for record in read_records(folder) for key in keys_of(record)}
+    assert found == described("metrics.jsonl")
+
+
+def test_every_key_of_a_summary_is_described_and_no_other(folders: list[Path]) -> None:
+    found = set()
+    for folder in folders:
+        summary = json.loads((folder / "summary.json").read_text())
+        found |= summary.keys() - {"final"} | {f"final.{key}" for key in summary["final"]}
+    assert found == described("summary.json")
+
+
+def test_the_configuration_has_the_settings_and_what_is_described(folders: list[Path]) -> None:
+    config = tomllib.loads((folders[0] / "config.toml").read_text())
+    settings = {field.name.replace("_", "-") for field in fields(Settings)}
+    assert config.keys() - settings == described("config.toml")
+
+
+def test_every_column_of_a_comparison_is_described_and_no_other(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('strategy = ["fedavg", "mifa"]\n[[cell]]\nlocal-steps = 2\npaper = 90.0\n')
+    arguments = [f"--config={file}", f"--run-dir={tmp_path}", "--num-clients=4", "--num-rounds=2"]
+    arguments += ["--num-workers=1", "--evaluate-on=objective", "--evaluate-clients=1", "--reach=0.1"]
+    assert sim.main([*arguments, "--seed", "0", "1"]) == 0
+    (folder,) = tmp_path.glob("compare-*")
+    with (folder / "table.csv").open() as stream:
+        columns = set(csv.DictReader(stream).fieldnames or [])
+    assert columns - {"strategy", "local-steps"} == described("Comparisons")
+    for name in [path.name for path in folder.iterdir()]:
+        assert f"`{name}`" in PAGE or f"/{name}`" in PAGE
+
+
+def test_the_weights_can_be_loaded(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folders[2])
+    (block,) = code("weights.npz")
+    names: dict[str, Any] = {}
+    exec(block, names)
+    x, labels = (torch.from_numpy(array) for array in names["data"].holdout(np.arange(6)))
+    accuracy = (names["model"](x).argmax(1) == labels).float().mean().item()
+    summary = json.loads(Path("summary.json").read_text())
+    assert accuracy == pytest.approx(summary["final"]["accuracy"], abs=1e-6)
+
+
+@pytest.mark.skipif(find_spec("pandas") is None, reason="pandas is not installed")
+def test_pandas_reads_the_rounds(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folders[0])
+    names: dict[str, Any] = {}
+    exec(code("")[0], names)
+    assert names["rounds"]["round"].tolist() == list(range(7))
+    assert names["rounds"]["accuracy"].notna().all()

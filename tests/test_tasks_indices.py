@@ -1,0 +1,92 @@
+"""Partitions read from a file of indices."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sim
+from clients.environment import federated_data
+from flexfl.config import Settings
+from flexfl.engine.run import simulate
+from flexfl.tasks import PARTITIONS, SIZES
+
+LABELS = np.array([0, 1, 0, 1, 0, 1])
+WHOLE = [[4, 0], [3], [1, 2]]
+
+
+def read(file: str, num_clients: int = 3, sizes: str = "equal") -> list[list[int]]:
+    rng = np.random.default_rng(0)
+    parts = PARTITIONS["indices"](LABELS, SIZES[sizes](num_clients, len(LABELS), rng), rng, file=file)
+    return [part.tolist() for part in parts]
+
+
+def test_lists_and_objects(write: Callable[..., str]) -> None:
+    assert read(write(json.dumps(WHOLE))) == WHOLE
+    assert read(write(json.dumps({"2": WHOLE[2], "0": WHOLE[0], "1": WHOLE[1]}))) == WHOLE
+
+
+def test_a_partition_that_was_written_out_gives_the_same_data(tmp_path: Path) -> None:
+    drawn = Settings(partition="classes:m=2", sizes="pareto", num_clients=7, evaluate_on="objective")
+    whole = federated_data(Settings(partition="classes:m=2", sizes="pareto", num_clients=7))
+    file = tmp_path / "parts.json"
+    file.write_text(json.dumps([whole.train_rows(client).tolist() for client in range(7)]))
+    given = Settings(partition=f"indices:file={file}", num_clients=7, evaluate_on="objective")
+    one, two = federated_data(drawn), federated_data(given)
+    np.testing.assert_array_equal(one.sizes, two.sizes)
+    for client in np.arange(7):
+        for part in ("train_set", "holdout"):
+            for a, b in zip(getattr(one, part)([client]), getattr(two, part)([client]), strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+def test_a_run(tmp_path: Path, write: Callable[..., str]) -> None:
+    file = write(json.dumps([[*range(client, 60, 4)] for client in range(4)]))
+    settings = Settings(
+        partition=f"indices:file={file}", num_clients=4, num_rounds=1, trace="always", engine="inline"
+    )
+    experiment, _ = simulate(settings, tmp_path / "run")
+    assert experiment.data.sizes.tolist() == [15] * 4
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[[0], [1]]", "2 lists for 3 clients; set --num-clients 2"),
+        ('{"0": [0], "1": [1]}', "client 2 is missing"),
+        (
+            '{"0": [0], "1": [1], "2": [2], "x": []}',
+            "the key 'x' is no client; the keys are the clients 0 to 2",
+        ),
+        ("[[0], [1], []]", "client 2 has no rows, but every client needs at least one"),
+        ("[[0], [1], 2]", "client 2 has no list of whole numbers"),
+        ("[[0], [1], [true]]", "client 2 has no list of whole numbers"),
+        ("[[0], [1], [2.0]]", "client 2 has no list of whole numbers"),
+        ("[[0], [1], [6]]", "client 2 has row 6, but the training examples are rows 0 to 5"),
+        ("[[0], [-1], [2]]", "client 1 has row -1, but"),
+        (f"[[0], [1], [{9**400}]]", "client 2 has row 49774141229384921928, but"),
+        ("[[0, 1], [5], [2, 1]]", "clients 0 and 2 both have row 1; an example belongs to one client only"),
+        ("[[0], [5, 3, 5], [2]]", "client 1 has twice row 5"),
+        ("7", "expected a list of rows for each client"),
+        ("[[0], [1],", "not as expected: Expecting value: line 1 column 11"),
+        (b"\xff\xfe", "not as expected: 'utf-8' codec"),
+        ("[" * 100_000, "too deeply nested"),
+        (f"[{'9' * 5000}]", "not as expected: Exceeds the limit"),
+    ],
+)
+def test_bad_files(write: Callable[..., str], content: str | bytes, message: str) -> None:
+    file = write(content)
+    with pytest.raises(ValueError, match=r"^partition indices: ") as refusal:
+        read(file)
+    assert f"{file}: {message}" in str(refusal.value)
+
+
+def test_what_else_is_refused(write: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="leave --sizes out"):
+        read(write(json.dumps(WHOLE)), sizes="pareto")
+    for partition in ("indices", "indices:file=nowhere.json"):
+        with pytest.raises(SystemExit):
+            sim.main(["--partition", partition, "--engine", "inline"])
+        assert len(capsys.readouterr().err.splitlines()) == 1
