@@ -295,6 +295,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--strategy=FedAvg", "did you mean fedavg?"),
         ("--trace=bernoulli:0.3", "'0.3' at character 11 is not key=value; write bernoulli:p=0.5, say"),
         ("--trace bernoulli p=0.3", "unknown trace 'p=0.3'; .*options follow a name and a colon"),
+        ("--strategy=fedavg,mifa", "several values are separated by spaces"),
         ("--run-dir a b", "run-dir has several values"),
         ("--amplify=3", "amplify '3' is not PERIOD,FACTOR such as 10,2.0"),
         ("--amplify=0,2", "amplify: the period is 0 rounds; it must be at least 1"),
