@@ -177,7 +177,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         experiment = prepare(settings)
         availability = remember(experiment.trace)
         folder = RunFolder(experiment.settings)
-        transport = virtual_transport(experiment, availability)
+        try:
+            transport = virtual_transport(experiment, availability)
+        except BaseException:
+            folder.discard()
+            raise
     except ValueError as error:
         parser.error(" ".join(str(error).split()))
     except MemoryError as error:

@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import sys
 import time
 import tomllib
@@ -54,6 +55,11 @@ class RunFolder:
         }
         (self.path / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
         self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
+
+    def discard(self) -> None:
+        """Remove the folder of a run that has not begun."""
+        self._metrics.close()
+        shutil.rmtree(self.path)
 
     def write_round(self, record: dict[str, Any]) -> None:
         """Append the record of a round, and flush the file."""
