@@ -61,8 +61,10 @@ def make_parser() -> Parser:
     """Make the parser, with a flag for each setting."""
     parser = Parser(
         prog="sim.py",
+        usage="%(prog)s [-h] [--list] [--show-trace SPEC] [--config FILE.toml] [--SETTING VALUE ...] ...",
         description="Federated learning where clients come and go.",
-        epilog="SPEC is NAME:KEY=VALUE,KEY=VALUE; --list shows all names with their options.",
+        epilog="SPEC is NAME:KEY=VALUE,KEY=VALUE; --list shows all names with their options. A setting with "
+        "several values makes a comparison.",
         allow_abbrev=False,
     )
     groups: dict[str, Any] = {}
@@ -175,7 +177,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         experiment = prepare(settings)
         availability = remember(experiment.trace)
         folder = RunFolder(experiment.settings)
-        transport = virtual_transport(experiment, availability)
+        try:
+            transport = virtual_transport(experiment, availability)
+        except BaseException:
+            folder.discard()
+            raise
     except ValueError as error:
         parser.error(" ".join(str(error).split()))
     except MemoryError as error:
@@ -191,6 +197,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _metavar(name: str, kind: type) -> str:
     if name in ("strategy", "task", "model", "partition", "sizes", "trace", "lr_schedule", "server_opt"):
         return "SPEC"
+    if name == "amplify":
+        return "PERIOD,FACTOR"
     if name in ("arrivals", "departures"):
         return "CLIENT=ROUND,..."
     return {int: "INT", float: "FLOAT"}.get(kind, name.partition("_")[2].upper() or name.upper())

@@ -52,7 +52,7 @@ class Allowed:
                 hint = did_you_mean(str(value), self.choices)
                 raise ValueError(f"{option} is {value!r}; choose one of {', '.join(self.choices)}{hint}")
             return
-        if not math.isfinite(value):
+        if not isinstance(value, int) and not math.isfinite(value):  # an integer may be beyond the floats
             raise ValueError(f"{option} is {value}; it must be a finite number")
         inside = self.least is None or value >= self.least
         inside &= self.above is None or value > self.above

@@ -137,10 +137,10 @@ def _declared(annotation: Any) -> tuple[Any, str]:
 def find(kind: str, registry: Mapping[str, Any], name: str) -> Any:
     """Look up a name; the error for an unknown one lists the known ones."""
     if name not in registry:
-        raise ValueError(
-            f"unknown {kind} {name!r}; known: {', '.join(registry)}{did_you_mean(name, registry)}"
-            + ("; options follow a name and a colon, without spaces" if "=" in name else "")
-        )
+        hint = did_you_mean(name, registry)
+        hint += "; options follow a name and a colon, without spaces" if "=" in name else ""
+        hint += "; several values are separated by spaces" if "," in name else ""
+        raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(registry)}{hint}")
     return registry[name]
 
 

@@ -157,6 +157,8 @@ TESTED_ON = "test, present, objective, everybody"
         ({"holdout": 1.0}, "holdout is 1.0; it must be above 0 and below 1"),
         ({"client-gpus": 2}, "client-gpus is 2.0; it must be from 0 to 1"),
         ({"learning-rate": float("inf")}, "learning-rate is inf; it must be a finite number"),
+        ({"holdout": float("nan")}, "holdout is nan; it must be a finite number"),
+        ({"cohort-size": -(10**400)}, "cohort-size is -1000"),
         ({"engine": "spark"}, "engine is 'spark'; choose one of ray, inline"),
         ({"evaluate-on": "train"}, f"evaluate-on is 'train'; choose one of {TESTED_ON}"),
         (

@@ -76,9 +76,7 @@ class Settings:
     server_opt: str = _setting(
         TRAINING, "", "a server optimiser on top of the strategy's updates; default: none"
     )
-    amplify: str = _setting(
-        TRAINING, "", "PERIOD,FACTOR: multiply the change of every PERIOD rounds by FACTOR"
-    )
+    amplify: str = _setting(TRAINING, "", "multiply the change of every PERIOD rounds by FACTOR")
     seed: int = _setting(TRAINING, 0, "determines all random numbers of the run", client=True)
     engine: str = _setting(
         ENGINE,
@@ -115,9 +113,9 @@ class Settings:
     evaluate_on: str = _setting(
         OUTPUT,
         "test",
-        "test: the data set's test split; or held-out examples of the clients: everybody: of all who are "
-        "ever members, to compare runs in which clients arrive or depart; objective: of those in the "
-        "objective; present: of those who are members now",
+        "test data: the data set's test split (test), or held-out examples of all clients (everybody), of "
+        "those in the objective (objective) or of those there now (present); where clients come and go, only "
+        "the first two compare runs like with like",
         client=True,
         allowed=Allowed(("test", "present", "objective", "everybody")),
     )

@@ -77,7 +77,7 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
             availability,
             defaults,
             trace.lost,
-            num_workers=settings.num_workers,
+            num_workers=min(settings.num_workers, settings.clients_per_round or settings.num_clients),
             client_gpus=settings.client_gpus,
             address=settings.ray_address,
         )

@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import sys
 import time
 import tomllib
@@ -59,6 +60,11 @@ class RunFolder(Observer):
         (self.path / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
         self._metrics = (self.path / "metrics.jsonl").open("ab", buffering=0)
         self._unwritten = b""
+
+    def discard(self) -> None:
+        """Remove the folder of a run that has not begun."""
+        self._metrics.close()
+        shutil.rmtree(self.path)
 
     def write_devices(self, devices: Sequence[str]) -> None:
         """Save which device each client replays, as `clients.csv`, if the trace names devices."""
