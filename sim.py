@@ -27,9 +27,10 @@ from flexfl.config.settings import read_toml
 from flexfl.engine.availability import remember
 from flexfl.engine.comparison.compare import compare
 from flexfl.engine.flower_run import run_on_grid
-from flexfl.engine.listing import REGISTRIES, listing
+from flexfl.engine.listing import listing, listing_of
+from flexfl.engine.named import REGISTRIES, check_names, named_parts
 from flexfl.engine.report.trace_view import show_trace
-from flexfl.engine.run import drive, prepare, strategy_options, virtual_transport
+from flexfl.engine.run import drive, prepare, virtual_transport
 from flexfl.engine.run_folder import RunFolder
 
 server_app = ServerApp()
@@ -54,14 +55,15 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="sim.py",
         description="Federated learning where clients come and go.",
-        epilog="SPEC is NAME:KEY=VALUE,KEY=VALUE; --list shows all names with their options.",
+        epilog="SPEC is NAME:KEY=VALUE,KEY=VALUE; --list shows all names with their options. "
+        "A NAME with a dot is imported: my_methods.Momentum, or flwr.server.strategy.FedAdam.",
         allow_abbrev=False,
     )
     for field in fields(Settings):
         flag, kind = "--" + field.name.replace("_", "-"), type(field.default)
         text = field.metadata["help"].replace("%", "%%")
         if field.name == "cohort":
-            text += f"; one of {', '.join(REGISTRIES[flag])}"
+            text += f"; one of {', '.join(REGISTRIES[field.name])}"
         if field.name == "option":
             parser.add_argument(flag, action="append", metavar="KEY=VALUE", help=text)
         elif kind is bool:
@@ -83,7 +85,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--list",
         action="store_true",
-        help="list the names that settings accept, with their options, and exit",
+        help="list the names that settings accept, with their options, or those given alone, and exit",
     )
     text = "describe which clients take part under this trace, write a picture to run-dir, and exit"
     parser.add_argument("--show-trace", metavar="SPEC", help=text)
@@ -123,7 +125,7 @@ def run_comparison(values: dict[str, Any], arguments: argparse.Namespace, consol
         raise ValueError(f"reach is {arguments.reach}; it must be from 0 to 1")
     of_comparison = cells(values, arguments.config or "command line")
     for cell in of_comparison:
-        strategy_options(cell.settings)  # errors in names and options are reported before anything runs
+        check_names(cell.settings)  # errors in names and options are reported before anything runs
     comparison = compare(of_comparison, console, arguments.reach, arguments.fresh)
     if arguments.json:
         print(json.dumps(comparison.as_json()))
@@ -134,12 +136,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
-    if arguments.list:
-        print("\n".join(listing()))
-        return 0
     console = Console(stderr=arguments.json)
     try:
         values = read_values(arguments)
+        if arguments.list:
+            named = list(named_parts(values))
+            print("\n".join(listing_of(named) if named else listing()))
+            return 0
         if is_comparison(values):
             return run_comparison(values, arguments, console)
         if arguments.reach is not None or arguments.fresh:

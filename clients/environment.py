@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from flexfl.config import Settings, bind, options_of
+from flexfl.config import Settings, bind, dotted, options_of
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, initialise
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
 
@@ -87,9 +87,7 @@ def model_builder(settings: Settings, data: FederatedData) -> Callable[[], nn.Mo
 
 def make_trace(settings: Settings) -> Trace:
     """Return the availability of all clients in all rounds, arrivals and departures included."""
-    # "a+b" combines two traces. A plus before a digit is part of a number, such as 1e+5.
-    specs = re.split(r"\+(?![0-9])", settings.trace)
-    parts = [_one_trace(spec, settings) for spec in specs]
+    parts = [_one_trace(spec, settings) for spec in trace_specs(settings.trace)]
     trace: Trace = parts[0] if len(parts) == 1 else Combined(*parts)
     if settings.arrivals or settings.departures:
         rounds = {}
@@ -102,6 +100,11 @@ def make_trace(settings: Settings) -> Trace:
     return trace
 
 
+def trace_specs(text: str) -> list[str]:
+    """Return the specs of the traces that `a+b` combines; a plus before a digit is part of a number: 1e+5."""
+    return re.split(r"\+(?![0-9])", text)
+
+
 def _one_trace(spec: str, settings: Settings) -> Trace:
     factory, options = bind("trace", TRACES, spec)
     if "local-steps" in options_of(factory):  # a trace with a clock needs the number of steps
@@ -109,6 +112,7 @@ def _one_trace(spec: str, settings: Settings) -> Trace:
     if "label_shares" in signature(factory).parameters:  # who is online depends on the data
         options["label_shares"] = label_shares(settings)
     trace: Trace = factory(settings.num_clients, settings.seed, **options)
+    dotted.expect("trace", spec, trace, Trace, "derive it from traces.Trace and define `round`")
     return trace
 
 

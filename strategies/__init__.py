@@ -95,7 +95,7 @@ __all__ = [
 
 
 def make(
-    name: str,
+    name: str | type[FlexibleStrategy],
     initial_parameters: Parameters,
     roster: Roster | None = None,
     evaluate_fn: EvaluateFn | None = None,
@@ -104,12 +104,12 @@ def make(
     trainer: Trainer | None = None,
     **values: Any,
 ) -> FlexibleStrategy:
-    """Make a strategy by its name.
+    """Make a strategy by its name, or by its class.
 
     Parameters
     ----------
     name
-        One of `STRATEGIES`.
+        One of `STRATEGIES`, or the class of any method, also one of your own.
     initial_parameters, roster, evaluate_fn, trainer
         See `FlexibleStrategy`.
     options
@@ -122,9 +122,13 @@ def make(
     ValueError
         The name or an option is unknown (the message lists the known ones), or a value is not allowed.
     """
-    if name not in STRATEGIES:
+    if isinstance(name, type):
+        strategy, name = name, name.__name__
+    elif name in STRATEGIES:
+        strategy = STRATEGIES[name]
+    else:
         raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")
-    options_type = STRATEGIES[name].options_type()
+    options_type = strategy.options_type()
     if options is None:
         known = [field.name for field in fields(options_type)]
         for option in values:
@@ -133,8 +137,21 @@ def make(
         options = options_type(**values)
     elif values or not isinstance(options, options_type):
         raise ValueError(f"{name} takes either options of {options_type.__name__}, or their values")
-    strategy = STRATEGIES[name]
-    if name in VARIANTS:
-        option, variant = VARIANTS[name]
-        strategy = strategy if getattr(options, option) == getattr(options_type, option) else variant
-    return strategy(initial_parameters, roster, evaluate_fn, options, trainer)
+    return _variant(strategy, options)(initial_parameters, roster, evaluate_fn, options, trainer)
+
+
+def _variant(strategy: type[FlexibleStrategy], options: Options) -> type[FlexibleStrategy]:
+    """Return the class that a method's options make of it, see `VARIANTS`."""
+    for name, (option, variant) in VARIANTS.items():
+        method = STRATEGIES[name]
+        if not issubclass(strategy, method) or issubclass(strategy, variant):
+            continue
+        if getattr(options, option) == getattr(method.options_type(), option):
+            continue
+        if strategy is method:
+            return variant
+        raise ValueError(
+            f"{strategy.__name__} is derived from {method.__name__}; "
+            f"for {option}={getattr(options, option)} derive it from {variant.__name__}"
+        )
+    return strategy

@@ -1,7 +1,8 @@
 """Specs: `name:key=value,key=value` names a strategy, a task, a partition or a trace, and sets its options.
 
-Names are looked up in a registry, a dictionary of factories. The options of a factory are its keyword-only
-parameters; their annotations (int, float, str or bool) determine how values are parsed.
+Names are looked up in a registry, a dictionary of factories; dotted names are imported. The options of a
+factory are its keyword-only parameters; their annotations (int, float, str or bool) determine how values are
+parsed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
+
+from flexfl.config import dotted
 
 _TRUTH = {
     "true": True,
@@ -90,11 +93,14 @@ def parse_options(where: str, text: str, offset: int = 0) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a factory: the parameter, its type and its default."""
+    """An option of a factory: the parameter, its type and its default, `REQUIRED` where it has none."""
 
     parameter: str
     kind: type
     default: Any
+
+
+REQUIRED = inspect.Parameter.empty
 
 
 def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
@@ -102,21 +108,27 @@ def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
 
     These are its keyword-only parameters of type int, float, str or bool; others can be set in code only.
     """
+    return as_options(p for p in inspect.signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY)
+
+
+def as_options(parameters: Iterable[inspect.Parameter]) -> dict[str, Option]:
+    """Return those of some parameters that users can set; one without annotation is of its default's type."""
     options = {}
-    for p in inspect.signature(factory).parameters.values():
-        kind = _KINDS.get(p.annotation if isinstance(p.annotation, str) else p.annotation.__name__)
-        if p.kind is p.KEYWORD_ONLY and kind:
+    for p in parameters:
+        annotation = type(p.default) if p.annotation is p.empty else p.annotation
+        kind = _KINDS.get(annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""))
+        if kind:
             options[p.name.replace("_", "-")] = Option(p.name, kind, p.default)
     return options
 
 
 def find(kind: str, registry: Mapping[str, Any], name: str) -> Any:
-    """Look up a name; the error for an unknown one lists the known ones."""
-    if name not in registry:
-        raise ValueError(
-            f"unknown {kind} {name!r}; known: {', '.join(registry)}{did_you_mean(name, registry)}"
-        )
-    return registry[name]
+    """Look up a name, or import what a dotted one stands for; the error for an unknown one lists all."""
+    if name in registry:
+        return registry[name]
+    if dotted.is_dotted(kind, name):
+        return dotted.load(kind, name)
+    raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(registry)}{did_you_mean(name, registry)}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -133,6 +145,9 @@ def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str])
             listed = f"known: {', '.join(known)}" if known else "it has none"
             raise ValueError(f"{owner} has no option {key!r}; {listed}{did_you_mean(key, known)}")
         values[known[key].parameter] = _convert(f"{owner}: {key}", known[key].kind, text)
+    for key, option in known.items():
+        if option.default is REQUIRED and key not in options:
+            raise ValueError(f"{owner} needs the option {key}: write {owner.split()[-1]}:{key}=...")
     return values
 
 

@@ -18,8 +18,9 @@ from clients.environment import ClientEnvironment, task_source
 from flexfl.config import Settings
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.experiment import Experiment, client_device, prepare, strategy_options
+from flexfl.engine.experiment import Experiment, client_device, prepare
 from flexfl.engine.interrupts import deferring_interrupts, stopping_on_interrupt
+from flexfl.engine.methods import strategy_options
 from flexfl.engine.progress import ProgressReport, final_table
 from flexfl.engine.run_folder import RunFolder, finite, weights_sha256
 from flexfl.engine.server import RoundServer

@@ -22,7 +22,7 @@ from clients.rules.base import Oracle
 from flexfl.config import Settings, parse
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.experiment import strategy_options
+from flexfl.engine.methods import strategy_options, strategy_type
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.base import (
     ClientFailure,
@@ -56,12 +56,13 @@ def update_shares(settings: Settings, sizes: NDArray[np.int64], trace: Trace) ->
         The settings are invalid, or the method trains without clients.
     """
     name = parse("strategy", settings.strategy).name
-    if strategies.STRATEGIES[name].late_replies == "refuse":
+    method = strategy_type(name)
+    if method.late_replies == "refuse":
         raise ValueError(f"strategy {name} has no clients whose updates could be told apart")
     N = trace.num_clients
     initial = FlatParameters(np.zeros(N), Layout(((N,),), np.dtype(np.float64)))
     roster = Roster(sizes, trace.round(1).member, trace.participation)
-    strategy = strategies.make(name, initial, roster, options=strategy_options(settings))
+    strategy = strategies.make(method, initial, roster, options=strategy_options(settings))
     availability = remember(trace)
     transport = with_late_replies(LinearClients(sizes, trace), trace)
     manager = TraceClientManager(availability, transport, settings.seed)
