@@ -9,8 +9,9 @@ from flwr.common import Parameters
 
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
+from strategies.core.instructions import Task
 from strategies.core.interfaces import AvailabilityManager, EvaluateFn, Trainer
-from strategies.core.options import Options
+from strategies.core.options import Options, choice, number, positive
 from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
@@ -89,8 +90,12 @@ __all__ = [
     "Replies",
     "Roster",
     "RoundReport",
+    "Task",
     "Trainer",
+    "choice",
     "make",
+    "number",
+    "positive",
 ]
 
 
