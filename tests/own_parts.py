@@ -25,11 +25,11 @@ class Folder:
         importlib.invalidate_caches()
 
 
-def _of_the_page(name: str) -> str:
+def of_the_page(name: str) -> str:
     """Return a file that docs/extending.md shows."""
     page = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
     return page.partition(f"```python\n# {name}\n")[2].partition("```")[0]
 
 
-METHODS = _of_the_page("my_methods.py")
+METHODS = of_the_page("my_methods.py")
 """A method with a rule of its own: `Momentum` and `Clipped`."""
