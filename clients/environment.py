@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from flexfl.config import Settings, bind, dotted, options_of
+from clients.division import checked_partition, checked_sizes
+from flexfl.config import Settings, bind, dotted, options_of, parse
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, initialise
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
 
@@ -137,4 +138,7 @@ def client_settings(settings: Settings) -> Settings:
 
 def _bound(kind: str, registry: dict[str, Any], text: str) -> Callable[..., Any]:
     factory, options = bind(kind, registry, text)
-    return partial(factory, **options)
+    divide, name = partial(factory, **options), parse(kind, text).name
+    if name in registry:
+        return divide
+    return checked_sizes(name, divide) if kind == "sizes" else checked_partition(name, divide)

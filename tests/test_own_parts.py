@@ -11,6 +11,7 @@ import pytest
 from own_parts import METHODS, Folder
 
 import sim
+from clients.environment import federated_data
 from clients.rules import rule_named
 from flexfl.config import Settings, options_of
 from flexfl.config.specs import find
@@ -82,6 +83,24 @@ class Half(ServerOptimizer):
 
 class Mine(MimiC):
     pass
+
+def sizes(num_clients, num_examples, rng, *, how: str = "right"):
+    return {
+        "right": [2] * num_clients,
+        "short": [2],
+        "halves": np.full(num_clients, 0.5),
+        "empty": [0] * num_clients,
+        "many": [num_examples] * num_clients,
+    }[how]
+
+def positions(labels, sizes, rng, *, how: str = "right"):
+    return {
+        "right": [[k, k + 10] for k in range(len(sizes))],
+        "few": [[1]],
+        "twice": [[k, 7] for k in range(len(sizes))],
+        "outside": [[k, -1] for k in range(len(sizes))],
+        "real": [[0.5]] * len(sizes),
+    }[how]
 """
 
 
@@ -171,6 +190,14 @@ def run(folder: Path, *arguments: str) -> dict[str, Any]:
             "flwr.serverapp.strategy.FedAvg",
             "for Flower's Message API: name one of flwr.server",
         ),
+        ("sizes", "parts.sizes:how=short", "sizes parts.sizes gives shape (1,), not (4,)"),
+        ("sizes", "parts.sizes:how=halves", "something else than whole numbers in one dimension"),
+        ("sizes", "parts.sizes:how=empty", "gives 0 to 0, together 0; each must be positive, of 1438 in all"),
+        ("sizes", "parts.sizes:how=many", "gives 1438 to 1438, together 5752; each must be positive"),
+        ("partition", "parts.positions:how=few", "partition parts.positions has 1 parts for 4 clients"),
+        ("partition", "parts.positions:how=twice", "gives example 7 away more than once"),
+        ("partition", "parts.positions:how=outside", "gives position -1 of 1438 examples"),
+        ("partition", "parts.positions:how=real", "something else than whole numbers"),
         ("cohort", "parts.Duck", "unknown cohort 'parts.Duck'; known: auto"),
     ],
 )
@@ -199,6 +226,11 @@ def test_options_are_the_keyword_only_parameters(parts: Folder) -> None:
     duck, factor = (find("trace", {}, "parts.Duck"), find("lr-schedule", {}, "parts.factor"))
     assert {key: option.kind for key, option in options_of(duck).items()} == {"start": int}
     assert {key: option.kind for key, option in options_of(factor).items()} == {"by": float}
+
+
+def test_data_are_divided_as_ones_own_code_says(parts: Folder) -> None:
+    settings = Settings(partition="parts.positions", sizes="parts.sizes", num_clients=4)
+    assert federated_data(settings).sizes.tolist() == [2, 2, 2, 2]
 
 
 def test_rates_and_server_optimisers(parts: Folder) -> None:
