@@ -57,7 +57,7 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     """
     options = strategy_options(settings)  # errors in names and options are reported before data are loaded
     find("cohort", COHORTS, settings.cohort)
-    _check_task(settings)
+    check_task(settings)
     trace = make_trace(settings)
     _check_rounds(settings)
     method = strategy_type(parse("strategy", settings.strategy).name)
@@ -88,8 +88,14 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     return Experiment(settings, data, build_model, initial, trace, strategy, evaluator)
 
 
-def _check_task(settings: Settings) -> None:
-    """Refuse a task that is none."""
+def check_task(settings: Settings) -> None:
+    """Refuse a task that is none.
+
+    Raises
+    ------
+    ValueError
+        What the settings name lacks something that a task has.
+    """
     source = task_source(settings)
     name = parse("task", settings.task).name
     for attribute in ("default_partition", "default_model", "federate"):
