@@ -27,9 +27,9 @@ from flexfl.config.grid import cells, is_comparison
 from flexfl.config.settings import read_toml
 from flexfl.engine.availability import remember
 from flexfl.engine.comparison.compare import compare
-from flexfl.engine.experiment import check_names
 from flexfl.engine.flower_run import run_on_grid
-from flexfl.engine.listing import allowed, listing
+from flexfl.engine.listing import allowed, listing, listing_of
+from flexfl.engine.named import check_names, named_parts
 from flexfl.engine.report.trace_view import show_trace
 from flexfl.engine.run import drive, prepare, virtual_transport
 from flexfl.engine.run_folder import RunFolder
@@ -63,8 +63,9 @@ def make_parser() -> Parser:
         prog="sim.py",
         usage="%(prog)s [-h] [--list] [--show-trace SPEC] [--config FILE.toml] [--SETTING VALUE ...] ...",
         description="Federated learning where clients come and go.",
-        epilog="SPEC is NAME:KEY=VALUE,KEY=VALUE; --list shows all names with their options. A setting with "
-        "several values makes a comparison.",
+        epilog="SPEC is NAME:KEY=VALUE,KEY=VALUE; --list shows all names with their options. A NAME with a "
+        "dot is imported: my_methods.Momentum, or flwr.server.strategy.FedAdam. A setting with several "
+        "values makes a comparison.",
         allow_abbrev=False,
     )
     groups: dict[str, Any] = {}
@@ -104,7 +105,7 @@ def _add_commands(parser: Parser) -> None:
     parser.add_argument(
         "--list",
         action="store_true",
-        help="list the names that settings accept, with their options, and exit",
+        help="list the names that settings accept, with their options, or those given alone, and exit",
     )
     text = "describe which clients take part under this trace, write a picture to run-dir, and exit"
     parser.add_argument("--show-trace", metavar="SPEC", help=text)
@@ -158,12 +159,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         flag = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
         hint = did_you_mean(flag, parser.flags) if flag else "; settings are written --NAME VALUE"
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-    if arguments.list:
-        print("\n".join(listing()))
-        return 0
     console = Console(stderr=arguments.json)
     try:
         values = read_values(arguments)
+        if arguments.list:
+            named = list(named_parts(values))
+            print("\n".join(listing_of(named) if named else listing()))
+            return 0
         if is_comparison(values):
             return run_comparison(values, arguments, console)
         if arguments.reach is not None or arguments.fresh:

@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from clients.division import checked_partition, checked_sizes
+from flexfl import dotted
 from flexfl.config import Settings
-from flexfl.specs import bind, options_of
+from flexfl.specs import bind, options_of, parse
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
 
@@ -86,35 +88,9 @@ def model_builder(settings: Settings, data: FederatedData) -> Callable[[], nn.Mo
     return partial(initialise, partial(factory, data.input_shape, data.num_outputs, **options), settings.seed)
 
 
-def check_specs(settings: Settings) -> None:
-    """Refuse unknown names of tasks, models, partitions, sizes and traces, and unknown options of them.
-
-    Raises
-    ------
-    ValueError
-        The first of them, with those that are known.
-    """
-    bind("task", TASKS, settings.task)
-    bind("sizes", SIZES, settings.sizes)
-    if settings.model:
-        bind("model", MODELS, settings.model)
-    if settings.partition:
-        bind("partition", PARTITIONS, settings.partition)
-    for spec in trace_specs(settings):
-        bind("trace", TRACES, spec)
-
-
-def trace_specs(settings: Settings) -> list[str]:
-    """Return the specs of the traces that are combined: `a+b` is a and b.
-
-    A plus before a digit is part of a number, such as 1e+5.
-    """
-    return re.split(r"\+(?![0-9])", settings.trace)
-
-
 def make_trace(settings: Settings) -> Trace:
     """Return the availability of all clients in all rounds, arrivals and departures included."""
-    parts = [_one_trace(spec, settings) for spec in trace_specs(settings)]
+    parts = [_one_trace(spec, settings) for spec in trace_specs(settings.trace)]
     trace: Trace = parts[0] if len(parts) == 1 else Combined(*parts)
     if settings.arrivals or settings.departures:
         rounds = {}
@@ -127,6 +103,11 @@ def make_trace(settings: Settings) -> Trace:
     return trace
 
 
+def trace_specs(text: str) -> list[str]:
+    """Return the specs of the traces that `a+b` combines; a plus before a digit is part of a number: 1e+5."""
+    return re.split(r"\+(?![0-9])", text)
+
+
 def _one_trace(spec: str, settings: Settings) -> Trace:
     factory, options = bind("trace", TRACES, spec)
     if "local-steps" in options_of(factory):  # a trace with a clock needs the number of steps
@@ -134,6 +115,7 @@ def _one_trace(spec: str, settings: Settings) -> Trace:
     if "label_shares" in signature(factory).parameters:  # who is online depends on the data
         options["label_shares"] = label_shares(settings)
     trace: Trace = factory(settings.num_clients, settings.seed, **options)
+    dotted.expect("trace", spec, trace, Trace, "derive it from traces.Trace and define `round`")
     return trace
 
 
@@ -160,4 +142,7 @@ def client_settings(settings: Settings) -> Settings:
 
 def _bound(kind: str, registry: dict[str, Any], text: str) -> Callable[..., Any]:
     factory, options = bind(kind, registry, text)
-    return partial(factory, **options)
+    divide, name = partial(factory, **options), parse(kind, text).name
+    if name in registry:
+        return divide
+    return checked_sizes(name, divide) if kind == "sizes" else checked_partition(name, divide)

@@ -1,8 +1,9 @@
 """Specs: `name:key=value,key=value` names a strategy, a task, a partition or a trace, and sets its options.
 
-Names are looked up in a registry, a dictionary of factories. The options of a factory are its keyword-only
-parameters; their annotations (int, float, str or bool) determine how values are parsed. What they may be
-is told by `Literal["a", "b"]`, `Annotated[float, "from 0 to 1"]`, or `allowed` in a field's metadata.
+Names are looked up in a registry, a dictionary of factories; dotted names are imported. The options of a
+factory are its keyword-only parameters; their annotations (int, float, str or bool) determine how values are
+parsed. What they may be is told by `Literal["a", "b"]`, `Annotated[float, "from 0 to 1"]`, or `allowed` in a
+field's metadata.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from flexfl import dotted
 
 _TRUTH = {
     "true": True,
@@ -97,7 +100,10 @@ def parse_options(where: str, text: str, offset: int = 0) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a factory: the parameter, its type, its default, and in words what it may be."""
+    """An option of a factory: the parameter, its type, its default, and in words what it may be.
+
+    Where it has no default, that is `REQUIRED`.
+    """
 
     parameter: str
     kind: type
@@ -105,23 +111,45 @@ class Option:
     allowed: str = ""
 
 
+REQUIRED = inspect.Parameter.empty
+
+
 def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
     """Return the options of a factory, by the names that users write.
 
     These are its keyword-only parameters of type int, float, str or bool; others can be set in code only.
     """
-    of_class = isinstance(factory, type) and not is_dataclass(factory)
-    hints = get_type_hints(factory.__init__ if of_class else factory, include_extras=True)
-    declared = (
-        {f.name: f.metadata.get("allowed", "") for f in fields(factory)} if is_dataclass(factory) else {}
-    )
+    hints, told = _hints(factory), _told(factory)
+    own = (p for p in inspect.signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY)
+    options = as_options(p.replace(annotation=hints.get(p.name, p.annotation)) for p in own)
+    return {key: replace(o, allowed=told.get(o.parameter) or o.allowed) for key, o in options.items()}
+
+
+def as_options(parameters: Iterable[inspect.Parameter]) -> dict[str, Option]:
+    """Return those of some parameters that users can set; one without annotation is of its default's type."""
+    named: dict[Any, Any] = {kind.__name__: kind for kind in _KINDS}
     options = {}
-    for p in inspect.signature(factory).parameters.values():
-        kind, allowed = _declared(hints.get(p.name))
-        if p.kind is p.KEYWORD_ONLY and kind in _KINDS:
-            allowed = str(declared.get(p.name) or allowed)
+    for p in parameters:
+        annotation = type(p.default) if p.annotation is p.empty else p.annotation
+        kind, allowed = _declared(named.get(annotation, annotation))
+        if kind in _KINDS:
             options[p.name.replace("_", "-")] = Option(p.name, kind, p.default, allowed)
     return options
+
+
+def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a factory's parameters that can be resolved."""
+    of_class = isinstance(factory, type) and not is_dataclass(factory)
+    try:
+        return get_type_hints(getattr(factory, "__init__") if of_class else factory, include_extras=True)  # noqa: B009
+    except Exception:  # somebody else's code: names that are imported for a type checker only, for example
+        return {}
+
+
+def _told(factory: Callable[..., Any]) -> dict[str, str]:
+    """Return what the fields of a dataclass may be, in words, where they say so."""
+    declared = fields(factory) if is_dataclass(factory) else ()
+    return {f.name: str(f.metadata["allowed"]) for f in declared if "allowed" in f.metadata}
 
 
 def _declared(annotation: Any) -> tuple[Any, str]:
@@ -135,13 +163,15 @@ def _declared(annotation: Any) -> tuple[Any, str]:
 
 
 def find(kind: str, registry: Mapping[str, Any], name: str) -> Any:
-    """Look up a name; the error for an unknown one lists the known ones."""
-    if name not in registry:
-        hint = did_you_mean(name, registry)
-        hint += "; options follow a name and a colon, without spaces" if "=" in name else ""
-        hint += "; several values are separated by spaces" if "," in name else ""
-        raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(registry)}{hint}")
-    return registry[name]
+    """Look up a name, or import what a dotted one stands for; the error for an unknown one lists all."""
+    if name in registry:
+        return registry[name]
+    if dotted.is_dotted(kind, name):
+        return dotted.load(kind, name)
+    hint = did_you_mean(name, registry)
+    hint += "; options follow a name and a colon, without spaces" if "=" in name else ""
+    hint += "; several values are separated by spaces" if "," in name else ""
+    raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(registry)}{hint}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -171,6 +201,9 @@ def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str])
             listed = f"known: {', '.join(known)}" if known else "it has none"
             raise ValueError(f"{owner} has no option {key!r}; {listed}{did_you_mean(key, known)}")
         values[known[key].parameter] = _convert(f"{owner}: {key}", known[key].kind, text)
+    for key, option in known.items():
+        if option.default is REQUIRED and key not in options:
+            raise ValueError(f"{owner} needs the option {key}: write {owner.split()[-1]}:{key}=...")
     return values
 
 

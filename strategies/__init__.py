@@ -10,8 +10,9 @@ from flwr.common import Parameters
 from flexfl.specs import build, check_kind, did_you_mean, find
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
+from strategies.core.instructions import Task
 from strategies.core.interfaces import AvailabilityManager, EvaluateFn, Trainer
-from strategies.core.options import Options
+from strategies.core.options import Options, choice, number, positive
 from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
@@ -91,8 +92,12 @@ __all__ = [
     "Replies",
     "Roster",
     "RoundReport",
+    "Task",
     "Trainer",
+    "choice",
     "make",
+    "number",
+    "positive",
 ]
 
 
@@ -100,7 +105,7 @@ LAYERS = ("server_opt", "amplify")  # what `make` takes for `layers`, too
 
 
 def make(
-    name: str,
+    name: str | type[FlexibleStrategy],
     initial_parameters: Parameters,
     roster: Roster | None = None,
     evaluate_fn: EvaluateFn | None = None,
@@ -109,12 +114,12 @@ def make(
     trainer: Trainer | None = None,
     **values: Any,
 ) -> FlexibleStrategy:
-    """Make a strategy by its name.
+    """Make a strategy by its name, or by its class.
 
     Parameters
     ----------
     name
-        One of `STRATEGIES`.
+        One of `STRATEGIES`, or the class of any method, also one of your own.
     initial_parameters, roster, evaluate_fn, trainer
         See `FlexibleStrategy`.
     options
@@ -129,7 +134,11 @@ def make(
     ValueError
         The name or an option is unknown (the message lists the known ones), or a value is not allowed.
     """
-    strategy: type[FlexibleStrategy] = find("strategy", STRATEGIES, name)
+    strategy: type[FlexibleStrategy]
+    if isinstance(name, type):
+        strategy, name = name, name.__name__
+    else:
+        strategy = find("strategy", STRATEGIES, name)
     options_type = strategy.options_type()
     if options is None:
         known = [*(field.name for field in fields(options_type)), *LAYERS]
@@ -140,10 +149,24 @@ def make(
         options = options_type(**_built(values))
     elif values or not isinstance(options, options_type):
         raise ValueError(f"{name} takes either options of {options_type.__name__}, or their values")
-    if name in VARIANTS:
-        option, variant = VARIANTS[name]
-        strategy = strategy if getattr(options, option) == getattr(options_type, option) else variant
-    return strategy(initial_parameters, roster, evaluate_fn, options, trainer)
+    return _variant(strategy, options)(initial_parameters, roster, evaluate_fn, options, trainer)
+
+
+def _variant(strategy: type[FlexibleStrategy], options: Options) -> type[FlexibleStrategy]:
+    """Return the class that a method's options make of it, see `VARIANTS`."""
+    for name, (option, variant) in VARIANTS.items():
+        method = STRATEGIES[name]
+        if not issubclass(strategy, method) or issubclass(strategy, variant):
+            continue
+        if getattr(options, option) == getattr(method.options_type(), option):
+            continue
+        if strategy is method:
+            return variant
+        raise ValueError(
+            f"{strategy.__name__} is derived from {method.__name__}; "
+            f"for {option}={getattr(options, option)} derive it from {variant.__name__}"
+        )
+    return strategy
 
 
 def _built(values: dict[str, Any]) -> dict[str, Any]:

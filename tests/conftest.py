@@ -1,6 +1,7 @@
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from flower import BIN, end_processes, processes_of
 from numpy.typing import NDArray
+from own_parts import Folder
 
 # Flower sends no telemetry and installs no packages during tests.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -111,6 +113,16 @@ def write(tmp_path: Path) -> Callable[..., str]:
         return str(path)
 
     return make
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
+    """An empty working directory for parts of one's own; afterwards what was imported is forgotten."""
+    folder = Folder(tmp_path / "own")
+    monkeypatch.chdir(folder.path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield folder
+    folder.forget()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -59,18 +60,32 @@ def flwr_run(env: dict[str, str], settings: dict[str, Any], *arguments: str, app
 def flwr_runs(
     env: dict[str, str], num_clients: int, runs: list[dict[str, Any]], *, app: Path = ROOT
 ) -> list[str]:
-    """Do several runs at the same time on one SuperLink, as they mostly wait; return their outputs."""
+    """Do several runs at the same time on one SuperLink, as they mostly wait; return their outputs.
+
+    `supernodes` of a run is another number of nodes for it, `app` another app.
+    """
 
     def call(settings: dict[str, Any]) -> str:
         nodes = f"num-supernodes={settings.get('supernodes', num_clients)} client-resources-num-cpus=1"
-        config = {key: value for key, value in settings.items() if key != "supernodes"}
-        return flwr_run(env, config, "local", "--federation-config", nodes, app=app)
+        config = {key: value for key, value in settings.items() if key not in ("supernodes", "app")}
+        folder = settings.get("app", app)
+        return flwr_run(env, config, "local", "--federation-config", nodes, app=folder)
 
     with ThreadPoolExecutor(len(runs)) as pool:
         first = pool.submit(call, runs[0])  # starts the SuperLink
         wait_for_port(int(env["FLWR_LOCAL_CONTROL_API_PORT"]))
         others = [pool.submit(call, settings) for settings in runs[1:]]
         return [run.result() for run in (first, *others)]
+
+
+def copy_app(folder: Path) -> Path:
+    """Copy the app into a new folder, and return that."""
+    folder.mkdir()
+    for part in ("strategies", "clients", "traces", "flexfl"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("sim.py", "README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+    return folder
 
 
 def wait_for_port(port: int) -> None:

@@ -29,16 +29,19 @@ DRIVER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import ray
+from flexfl import dotted
 from flexfl.engine.transports.ray_cluster import start_ray
 
+for name in ("my_file.part", "my_package.inner.part"):  # of the working directory
+    dotted.load("task", name)
 start_ray(1, sys.argv[2])
 
 @ray.remote
-def folder():
-    import sim
-    return sim.__file__
+def files():
+    import sim, my_file, my_package.inner
+    return sim.__file__, my_file.__file__, my_package.inner.__file__
 
-print(ray.get(folder.remote()))
+print(*ray.get(files.remote()))
 """
 RUN = ["--num-clients", "8", "--num-rounds", "4", "--trace", "pools:first=8+lost:p=0.1", "--json"]
 RUN += ["--cohort", "stacked"]
@@ -80,14 +83,18 @@ def test_a_cluster_gives_the_same_result_as_one_machine(
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["here", "cluster"])
 def test_workers_find_the_code_wherever_the_driver_runs(address: str, tmp_path: Path, where: str) -> None:
-    """A Ray of its own uses the same files; a cluster, which may be on other machines, gets a copy."""
+    """A Ray of its own uses the same files; a cluster, which may be on other machines, gets copies."""
+    (tmp_path / "my_package").mkdir()
+    for name in ("my_file.py", "my_package/__init__.py", "my_package/inner.py"):
+        (tmp_path / name).write_text("def part():\n    pass\n")
     command = [sys.executable, "-c", DRIVER, str(ROOT), address if where == "cluster" else ""]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = Path(done.stdout.splitlines()[-1])
-    assert found.name == "sim.py"
-    assert (found == ROOT / "sim.py") == (where == "here")
+    found = done.stdout.splitlines()[-1].split()
+    files = [ROOT / "sim.py", tmp_path / "my_file.py", tmp_path / "my_package" / "inner.py"]
+    assert [Path(file).name for file in found] == [file.name for file in files]
+    assert {file in map(str, files) for file in found} == {where == "here"}
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1"])

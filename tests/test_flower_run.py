@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 from flower import (
     BIN,
-    ROOT,
     assert_same_run,
+    copy_app,
     flwr_run,
     flwr_runs,
     outcome,
     sim,
     wait_for_port,
 )
+from own_parts import Folder, of_the_page
 from sklearn.datasets import load_diabetes
 
 from traces.recorded.device_log import read_device_log
@@ -64,14 +65,22 @@ def test_flwr_run_gives_the_same_result_as_sim(flower: dict[str, str], tmp_path:
     assert not (tmp_path / "few").exists()
 
 
-def test_flwr_run_keeps_the_clients_memory(flower: dict[str, str], tmp_path: Path) -> None:
-    """In Flower's Context, despite lost replies, for training and for evaluating personal models.
+def test_flwr_run_keeps_memory_and_finds_own_parts(
+    flower: dict[str, str], tmp_path: Path, own: Folder
+) -> None:
+    """Memory in Flower's Context, despite lost replies, for training and for evaluating personal models.
 
-    The task is regression, with data from a file.
+    The task is regression, with data from a file. Beside it on the same SuperLink, a method, a rule and a
+    trace of one's own from the folder of an app.
     """
     x, y = load_diabetes(return_X_y=True)
     file = tmp_path / "diabetes.csv"
     np.savetxt(file, np.column_stack([x[:90], y[:90]]), "%.6g", delimiter=",", header=HEADER, comments="")
+    for name in ("my_methods.py", "my_traces.py"):
+        own.write(name, of_the_page(name))
+    app = copy_app(tmp_path / "app")
+    for part in own.path.iterdir():
+        shutil.copy(part, app)
     settings = {
         "strategy": "apfl:alpha-mode=step",
         "task": f"csv:file={file},target=y,kind=regression",
@@ -84,10 +93,15 @@ def test_flwr_run_keeps_the_clients_memory(flower: dict[str, str], tmp_path: Pat
         "local-steps": 4,
         "seed": 5,  # with it, replies are lost, one of them of a client that participates again
     }
-    (output,) = flwr_runs(flower, 3, [{**settings, "run-dir": str(tmp_path / "flwr")}])
-    sim({**settings, "run-dir": tmp_path / "inline"})
-    here = assert_same_run(tmp_path / "flwr", tmp_path / "inline", output)
-    there, _ = outcome(tmp_path / "flwr")
+    named = {"model": "logistic", "num-clients": 3, "num-rounds": 2, "local-steps": 3}
+    mine = {**named, "strategy": "my_methods.Momentum:clip=0.1", "trace": "my_traces.Office:start=0"}
+    runs = {"memory": settings, "mine": {**mine, "app": app}}
+    outputs = flwr_runs(flower, 3, [{**run, "run-dir": str(tmp_path / key)} for key, run in runs.items()])
+    for (key, run), output in zip(runs.items(), outputs, strict=True):
+        run.pop("app", None)
+        sim({**run, "run-dir": tmp_path / f"{key}-inline"})
+        assert_same_run(tmp_path / key, tmp_path / f"{key}-inline", output)
+    (here, _), (there, _) = (outcome(tmp_path / key) for key in ("memory-inline", "memory"))
     assert any("reply lost" in record["failed"].values() for record in here)
     for record, expected in zip(there, here, strict=True):
         assert record.get("client_tested_clients") == expected.get("client_tested_clients")
@@ -228,14 +242,9 @@ def test_supernodes_give_the_same_result_as_sim(
 
 def test_a_numpy_client_works_with_our_methods(flower: dict[str, str], tmp_path: Path) -> None:
     """clients/numpy_client.py replaces our client by one line in pyproject.toml."""
-    app = tmp_path / "app"
-    app.mkdir()
-    for part in ("strategies", "clients", "traces", "flexfl"):
-        shutil.copytree(ROOT / part, app / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("sim.py", "README.md"):
-        shutil.copy(ROOT / name, app)
+    app = copy_app(tmp_path / "app")
     ours, theirs = 'clientapp = "clients.app:app"', 'clientapp = "clients.numpy_client:app"'
-    project = (ROOT / "pyproject.toml").read_text()
+    project = (app / "pyproject.toml").read_text()
     assert project.count(ours) == 1
     (app / "pyproject.toml").write_text(project.replace(ours, theirs))
     settings = {

@@ -15,6 +15,7 @@ from clients.rules.dynamic import Dynamic
 from clients.rules.elastic import Elastic
 from clients.rules.pfedme import PFedMe
 from clients.rules.proximal import Proximal
+from flexfl import dotted
 
 __all__ = ["RULES", "SGD", "rule_named"]
 
@@ -33,13 +34,18 @@ RULES: dict[str, type[SGD]] = {
 
 
 def rule_named(name: str) -> type[SGD]:
-    """Return the rule of this name.
+    """Return the rule of this name; a dotted one is imported.
 
     Raises
     ------
     ValueError
         This client does not have it.
     """
-    if name not in RULES:
+    if name in RULES:
+        return RULES[name]
+    if not dotted.is_dotted("rule", name):
         raise ValueError(f"unknown rule {name!r}; known: {', '.join(RULES)}; is this client up to date?")
-    return RULES[name]
+    rule: type[SGD] = dotted.load("rule", name)
+    if not (isinstance(rule, type) and issubclass(rule, SGD)):
+        raise ValueError(f"rule {name} is not derived from clients.rules.SGD")
+    return rule

@@ -16,8 +16,9 @@ from typing import Any
 from flexfl.allowed import Allowed, check_fields
 from flexfl.specs import did_you_mean, parse_options
 
-# What a run folder's config.toml records besides the settings: the versions of packages, the command line.
-RECORDED = ("versions", "command")
+# What a run folder's config.toml records besides the settings: versions of packages, the command line, and
+# hashes of the files of the user's own parts.
+RECORDED = ("versions", "command", "parts")
 
 
 # Groups of settings, in the order in which `--help` has them.

@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 class Rule(NamedTuple):
     """The client's part of a method: a name that both sides use, and what it implies for the messages.
 
-    The client's side is the class of that name in `clients.rules.RULES`. A method declares its rule in its
-    own file; rules that several methods use are declared below.
+    The client's side is the class of that name in `clients.rules.RULES`, or what a dotted name stands for. A
+    method declares its rule in its own file; rules that several methods use are declared below.
 
     Attributes
     ----------

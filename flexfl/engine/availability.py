@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import lru_cache
 
 import numpy as np
@@ -81,6 +82,12 @@ class TraceClientManager(ClientManager):
     def proxy(self, client: int) -> ClientProxy:
         """Return the proxy of one client."""
         return self.transport.proxy(client)
+
+    def limited_to(self, clients: NDArray[np.intp]) -> TraceClientManager:
+        """Return a manager of these clients alone for the current round, given in ascending order."""
+        limited = copy(self)
+        limited._available = clients
+        return limited
 
     # Flower's interface, for its own strategies
 

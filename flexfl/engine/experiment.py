@@ -11,34 +11,25 @@ import torch
 from torch import nn
 
 import strategies
-from clients.environment import check_specs, federated_data, make_trace, model_builder, task_source
+from clients.environment import federated_data, make_trace, model_builder, task_source
 from clients.evaluation import check_outputs
 from clients.gradients.flat import FlatModel
 from clients.rules import SGD, rule_named
-from clients.tuning import COHORTS, Work, choose
+from clients.tuning import Work, choose
+from flexfl import dotted
 from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.central import CentralTrainer
 from flexfl.engine.evaluation import GlobalEvaluator
 from flexfl.engine.loggers.registry import logger_types
 from flexfl.engine.memory import check_fits
+from flexfl.engine.methods import strategy_options, strategy_type
+from flexfl.engine.named import check_names, model_name
 from flexfl.engine.wording import count
-from flexfl.specs import build, convert, find, options_of, parse
+from flexfl.specs import parse
 from flexfl.tasks import FederatedData, blank
-from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
-from strategies.parts.layering import layers_of
+from strategies import FlatParameters, FlexibleStrategy, Layout, Roster
 from traces import Trace, parse_rounds
-
-# Settings that are options of every strategy, under the same names.
-GENERAL = (
-    "clients_per_round",
-    "local_steps",
-    "local_epochs",
-    "batch_size",
-    "learning_rate",
-    "num_rounds",
-    "seed",
-)
 
 
 @dataclass(frozen=True)
@@ -70,20 +61,23 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     ValueError
         The settings are invalid or do not fit together; the message says why.
     """
-    check_names(settings)
+    check_names(settings)  # before data are loaded
     options = strategy_options(settings)
     logger_types(settings)
     if tune and settings.engine == "ray":
         require_ray("take --engine inline")
+    check_task(settings)
     trace = make_trace(settings)
     _check_rounds(settings)
-    strategy_type = strategies.STRATEGIES[parse("strategy", settings.strategy).name]
-    if trace.has_late_replies and strategy_type.late_replies == "refuse":
+    method = strategy_type(parse("strategy", settings.strategy).name)
+    if trace.has_late_replies and method.late_replies == "refuse":
         raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
     data = federated_data(settings)
     build_model = model_builder(settings, data)
-    check_fits(settings.model or task_source(settings).default_model, build_model)
-    model = FlatModel(build_model(), client_device(settings), data.criterion)
+    check_fits(model_name(settings), build_model)
+    module = build_model()
+    dotted.expect("model", model_name(settings), module, nn.Module, "derive it from torch.nn.Module")
+    model = FlatModel(module, client_device(settings), data.criterion)
     check_outputs(model, data)
     arrays = model.arrays()
     layout = Layout.of(arrays)
@@ -98,25 +92,11 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
         settings.evaluate_clients,
         settings.num_rounds,
     )
-    name = parse("strategy", settings.strategy).name
     trainer = CentralTrainer(data, build_model, settings.seed)
-    strategy = strategies.make(name, initial, roster, evaluator, options=options, trainer=trainer)
+    strategy = strategies.make(method, initial, roster, evaluator, options=options, trainer=trainer)
     if tune:
         settings = _tuned(settings, model, data, rule_named(strategy.rule.name))
     return Experiment(settings, data, build_model, initial, trace, strategy, evaluator)
-
-
-def check_names(settings: Settings) -> None:
-    """Refuse unknown names and options in the settings, before any data are loaded.
-
-    Raises
-    ------
-    ValueError
-        The first of them, with those that are known.
-    """
-    strategy_options(settings)
-    check_specs(settings)
-    find("cohort", COHORTS, settings.cohort)
 
 
 def require_ray(otherwise: str) -> None:
@@ -125,26 +105,22 @@ def require_ray(otherwise: str) -> None:
         raise ValueError(f"Ray is not installed: pip install ray, or {otherwise}")
 
 
-def strategy_options(settings: Settings) -> Options:
-    """Return the strategy's options: the general ones, those of its spec, and those given with `option`."""
-    spec = parse("strategy", settings.strategy)
-    strategy = find("strategy", strategies.STRATEGIES, spec.name)
-    options_type = strategy.options_type()
-    given = {**spec.options, **settings.strategy_options}
-    flags = {name.replace("_", "-") for name in GENERAL}
-    if flagged := sorted(given.keys() & flags):
-        raise ValueError(f"strategy {spec.name}: set {flagged[0]} by --{flagged[0]}, not as an option")
-    known = {key: option for key, option in options_of(options_type).items() if key not in flags}
-    own = convert(f"strategy {spec.name}", known, given)
-    general = {name: getattr(settings, name) for name in GENERAL}
-    schedule = build("lr-schedule", strategies.SCHEDULES, settings.lr_schedule)
-    layers = layers_of(settings.server_opt, settings.amplify)
-    if settings.amplify and (period := int(settings.amplify.partition(",")[0])) > settings.num_rounds:
-        raise ValueError(f"amplify: the period is {period} of only {count(settings.num_rounds, 'round')}")
-    if layers and not strategy.takes_layers:
-        raise ValueError(f"strategy {spec.name} takes neither --server-opt nor --amplify")
-    options: Options = options_type(**general, lr_schedule=schedule, layers=layers, **own)
-    return options
+def check_task(settings: Settings) -> None:
+    """Refuse a task that is none.
+
+    Raises
+    ------
+    ValueError
+        What the settings name lacks something that a task has.
+    """
+    source = task_source(settings)
+    name = parse("task", settings.task).name
+    for attribute in ("default_partition", "default_model", "federate"):
+        if not hasattr(source, attribute):
+            made = type(source).__name__
+            raise ValueError(
+                f"task {name} gives a {made}, which has no {attribute}: see flexfl.tasks.TaskSource"
+            )
 
 
 def _check_rounds(settings: Settings) -> None:

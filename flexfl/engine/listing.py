@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import Field, fields
+from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
-from clients.tuning import COHORTS
 from flexfl.config import Settings
 from flexfl.engine.loggers.registry import LOGGERS
-from flexfl.specs import options_of
-from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
-from strategies import SCHEDULES, STRATEGIES, Options
+from flexfl.engine.methods import own_options, strategy_type
+from flexfl.engine.named import REGISTRIES
+from flexfl.specs import REQUIRED, find, options_of, parse
+from strategies import STRATEGIES, FlexibleStrategy, Options
 from strategies.memory.table import TableOptions
-from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 from strategies.sequential_sgd import SequentialSGD
-from traces import TRACES
 
 WIDTH = 80
 # A strategy's options that have a flag of their own are not listed.
 FLAGS = {field.name.replace("_", "-") for field in fields(Settings)}
 
-REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
-    "--task": TASKS,
-    "--model": MODELS,
-    "--partition": PARTITIONS,
-    "--sizes": SIZES,
-    "--trace": TRACES,
-    "--lr-schedule": SCHEDULES,
-    "--server-opt": SERVER_OPTIMIZERS,
-    "--cohort": COHORTS,
-    "--log": LOGGERS,
-}
+HOW = "Options are set by NAME:KEY=VALUE,KEY=VALUE; they are shown with their defaults."
+LISTED: dict[str, Mapping[str, Callable[..., Any]]] = {**REGISTRIES, "log": LOGGERS}
 
 
 def listing() -> Iterator[str]:
     """Yield the lines: for each setting the names, each with its summary and a line for every option."""
     general = set(options_of(Options)) - FLAGS
-    yield "Options are set by NAME:KEY=VALUE,KEY=VALUE; they are shown with their defaults."
+    yield HOW
+    yield "A name with a dot, MODULE.NAME, is imported: see docs/extending.md."
     yield ""
     yield "--option, for every strategy"
     yield from _options(Options, general)
@@ -46,16 +37,14 @@ def listing() -> Iterator[str]:
     for needed, names in methods_by_need().items():
         yield f"--strategy, {needed}"
         for name in names:
-            strategy, options = STRATEGIES[name], STRATEGIES[name].options_type()
-            yield from _summary(name, strategy)
-            yield from _wrapped(f"For {strategy.suits}.")
-            yield from _options(options, set(options_of(options)) - general - FLAGS)
+            yield from _method(name, STRATEGIES[name])
         yield ""
-    for flag, registry in REGISTRIES.items():
-        yield flag
+    for kind, registry in LISTED.items():
+        if kind == "strategy":
+            continue
+        yield f"--{kind}"
         for name, factory in registry.items():
-            yield from _summary(name, factory)
-            yield from _options(factory, options_of(factory))
+            yield from _part(name, factory)
         yield ""
 
 
@@ -65,8 +54,41 @@ def allowed(setting: Field[Any]) -> str:
         return str(setting.metadata["allowed"])
     key = setting.name.replace("_", "-")
     if key in ("cohort", "log"):
-        return " | ".join(REGISTRIES[f"--{key}"])
+        return " | ".join(LISTED[key])
     return options_of(Options)[key].allowed if key in options_of(Options) else ""
+
+
+def listing_of(parts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the same lines of some parts only, given by kind and spec.
+
+    Raises
+    ------
+    ValueError
+        There is no such part.
+    """
+    yield HOW
+    for kind, specs in groupby(parts, key=lambda part: part[0]):
+        yield ""
+        yield f"--{kind}"
+        for name in dict.fromkeys(parse(kind, spec).name for _, spec in specs):
+            if kind == "strategy":
+                yield from _method(name, strategy_type(name))
+            else:
+                yield from _part(name, find(kind, REGISTRIES[kind], name))
+
+
+def _method(name: str, strategy: type[FlexibleStrategy]) -> Iterator[str]:
+    """Yield a method's summary, what it suits, and its options."""
+    yield from _summary(name, strategy)
+    if strategy.suits:
+        yield from _wrapped(f"For {strategy.suits}.")
+    yield from _options(strategy.options_type(), own_options(strategy).keys() - set(options_of(Options)))
+
+
+def _part(name: str, factory: Callable[..., Any]) -> Iterator[str]:
+    """Yield the summary and the options of another part."""
+    yield from _summary(name, factory)
+    yield from _options(factory, options_of(factory))
 
 
 def methods_by_need() -> dict[str, list[str]]:
@@ -104,7 +126,10 @@ def _options(factory: Callable[..., Any], shown: Collection[str]) -> Iterator[st
     for key, option in options_of(factory).items():
         if key in shown:
             default = str(option.default).lower() if option.kind is bool else option.default
-            lines[f"{key}={default}"] = option.allowed
+            values = option.allowed
+            if option.default is REQUIRED:
+                default, values = "", f"to be set: {values or option.kind.__name__}"
+            lines[f"{key}={default}"] = values
     width = max(map(len, lines), default=0)
     for setting, values in lines.items():
         first, *others = wrap(values, WIDTH - width - 8) or [""]

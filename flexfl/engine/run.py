@@ -19,10 +19,11 @@ from clients.environment import ClientEnvironment, task_source
 from flexfl.config import Settings
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.experiment import Experiment, client_device, prepare, strategy_options
+from flexfl.engine.experiment import Experiment, client_device, prepare
 from flexfl.engine.interrupts import deferring_interrupts, stopping_on_interrupt
 from flexfl.engine.loggers.base import LoggedRun
 from flexfl.engine.loggers.registry import loggers_of
+from flexfl.engine.methods import strategy_options
 from flexfl.engine.observers import observing, trying_again
 from flexfl.engine.progress import ProgressReport
 from flexfl.engine.run_folder import RunFolder, finite, weights_sha256

@@ -24,6 +24,7 @@ import tomli_w
 from numpy.typing import NDArray
 
 from flexfl.config import Settings
+from flexfl.engine.named import own_sources
 from flexfl.engine.observers import Observer, Record
 
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
@@ -57,6 +58,8 @@ class RunFolder(Observer):
             "versions": versions | {name: version(name) for name in PACKAGES},
             "command": sys.argv,
         }
+        if parts := own_sources(settings):
+            config["parts"] = parts
         (self.path / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
         self._metrics = (self.path / "metrics.jsonl").open("ab", buffering=0)
         self._unwritten = b""

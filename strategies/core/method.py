@@ -6,7 +6,7 @@ A method overrides `update`, and where it needs them `setup`, `select`, `shared_
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ LateReplies = Literal["take", "drop", "refuse"]
 """What a method does with late replies; `refuse`: it does not run where there can be any."""
 
 
-class Method(Stateful):
+class Method(Stateful, ABC):
     """What a federated method overrides, and what it may read.
 
     Attributes

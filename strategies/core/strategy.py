@@ -98,11 +98,11 @@ class FlexibleStrategy(Method, ServerEvaluated):
         available, at_work, proxy = self.membership.begin(server_round, client_manager)
         self.tasks.begin(server_round, at_work, self.roster.asked)
         self.report = RoundReport(events=self.membership.events)
-        self.selected = self.select(available)
-        self.roster.asked[self.selected] = server_round
         schedule, options = self.options.lr_schedule, self.options
         rate = schedule(options.learning_rate, server_round, self.roster.shift, options.local_steps)
         self.learning_rate = self.report.learning_rate = float(rate)
+        self.selected = self.select(available)
+        self.roster.asked[self.selected] = server_round
         self.tasks.ask(self.selected, Sent(server_round, self._sent, self.learning_rate, self.version))
         shared = self.shared_task()
         instructions = RoundInstructions(FitIns, self._sent, shared.arrays, self._config(shared))

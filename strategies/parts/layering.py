@@ -6,8 +6,9 @@ from functools import partial
 
 import numpy as np
 
+from flexfl import dotted
 from flexfl.specs import bind
-from strategies.core.layers import LayerFactory
+from strategies.core.layers import Layer, LayerFactory
 from strategies.parts.amplification import Amplification
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 
@@ -38,5 +39,6 @@ def layers_of(server_opt: str, amplify: str) -> tuple[LayerFactory, ...]:
         except ValueError:
             raise ValueError(f"amplify {amplify!r} is not PERIOD,FACTOR such as 10,2.0") from None
     for layer in layers:
-        layer(np.zeros(0))  # checks the values
+        made = layer(np.zeros(0))  # checks the values
+        dotted.expect("server-opt", server_opt, made, Layer, "derive it from ServerOptimizer")
     return tuple(layers)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flexfl.config import Settings
+from flexfl.engine.named import own_sources
 from flexfl.engine.run_folder import program_version, read_records, slug
 from flexfl.tasks import ACCURACY, Metric
 
@@ -80,6 +81,8 @@ class CellStore:
             records = read_records(path)
             config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
             if summary.get("interrupted") or not _is_of(settings, config):
+                return None
+            if config.get("parts", {}) != own_sources(settings):  # the user has changed them
                 return None
             return FinishedCell(summary, records, config["versions"].get("flexfl", "unknown"))
         except (OSError, ValueError, KeyError, AttributeError):

@@ -15,6 +15,7 @@ from rich.console import Console
 from clients.environment import federated_data, make_trace, task_source
 from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
+from flexfl.engine.experiment import check_task
 from flexfl.engine.report.trace_page import HeatMap, page
 from flexfl.engine.report.trace_report import describe, observe
 from flexfl.engine.run_folder import slug
@@ -87,6 +88,7 @@ def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
         The settings name a task, partition or sizes that do not exist.
     """
     factory, options = bind("task", TASKS, settings.task)
+    check_task(settings)
     name = settings.partition or task_source(settings).default_partition
     if settings.partition:
         bind("partition", PARTITIONS, settings.partition)

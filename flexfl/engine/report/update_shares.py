@@ -23,7 +23,7 @@ from clients.gradients.oracle import CohortOracle
 from flexfl.config import Settings
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.experiment import strategy_options
+from flexfl.engine.methods import strategy_options, strategy_type
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.late import with_late_replies
 from flexfl.engine.transports.virtual import InlineTransport
@@ -62,12 +62,13 @@ def update_shares(
         The settings are invalid, or the method trains without clients.
     """
     name = parse("strategy", settings.strategy).name
-    if strategies.STRATEGIES[name].late_replies == "refuse":
+    method = strategy_type(name)
+    if method.late_replies == "refuse":
         raise ValueError(f"strategy {name} has no clients whose updates could be told apart")
     data = Directions(sizes, np.arange(trace.num_clients) if groups is None else groups)
     initial = FlatParameters(np.zeros(data.count), Layout(((data.count,),), np.dtype(np.float64)))
     roster = Roster(sizes, trace.round(1).member, trace.participation)
-    strategy = strategies.make(name, initial, roster, options=strategy_options(settings))
+    strategy = strategies.make(method, initial, roster, options=strategy_options(settings))
     availability = remember(trace)
     environment = ClientEnvironment(data, data.model, settings.seed, cohort="loop")
     defaults = FitConfig(round=1, learning_rate=1.0, batch_size=1, local_steps=1)

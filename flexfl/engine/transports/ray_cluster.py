@@ -9,6 +9,8 @@ from pathlib import Path
 
 import ray
 
+from flexfl.dotted import modules_here
+
 ROOT = str(Path(__file__).parents[3])  # the folder that workers import this project from
 NOT_SENT = ["/runs", "/data", "/.git", "/.venv", "/tests", "/experiments", "/docs"]  # to other machines
 
@@ -32,7 +34,8 @@ def check_address(address: str) -> None:
 def start_ray(num_workers: int, address: str = "") -> None:
     """Start Ray on this machine, quietly, with room for `num_workers` actors (0: one per CPU core).
 
-    With an address, connect to the cluster there instead, and send it this project's code.
+    With an address, connect to the cluster there instead, and send it this project's code. What has been
+    imported from the working directory, the workers can import, too.
 
     Raises
     ------
@@ -42,8 +45,9 @@ def start_ray(num_workers: int, address: str = "") -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's next default; unset, it warns
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    own = [path for path in modules_here() if path.parent != Path(ROOT)]
     if address:
-        code = {"working_dir": ROOT, "excludes": NOT_SENT}
+        code = {"working_dir": ROOT, "excludes": NOT_SENT, "py_modules": [*map(str, own)]}
         try:
             if address != "auto":
                 check_address(address)
@@ -51,7 +55,7 @@ def start_ray(num_workers: int, address: str = "") -> None:
         except (OSError, ValueError) as error:
             raise ValueError(f"ray-address {address}: {error}") from None
         return
-    paths = [ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [ROOT, *filter(None, [os.environ.get("PYTHONPATH")]), *{str(path.parent) for path in own}]
     ray.init(
         "local",  # otherwise Ray joins a cluster that happens to run on this machine
         num_cpus=max(num_workers, os.cpu_count() or 1) if num_workers else None,

@@ -1,0 +1,149 @@
+"""Dotted names: `my_methods.Momentum` names a part of the user's own by module and attribute.
+
+The module is imported from the working directory or the environment, as code that the user chose to run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+CALLED_WITH: dict[str, tuple[str, ...] | None] = {
+    "task": (),
+    "model": ("input_shape", "num_classes"),
+    "partition": ("labels", "sizes", "rng"),
+    "sizes": ("num_clients", "num_examples", "rng"),
+    "trace": ("num_clients", "seed"),
+    "lr-schedule": (),
+    "server-opt": ("weights",),
+    "strategy": None,
+    "rule": None,
+}
+"""What dotted names can stand for, and the positional arguments of each kind of part (None: they vary)."""
+
+
+def is_dotted(kind: str, name: str) -> bool:
+    """Whether a name is a dotted one, of a kind that may be."""
+    words = name.split(".")
+    return kind in CALLED_WITH and len(words) > 1 and all(word.isidentifier() for word in words)
+
+
+def load(kind: str, name: str) -> Any:
+    """Import the part that a dotted name stands for.
+
+    Parameters
+    ----------
+    kind
+        What it is, one of `CALLED_WITH`.
+    name
+        MODULE.ATTRIBUTE; the module may have dots.
+
+    Raises
+    ------
+    ValueError
+        There is no such module or attribute, the module cannot be imported, or what it has under this name
+        cannot be called as this kind of part is; the message says which.
+    """
+    part = f"{kind} {name}"
+    module_name, _, attribute = name.rpartition(".")
+    module = _import(part, module_name)
+    if not hasattr(module, attribute):
+        where = getattr(module, "__file__", None) or module_name
+        own = [key for key, value in vars(module).items() if _is_from(value, module_name)]
+        defined = f"it defines {', '.join(own)}" if own else "it defines nothing that could be meant"
+        raise ValueError(f"{part}: {where} has no {attribute!r}; {defined}")
+    found = getattr(module, attribute)
+    if not callable(found):
+        raise ValueError(f"{part} is of type {type(found).__name__}; it must be a class or a function")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise ValueError(f"{part} is abstract: its class does not define {missing}")
+    _check_call(kind, name, found)
+    return found
+
+
+def expect(kind: str, text: str, made: Any, wanted: type, advice: str) -> None:
+    """Check what a factory has made.
+
+    Parameters
+    ----------
+    kind, text
+        What was to be made, and the spec that names its factory.
+    made
+        What was made.
+    wanted
+        What it has to be.
+    advice
+        What to do, for the message.
+
+    Raises
+    ------
+    ValueError
+        It is something else.
+    """
+    if not isinstance(made, wanted):
+        name = text.partition(":")[0].strip()
+        raise ValueError(f"{kind} {name} gives a {type(made).__name__}, not a {wanted.__name__}: {advice}")
+
+
+def modules_here() -> Iterator[Path]:
+    """Yield the files and package folders in the working directory from which modules have been imported."""
+    here = Path.cwd()
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if "." not in name and file and Path(file) == here / f"{name}.py":
+            yield Path(file)
+        elif "." not in name and str(here / name) in [*getattr(module, "__path__", [])]:
+            yield here / name
+
+
+def _import(part: str, name: str) -> ModuleType:
+    """Import a module, from the working directory if it is neither in the program's own nor in PYTHONPATH."""
+    here, installed = os.getcwd(), sysconfig.get_path("stdlib")
+    if here not in sys.path:
+        sys.path.insert(sys.path.index(installed) if installed in sys.path else len(sys.path), here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            places = f"neither in {here} nor in the environment"
+            raise ValueError(f"{part}: there is no module {error.name!r}, {places}") from None
+        raise _failed_import(part, name, error) from error
+    except (Exception, SystemExit) as error:
+        raise _failed_import(part, name, error) from error
+
+
+def _failed_import(part: str, name: str, error: BaseException) -> ValueError:
+    """Return an error that says what went wrong in a module, and in which line of the user's code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).parent.is_relative_to(Path.cwd())]
+    last = (own or frames)[-1]
+    where = "" if isinstance(error, SyntaxError) else f" ({Path(last.filename).name}, line {last.lineno})"
+    return ValueError(f"{part}: importing {name} fails: {type(error).__name__}: {error}{where}")
+
+
+def _is_from(value: Any, module: str) -> bool:
+    """Whether something is a class or a function that a module defines."""
+    return callable(value) and getattr(value, "__module__", None) == module
+
+
+def _check_call(kind: str, name: str, found: Callable[..., Any]) -> None:
+    """Check that a part can be called with the positional arguments of its kind."""
+    names = CALLED_WITH[kind]
+    if names is None:
+        return
+    try:
+        signature = inspect.signature(found)
+        keywords = {p.name: None for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
+        signature.bind(*names, **keywords)
+    except (TypeError, ValueError) as error:
+        call = ", ".join((*names, "*, options"))
+        raise ValueError(f"{kind} {name} has to be called as {name}({call}): {error}") from None

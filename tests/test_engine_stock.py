@@ -1,0 +1,308 @@
+"""Any strategy of Flower as a method: its options, its results beside ours, and what it survives."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from own_parts import Folder
+
+import sim
+from flexfl.config import Settings
+from flexfl.engine.methods import strategy_options
+from flexfl.engine.report.update_shares import update_shares
+from traces import TRACES
+
+STOCK = "flwr.server.strategy."
+DEFAULT_TRACE = Settings().trace
+ALWAYS: dict[str, Any] = {"trace": "always", "num_rounds": 4}
+OWN = """
+import random
+
+import numpy as np
+from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server.strategy import FedAvg, Strategy
+
+class Picky(FedAvg):
+    '''Needs four replies.'''
+    def __init__(self, *, num_rounds: int, how: str = "value", **others):
+        super().__init__(**others)
+        self.num_rounds, self.how = num_rounds, how
+    def aggregate_fit(self, server_round, results, failures):
+        assert self.num_rounds == 3
+        if len(results) < 4:
+            if self.how == "value":
+                raise ValueError(f"{len(results)} replies are too few")
+            if self.how == "nan":
+                return ndarrays_to_parameters([0 * a + np.nan for a in self.first]), {}
+            raise TypeError("a mistake")
+        return super().aggregate_fit(server_round, results, failures)
+    def initialize_parameters(self, client_manager):
+        own = super().initialize_parameters(client_manager)
+        self.first = parameters_to_ndarrays(own)
+        return own
+
+class Bare(Strategy):
+    '''A strategy that knows nothing of the run, with its own start and its own way to choose.'''
+    def initialize_parameters(self, client_manager):
+        return ndarrays_to_parameters([np.zeros((10, 64), np.float32), np.zeros(10, np.float32)])
+    def configure_fit(self, server_round, parameters, client_manager):
+        chosen = sorted(client_manager.all().values(), key=lambda proxy: proxy.cid)[:2]
+        slow = {"learning-rate": 0.01, "hint": 7}
+        return [(proxy, FitIns(parameters, slow if i else {})) for i, proxy in enumerate(chosen)]
+    def aggregate_fit(self, server_round, results, failures):
+        self.seen = [(proxy.cid, result.metrics["steps"]) for proxy, result in results]
+        return results[-1][1].parameters, {"num-seen": len(results)}
+    def evaluate(self, server_round, parameters):
+        return None
+    def configure_evaluate(self, server_round, parameters, client_manager):
+        return []
+    def aggregate_evaluate(self, server_round, results, failures):
+        return None, {}
+
+class Steps(FedAvg):
+    def configure_fit(self, *arguments):
+        asked = super().configure_fit(*arguments)
+        return [(proxy, FitIns(ins.parameters, {**ins.config, "local-steps": 3})) for proxy, ins in asked]
+
+class Own(FedAvg):
+    '''Sends each client weights of its own.'''
+    def configure_fit(self, server_round, parameters, client_manager):
+        asked = super().configure_fit(server_round, parameters, client_manager)
+        zero = ndarrays_to_parameters([0 * a for a in parameters_to_ndarrays(parameters)])
+        return [(proxy, FitIns(zero, ins.config)) for proxy, ins in asked]
+
+def wrapped(initial_parameters, evaluate_fn, *, fraction: float = 1.0):
+    return FedAvg(initial_parameters=initial_parameters, evaluate_fn=evaluate_fn, fraction_fit=fraction)
+
+def wrong(*, fraction: float = 1.0):
+    return fraction
+"""
+
+
+@pytest.fixture
+def strategies(own: Folder) -> Folder:
+    own.write("stock.py", OWN)
+    return own
+
+
+def outcome(run: Any) -> list[dict[str, Any]]:
+    keys = ("selected", "active", "steps", "failed", "offline", "incomplete", "events", "learning_rate")
+    return [{key: record[key] for key in keys} for record in run.rounds]
+
+
+# Beside ours
+
+
+@pytest.mark.parametrize(
+    ("stock", "ours"),
+    [
+        ("FedAvg", "fedavg"),
+        ("FedAvgM:server-momentum=0", "fedavg"),
+        ("FedProx:proximal-mu=0.5", "fedprox:mu=0.5"),
+    ],
+)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ALWAYS,
+        {**ALWAYS, "clients_per_round": 3, "lr_schedule": "staircase", "arrivals": "5=3"},
+        {"trace": "bernoulli:p=0.8+pools:first=8", "num_rounds": 5, "departures": "1=3", "seed": 4},
+        {**ALWAYS, "local_epochs": 1, "sizes": "pareto", "evaluate_on": "objective"},
+    ],
+    ids=["always", "sampled", "incomplete", "epochs"],
+)
+def test_it_gives_the_same_weights_as_ours(
+    simulate: Callable[..., Any], stock: str, ours: str, settings: dict[str, Any]
+) -> None:
+    """With the same participation, rates, membership and records."""
+    theirs = simulate(**settings, strategy=f"{STOCK}{stock}")
+    here = simulate(**settings, strategy=ours)
+    np.testing.assert_allclose(theirs.weights, here.weights, rtol=1e-5, atol=1e-7)
+    assert outcome(theirs) == outcome(here)
+    assert [r["loss"] for r in theirs.rounds] == pytest.approx([r["loss"] for r in here.rounds], rel=1e-5)
+
+
+def test_fedprox_without_mu_is_fedavg(simulate: Callable[..., Any]) -> None:
+    fedprox, fedavg = (simulate(**ALWAYS, strategy=STOCK + s) for s in ("FedProx:proximal-mu=0", "FedAvg"))
+    np.testing.assert_array_equal(fedprox.weights, fedavg.weights)
+
+
+STRATEGIES = (
+    *("FedAvg", "FedAvgM:server-momentum=0.9", "FedAdam:eta=0.01", "FedAdagrad", "FedYogi"),
+    *("FedProx:proximal-mu=0.1", "FedMedian", "FedTrimmedAvg:beta=0.1", "FaultTolerantFedAvg", "QFedAvg"),
+    *("Krum", "Krum:num-malicious-clients=2,num-clients-to-keep=3"),
+)
+SELDOM = "bernoulli:p=0.2+lost:p=0.3+late:p=0.2"
+WITH_FEW = [(strategy, SELDOM) for strategy in ("FedYogi", "FedMedian", "FedTrimmedAvg:beta=0.4", "Krum")]
+
+
+@pytest.mark.parametrize(("strategy", "trace"), [*((s, DEFAULT_TRACE) for s in STRATEGIES), *WITH_FEW])
+def test_they_run_where_clients_come_and_go(simulate: Callable[..., Any], strategy: str, trace: str) -> None:
+    run = simulate(strategy=STOCK + strategy, trace=trace, num_rounds=5, arrivals="5=2", departures="0=4")
+    assert len(run.rounds) == 5
+    assert np.isfinite(run.weights).all()
+    assert (run.weights != run.experiment.initial.vector).any()
+    assert all({"accuracy", "loss", "events", "learning_rate"} <= record.keys() for record in run.rounds)
+    assert {e["event"] for record in run.rounds for e in record["events"]} == {"arrival", "departure"}
+    if trace == SELDOM:
+        assert {len(record["active"]) for record in run.rounds} >= {0, 1}
+
+
+def test_an_assumption_of_flowers_is_named(simulate: Callable[..., Any]) -> None:
+    """Its FedAvgM keeps no momentum where nobody replies in round 1, and then refuses to go on."""
+    run = simulate(strategy=f"{STOCK}FedAvgM:server-momentum=0.9", trace="always", arrivals="0-5=2")
+    reason = "AssertionError: Momentum should have been created on round 1."
+    notes = [[e for e in record["events"] if e["event"] == "no update"] for record in run.rounds]
+    assert notes == [[], *[[{"event": "no update", "reason": reason}]] * 2]
+
+
+def test_a_comparison_of_theirs_and_ours(own: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--num-clients=6", "--num-rounds=3", "--local-steps=4", "--client-gpus=0", "--num-workers=1"]
+    named = ["--strategy", "fedavg", f"{STOCK}FedAvg", "--seed", "0", "1", "--trace=always"]
+    assert sim.main([*small, "--cohort-size=6", "--run-dir=runs", "--json", *named]) == 0
+    ours, theirs = json.loads(capsys.readouterr().out)["rows"]
+    assert theirs["varied"] == {"strategy": f"{STOCK}FedAvg"}
+    assert theirs["final"] == ours["final"]
+    assert abs(theirs["difference"]["mean"]) < 1e-6
+
+
+def test_the_shares_of_its_updates() -> None:
+    """Under a trace in which all are there, FedAvg counts clients by their examples."""
+    sizes = np.array([10, 20, 30, 40])
+    settings = Settings(strategy=f"{STOCK}FedAvg", num_clients=4, num_rounds=3, trace="always")
+    np.testing.assert_allclose(update_shares(settings, sizes, TRACES["always"](4, 0)), sizes / 100, rtol=1e-9)
+
+
+# Its options
+
+
+def test_the_constructors_parameters_are_the_options() -> None:
+    spec = f"{STOCK}FedAdam:eta=0.5,min-available-clients=3,accept-failures=false"
+    options = strategy_options(Settings(strategy=spec, option=("tau=0.25",), learning_rate=0.125))
+    chosen = {
+        name: getattr(options, name) for name in ("eta", "min_available_clients", "accept_failures", "tau")
+    }
+    assert chosen == {"eta": 0.5, "min_available_clients": 3, "accept_failures": False, "tau": 0.25}
+    assert (options.beta_1, options.fraction_evaluate, options.learning_rate) == (0.9, 0.0, 0.125)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more", "says"),
+    [
+        ("FedAdam:etta=1", {}, "FedAdam has no option 'etta'; known: fraction-fit,.*; did you mean eta?"),
+        ("FedAdam", {"option": ("departure=include",)}, "FedAdam has no option 'departure'; known: fraction"),
+        ("FedAdam", {"server_opt": "adam"}, "FedAdam takes neither --server-opt nor --amplify"),
+        ("FedAdam", {"amplify": "2,2"}, "FedAdam takes neither --server-opt nor --amplify"),
+        ("FedAdam:eta=fast", {}, "eta=fast is not a number"),
+        ("FedProx", {}, "FedProx needs the option proximal-mu: write flwr.server.strategy.FedProx:proximal"),
+        ("DPFedAvgFixed", {}, "DPFedAvgFixed needs 'strategy', which no option can set; name a function of"),
+    ],
+)
+def test_what_it_does_not_take(strategy: str, more: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        strategy_options(Settings(strategy=STOCK + strategy, **more))
+
+
+def test_its_own_refusal_names_it(simulate: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="strategy FedTrimmedAvg: `beta` must be in the range"):
+        simulate(strategy=f"{STOCK}FedTrimmedAvg:beta=0.7")
+
+
+def test_fractions_and_least_numbers(simulate: Callable[..., Any]) -> None:
+    """Half of those available, at most `clients_per_round` of them; nobody where there are too few."""
+    half = simulate(strategy=f"{STOCK}FedAvg:fraction-fit=0.5", **ALWAYS)
+    assert [len(record["selected"]) for record in half.rounds] == [3] * 4
+    assert len({tuple(record["selected"]) for record in half.rounds}) > 1
+    two = simulate(strategy=f"{STOCK}FedAvg:fraction-fit=0.5", clients_per_round=4, **ALWAYS)
+    assert [len(record["selected"]) for record in two.rounds] == [2] * 4
+    none = simulate(strategy=f"{STOCK}FedAvg:min-available-clients=7", **ALWAYS)
+    assert [record["selected"] for record in none.rounds] == [[]] * 4
+    np.testing.assert_array_equal(none.weights, none.experiment.initial.vector)
+
+
+def test_it_may_evaluate_at_the_clients(simulate: Callable[..., Any]) -> None:
+    run = simulate(strategy=f"{STOCK}FedAvg:fraction-evaluate=1", evaluate_on="objective", **ALWAYS)
+    for record in run.rounds:
+        assert record["client_loss"] == pytest.approx(record["loss"], rel=1e-5)
+        assert record["client_accuracy"] == pytest.approx(record["accuracy"])
+
+
+# Rounds without, and with too few replies
+
+
+@pytest.mark.parametrize("strategy", ["FedAvg", "FedAdam", "FedMedian", "Krum", "QFedAvg", "FedTrimmedAvg"])
+@pytest.mark.parametrize("trace", ["bernoulli:p=0", "always+lost:p=1"])
+def test_rounds_without_replies_leave_the_weights(
+    simulate: Callable[..., Any], strategy: str, trace: str
+) -> None:
+    run = simulate(strategy=STOCK + strategy, trace=trace)
+    np.testing.assert_array_equal(run.weights, run.experiment.initial.vector)
+    assert [record["active"] for record in run.rounds] == [[]] * 3
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("value", "ValueError: 3 replies are too few"), ("nan", "ValueError: weights that are not finite")],
+)
+def test_too_few_replies_do_not_end_the_run(
+    simulate: Callable[..., Any], strategies: Folder, how: str, reason: str
+) -> None:
+    """Six clients in rounds 1 and 3, three in round 2."""
+    rows = [f"{t},{k},1" for t in (1, 2, 3) for k in range(3 if t == 2 else 6)]
+    (strategies.path / "table.csv").write_text("round,client,completion\n" + "\n".join(rows) + "\n")
+    run = simulate(strategy=f"stock.Picky:how={how}", trace="table:file=table.csv")
+    first, second, third = run.rounds
+    assert second["events"] == [{"event": "no update", "reason": reason}]
+    assert (first["events"], third["events"]) == ([], [])
+    assert first["loss"] == second["loss"] > third["loss"]
+
+
+def test_a_mistake_in_its_code_ends_the_run(simulate: Callable[..., Any], strategies: Folder) -> None:
+    with pytest.raises(TypeError, match="a mistake"):
+        simulate(strategy="stock.Picky:how=type", trace="bernoulli:p=0.3")
+
+
+# Strategies of one's own that were written for Flower
+
+
+def test_a_strategy_that_knows_nothing_of_the_run(simulate: Callable[..., Any], strategies: Folder) -> None:
+    """It starts from zero, asks two clients, one of them to go slowly, and takes the weights of the last."""
+    run = simulate(strategy="stock.Bare", trace="always", num_rounds=1, learning_rate=0.5)
+    (record,) = run.rounds
+    assert record["selected"] == [0, 1]
+    assert record["num_seen"] == 2
+    assert run.records[0]["accuracy"] == pytest.approx(0.1, abs=0.05)  # evaluated, although it does not
+    slow = simulate(strategy="stock.Bare", trace="always", num_rounds=1, learning_rate=0.01)
+    np.testing.assert_allclose(run.weights, slow.weights, rtol=1e-5, atol=1e-7)
+    assert np.abs(run.weights).max() < 0.05
+
+
+def test_weights_of_a_clients_own(simulate: Callable[..., Any], strategies: Folder) -> None:
+    """Who starts from zero in each round is where the first round ended up, but for the batches."""
+    once, twice = (simulate(strategy="stock.Own", trace="always", num_rounds=t) for t in (1, 2))
+    far = simulate(strategy=f"{STOCK}FedAvg", trace="always", num_rounds=20)
+    assert np.linalg.norm(once.weights - twice.weights) < np.linalg.norm(far.weights) / 2
+    assert np.linalg.norm(once.weights) == pytest.approx(np.linalg.norm(twice.weights), rel=0.3)
+
+
+def test_what_only_the_run_may_set(simulate: Callable[..., Any], strategies: Folder) -> None:
+    run = simulate(strategy="stock.Steps", trace="always")
+    (event,) = run.rounds[0]["events"]
+    assert event["event"] == "nobody asked"
+    assert "local-steps" in event["reason"]
+
+
+def test_a_function_that_makes_a_strategy(simulate: Callable[..., Any], strategies: Folder) -> None:
+    run = simulate(strategy="stock.wrapped:fraction=0.5", trace="always")
+    assert [len(record["selected"]) for record in run.rounds] == [3] * 3
+    with pytest.raises(ValueError, match="strategy wrong gives a float, not a strategy of Flower"):
+        simulate(strategy="stock.wrong")
+
+
+def test_the_same_on_ray(simulate: Callable[..., Any], ray_cluster: None) -> None:
+    settings = {"strategy": f"{STOCK}FedProx:proximal-mu=0.1", "trace": DEFAULT_TRACE}
+    inline, ray = simulate(**settings), simulate(**settings, engine="ray", num_workers=2)
+    np.testing.assert_array_equal(inline.weights, ray.weights)
+    assert outcome(inline) == outcome(ray)

@@ -1,0 +1,342 @@
+"""Parts by dotted name: what is imported from where, and what is wrong with it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from own_parts import METHODS, Folder
+
+import sim
+from clients.environment import federated_data
+from clients.rules import rule_named
+from flexfl.config import Settings
+from flexfl.engine.methods import strategy_options
+from flexfl.engine.named import own_sources
+from flexfl.engine.run import prepare
+from flexfl.runs import find_runs
+from flexfl.specs import find, options_of
+from strategies import make
+
+SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3", "--local-steps=4"]
+SMALL += ["--trace=bernoulli:p=0.7", "--cohort-size=4"]
+PARTS = """
+from dataclasses import dataclass
+
+import numpy as np
+from strategies import FlexibleStrategy, Options
+from strategies.parts.server_optimizers import ServerOptimizer
+from strategies.mimic import MimiC
+from flexfl.contract import Rule
+from traces import Trace
+
+NUMBER = 3
+
+def twice(learning_rate, server_round, sft, local_steps):
+    return 2 * learning_rate
+
+def factor(*, by=2.0):
+    return lambda rate, *_: by * rate
+
+def nothing(*positional, **options):
+    return None
+
+def needs(num_clients, seed, *, p: float):
+    return p
+
+class NoRound(Trace):
+    pass
+
+class Duck:
+    def __init__(self, num_clients, seed, *, start: int = 9, names: "list[str] | None" = None):
+        pass
+
+class NoUpdate(FlexibleStrategy):
+    options: Options
+
+class Undecorated(FlexibleStrategy):
+    class Own(Options):
+        beta: float = 1.0
+    options: Own
+    def update(self, replies):
+        pass
+
+class Unknown(FlexibleStrategy):
+    options: "Nonesuch"
+    def update(self, replies):
+        pass
+
+class NoRule(FlexibleStrategy):
+    options: Options
+    rule = Rule("parts.Duck")
+    def update(self, replies):
+        pass
+
+class Half(ServerOptimizer):
+    def __init__(self, weights, *, share: float = 0.5):
+        self.share = share
+    def step(self, update, server_round):
+        return self.share * update
+
+class Mine(MimiC):
+    pass
+
+def sizes(num_clients, num_examples, rng, *, how: str = "right"):
+    return {
+        "right": [2] * num_clients,
+        "short": [2],
+        "halves": np.full(num_clients, 0.5),
+        "empty": [0] * num_clients,
+        "many": [num_examples] * num_clients,
+    }[how]
+
+def positions(labels, sizes, rng, *, how: str = "right"):
+    return {
+        "right": [[k, k + 10] for k in range(len(sizes))],
+        "few": [[1]],
+        "twice": [[k, 7] for k in range(len(sizes))],
+        "outside": [[k, -1] for k in range(len(sizes))],
+        "real": [[0.5]] * len(sizes),
+    }[how]
+"""
+
+
+@pytest.fixture
+def parts(own: Folder) -> Folder:
+    own.write("parts.py", PARTS)
+    own.write("broken.py", "\n\nimport numpy\nnumpy.nonesuch\n")
+    own.write("leaves.py", "raise SystemExit(7)\n")
+    own.write("syntax.py", "def f(:\n")
+    own.write("lacking.py", "import nonesuch_library\n")
+    return own
+
+
+def run(folder: Path, *arguments: str) -> dict[str, Any]:
+    """Run in a process of its own, from a folder."""
+    call = [sys.executable, str(Path(sim.__file__)), *SMALL, "--run-dir=runs", "--json", *arguments]
+    done = subprocess.run(call, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return summary
+
+
+# What it is
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "says"),
+    [
+        (
+            "trace",
+            "nonesuch.Office",
+            "there is no module 'nonesuch', neither in {here} nor in the env",
+        ),
+        ("trace", "parts.inner.Office", "there is no module 'parts.inner'"),
+        (
+            "trace",
+            "broken.Office",
+            "fails: AttributeError: .*nonesuch.* (broken.py, line 4)",
+        ),
+        ("trace", "leaves.Office", "importing leaves fails: SystemExit: 7 (leaves.py, line 1)"),
+        ("trace", "syntax.Office", "importing syntax fails: SyntaxError: invalid syntax (syntax.py, line 1)"),
+        (
+            "trace",
+            "lacking.Office",
+            "fails: ModuleNotFoundError: No module named 'nonesuch_library' (la",
+        ),
+        (
+            "trace",
+            "parts.Office",
+            "parts.py has no 'Office'; it defines twice, factor, nothing, need",
+        ),
+        ("trace", "parts.NUMBER", "trace parts.NUMBER is of type int; it must be a class or a function"),
+        ("trace", "parts.NoRound", "is abstract: its class does not define round"),
+        ("trace", "parts.Duck", "gives a Duck, not a Trace: derive it from traces.Trace and define `round`"),
+        ("trace", "parts.Duck:end=9", "trace parts.Duck has no option 'end'; known: start"),
+        ("trace", "parts.Duck:start=x", "start=x is not a whole number"),
+        (
+            "trace",
+            "parts.factor",
+            "has to be called as parts.factor(num_clients, seed, *, options): too",
+        ),
+        ("trace", "parts.needs", "trace parts.needs needs the option p: write parts.needs:p=..."),
+        ("trace", "always+parts.Duck", "trace parts.Duck gives a Duck"),
+        ("trace", "parts.", "unknown trace 'parts.'; known: always"),
+        (
+            "model",
+            "parts.nothing",
+            "model parts.nothing gives a NoneType, not a Module: derive it from t",
+        ),
+        ("task", "parts.nothing", "task parts.nothing gives a NoneType, which has no default_partition"),
+        ("task", "parts.twice", "missing a required argument: 'learning_rate'"),
+        (
+            "lr-schedule",
+            "parts.nothing",
+            "gives a NoneType, not a callable (learning_rate, server_round, s",
+        ),
+        ("lr-schedule", "parts.twice", "parts.twice(*, options): missing a required argument"),
+        ("server-opt", "parts.nothing", "gives a NoneType, not a Layer: derive it from ServerOptimizer"),
+        ("strategy", "parts.Duck", "is no flwr.server.strategy.Strategy: derive it from one"),
+        ("strategy", "parts.NoUpdate", "is abstract: its class does not define update"),
+        ("strategy", "parts.Undecorated", "Own is no dataclass: decorate it with @dataclass(frozen=True, kw"),
+        ("strategy", "parts.Unknown", "the annotation of `options` cannot be read: name 'Nonesuch'"),
+        ("strategy", "parts.NoRule", "rule parts.Duck is not derived from clients.rules.SGD"),
+        ("strategy", "parts.Mine:memory=client", "derived from MimiC; for memory=client derive it from Mimi"),
+        (
+            "strategy",
+            "flwr.serverapp.strategy.FedAvg",
+            "for Flower's Message API: name one of flwr.server",
+        ),
+        ("sizes", "parts.sizes:how=short", "sizes parts.sizes gives shape (1,), not (4,)"),
+        ("sizes", "parts.sizes:how=halves", "something else than whole numbers in one dimension"),
+        ("sizes", "parts.sizes:how=empty", "gives 0 to 0, together 0; each must be positive, of 1438 in all"),
+        ("sizes", "parts.sizes:how=many", "gives 1438 to 1438, together 5752; each must be positive"),
+        ("partition", "parts.positions:how=few", "partition parts.positions has 1 parts for 4 clients"),
+        ("partition", "parts.positions:how=twice", "gives example 7 away more than once"),
+        ("partition", "parts.positions:how=outside", "gives position -1 of 1438 examples"),
+        ("partition", "parts.positions:how=real", "something else than whole numbers"),
+        ("cohort", "parts.Duck", "unknown cohort 'parts.Duck'; known: auto"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    parts: Folder, flag: str, name: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        sim.main([*SMALL, "--engine=inline", f"--{flag}={name}"])
+    line = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert line.count("\n") == 1
+    for text in says.format(here=parts.path).split(".*"):
+        assert text in line
+    assert not (parts.path / "runs").exists()
+
+
+def test_a_comparison_checks_all_names_before_it_runs(parts: Folder, capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        sim.main([*SMALL, "--task", "digits", "parts.Digits"])
+    assert "has no 'Digits'" in capsys.readouterr().err
+    assert not (parts.path / "runs").exists()
+
+
+def test_options_are_the_keyword_only_parameters(parts: Folder) -> None:
+    """Those of simple types; one without annotation has the type of its default."""
+    duck, factor = (find("trace", {}, "parts.Duck"), find("lr-schedule", {}, "parts.factor"))
+    assert {key: option.kind for key, option in options_of(duck).items()} == {"start": int}
+    assert {key: option.kind for key, option in options_of(factor).items()} == {"by": float}
+
+
+def test_data_are_divided_as_ones_own_code_says(parts: Folder) -> None:
+    settings = Settings(partition="parts.positions", sizes="parts.sizes", num_clients=4)
+    assert federated_data(settings).sizes.tolist() == [2, 2, 2, 2]
+
+
+def test_rates_and_server_optimisers(parts: Folder) -> None:
+    settings = Settings(lr_schedule="parts.factor:by=3", server_opt="parts.Half:share=0.1", num_clients=4)
+    options = strategy_options(settings)
+    assert options.lr_schedule(0.5, 1, 0, 10) == 1.5
+    (layer,) = options.layers
+    moved = layer(np.zeros(2)).apply(np.zeros(2), np.ones(2), 1)
+    np.testing.assert_allclose(moved, 0.1)
+
+
+def test_the_environment_goes_after_the_working_directory_and_that_after_the_program(own: Folder) -> None:
+    """A module called like one of Python's own; and one that the folder of sim.py has as well."""
+    own.write("this.py", "def zen(*, beauty: float = 1.0):\n    return 'mine'\n")
+    own.write("sim.py", "server_app = dict\n")
+    assert find("task", {}, "this.zen")() == "mine"
+    assert find("strategy", {}, "sim.server_app") is sim.server_app
+
+
+def test_list_shows_what_is_named(own: Folder, capsys: Any) -> None:
+    own.write("my_methods.py", METHODS)
+    named = ["--strategy", "my_methods.Momentum:beta=0.1", "fedavg", "--trace", "always+phones"]
+    assert sim.main(["--list", *named]) == 0
+    shown = capsys.readouterr().out
+    names = [line.strip() for line in shown.splitlines() if line.startswith("  ") and line[2] != " "]
+    assert names == ["my_methods.Momentum", "fedavg", "always", "phones"]
+    assert "Momentum at the server" in shown
+    assert "beta=0.9  from 0 to 1" in " ".join(shown.split(" "))
+    required = ["--strategy", "flwr.server.strategy.FedProx"]
+    assert sim.main(["--list", *required]) == 0
+    assert "proximal-mu=" in capsys.readouterr().out
+
+
+# What it does
+
+
+def test_a_method_with_a_rule_of_its_own(own: Folder, simulate: Any) -> None:
+    """Without momentum and with a limit that no gradient reaches it is FedAvg."""
+    own.write("my_methods.py", METHODS)
+    plain = simulate(strategy="fedavg")
+    same = simulate(strategy="my_methods.Momentum:beta=0,clip=1000")
+    np.testing.assert_allclose(same.weights, plain.weights, rtol=1e-5, atol=1e-7)
+    start = plain.experiment.initial.vector
+    short = simulate(strategy="my_methods.Momentum:beta=0,clip=0.001", num_rounds=1, trace="always")
+    moved = np.linalg.norm(short.weights - start)
+    assert 0 < moved <= 4 * 0.2 * 0.001 * 1.001  # local steps, rate, limit
+    momentum = simulate(strategy="my_methods.Momentum:beta=0.5,clip=1000", trace="always", num_rounds=2)
+    first, second = (simulate(strategy="fedavg", trace="always", num_rounds=t).weights for t in (1, 2))
+    assert np.abs(momentum.weights - second).max() > 0.1 * np.abs(second - first).max()
+
+
+def test_make_takes_the_class_of_a_method(own: Folder) -> None:
+    own.write("my_methods.py", METHODS)
+    strategy = find("strategy", {}, "my_methods.Momentum")
+    initial = prepare(Settings(num_clients=4, engine="inline", model="logistic", cohort_size=4)).initial
+    assert make(strategy, initial, beta=0.25).options.beta == 0.25
+    with pytest.raises(ValueError, match=r"Momentum has no option 'gamma'; known: .*beta"):
+        make(strategy, initial, gamma=1)
+    assert rule_named("my_methods.Clipped") is sys.modules["my_methods"].Clipped
+
+
+def test_a_run_knows_the_code_that_it_ran(own: Folder, capsys: Any) -> None:
+    """A comparison trains anew what has been changed since; to list run folders imports nothing."""
+    own.write("my_methods.py", METHODS)
+    command = [*SMALL, "--run-dir=runs", "--num-workers=1", "--strategy", "my_methods.Momentum", "fedavg"]
+    times = []
+    for change in ("", "", "# another comment\n"):
+        own.write("my_methods.py", METHODS + change)
+        assert sim.main(command) == 0
+        cells = sorted((own.path / "runs" / "cells").iterdir())
+        times.append([cell.stat().st_mtime_ns for cell in cells])
+    (fedavg, mine), same, (kept, anew) = times
+    assert same == [fedavg, mine]
+    assert (kept, anew > mine) == (fedavg, True)
+    names = [*own_sources(Settings(strategy="my_methods.Momentum"))]
+    assert names == ["my_methods.Clipped", "my_methods.Momentum"]
+    own.write("my_methods.py", "raise SystemExit")
+    assert len(find_runs(own.path / "runs" / "cells")) == 2
+
+
+@pytest.mark.slow
+def test_ray_and_comparisons_find_what_the_driver_found(own: Folder) -> None:
+    """Actors and the workers of a comparison, with the method, its rule and a model from the folder."""
+    own.write("my_methods.py", METHODS)
+    own.write("my_model.py", MODEL)
+    named = ["--strategy=my_methods.Momentum", "--model=my_model.Net:width=8"]
+    assert sim.main([*SMALL, *named, "--engine=inline", "--run-dir=inline"]) == 0
+    (folder,) = (own.path / "inline").iterdir()
+    expected = json.loads((folder / "summary.json").read_text())["weights_sha256"]
+    assert run(own.path, *named, "--engine=ray", "--num-workers=2")["weights_sha256"] == expected
+    compared = run(own.path, *named, "--seed", "0", "1", "--num-workers=2")
+    assert compared["failed"] == {}
+    (cell,) = (own.path / "runs" / "cells").glob("*seed0*")
+    assert json.loads((cell / "summary.json").read_text())["weights_sha256"] == expected
+
+
+MODEL = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, input_shape, num_classes, *, width: int = 4):
+        super().__init__()
+        layers = nn.Linear(64, width), nn.Tanh(), nn.Linear(width, num_classes)
+        self.layers = nn.Sequential(nn.Flatten(), *layers)
+
+    def forward(self, x):
+        return self.layers(x)
+"""
