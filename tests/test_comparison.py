@@ -64,7 +64,7 @@ def test_a_cell_is_what_a_single_run_gives(run: Any, tmp_path: Path) -> None:
             str(tmp_path / "one"),
         ]
         assert sim.main([*SMALL, *alone]) == 0
-        (single,) = (tmp_path / "one").glob(f"*-{strategy}-digits")
+        (single,) = (tmp_path / "one").glob(f"*-{strategy}-digits-*-seed=1")
         summaries = [json.loads((path / "summary.json").read_text()) for path in (cell, single)]
         assert summaries[0]["run_dir"] == str(cell)
         assert summaries[0]["weights_sha256"] == summaries[1]["weights_sha256"]
