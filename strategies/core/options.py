@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from flexfl.contract.fit import planned_steps
 from strategies.core.layers import LayerFactory
+from strategies.core.norms import is_norm_limit
 from strategies.core.schedules import Constant, Schedule
 
 
@@ -105,6 +106,12 @@ class Options:
         Seed of the selection.
     layers
         On top of the method, the lowest one first: a server optimiser, amplification.
+    max_update_norm
+        What happens to updates that are far larger than usual: `warn` reports those with more than 20 times
+        the median norm of the latest 200, `auto` refuses them, a number refuses those with a larger norm, and
+        `off` does nothing. It guards against broken clients, not against malicious ones.
+    outliers
+        `clip` scales such an update down to the limit instead of refusing it.
     departure
         What becomes of a departing client's objective: `include` keeps it, `exclude` drops it, `auto` decides
         by the remaining time (Ruan et al., Corollary 4.0.3).
@@ -127,6 +134,8 @@ class Options:
     num_rounds: int = number(0, least=0)
     seed: int = number(0, least=0)
     layers: tuple[LayerFactory, ...] = ()
+    max_update_norm: str = "warn"
+    outliers: str = choice("refuse", "clip")
     departure: str = choice("exclude", "include", "auto")
     departure_constant: float = positive(10.0)
 
@@ -134,6 +143,9 @@ class Options:
         for f in fields(self):
             if "allowed" in f.metadata:
                 f.metadata["allowed"].check(f.name.replace("_", "-"), getattr(self, f.name))
+        if not is_norm_limit(self.max_update_norm):
+            known = "off, warn, auto or a positive number"
+            raise ValueError(f"max-update-norm is {self.max_update_norm!r}; it must be {known}")
 
     def planned_steps(self, num_examples: int) -> int:
         """E_k, the steps of a complete client with this many examples."""
