@@ -75,7 +75,11 @@ class EFL(FlexibleStrategy):
         self.report.measured["fisher_bytes_up"] = sum(a.nbytes for extra in replies.extra for a in extra)
 
     def empty_round(self) -> None:
-        """Apply what was held back, with `literal`."""
+        """Apply what was held back, with `literal`; without an elastic term where it made all diverge."""
+        if self.report.diverged and self.precision.any():
+            self.precision, self.weighted = np.zeros(self.layout.size), np.zeros(self.layout.size)
+            reason = "all clients diverged; a smaller elasticity may help"
+            self.report.events.append({"event": "elastic term dropped", "reason": reason})
         if self.options.empty == "literal":
             self._move(np.zeros(self.layout.size))
             self.precision, self.weighted = np.zeros(self.layout.size), np.zeros(self.layout.size)

@@ -78,6 +78,12 @@ class Settings:
         TRAINING, "", "a server optimiser on top of the strategy's updates; default: none"
     )
     amplify: str = _setting(TRAINING, "", "multiply the change of every PERIOD rounds by FACTOR")
+    max_update_norm: str = _setting(
+        TRAINING,
+        "warn",
+        "updates far larger than usual: warn reports those of more than 20 times the median norm, auto "
+        "refuses them, a number refuses larger norms, off does nothing",
+    )
     seed: int = _setting(TRAINING, 0, "determines all random numbers of the run", client=True)
     engine: str = _setting(
         ENGINE,

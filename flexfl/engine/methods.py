@@ -24,6 +24,7 @@ GENERAL = (
     "batch_size",
     "learning_rate",
     "num_rounds",
+    "max_update_norm",
     "seed",
 )
 

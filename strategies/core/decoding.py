@@ -22,14 +22,22 @@ from strategies.core.replies import Reply
 from strategies.core.tasks import Sent
 
 MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
+MAX_GROWTH = 10  # times the number of examples that the client had first
 MAX_WEIGHT = 1e18  # more is a diverged client; sums of such weights stay finite in float32
+MAX_LOSS = 1e18
 
 
 class NoExamplesError(ValueError):
     """The client reports that it has no data."""
 
 
-def read_reply(client: int, result: FitRes, sent: Sent, rule: Rule, work: Options) -> Reply:
+class DivergedError(ValueError):
+    """The client's weights are not finite, or too large."""
+
+
+def read_reply(
+    client: int, result: FitRes, sent: Sent, rule: Rule, work: Options, first_size: int = 0
+) -> Reply:
     """Check and decode one reply.
 
     Parameters
@@ -44,6 +52,8 @@ def read_reply(client: int, result: FitRes, sent: Sent, rule: Rule, work: Option
         What it was to send.
     work
         What it was asked to do.
+    first_size
+        The number of examples that it had first; 0: not known.
 
     Raises
     ------
@@ -57,6 +67,8 @@ def read_reply(client: int, result: FitRes, sent: Sent, rule: Rule, work: Option
         raise ValueError(f"impossible number of examples {n!r}")
     if n == 0:
         raise NoExamplesError("no examples")
+    if first_size and n > MAX_GROWTH * first_size:
+        raise ValueError(f"{n} examples, more than {MAX_GROWTH} times the {first_size} that it had first")
     planned = work.planned_steps(n)
     steps = told.get(metrics.STEPS, planned)
     if isinstance(steps, float) and steps.is_integer():
@@ -65,7 +77,8 @@ def read_reply(client: int, result: FitRes, sent: Sent, rule: Rule, work: Option
         raise ValueError(f"impossible number of steps {steps!r} of {planned}")
     if steps == 0:
         raise ValueError("no local steps")
-    vector, extra = decode(result.parameters, rule, sent.weights)
+    # Some methods scale the update up by planned / steps.
+    vector, extra = decode(result.parameters, rule, sent.weights, MAX_WEIGHT * steps / planned)
     return Reply(
         client=client,
         vector=vector,
@@ -96,7 +109,7 @@ def answers(result: FitRes, server_round: int) -> bool:
 
 
 def decode(
-    parameters: Parameters, rule: Rule, sent: FlatParameters
+    parameters: Parameters, rule: Rule, sent: FlatParameters, limit: float = MAX_WEIGHT
 ) -> tuple[FloatVector, list[NDArray[Any]]]:
     """Read what a client of this rule sends.
 
@@ -108,6 +121,8 @@ def decode(
         Says what it should be. Where updates are packed, a client of another kind may send weights.
     sent
         The global weights that the client started from.
+    limit
+        Largest absolute value of a number.
 
     Returns
     -------
@@ -122,18 +137,18 @@ def decode(
     """
     size, count = len(sent.vector), len(sent.layout.shapes)
     if rule.sends == "vector":
-        return read_vector(parameters, size), []
+        return read_vector(parameters, size, limit), []
     if rule.sends == "weights":
         vector, extra = read_parameters(parameters, sent.layout)
-        _check_range(vector)
+        check_range(vector, limit)
     else:
         arrays = read_arrays(parameters)
         if arrays and arrays[0].dtype == np.uint8 and arrays[0].ndim == 1:
             vector, extra, count = ternary.unpack(arrays[0], size), arrays[1:], 1
-            _check_range(vector)
+            check_range(vector, limit)
         else:
             weights, extra = sent.layout.flatten(arrays[:count]), arrays[count:]
-            _check_range(weights)
+            check_range(weights, limit)
             vector = np.subtract(weights, sent.vector, dtype=np.float64)
     if len(extra) not in (0, rule.extra):
         expected = f"{count} or {count + rule.extra}" if rule.extra else str(count)
@@ -141,11 +156,11 @@ def decode(
     for array in extra:
         if array.shape != (size,) or array.dtype.kind != "f":
             raise ValueError(f"an array of shape {array.shape} and type {array.dtype} after the weights")
-        _check_range(array)
+        check_range(array, limit)
     return vector, extra
 
 
-def read_vector(parameters: Parameters, size: int) -> FloatVector:
+def read_vector(parameters: Parameters, size: int, limit: float = MAX_WEIGHT) -> FloatVector:
     """Return the only array, shape (M,), of a client that sends something else than its weights.
 
     Raises
@@ -158,27 +173,31 @@ def read_vector(parameters: Parameters, size: int) -> FloatVector:
     if shapes != [(size,)]:
         expected = f"one of ({size},) is expected; memory=client needs the clients of flexfl"
         raise ValueError(f"arrays of shapes {shapes} where {expected}")
-    _check_range(arrays[0])
+    check_range(arrays[0], limit)
     return arrays[0]
 
 
-def _check_range(array: NDArray[Any]) -> None:
-    """Refuse what is not floating point, NaN, infinities, and numbers with which a sum could overflow."""
+def check_range(array: NDArray[Any], limit: float = MAX_WEIGHT) -> None:
+    """Refuse what is not floating point, NaN, infinities, and numbers with which a sum could overflow.
+
+    Raises
+    ------
+    ValueError
+        The array has other numbers.
+    """
     if array.dtype.kind != "f":
         raise ValueError(f"weights of type {array.dtype}")
-    if not array.size or float(np.vdot(array, array)) < MAX_WEIGHT**2:  # False for NaN
+    if not array.size or float(np.vdot(array, array)) < limit**2:  # False for NaN
         return
     low, high = float(array.min()), float(array.max())  # NaN if any is
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise ValueError("weights are not finite")
-    if max(-low, high) > MAX_WEIGHT:
-        raise ValueError(f"weights as large as {max(-low, high):.1e}")
+        raise DivergedError("weights are not finite")
+    if max(-low, high) > limit:
+        scaled = f", scaled up {MAX_WEIGHT / limit:.3g} times" if limit < MAX_WEIGHT else ""
+        raise DivergedError(f"weights as large as {max(-low, high):.1e}{scaled}")
 
 
 def _loss(told: Mapping[str, Any], key: str) -> float:
     """Return a loss that a client may or may not report."""
     value = told.get(key)
-    try:
-        return float(value) if isinstance(value, int | float) else float("nan")
-    except OverflowError:  # an integer beyond the floats
-        return float("nan")
+    return float(value) if isinstance(value, int | float) and abs(value) <= MAX_LOSS else math.nan

@@ -81,6 +81,8 @@ def collect(
             others.append((proxy, result))
             continue
         try:
+            if answers[client] is not None:
+                raise ValueError("second farewell")
             check_round(result, server_round)
             answers[client] = read_vector(result.parameters, size).astype(np.float64)
         except ValueError as reason:

@@ -48,7 +48,7 @@ class Method(Stateful, ABC):
     options: Options
     saved: ClassVar[tuple[str, ...]] = (
         *("weights", "version", "round", "learning_rate"),
-        *("membership", "tasks", "layers"),
+        *("membership", "tasks", "norms", "layers"),
     )
     rule: ClassVar[Rule] = SGD
     suits: ClassVar[str] = ""  # what it is meant for, as the end of a sentence

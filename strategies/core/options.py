@@ -11,6 +11,7 @@ from flexfl.allowed import check_fields, choice, number, positive
 from flexfl.contract.fit import planned_steps
 from flexfl.specs import check_kind, options_of
 from strategies.core.layers import LayerFactory
+from strategies.core.norms import is_norm_limit
 from strategies.core.schedules import Constant, Schedule
 
 __all__ = ["Options", "choice", "number", "positive"]
@@ -40,6 +41,12 @@ class Options:
         Seed of the selection.
     layers
         On top of the method, the lowest one first: a server optimiser, amplification.
+    max_update_norm
+        What happens to updates that are far larger than usual: `warn` reports those with more than 20 times
+        the median norm of the latest 200, `auto` refuses them, a number refuses those with a larger norm, and
+        `off` does nothing. It guards against broken clients, not against malicious ones.
+    outliers
+        `clip` scales such an update down to the limit instead of refusing it.
     departure
         What becomes of a departing client's objective: `include` keeps it, `exclude` drops it, `auto` decides
         by the remaining time (Ruan et al., Corollary 4.0.3).
@@ -62,6 +69,8 @@ class Options:
     num_rounds: int = number(0, least=0)
     seed: int = number(0, least=0)
     layers: tuple[LayerFactory, ...] = ()
+    max_update_norm: str = "warn"
+    outliers: str = choice("refuse", "clip")
     departure: str = choice("exclude", "include", "auto")
     departure_constant: float = positive(10.0)
 
@@ -71,6 +80,9 @@ class Options:
         check_fields(self)
         if not callable(self.lr_schedule):
             raise ValueError(f"lr-schedule is {self.lr_schedule!r}; give `make` a spec or a schedule")
+        if not is_norm_limit(self.max_update_norm):
+            known = "off, warn, auto or a positive number"
+            raise ValueError(f"max-update-norm is {self.max_update_norm!r}; it must be {known}")
 
     def planned_steps(self, num_examples: int) -> int:
         """E_k, the steps of a complete client with this many examples."""

@@ -23,6 +23,8 @@ class RoundReport:
         How many of them did fewer steps than planned.
     rejected
         Replies that did not count: name of the client and reason.
+    diverged
+        Whether one of them had weights that are not finite or too large.
     late
         Replies to tasks of earlier rounds that counted: `client`, the round of its `task`, and `lag`, how
         often the global weights have changed since then. Those that did not count are in `rejected`.
@@ -36,6 +38,7 @@ class RoundReport:
     active: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
     incomplete: int = 0
     rejected: list[tuple[str, str]] = field(default_factory=list)
+    diverged: bool = False
     late: list[dict[str, int]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     measured: dict[str, Any] = field(default_factory=dict)

@@ -44,6 +44,8 @@ class Roster(Stateful):
     ----------
     num_examples
         n_k of every client, 0 while unknown, shape (N,).
+    first_size
+        n_k as it was known first, 0 while unknown, shape (N,).
     data_less
         Which clients have no data: registered at the start without any, or by their own word. Shape (N,).
     member
@@ -60,7 +62,7 @@ class Roster(Stateful):
         tau_0 of the objective: the last round of the previous one, 0 if it never changed.
     """
 
-    _BY_CLIENT = ("num_examples", "data_less", "member", "gone", "joined", "asked", "accepted")
+    _BY_CLIENT = ("num_examples", "first_size", "data_less", "member", "gone", "joined", "asked", "accepted")
     saved = (*_BY_CLIENT, "shift", "_registered", "_index")
 
     def __init__(
@@ -73,7 +75,7 @@ class Roster(Stateful):
         sizes = np.asarray(num_examples if num_examples is not None else [], dtype=np.int64)
         if (sizes < 0).any():
             raise ValueError(f"client {int(np.argmax(sizes < 0))} has a negative number of examples")
-        self.num_examples = sizes.copy()
+        self.num_examples, self.first_size = sizes.copy(), sizes.copy()
         self.data_less: NDArray[np.bool_] = sizes == 0
         self.member = np.ones(len(sizes), bool) if members is None else np.array(members, bool)
         if self.member.shape != sizes.shape:
@@ -163,6 +165,8 @@ class Roster(Stateful):
         """Note the sizes that the active replies of a round report."""
         if not np.array_equal(self.num_examples[clients], num_examples):
             self.num_examples[clients], self._known = num_examples, None
+            first = self.first_size[clients]
+            self.first_size[clients] = np.where(first == 0, num_examples, first)
 
     def learn_data(self, client: int, some: bool) -> None:
         """Note whether a client has data."""
@@ -190,7 +194,7 @@ class Roster(Stateful):
 
     def forget(self, client: int) -> None:
         """Forget what a client did: should it arrive again, it is new."""
-        self.asked[client] = self.accepted[client] = 0
+        self.asked[client] = self.accepted[client] = self.first_size[client] = 0
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over the clients."""

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from flexfl.contract import FitConfig, metrics
 from strategies.core import rejections
-from strategies.core.decoding import NoExamplesError, answers, read_reply
+from strategies.core.decoding import DivergedError, NoExamplesError, answers, check_range, read_reply
 from strategies.core.evaluation import ServerEvaluated
 from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.interfaces import AvailabilityManager, EvaluateFn, Trainer
 from strategies.core.membership import Membership
 from strategies.core.method import Method
+from strategies.core.norms import NormLimit
 from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters, Layout, read_parameters
 from strategies.core.replies import Replies, Reply
@@ -65,6 +66,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
         self.roster = roster if roster is not None else Roster()  # the clients, and who of them is a member
         self.membership = Membership(self.roster, self.options, self)
         self.tasks = OpenTasks(self.layout)
+        self.norms = NormLimit(self.options.max_update_norm, self.options.outliers == "clip")
         self.version = self.round = 0
         self.learning_rate = self.options.learning_rate
         self.selected: Clients = np.empty(0, np.intp)
@@ -135,6 +137,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
         if server_round == self.round:
             for layer in self.layers:
                 self.weights = layer.apply(before, self.weights, server_round)
+            self._check_result(before)
         if not np.array_equal(self.weights, before):
             self._sent = self._pack()
             self.version += 1
@@ -182,6 +185,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
         That a client departs is believed whatever its work is worth, unless the reply is late.
         """
         active: dict[int, Reply] = {}
+        names: dict[int, str] = {}
         for proxy, result in results:
             client = self.roster.find(proxy.cid)
             sent = self.tasks.of(client, server_round)
@@ -191,17 +195,19 @@ class FlexibleStrategy(Method, ServerEvaluated):
             try:
                 if client in active:
                     raise ValueError("second reply in one round")
-                if result.metrics.get(metrics.DEPARTING) and answers(result, sent.round):
+                if result.metrics.get(metrics.DEPARTING) is True and answers(result, sent.round):
                     self.membership.announce_departure(client)
                 if sent.round != server_round:
                     self.check_late(sent)
                 own = self.start(client)
                 sent = sent if own is None else sent._replace(weights=own)
-                reply = read_reply(client, result, sent, self.rule, self.work)
+                first_size = int(self.roster.first_size[client])
+                reply = read_reply(client, result, sent, self.rule, self.work, first_size)
                 self.check_extra(list(reply.extra))
-                active[client] = reply
+                active[client], names[client] = reply, proxy.cid
             except ValueError as reason:
                 self.report.rejected.append((proxy.cid, str(reason)))
+                self.report.diverged |= isinstance(reason, DivergedError)
                 if isinstance(reason, NoExamplesError):
                     self.membership.learn_data_less(client)
             else:
@@ -209,7 +215,16 @@ class FlexibleStrategy(Method, ServerEvaluated):
                     lag = self.version - sent.version
                     self.report.late.append({"client": client, "task": sent.round, "lag": lag})
         self.report.late.sort(key=lambda entry: entry["client"])
+        active = self.norms.screen(active, names, self.report)
         return Replies.collect(active, self.layout.size, self.version)
+
+    def _check_result(self, before: NDArray[np.float64]) -> None:
+        """Go back to the weights of the round before where later replies to the new ones could not count."""
+        try:
+            check_range(self.weights)
+        except ValueError as reason:
+            self.weights = before
+            self.report.events.append({"event": "discarded update", "reason": str(reason)})
 
     def _pack(self) -> FlatParameters:
         return FlatParameters(self.weights.astype(self.layout.dtype), self.layout)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, Parameters, Scalar
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from flexfl.contract import metrics
+from strategies.core.decoding import MAX_LOSS
 from strategies.core.instructions import RoundInstructions
 from strategies.core.interfaces import AvailabilityManager
 from strategies.core.strategy import FlexibleStrategy
 
 _LOSS = "loss"
+
+
+def usable(value: object) -> TypeGuard[float]:
+    """Return whether a client may report this: a finite number with which no sum overflows."""
+    return isinstance(value, float) and abs(value) <= MAX_LOSS  # False for NaN
 
 
 class Personalised(FlexibleStrategy):
@@ -52,8 +60,8 @@ class Personalised(FlexibleStrategy):
         told: dict[str, dict[str, float]] = {}
         sizes: dict[str, int] = {}
         for proxy, result in results:
-            own = {name: value for name, value in result.metrics.items() if isinstance(value, float)}
-            if result.num_examples > 0 and own:
+            own = {name: value for name, value in result.metrics.items() if usable(value)}
+            if result.num_examples > 0 and own and usable(result.loss):
                 told[proxy.cid] = {_LOSS: float(result.loss), **own}
                 sizes[proxy.cid] = result.num_examples
         if not told:

@@ -1,0 +1,167 @@
+"""Replies that would end learning for good: refused, clipped or told, and what comes after them counts."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import FEDERATED, SIZES, M, N, NamedProxy, Rounds, delta, make, play, reply, stored, work
+from flwr.common import Code, EvaluateRes, Status
+
+HONEST = range(N - 1)
+LAST = N - 1
+
+
+def play_with(rounds: Rounds, change: Any, n: int = int(SIZES[LAST]), **metrics: Any) -> None:
+    """A round in which the last client moves by `change`, and the others do their work."""
+    asked = rounds.ask(range(N))
+    results = [(client, work(client, asked[client])) for client in HONEST]
+    rounds.hear(*results, (LAST, reply(asked[LAST], change, n, **metrics)))
+
+
+def events(rounds: Rounds) -> list[str]:
+    return [event["event"] for event in rounds.strategy.report.events]
+
+
+def rejected(rounds: Rounds) -> list[tuple[str, str]]:
+    return rounds.strategy.report.rejected
+
+
+@pytest.mark.parametrize("name", [name for name in FEDERATED if name != "fedsgd"])  # has a single step
+def test_incomplete_work_is_not_scaled_beyond_all_bounds(name: str) -> None:
+    """A tenth of the work with weights of 9e17 would become 9e18, after which no reply could count."""
+    rounds = Rounds(make(name, local_steps=10))
+    play_with(rounds, np.full(M, 9e17), steps=1)
+    ((client, reason),) = rejected(rounds)
+    assert (client, reason) == (str(LAST), "weights as large as 9.0e+17, scaled up 10 times")
+    play(rounds)
+    assert rejected(rounds) == []
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_nobody_claims_much_more_data_than_at_first(name: str) -> None:
+    rounds = Rounds(make(name, local_epochs=1, batch_size=10))
+    first = int(SIZES[LAST])
+    play_with(rounds, delta(LAST, 1), n=10**12, steps=1)
+    reason = f"1000000000000 examples, more than 10 times the {first} that it had first"
+    assert rejected(rounds) == [(str(LAST), reason)]
+    for n in (5 * first, 10 * first):
+        play_with(rounds, delta(LAST, 1), n=n)
+        assert rejected(rounds) == []
+    play_with(rounds, delta(LAST, 1), n=10 * first + 1)  # not ten times more with every reply
+    assert [client for client, _ in rejected(rounds)] == [str(LAST)]
+
+
+def test_a_result_with_which_no_reply_could_count_is_discarded() -> None:
+    rounds = Rounds(make("fedgate", server_rate=1e17))
+    before = rounds.strategy.weights.copy()
+    play_with(rounds, np.full(M, 1e4))
+    assert events(rounds) == ["outlier", "discarded update"] or events(rounds) == ["discarded update"]
+    np.testing.assert_array_equal(rounds.strategy.weights, before)
+    assert np.isfinite(play(rounds)).all()
+
+
+def test_outliers_are_told() -> None:
+    rounds = Rounds(make("fedavg"))
+    play(rounds)
+    play_with(rounds, np.full(M, 1e3))
+    (event,) = rounds.strategy.report.events
+    assert (event["event"], event["client"]) == ("outlier", LAST)
+    assert event["update_norm"] == pytest.approx(3e3)
+    assert event["update_norm"] > 20 * event["median"]
+    assert LAST in rounds.strategy.report.active
+
+
+@pytest.mark.parametrize("limit", ["auto", "100"])
+def test_outliers_are_refused(limit: str) -> None:
+    """What is refused is as if it had not come, and does not count for the median."""
+    with_it, without = (Rounds(make("mifa", max_update_norm=limit)) for _ in range(2))
+    for rounds in (with_it, without):
+        play(rounds)
+    for _ in range(8):
+        play_with(with_it, np.full(M, 1e3))
+        assert with_it.strategy.report.active.tolist() == list(HONEST)
+        ((client, reason),) = rejected(with_it)
+        assert client == str(LAST)
+        assert reason.startswith("update of norm 3e+03, more than")
+        play(without, HONEST)
+    np.testing.assert_array_equal(play(with_it), play(without))
+
+
+def test_in_the_first_round_the_others_are_the_measure() -> None:
+    rounds = Rounds(make("fedavg", max_update_norm="auto"))
+    play_with(rounds, np.full(M, 1e6))
+    assert [client for client, _ in rejected(rounds)] == [str(LAST)]
+
+
+def test_outliers_are_clipped() -> None:
+    """Along their direction, to the limit."""
+    rounds = Rounds(make("fedavg", max_update_norm="6", outliers="clip"))
+    before = rounds.strategy.weights.copy()
+    asked = rounds.ask([LAST])
+    rounds.hear((LAST, reply(asked[LAST], np.full(M, 1e3), int(SIZES[LAST]))))
+    np.testing.assert_allclose(rounds.strategy.weights - before, np.full(M, 2.0), rtol=1e-12)
+    (event,) = rounds.strategy.report.events
+    assert (event["event"], event["limit"]) == ("clipping", 6)
+    assert rounds.strategy.report.active.tolist() == [LAST]
+
+
+def test_the_median_is_part_of_the_state() -> None:
+    before, after = (Rounds(make("fedavg", max_update_norm="auto")) for _ in range(2))
+    play(before)
+    after.strategy.load_state_dict(stored(before.strategy.state_dict()))
+    after.parameters, after.number = after.strategy.initialize_parameters(after.manager), before.number
+    for rounds in (before, after):
+        asked = rounds.ask([0])
+        rounds.hear((0, reply(asked[0], np.full(M, 1e6), int(SIZES[0]))))
+        assert [client for client, _ in rejected(rounds)] == ["0"]
+
+
+@pytest.mark.parametrize("limit", ["often", "0", "-1", "nan", "inf"])
+def test_limits_are_checked(limit: str) -> None:
+    with pytest.raises(ValueError, match="must be off, warn, auto or a positive number"):
+        make("fedavg", max_update_norm=limit)
+
+
+def test_efl_drops_an_elastic_term_with_which_all_diverge() -> None:
+    rounds = Rounds(make("efl"))
+    strategy: Any = rounds.strategy
+    strategy.precision += 1e3
+    asked = rounds.ask(range(N))
+    diverged = [(client, reply(asked[client], np.full(M, np.nan), 10)) for client in asked]
+    rounds.hear(*diverged)
+    assert events(rounds) == ["elastic term dropped"]
+    assert not strategy.precision.any()
+    play(rounds)
+    assert len(strategy.report.active) == N
+    rounds.ask(range(N))
+    rounds.hear()  # silence is no divergence
+    assert events(rounds) == []
+
+
+@pytest.mark.parametrize(("told", "leaves"), [(True, True), ("false", False), (1, False), (False, False)])
+def test_only_true_announces_a_departure(told: Any, leaves: bool) -> None:
+    rounds = Rounds(make("fedavg"))
+    play_with(rounds, delta(LAST, 1), departing=told)
+    play(rounds)
+    assert (LAST in rounds.strategy.report.active) != leaves
+
+
+@pytest.mark.parametrize("loss", [1e308, -1e300, 1e19])
+def test_a_huge_loss_is_as_if_none_were_reported(loss: float) -> None:
+    rounds = Rounds(make("fedavg"))
+    play_with(rounds, delta(LAST, 1), train_loss=loss)
+    assert rounds.metrics["train-loss"] == 1.0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+@pytest.mark.parametrize("where", ["loss", "accuracy"])
+def test_personal_models_are_averaged_over_usable_reports(value: float, where: str) -> None:
+    strategy = make("apfl")
+    told = [EvaluateRes(Status(Code.OK, ""), 0.5 * k, 10, {"accuracy": 0.2 * k}) for k in range(3)]
+    if where == "loss":
+        told[2].loss = value
+    else:
+        told[2].metrics["accuracy"] = value
+    loss, measured = strategy.aggregate_evaluate(1, [(NamedProxy(str(k)), t) for k, t in enumerate(told)], [])
+    assert loss == pytest.approx(0.25)
+    assert measured == {"accuracy": pytest.approx(0.1), "tested-examples": 20, "tested-clients": 2}
