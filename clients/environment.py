@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,13 @@ def task_source(settings: Settings) -> TaskSource:
     return source
 
 
+def missing_folder(settings: Settings) -> str | None:
+    """Return the folder that the task reads its data from if it is not there: loading would download them."""
+    factory, options = bind("task", TASKS, settings.task)
+    folder = options.get("data_dir", settings.data_dir)
+    return folder if "data-dir" in options_of(factory) and not Path(folder).is_dir() else None
+
+
 def federated_data(settings: Settings) -> FederatedData:
     """Load the data and divide them among the clients.
 
@@ -100,6 +108,12 @@ def make_trace(settings: Settings) -> Trace:
                 raise ValueError(f"{name}: {error}") from None
         trace = Membership(trace, rounds["arrivals"], rounds["departures"])
     return trace
+
+
+def needs_data(settings: Settings) -> bool:
+    """Whether the trace depends on the clients' data."""
+    names = re.split(r"[:+]", settings.trace)
+    return any("label_shares" in signature(TRACES[name]).parameters for name in names if name in TRACES)
 
 
 def _one_trace(spec: str, settings: Settings) -> Trace:

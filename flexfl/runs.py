@@ -31,6 +31,7 @@ UNINTERESTING = {
     "cohort",
     "cohort-size",
     "connect-timeout",
+    "report",
 }
 SETTINGS = [field.name.replace("_", "-") for field in fields(Settings)]
 

@@ -82,6 +82,7 @@ class Settings:
     evaluate_clients: int = _setting(
         0, "rounds between evaluations on each member's own held-out examples; 0: none", client=True
     )
+    report: bool = _setting(True, "make report.html, a page with plots, when the run has ended")
     train_loss: bool = _setting(False, "compute the training loss at every evaluation, not only at the end")
     connect_timeout: float = _setting(120.0, "seconds that `flwr run` waits for the clients to connect")
 

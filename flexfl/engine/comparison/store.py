@@ -18,7 +18,7 @@ from flexfl.engine.run_folder import program_version, read_records, slug
 # What does not change the result of a run: where and how fast it is computed.
 IRRELEVANT = {
     *("run-dir", "data-dir", "engine", "num-workers", "ray-address"),
-    *("cohort-size", "connect-timeout"),
+    *("cohort-size", "connect-timeout", "report"),
 }
 
 
