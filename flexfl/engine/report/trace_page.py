@@ -114,7 +114,10 @@ def render_trace(
         Names and texts of the statistics.
     """
     values = settings.as_mapping()
-    rows = [[key, str(values[key])] for key in (name.replace("_", "-") for name in SHOWN)]
+    rows = [
+        [key, "(default)" if values[key] == "" else str(values[key])]
+        for key in (name.replace("_", "-") for name in SHOWN)
+    ]
     figures = [participation_figure([("", participation)]), _scheme_figure(report)]
     return render(
         Page(
@@ -152,7 +155,7 @@ def _scheme_figure(report: TraceReport) -> Figure | None:
     return bias_figure(
         {"ratio": {name: (report.rates[clients], ratio) for name, ratio in schemes.items()}},
         {"ratio": "weight in the updates<br>/ share of the data"},
-        "rounds of membership in which its work arrives, %",
+        "rounds in which its work arrives, %",
         [*report.ratios],
         notes,
         Table(["client", "rounds with work, %", *schemes], rows),
