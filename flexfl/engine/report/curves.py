@@ -30,6 +30,7 @@ from flexfl.engine.report.history import History, Numbers
 
 MOST_POINTS = 4000  # of all lines together, but at least FEWEST and at most 400 of each
 FEWEST = 60
+FEW_LINES = 6  # of more, the bands are fainter
 TABLE_ROWS = 40
 METRICS = {"accuracy": "accuracy, %", "loss": "loss"}
 
@@ -160,7 +161,9 @@ def _view(
     papers: Mapping[str, float | None],
 ) -> Plot:
     """Return the traces over one horizontal axis, accuracy above loss."""
-    data: list[Plot] = []
+    areas: list[Plot] = []
+    lines: list[Plot] = []  # on top of all areas
+    opacity = 0.2 if len(shown) <= FEW_LINES else 0.06
     end = max(float(np.nanmax(np.append(b.x[key], 0))) for of in bands.values() for b in of.values()) / scale
     made = layout(xaxis=axis(title, anchor="y" if len(bands) == 1 else "y2", rangemode="tozero"))
     for row, (metric, of) in enumerate(bands.items()):
@@ -179,13 +182,13 @@ def _view(
                     "x": numbers([*x, *x[::-1]]),
                     "y": numbers([*factor * band.high, *factor * band.low[::-1]]),
                 }
-                area = {"fill": "toself", "fillcolor": faint(colour(i), 0.2), "line": {"width": 0}}
-                data.append({**common, **around, **area, "mode": "lines", "hoverinfo": "skip"})
+                area = {"fill": "toself", "fillcolor": faint(colour(i), opacity), "line": {"width": 0}}
+                areas.append({**common, **around, **area, "mode": "lines", "hoverinfo": "skip"})
             line = {"color": colour(i), "dash": dash(i), "width": 2}
             told = f"%{{x:.4~g}} {plain(title)}<br>%{{y:.4~g}} {METRICS[metric]}"
             points = {"x": numbers(x), "y": numbers(factor * band.mean)}
             mode = "lines" if len(x) > 1 else "markers"
-            data.append(
+            lines.append(
                 {
                     **common,
                     **points,
@@ -195,8 +198,8 @@ def _view(
                 }
             )
             if metric == "accuracy" and papers.get(label) is not None:
-                data.append({**common, **_mark(1.02 * end, float(papers[label] or 0), colour(i), label)})
-    return {"data": data, "layout": made}
+                lines.append({**common, **_mark(1.02 * end, float(papers[label] or 0), colour(i), label)})
+    return {"data": areas + lines, "layout": made}
 
 
 def _mark(x: float, value: float, own: str, label: str) -> Plot:

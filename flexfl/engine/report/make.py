@@ -85,11 +85,14 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
         for reason, count in reasons.items()
     ]
     bias = client_figure(numbers, missing)
+    several = len({run.settings.seed for run in subject.runs}) > 1
+    seed = f"Of seed {subject.runs[0].settings.seed} only." if several else ""
+    some = f"Of the first {MOST_RUNS} of {len(groups)} combinations of settings."
     figures = [
         curves_figure(by_label, {label: runs[0].paper for label, runs in groups.items()}),
-        _of_first_seed(participation_figure(participations), subject.runs),
+        _noted(participation_figure(participations), seed, some if len(groups) > MOST_RUNS else ""),
         bias,
-        _of_first_seed(event_figure([(label, of[0]) for label, of in by_label.items()]), subject.runs),
+        _noted(event_figure([(label, of[0]) for label, of in by_label.items()]), seed),
         phase_figure(by_label),
     ]
     return Page(
@@ -105,11 +108,9 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
     )
 
 
-def _of_first_seed(figure: Figure | None, runs: Sequence[Run]) -> Figure | None:
-    """Say that a figure shows one seed, if there are several."""
-    if figure is None or len({run.settings.seed for run in runs}) == 1:
-        return figure
-    return replace(figure, notes=[f"Of seed {runs[0].settings.seed} only.", *figure.notes])
+def _noted(figure: Figure | None, *notes: str) -> Figure | None:
+    """Return a figure with further notes; empty ones are none."""
+    return None if figure is None else replace(figure, notes=[*filter(None, notes), *figure.notes])
 
 
 def _title(subject: Subject) -> str:
