@@ -107,7 +107,7 @@ def _add_commands(parser: Parser) -> None:
         action="store_true",
         help="list the names that settings accept, with their options, or those given alone, and exit",
     )
-    text = "describe which clients take part under this trace, write a picture to run-dir, and exit"
+    text = "describe which clients take part under this trace, write a page with plots to run-dir, and exit"
     parser.add_argument("--show-trace", metavar="SPEC", help=text)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,13 @@ def task_source(settings: Settings) -> TaskSource:
     return source
 
 
+def missing_folder(settings: Settings) -> str | None:
+    """Return the folder that the task reads its data from if it is not there: loading would download them."""
+    factory, options = bind("task", TASKS, settings.task)
+    folder = options.get("data_dir", settings.data_dir)
+    return folder if "data-dir" in options_of(factory) and not Path(folder).is_dir() else None
+
+
 def federated_data(settings: Settings) -> FederatedData:
     """Load the data and divide them among the clients.
 
@@ -106,6 +114,12 @@ def make_trace(settings: Settings) -> Trace:
 def trace_specs(text: str) -> list[str]:
     """Return the specs of the traces that `a+b` combines; a plus before a digit is part of a number: 1e+5."""
     return re.split(r"\+(?![0-9])", text)
+
+
+def needs_data(settings: Settings) -> bool:
+    """Whether the trace depends on the clients' data."""
+    names = [parse("trace", spec).name for spec in trace_specs(settings.trace)]
+    return any("label_shares" in signature(TRACES[name]).parameters for name in names if name in TRACES)
 
 
 def _one_trace(spec: str, settings: Settings) -> Trace:

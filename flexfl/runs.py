@@ -32,6 +32,7 @@ UNINTERESTING = {
     "cohort-size",
     "connect-timeout",
     "log",
+    "report",
 }
 SETTINGS = [field.name.replace("_", "-") for field in fields(Settings)]
 

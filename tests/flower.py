@@ -107,6 +107,7 @@ def outcome(run_dir: Path, output: str = "") -> tuple[list[dict[str, Any]], np.n
     """Return the records of the rounds and the final weights of the only run in a folder."""
     folders = list(run_dir.glob("*")) if run_dir.exists() else []
     assert len(folders) == 1, output
+    assert (folders[0] / "report.html").exists(), output
     records = [json.loads(line) for line in (folders[0] / "metrics.jsonl").read_text().splitlines()]
     with np.load(folders[0] / "weights.npz") as arrays:
         return records[1:], np.concatenate([arrays[name].ravel() for name in arrays.files])

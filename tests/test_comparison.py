@@ -211,7 +211,7 @@ def test_interrupted_and_gone_on(run: Any, tmp_path: Path, number: int, code: in
     finished = files(tmp_path / "cells")
     (row,) = found["rows"]
     assert 1 <= len(row["seeds"]) < 6
-    assert len(finished) == 4 * len(row["seeds"])
+    assert len(finished) == 5 * len(row["seeds"])
     whole = run(*arguments[:9])
     assert whole["rows"][0]["seeds"] == list(range(6))
     after = files(tmp_path / "cells")

@@ -140,6 +140,7 @@ class Settings:
         client=True,
         allowed=Allowed(least=0),
     )
+    report: bool = _setting(OUTPUT, True, "make report.html, a page with plots, when the run has ended")
     train_loss: bool = _setting(
         OUTPUT, False, "compute the training loss at every evaluation, not only at the end"
     )

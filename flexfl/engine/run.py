@@ -96,6 +96,7 @@ def drive(
     console: Console,
     timeout: float | None = None,
     stopping: Callable[[RoundServer, Console], AbstractContextManager[list[int]]] = stopping_on_interrupt,
+    page: bool = True,
 ) -> dict[str, Any]:
     """Run the rounds of an experiment over a transport, and close the transport.
 
@@ -109,6 +110,9 @@ def drive(
         Seconds that a round waits for replies; None: no limit.
     stopping
         What a signal does to the run.
+    page
+        Whether the report that the settings may ask for is written as a page; otherwise only the numbers that
+        a later one needs are kept.
 
     Returns
     -------
@@ -147,6 +151,10 @@ def drive(
         summary = _summary(experiment, folder, ended)
         for observer in observers:
             observer.finish(summary)
+    if settings.report:
+        from flexfl.engine.report.after_run import report_run  # not needed before
+
+        report_run(experiment, arrays, folder.path, console, page)
     return summary
 
 
@@ -189,7 +197,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _Ended) -> dict[s
 
 
 def simulate(settings: Settings, path: Path | None = None, **options: Any) -> tuple[Experiment, RunFolder]:
-    """Run an experiment with virtual clients, silently; return it and its run folder.
+    """Run an experiment with virtual clients, silently and without a page; return it and its run folder.
 
     Parameters
     ----------
@@ -209,7 +217,7 @@ def simulate(settings: Settings, path: Path | None = None, **options: Any) -> tu
     availability = remember(experiment.trace)
     folder = RunFolder(experiment.settings, path)
     transport = virtual_transport(experiment, availability)
-    drive(experiment, transport, availability, folder, Console(quiet=True), **options)
+    drive(experiment, transport, availability, folder, Console(quiet=True), **{"page": False, **options})
     return experiment, folder
 
 

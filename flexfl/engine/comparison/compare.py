@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,6 +117,11 @@ def compare(
     _write(folder, cells, store, rows, reach)
     comparison = Comparison(rows, folder, failed, number)
     _show(console, comparison, len(cells), len(finished), reach)
+    if finished and first.report:
+        from flexfl.engine.report.after_run import warn  # not needed before
+        from flexfl.engine.report.make import write_report
+
+        warn(console, lambda: write_report([folder], compute=False))
     return comparison
 
 
@@ -233,12 +239,17 @@ def _write(
 ) -> None:
     """Write the tables, and where the cells lie."""
     shown = [tables.columns(row, reach) for row in rows]
-    index = [{**cell.varied, "folder": str(store.path(cell.settings))} for cell in cells]
+    index = [
+        {**cell.varied, "folder": str(store.path(cell.settings))}
+        | ({} if cell.paper is None else {"paper": cell.paper})
+        for cell in cells
+    ]
     content = {
         "table.md": tables.markdown(shown),
         "table.tex": tables.latex(shown),
         "table.csv": tables.comma_separated(rows),
         "cells.json": json.dumps(index, indent=2) + "\n",
+        "comparison.json": json.dumps({"command": sys.argv, "reach": reach}, indent=2) + "\n",
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from flexfl.tasks import ACCURACY, Metric
 # What does not change the result of a run: where and how fast it is computed, and where it is logged.
 IRRELEVANT = {
     *("run-dir", "data-dir", "engine", "num-workers", "ray-address"),
-    *("cohort-size", "connect-timeout", "log"),
+    *("cohort-size", "connect-timeout", "log", "report"),
 }
 
 

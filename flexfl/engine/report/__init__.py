@@ -1,1 +1,1 @@
-"""Reports on traces."""
+"""Reports: pages about runs, comparisons and traces."""

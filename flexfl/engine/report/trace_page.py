@@ -1,182 +1,162 @@
-"""A picture of a trace, clients x rounds above the fraction online, in one self-contained HTML file."""
+"""The report on a trace, before any training: who will take part, and how that biases the schemes."""
 
 from __future__ import annotations
 
-import base64
-import html
-import struct
-import zlib
-from collections.abc import Iterable
+import shlex
+import sys
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flexfl.engine.report.trace_report import State, States
-from flexfl.engine.wording import count
+from flexfl.config import Settings
+from flexfl.engine.report.client_figure import bias_figure
+from flexfl.engine.report.clients import SAMPLE
+from flexfl.engine.report.figure import Figure, Table, percent
+from flexfl.engine.report.page import Page, render
+from flexfl.engine.report.participation import Participation
+from flexfl.engine.report.participation_figure import participation_figure
+from flexfl.engine.report.states import State, StateGrid, States
+from flexfl.engine.report.trace_report import TraceReport
+from traces import Trace
 
-CELLS = 1000  # at most, in either direction: the page stays small for any number of clients and rounds
-WIDTH, CURVE, LEFT, GAP = 1000, 140, 70, 46  # of the drawing, in SVG units
-
-# After Okabe and Ito: distinguishable with colour blindness.
-COLOURS = {
-    State.ABSENT: (255, 255, 255),
-    State.OFFLINE: (217, 220, 226),
-    State.DROPPED: (213, 94, 0),
-    State.INCOMPLETE: (240, 200, 66),
-    State.COMPLETE: (0, 114, 178),
-}
+# What the page depends on: all that decides who is there, for how many steps, and with how many examples.
+SHOWN = (
+    *("trace", "arrivals", "departures", "num_clients", "num_rounds", "seed"),
+    *("local_steps", "local_epochs", "batch_size"),
+    *("task", "partition", "sizes", "evaluate_on", "evaluate_clients", "holdout"),
+)
+BY_CLIENT = ("rates", "ratios")  # of a report: too long for the console
+TABLE_ROWS = 200
 
 
-class HeatMap:
-    """Counts of the states in each cell of clients x rounds; a cell holds one of each if there is room.
+class Collected:
+    """Collects the states that the clients have in the rounds of a trace.
 
     Parameters
     ----------
-    num_clients, num_rounds
-        N and R.
+    trace
+        The trace.
+    num_rounds
+        R; all rounds are added in order.
     """
 
-    def __init__(self, num_clients: int, num_rounds: int) -> None:
-        self.num_clients, self.num_rounds = num_clients, num_rounds
-        self.height, self.width = min(num_clients, CELLS), min(num_rounds, CELLS)
-        self.counts = np.zeros((self.height, self.width, len(State)), np.int64)
-        row = np.arange(num_clients, dtype=np.int64) * self.height // num_clients
-        self._offset = row * len(State)
+    def __init__(self, trace: Trace, num_rounds: int) -> None:
+        self.trace, self.num_rounds = trace, num_rounds
+        self.grid = StateGrid(trace.num_clients, range(1, num_rounds + 1))
+        self.took_part: list[float] = []
 
     def add(self, t: int, states: States) -> None:
-        """Count a round's states, shape (N,)."""
-        column = (t - 1) * self.width // self.num_rounds
-        counts = np.bincount(self._offset + states, minlength=self.height * len(State))
-        self.counts[:, column] += counts.reshape(self.height, len(State))
+        """Take in a round; on the page, work that arrives later is late."""
+        arrived = states >= State.INCOMPLETE
+        members = int((states > State.ABSENT).sum())
+        self.took_part.append(int(arrived.sum()) / members if members else np.nan)
+        if self.trace.has_late_replies:
+            states = np.where(arrived & (self.trace.late(t) > 0), np.int8(State.LATE), states)
+        self.grid.add(t, states)
 
-    def pixels(self) -> NDArray[np.uint8]:
-        """Return the colours, shape (height, width, 3): those of the states, mixed by their counts."""
-        palette = np.array([COLOURS[state] for state in State], np.float64)
-        mixed = self.counts @ palette / np.maximum(self.counts.sum(axis=2, keepdims=True), 1)
-        return np.asarray(mixed.round(), np.uint8)
+    def participation(self, online: Sequence[float | None]) -> Participation:
+        """Return what has been collected.
+
+        Parameters
+        ----------
+        online
+            Share of the members that is online in each round.
+        """
+        rounds = [*range(1, self.num_rounds + 1)]
+        notes = []
+        if self.trace.has_late_replies:
+            notes.append(
+                "Late: the work arrives in a later round. Until then its client gets no new task, "
+                "which is not shown here."
+            )
+        if self.grid.step > 1:
+            notes.append(f"Of the {self.grid.num_clients:,} clients, every {self.grid.step}th is shown.")
+        seconds = [self.trace.seconds(t) for t in rounds]
+        hours = None if seconds[-1] is None else np.array(seconds, np.float64) / 3600
+        shares = np.array([np.nan if share is None else share for share in online])
+        return Participation(self.grid, rounds, shares, np.array(self.took_part), hours, notes)
 
 
-def png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return pixels of shape (height, width, 3) as a PNG file."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    height, width, _ = pixels.shape
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels)  # 0: no filter
-    header = struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)  # RGB with 8 bits per channel
-    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + parts
+def title_of(settings: Settings) -> str:
+    """Return what the page is about."""
+    more = [f"{n} {getattr(settings, n)}" for n in ("arrivals", "departures") if getattr(settings, n)]
+    return " · ".join([settings.trace, *more])
 
 
-def page(title: str, lines: Iterable[tuple[str, str]], heat: HeatMap, online: list[float | None]) -> str:
-    """Return the HTML.
+def subtitle_of(settings: Settings) -> str:
+    """Return the sizes, E, task and seed."""
+    work = (
+        f"{settings.local_epochs} epochs"
+        if settings.local_epochs
+        else f"E = {settings.local_steps} local steps"
+    )
+    parts = [
+        f"{settings.num_clients:,} clients",
+        f"{settings.num_rounds:,} rounds",
+        work,
+        f"task {settings.task}",
+    ]
+    return " · ".join([*parts, f"seed {settings.seed}"])
+
+
+def render_trace(
+    settings: Settings, report: TraceReport, participation: Participation, lines: Sequence[tuple[str, str]]
+) -> str:
+    """Return the HTML of the report on a trace.
 
     Parameters
     ----------
-    title
-        Title of the page.
+    settings
+        Of the trace.
+    report, participation
+        What was observed.
     lines
-        Names and texts of the summary.
-    heat
-        The heat map of all rounds.
-    online
-        Fraction of the members that is online in each round.
+        Names and texts of the statistics.
     """
-    table = "".join(f"<tr><th>{html.escape(name)}<td>{html.escape(text)}" for name, text in lines)
-    legend = "".join(
-        f'<span style="background:rgb{COLOURS[state]}"></span>{state.name.lower()} ' for state in State
-    )
-    clients, rounds = -(-heat.num_clients // heat.height), -(-heat.num_rounds // heat.width)
-    mixed = f" A cell mixes the colours of up to {count(clients, 'client')} and {count(rounds, 'round')}."
-    return _PAGE.format(
-        title=html.escape(title),
-        legend=legend,
-        note=mixed if clients * rounds > 1 else "",
-        drawing=_drawing(heat, online),
-        table=table,
-    )
-
-
-def _drawing(heat: HeatMap, online: list[float | None]) -> str:
-    """Return the heat map with the curve below it, on the same axis of rounds."""
-    height = min(max(4 * heat.height, 160), 600)
-    image = base64.b64encode(png(heat.pixels())).decode()
-    bottom = height + GAP + CURVE
-    place = f'x="{LEFT}" y="0" width="{WIDTH}" height="{height}" preserveAspectRatio="none"'
-    parts = [
-        f'<image {place} style="image-rendering:pixelated" href="data:image/png;base64,{image}"/>',
-        _frame(0, height),
-        _frame(height + GAP, CURVE),
-        _curve(online, heat.width, height + GAP),
+    values = settings.as_mapping()
+    rows = [
+        [key, "(default)" if values[key] == "" else str(values[key])]
+        for key in (name.replace("_", "-") for name in SHOWN)
     ]
-    parts += [
-        _text(LEFT - 8, height * (client + 0.5) / heat.num_clients + 4, str(client), "end")
-        for client in range(0, heat.num_clients, _step(heat.num_clients))
-    ]
-    step = _step(heat.num_rounds)
-    for t in sorted({1, *range(step, heat.num_rounds + 1, step)}):
-        x = LEFT + WIDTH * (t - 0.5) / heat.num_rounds
-        parts += [_text(x, y + 18, str(t), "middle") for y in (height, bottom)]
-    parts += [_text(LEFT - 8, bottom - CURVE * y + 4, f"{y:.0%}", "end") for y in (0, 0.5, 1)]
-    parts += [_text(0, 12, "client", "start"), _text(LEFT + WIDTH, height + 36, "round", "end")]
-    parts.append(_text(LEFT, height + GAP - 8, "fraction of the members that is online", "start"))
-    size = f"0 -10 {LEFT + WIDTH + 30} {bottom + 36}"
-    return f'<svg viewBox="{size}" role="img" aria-label="clients by rounds">{"".join(parts)}</svg>'
-
-
-def _curve(online: list[float | None], width: int, top: int) -> str:
-    """Return the mean of each column as a line and its range as a band; no point without members."""
-    fractions = np.array([np.nan if fraction is None else fraction for fraction in online])
-    columns = np.arange(len(fractions)) * width // len(fractions)
-    points = []
-    for column in range(width):
-        own = fractions[(columns == column) & ~np.isnan(fractions)]
-        if own.size:
-            points.append((LEFT + WIDTH * (column + 0.5) / width, own.min(), own.mean(), own.max()))
-    if not points:
-        return ""
-
-    def path(values: Iterable[tuple[float, float]]) -> str:
-        return " ".join(f"{x:.1f},{top + CURVE * (1 - y):.1f}" for x, y in values)
-
-    band = [(x, high) for x, _, _, high in points] + [(x, low) for x, low, _, _ in reversed(points)]
-    colour = f"rgb{COLOURS[State.COMPLETE]}"
-    return (
-        f'<polygon points="{path(band)}" fill="{colour}" opacity="0.25"/>'
-        f'<polyline points="{path((x, mean) for x, _, mean, _ in points)}" fill="none" stroke="{colour}"/>'
+    figures = [participation_figure([("", participation)]), _scheme_figure(report)]
+    return render(
+        Page(
+            title=f"Trace {title_of(settings)}",
+            subtitle=subtitle_of(settings),
+            figures=[figure for figure in figures if figure is not None],
+            text_tables=[("Statistics", Table(["statistic", "value"], [[*line] for line in lines]))],
+            settings=[("Settings", Table(["setting", "value"], rows))],
+            command=shlex.join(sys.argv),
+        )
     )
 
 
-def _step(count: int) -> int:
-    """Return a step of 1, 2 or 5 times a power of ten for at most eight ticks in `count`."""
-    digits = 1
-    while count > 40 * digits:
-        digits *= 10
-    return next(digits * factor for factor in (1, 2, 5) if count <= 8 * digits * factor)
-
-
-def _frame(y: int, height: int) -> str:
-    return f'<rect x="{LEFT}" y="{y}" width="{WIDTH}" height="{height}" fill="none" stroke="#888"/>'
-
-
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
-body {{ font: 15px/1.4 sans-serif; max-width: 1150px; margin: 1.5em auto; padding: 0 1em; color: #222;
-  background: #fff }}
-h1 {{ font-size: 1.2em; overflow-wrap: anywhere }}
-svg {{ width: 100%; font-size: 13px; fill: #222 }}
-span {{ display: inline-block; width: 1em; height: 1em; border: 1px solid #888; vertical-align: -.1em;
-  margin: 0 .3em 0 .8em }}
-th {{ text-align: left; vertical-align: top; padding-right: 1.2em; white-space: nowrap }}
-</style></head><body>
-<h1>{title}</h1>
-<p>{legend}{note}</p>
-{drawing}
-<table>{table}</table>
-</body></html>
-"""
+def _scheme_figure(report: TraceReport) -> Figure | None:
+    """Return each client's weight in the updates of the schemes, over how often its work arrives."""
+    known = np.flatnonzero(np.isfinite(report.rates))
+    step = -(-len(known) // SAMPLE) if len(known) else 1
+    clients = known[::step]
+    schemes = {
+        name: ratio[clients] for name, ratio in report.ratios.items() if np.isfinite(ratio[clients]).any()
+    }
+    if not schemes:
+        return None
+    about = (
+        "Each dot is a client: its weight in the updates of schemes A, B and C (Ruan et al., Theorem 3.1) "
+        "over its share of the data, relative to the mean; 1 is unbiased. Lines connect the means of groups."
+    )
+    notes = [about]
+    if step > 1:
+        notes.append(f"Every {step}th client is shown.")
+    rows = [
+        [str(k), percent(report.rates[k], 1), *(f"{ratio[i]:.3f}" for ratio in schemes.values())]
+        for i, k in enumerate(clients[:TABLE_ROWS].tolist())
+    ]
+    return bias_figure(
+        {"ratio": {name: (report.rates[clients], ratio) for name, ratio in schemes.items()}},
+        {"ratio": "weight in the updates<br>/ share of the data"},
+        "rounds in which its work arrives, %",
+        [*report.ratios],
+        notes,
+        Table(["client", "rounds with work, %", *schemes], rows),
+    )

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.engine.wording import count
+from flexfl.engine.report.states import State, States
 from strategies.schemes import scheme_a, scheme_b, scheme_c
 from traces import Trace, finished_steps
 
-States = NDArray[np.int8]
 SCHEMES = {"scheme-a": scheme_a, "scheme-b": scheme_b, "scheme-c": scheme_c}
+Numbers = NDArray[np.float64]
 NAMED = 3  # clients listed at either end of a ranking
-
-
-class State(IntEnum):
-    """The state of a client in a round, in order of how much work arrives."""
-
-    ABSENT = 0  # not a member
-    OFFLINE = 1
-    DROPPED = 2  # online, but nothing arrives: it drops out mid-round, or its reply is lost
-    INCOMPLETE = 3
-    COMPLETE = 4
 
 
 @dataclass(frozen=True)
@@ -89,6 +78,11 @@ class TraceReport:
     availability_period
         The E of FedLaAvg's Assumption 4: each member is online at least once in any E consecutive rounds.
         None if it does not hold within these rounds.
+    rates
+        Share of its rounds of membership in which work of a client arrives, shape (N,); NaN for a client that
+        is never a member.
+    ratios
+        The ratios of `Bias` by scheme, each of shape (N,); NaN as well, and where no update ever counts.
     """
 
     num_clients: int
@@ -106,6 +100,8 @@ class TraceReport:
     never_seen_first: list[int]
     availability_period: int | None
     bias: list[Bias]
+    rates: Numbers
+    ratios: dict[str, Numbers]
 
 
 def observe(
@@ -137,21 +133,24 @@ def observe(
     online: list[float | None] = []
     counts, finished = np.zeros(len(State), np.int64), 0.0
     was_online, was_member = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    rounds_with = np.zeros((2, n))  # as a member, and with work that arrives
     weight, full = {name: np.zeros(n) for name in SCHEMES}, np.zeros(n)
     for t in range(1, num_rounds + 1):
         now = trace.round(t)
-        steps = finished_steps(now.completion, planned)
-        replied = (steps > 0) & ~trace.lost(t)
+        steps, lost = finished_steps(now.completion, planned), trace.lost(t)
+        replied = (steps > 0) & ~lost
         states = np.zeros(n, np.int8)
         for state, clients in (
             (State.OFFLINE, now.member),
             (State.DROPPED, now.online),
+            (State.LOST, (steps > 0) & lost),
             (State.INCOMPLETE, replied),
             (State.COMPLETE, replied & (steps >= planned)),
         ):
             states[clients] = state
         on_round(t, states)
         counts += np.bincount(states, minlength=len(State))
+        rounds_with += np.stack([now.member, replied])
         finished += float((steps / planned)[states == State.INCOMPLETE].sum())
         sessions.add(now.online)
         gaps.add(now.member & ~now.online)
@@ -169,6 +168,7 @@ def observe(
                 weight[name][active] += p * steps[active] / planned[active]
     never_online = np.flatnonzero(was_member & ~was_online)
     selected = max(1, int(counts[State.DROPPED :].sum()))
+    ratios = {name: _ratios(weight[name], full) for name in SCHEMES}
     return TraceReport(
         num_clients=n,
         num_rounds=num_rounds,
@@ -179,45 +179,17 @@ def observe(
         unanswered=unanswered.lengths(),
         complete=float(counts[State.COMPLETE] / selected),
         incomplete=float(counts[State.INCOMPLETE] / selected),
-        dropped=float(counts[State.DROPPED] / selected),
+        dropped=float((counts[State.DROPPED] + counts[State.LOST]) / selected),
         finished=finished / max(1, int(counts[State.INCOMPLETE])),
         never_seen=len(never_online),
         never_seen_first=never_online[:10].tolist(),
         availability_period=None
         if len(never_online) or not was_member.any()
         else int(gaps.longest.max()) + 1,
-        bias=[_bias(name, weight[name], full) for name in SCHEMES],
+        bias=[_bias(name, weight[name], full, ratios[name]) for name in SCHEMES],
+        rates=_over(rounds_with[1], rounds_with[0]),
+        ratios=ratios,
     )
-
-
-def describe(report: TraceReport) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the summary, each a name and a text."""
-    if report.virtual_seconds is not None:
-        yield "virtual time", f"{report.virtual_seconds / 3600:.1f} hours"
-    fractions = [(online, t) for t, online in enumerate(report.online, start=1) if online is not None]
-    if fractions:
-        mean = sum(online for online, _ in fractions) / len(fractions)
-        (low, first), (high, last) = min(fractions), max(fractions, key=lambda pair: (pair[0], -pair[1]))
-        ends = f"lowest {low:.1%} (round {first}), highest {high:.1%} (round {last})"
-        yield "online", f"{mean:.1%} of the members on average, {ends}"
-    yield "sessions", _spells(report.sessions)
-    yield "gaps", _spells(report.gaps)
-    partly = f"{report.incomplete:.1%} incomplete (with {report.finished:.1%} of E on average)"
-    yield "work", f"of those online, {report.complete:.1%} complete, {partly}, {report.dropped:.1%} dropped"
-    yield "longest absence", _longest(report.gaps)
-    names = ", ".join(map(str, report.never_seen_first))
-    more = ", ..." if report.never_seen > len(report.never_seen_first) else ""
-    yield (
-        "never seen",
-        f"{count(report.never_seen, 'client')}: {names}{more}" if report.never_seen else "none",
-    )
-    if report.availability_period is None:
-        yield "Assumption 4", "(FedLaAvg) does not hold in these rounds: some member is never online"
-    else:
-        yield "Assumption 4", f"(FedLaAvg) holds in these rounds for E >= {report.availability_period}"
-    yield "tau_max", f"(MimiC) without a reply for at most {_longest(report.unanswered)}"
-    for bias in report.bias:
-        yield bias.scheme, _weights(bias)
 
 
 class _Spells:
@@ -247,13 +219,23 @@ class _Spells:
         return SpellLengths(total, mean, median, int(self.longest[client]), client)
 
 
-def _bias(scheme: str, weight: NDArray[np.float64], full: NDArray[np.float64]) -> Bias:
-    """Rank the clients by sum_t p_t^k s_t^k / E over sum_t p^k, an estimate of the expectations' ratio."""
+def _over(values: Numbers, by: Numbers) -> Numbers:
+    return np.asarray(np.divide(values, by, out=np.full(len(values), np.nan), where=by > 0))
+
+
+def _ratios(weight: Numbers, full: Numbers) -> Numbers:
+    """Return sum_t p_t^k s_t^k / E over sum_t p^k, an estimate of the expectations' ratio, over its mean."""
+    total = weight.sum()
+    return _over(weight, full * (total / full.sum())) if total else np.full(len(full), np.nan)
+
+
+def _bias(scheme: str, weight: Numbers, full: Numbers, ratios: Numbers) -> Bias:
+    """Rank the clients by their ratios."""
     members = np.flatnonzero(full)
     scale = float(weight.sum() / full.sum()) if len(members) else 0.0
     if not scale:
         return Bias(scheme, 0.0, None, None, None, [], [], len(members))
-    ratio = weight[members] / full[members] / scale
+    ratio = ratios[members]
     order = np.argsort(ratio, kind="stable")
     ranked = [(int(members[k]), float(ratio[k])) for k in [*order[:NAMED], *order[::-1][:NAMED]]]
     first = len(order[:NAMED])
@@ -267,27 +249,3 @@ def _bias(scheme: str, weight: NDArray[np.float64], full: NDArray[np.float64]) -
         ranked[:first],
         int((ratio == 0).sum()),
     )
-
-
-def _spells(spells: SpellLengths) -> str:
-    if not spells.count:
-        return "none"
-    lengths = f"mean {spells.mean:.1f} rounds, median {spells.median}, longest {spells.longest}"
-    return f"{count(spells.count, 'spell')}, {lengths}"
-
-
-def _longest(spells: SpellLengths) -> str:
-    return f"{count(spells.longest, 'round')} (client {spells.longest_of})" if spells.count else "0 rounds"
-
-
-def _weights(bias: Bias) -> str:
-    if bias.minimum is None:
-        return "no update ever counts"
-    favoured, neglected = (
-        ", ".join(f"{client} ({ratio:.2f})" for client, ratio in pairs)
-        for pairs in (bias.favoured, bias.neglected)
-    )
-    excluded = f"; {count(bias.excluded, 'client')} excluded throughout" if bias.excluded else ""
-    spread = f"lowest {bias.minimum:.2f}, median {bias.median:.2f}, highest {bias.maximum:.2f}"
-    update = f"update {bias.scale:.1%} of full participation"
-    return f"{spread}; favours {favoured}; neglects {neglected}{excluded}; {update}"

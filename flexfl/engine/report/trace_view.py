@@ -1,10 +1,11 @@
-"""`--show-trace`: the summary of a trace on the console, and its picture in the run-dir."""
+"""`--show-trace`: the statistics of a trace on the console, and a report without training in the run-dir."""
 
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +13,34 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from clients.environment import federated_data, make_trace, task_source
+from clients.environment import federated_data, make_trace, missing_folder, task_source
 from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
+from flexfl.engine.comparison.store import identity
 from flexfl.engine.experiment import check_task
-from flexfl.engine.report.trace_page import HeatMap, page
-from flexfl.engine.report.trace_report import describe, observe
+from flexfl.engine.report.trace_page import BY_CLIENT, SHOWN, Collected, render_trace, subtitle_of, title_of
+from flexfl.engine.report.trace_report import observe
+from flexfl.engine.report.trace_text import describe
 from flexfl.engine.run_folder import slug
-from flexfl.engine.wording import count
-from flexfl.specs import bind, options_of
-from flexfl.tasks import PARTITIONS, SIZES, TASKS
+from flexfl.specs import bind
+from flexfl.tasks import PARTITIONS, SIZES
 
 MOST_NAMES = 20  # of devices that are shown
 
 
 def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
-    """Evaluate the trace of the settings, print its summary and draw it.
+    """Evaluate the trace of the settings, print its statistics and write its page.
 
     Returns
     -------
     dict
-        The statistics (`TraceReport`), and `page`, the path of the picture; for a trace recorded from devices
-        with names, also `devices`, the name for each client.
+        The statistics (`TraceReport`, without those by client), and `page`, its path; for a trace recorded
+        from devices with names, also `devices`, the name for each client.
 
     Raises
     ------
     ValueError
-        The settings are invalid, or the picture cannot be written.
+        The settings are invalid, or the page cannot be written.
     """
     trace = make_trace(settings)
     sizes, source = data_sizes(settings)
@@ -46,25 +48,34 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     if min(settings.local_steps, settings.batch_size + 1, settings.local_epochs + 1) < 1:
         raise ValueError("local-steps must be at least 1, batch-size and local-epochs at least 0")
     planned = np.array([planned_steps(*work, n) for n in sizes.tolist()], np.int64)
-    heat = HeatMap(settings.num_clients, settings.num_rounds)
-    report = observe(trace, settings.num_rounds, sizes, planned, heat.add)
-    clients, rounds = count(settings.num_clients, "client"), count(settings.num_rounds, "round")
-    title = " ".join(
-        [settings.trace]
-        + [f"{n}={getattr(settings, n)}" for n in ("arrivals", "departures") if getattr(settings, n)]
-        + [f"· {clients} · {rounds} · seed {settings.seed}"]
-    )
+    collected = Collected(trace, settings.num_rounds)
+    report = observe(trace, settings.num_rounds, sizes, planned, collected.add)
     lines = [*describe(report), ("shares", source)]
     if trace.devices:
         lines.append(("devices", _named(trace.devices)))
     if settings.clients_per_round:
         lines.append(("note", "sampling (clients-per-round) is ignored: all online clients are selected"))
-    path = _write(settings, page(title, lines, heat, report.online))
-    width = max(len(name) for name, _ in lines)
-    for text in (title, *(f"{name:{width}}  {text}" for name, text in lines), f"{'picture':{width}}  {path}"):
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-    shown = asdict(report) | {"page": str(path)}
+    path = _write(settings, render_trace(settings, report, collected.participation(report.online), lines))
+    print_lines(
+        console, [("trace", f"{title_of(settings)} · {subtitle_of(settings)}"), *lines, ("page", str(path))]
+    )
+    shown = {key: value for key, value in asdict(report).items() if key not in BY_CLIENT} | {
+        "page": str(path)
+    }
     return shown | {"devices": list(trace.devices)} if trace.devices else shown
+
+
+def print_lines(console: Console, lines: Sequence[tuple[str, str]]) -> None:
+    """Print names and texts; on a terminal, lines are broken between words only, never inside a number."""
+    width = max(len(name) for name, _ in lines)
+    for name, text in lines:
+        parts = [text]
+        if console.is_terminal:
+            room = max(20, console.width - width - 2)
+            parts = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+        for i, part in enumerate(parts):
+            line = f"{'' if i else name:{width}}  {part}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _named(devices: Sequence[str]) -> str:
@@ -87,16 +98,15 @@ def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
     ValueError
         The settings name a task, partition or sizes that do not exist.
     """
-    factory, options = bind("task", TASKS, settings.task)
     check_task(settings)
+    missing = missing_folder(settings)
     name = settings.partition or task_source(settings).default_partition
     if settings.partition:
         bind("partition", PARTITIONS, settings.partition)
     bind("sizes", SIZES, settings.sizes)
     equal = np.ones(settings.num_clients, np.int64)
-    folder = options.get("data_dir", settings.data_dir)
-    if "data-dir" in options_of(factory) and not Path(folder).is_dir():
-        return equal, f"equal, as the data of {settings.task} are not in {folder}"
+    if missing is not None:
+        return equal, f"equal, as the data of {settings.task} are not in {missing}"
     try:
         sizes = federated_data(settings).sizes
     except ValueError as error:
@@ -106,11 +116,12 @@ def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
 
 
 def _write(settings: Settings, text: str) -> Path:
-    """Write the picture under a name made from the settings; the same settings overwrite it."""
+    """Write the page under a name made of all that it depends on: no other page is overwritten."""
+    shown = replace(Settings(), **{name: getattr(settings, name) for name in SHOWN})
     parts = (settings.trace, settings.arrivals, settings.departures)
-    name = slug(filter(None, parts), 100)
-    size = f"{settings.num_clients}x{settings.num_rounds}"
-    path = Path(settings.run_dir) / f"trace-{name}-{size}-seed{settings.seed}.html"
+    name = slug(filter(None, parts), 80)
+    about = f"{slug([settings.task], 20)}-{settings.num_clients}x{settings.num_rounds}-seed{settings.seed}"
+    path = Path(settings.run_dir) / f"trace-{name}-{about}-{identity(shown)}.html"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -34,7 +34,11 @@ from traces import Trace
 
 
 def update_shares(
-    settings: Settings, sizes: NDArray[np.int64], trace: Trace, groups: NDArray[np.intp] | None = None
+    settings: Settings,
+    sizes: NDArray[np.int64],
+    trace: Trace,
+    groups: NDArray[np.intp] | None = None,
+    num_rounds: int | None = None,
 ) -> NDArray[np.float64]:
     """Return the share of each client, or group of clients, of everything that was applied to the weights.
 
@@ -50,6 +54,8 @@ def update_shares(
         Who takes part when.
     groups
         The group of each client, from 0 to G - 1, shape (N,); default: each client is its own.
+    num_rounds
+        How many rounds to play; default: all.
 
     Returns
     -------
@@ -76,7 +82,7 @@ def update_shares(
     clients.clients.oracle, clients.clients.limit = LinearLosses(clients.clients.model), data.count
     transport = with_late_replies(clients, trace)
     manager = TraceClientManager(availability, transport, settings.seed)
-    RoundServer(strategy, manager, transport).fit(settings.num_rounds)
+    RoundServer(strategy, manager, transport).fit(num_rounds or settings.num_rounds)
     total = strategy.weights.sum()
     shares: NDArray[np.float64] = strategy.weights / total if total else strategy.weights
     return shares

@@ -1,0 +1,240 @@
+"""What a report is about: the runs that folders hold, and how they differ."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from flexfl.config import Settings
+from flexfl.config.settings import RECORDED
+from flexfl.engine.comparison.store import IRRELEVANT
+from flexfl.tasks import ACCURACY, Metric
+
+Record = dict[str, Any]
+
+COMPARISON = "comparison.json"  # what a comparison folder says besides its tables
+CELLS = "cells.json"
+UNIMPORTANT = IRRELEVANT | {"cohort"}  # no reason to tell two runs apart
+KNOWN = {f.name.replace("_", "-") for f in fields(Settings)}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, without the records of its rounds.
+
+    Attributes
+    ----------
+    path
+        The folder.
+    settings
+        Of the run; what an older version did not record has its default.
+    versions, command
+        Of the packages, by name; and the command line that made it.
+    summary
+        Content of `summary.json`; empty if the run did not end.
+    varied
+        The settings that tell it from the other runs of the report, by kebab-case key.
+    paper
+        The number that a paper reports for it.
+    """
+
+    path: Path
+    settings: Settings
+    versions: Mapping[str, str]
+    command: str
+    summary: Mapping[str, Any]
+    varied: Mapping[str, Any] = field(default_factory=dict)
+    paper: float | None = None
+
+    @property
+    def metric(self) -> Metric:
+        """What its task reports."""
+        told = self.summary.get("metric")
+        return Metric(**told) if isinstance(told, dict) else ACCURACY
+
+    @property
+    def label(self) -> str:
+        """What tells it from other runs, but for the seed."""
+        named = {key: value for key, value in self.varied.items() if key != "seed"}
+        return label_of(named) or self.settings.strategy
+
+    @property
+    def ended(self) -> str:
+        """A sentence if the run did not go through to its end, otherwise nothing."""
+        if not self.summary:
+            return "did not end: there is no summary.json"
+        return "was interrupted by a signal" if self.summary.get("interrupted") else ""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about.
+
+    Attributes
+    ----------
+    runs
+        In order; those with the same `label` differ in the seed only.
+    missing
+        Sentences about runs that a comparison names and that are not there.
+    command
+        The command that made it; empty if several did.
+    reach
+        The value of the metric that the tables tell the cost of.
+    is_comparison
+        Whether runs are compared; otherwise there is one.
+    """
+
+    runs: Sequence[Run]
+    missing: Sequence[str]
+    command: str
+    reach: float | None
+    is_comparison: bool
+
+
+def label_of(varied: Mapping[str, Any]) -> str:
+    """Return a name made of settings: a strategy as it is, others with their keys."""
+    shown = ((key, ",".join(value) if isinstance(value, list) else value) for key, value in varied.items())
+    return " · ".join(
+        str(v) if key in ("strategy", "folder") else f"{key} {v or 'default'}" for key, v in shown
+    )
+
+
+def read_run(path: Path) -> Run:
+    """Read a run folder, but for the records of its rounds.
+
+    Raises
+    ------
+    ValueError
+        It is none, or its `config.toml` cannot be understood.
+    """
+    try:
+        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    except OSError:
+        raise ValueError(f"{path} is no run: it has no config.toml") from None
+    except ValueError as error:
+        raise ValueError(f"{path / 'config.toml'}: not TOML: {error}") from None
+    values = {key: value for key, value in config.items() if key in KNOWN - set(RECORDED)}
+    settings = Settings.from_mapping(values, str(path / "config.toml"))
+    summary = _read_json(path / "summary.json")
+    versions = config.get("versions", {})
+    return Run(
+        path,
+        settings,
+        versions if isinstance(versions, dict) else {},
+        shlex.join(map(str, config.get("command", []))),
+        summary if isinstance(summary, dict) else {},
+    )
+
+
+def records_of(path: Path) -> list[Record]:
+    """Return the records of the rounds; of a run that was cut off, those up to the last whole line."""
+    try:
+        text = (path / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    found: list[Record] = []
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("round"), int):
+            found.append(record)
+    return found
+
+
+def read_subject(folders: Sequence[Path]) -> Subject:
+    """Read the runs of several folders, each of a run or of a comparison.
+
+    Raises
+    ------
+    ValueError
+        A folder is not there or holds no run, or the folders are of different tasks.
+    """
+    runs: list[Run] = []
+    missing: list[str] = []
+    commands: list[str] = []
+    reach: float | None = None
+    tasks: dict[Path, set[str]] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"there is no folder {folder}")
+        if (folder / CELLS).exists():
+            own, lost, about = _read_comparison(folder)
+            commands.append(shlex.join(map(str, about.get("command", []))))
+            reach, missing = about.get("reach", reach), missing + lost
+        else:
+            own = [read_run(folder)]
+            commands.append(own[0].command)
+        if not own:
+            raise ValueError(f"{folder}: no run of this comparison is finished")
+        tasks[folder] = {run.settings.task for run in own}
+        runs += own
+    first = next(iter(tasks))
+    for folder, own_tasks in tasks.items():
+        if own_tasks != tasks[first]:
+            both = f"{', '.join(sorted(tasks[first]))} ({first}), {', '.join(sorted(own_tasks))} ({folder})"
+            raise ValueError(f"these runs do not fit together, their tasks differ: {both}")
+    runs = [*{run.path.resolve(): run for run in runs}.values()]
+    single = len(folders) == 1
+    if not (single and runs[0].varied):
+        runs = tell_apart(runs)
+    return Subject(runs, missing, commands[0] if single else "", reach, len(runs) > 1 or bool(runs[0].varied))
+
+
+def tell_apart(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs with the settings in which they differ; twins are told apart by their folders."""
+    if len(runs) == 1:
+        return [*runs]
+    every = [run.settings.as_mapping() for run in runs]
+    names = [
+        key
+        for key in every[0]
+        if key not in UNIMPORTANT and len({json.dumps(values[key]) for values in every}) > 1
+    ]
+    told = [{key: values[key] for key in names} for values in every]
+    if len({json.dumps(varied) for varied in told}) < len(runs):
+        told = [varied | {"folder": run.path.name} for varied, run in zip(told, runs, strict=True)]
+    return [replace(run, varied=varied) for run, varied in zip(runs, told, strict=True)]
+
+
+def groups_of(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Return the runs by their labels: those of a group differ in the seed only."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.label, []).append(run)
+    return groups
+
+
+def _read_comparison(folder: Path) -> tuple[list[Run], list[str], Mapping[str, Any]]:
+    """Return the finished runs of a comparison, sentences about the others, and what it says of itself."""
+    index, about = _read_json(folder / CELLS), _read_json(folder / COMPARISON)
+    if not isinstance(index, list) or not all(
+        isinstance(entry, dict) and "folder" in entry for entry in index
+    ):
+        raise ValueError(f"{folder / CELLS} is no list of cells")
+    runs, missing = [], []
+    for entry in index:
+        varied = {key: value for key, value in entry.items() if key not in ("folder", "paper")}
+        moved = folder.parent / "cells" / Path(entry["folder"]).name  # the folders lie beside each other
+        path = moved if moved.is_dir() else Path(entry["folder"])
+        try:
+            run = read_run(path)
+        except ValueError:
+            missing.append(f"{label_of(varied)}: not finished")
+            continue
+        runs.append(replace(run, varied=varied, paper=entry.get("paper")))
+    return runs, missing, about if isinstance(about, dict) else {}
+
+
+def _read_json(path: Path) -> Any:
+    """Return the content of a file; None if it is not there or not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
