@@ -35,12 +35,13 @@ def page(own: Folder) -> Folder:
     np.savetxt(
         own.path / "wine.csv", np.column_stack([wine.data / wine.data.max(0), wine.target]), delimiter=","
     )
+    (own.path / "poem.txt").write_text("the rain in spain stays mainly in the plain. " * 40)
     return own
 
 
 def test_the_page_shows_every_kind_of_part() -> None:
     assert {*FILES} == {
-        f"my_{name}.py" for name in ("methods", "private", "model", "traces", "split", "data")
+        f"my_{name}.py" for name in ("methods", "private", "model", "traces", "split", "data", "text")
     }
     named = " ".join(COMMANDS)
     for flag in ("strategy", "model", "trace", "partition", "sizes", "task"):
