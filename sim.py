@@ -193,7 +193,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     summary = drive(experiment, transport, availability, folder, console)
     if arguments.json:
         print(json.dumps(summary))
-    return 128 + signal.Signals[summary["signal"]] if summary["interrupted"] else 0
+    if summary["interrupted"]:
+        return 128 + signal.Signals[summary["signal"]]
+    return 3 if summary["no_reply_counted"] else 0
 
 
 def _metavar(name: str, kind: type) -> str:

@@ -25,7 +25,7 @@ class SequentialSGD(FlexibleStrategy):
 
     suits = "comparison: what could be had if all data were in one place"
     takes_layers = False  # nobody sends an update
-    late_replies = "refuse"
+    asks_clients = False
 
     def select(self, available: Clients) -> Clients:
         """Choose nobody."""

@@ -30,6 +30,7 @@ KEYS = [
     "final",
     "run_dir",
     "weights_sha256",
+    "no_reply_counted",
     "interrupted",
 ]
 

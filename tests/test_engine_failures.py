@@ -1,6 +1,8 @@
 """Clients and workers that fail: the round records the failure, and the run continues."""
 
+import io
 import os
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,8 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.server.strategy import FedAvg
+from rich.console import Console
 
+import sim
 from flexfl.engine.evaluation import GlobalEvaluator
+from flexfl.engine.progress import final_table
 from strategies import Roster
 from traces import Always
 
@@ -150,3 +155,39 @@ def test_without_members_the_evaluation_on_objective_is_nan(simulate: Callable[.
         loss, metrics = evaluator(1, arrays, {})
         assert np.isfinite([loss, metrics["accuracy"]]).all() == finite
         assert np.isnan(metrics["train-loss"])
+
+
+TEXTS = ["[/dev/mmcblk0p1] read error", "[link=http://x]here[/link]", "\x1b[2Jgone\n\r", "x" * 10**6]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_texts_of_clients_are_not_trusted(simulate: Callable[..., Any], text: str) -> None:
+    """They are neither markup nor control codes, and are short."""
+
+    class Complaining(BrokenData):
+        def examples(self, client: int, rows: np.ndarray) -> Any:
+            raise OSError(text)
+
+    records: list[dict[str, Any]] = simulate(wrap=partial(Complaining, faults={}), num_rounds=1).records
+    (reason,) = set(records[1]["failed"].values())
+    assert len(reason) <= 200
+    assert reason.isprintable()
+    file = io.StringIO()
+    summary = {"strategy": "[/red]", "task": "digits", "model": "m", "rounds": 1, "client_fits": 0}
+    summary |= {
+        "seconds": 1.0,
+        "final": {"accuracy": 0.5, "loss": 1.0, "train_loss": 1.0},
+        "run_dir": "runs/[/red]",
+    }
+    table = final_table(summary | {"metric": {"name": "accuracy"}}, Counter([reason]))
+    Console(file=file, width=250).print(table)
+    assert reason.strip() in file.getvalue()
+    assert "runs/[/red]" in file.getvalue()
+
+
+def test_a_run_without_a_reply_that_counts_says_so(tmp_path: Any, write: Any, capsys: Any) -> None:
+    rounds = write("round,client,completion\n" + "".join(f"{t},{k},0\n" for t in (1, 2) for k in range(3)))
+    flags = ["--num-clients=3", "--num-rounds=2", "--engine=inline", f"--run-dir={tmp_path}"]
+    assert sim.main([*flags, f"--trace=table:file={rounds}"]) == 3
+    assert "no reply ever counted" in capsys.readouterr().out
+    assert sim.main([*flags, f"--trace=table:file={rounds}", "--strategy=sequential-sgd"]) == 0

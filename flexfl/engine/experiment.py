@@ -70,7 +70,7 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     trace = make_trace(settings)
     _check_rounds(settings)
     method = strategy_type(parse("strategy", settings.strategy).name)
-    if trace.has_late_replies and method.late_replies == "refuse":
+    if trace.has_late_replies and not method.asks_clients:
         raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
     data = federated_data(settings)
     build_model = model_builder(settings, data)

@@ -15,7 +15,6 @@ from flexfl.engine.named import REGISTRIES
 from flexfl.specs import REQUIRED, find, options_of, parse
 from strategies import STRATEGIES, FlexibleStrategy, Options
 from strategies.memory.table import TableOptions
-from strategies.sequential_sgd import SequentialSGD
 
 WIDTH = 80
 # A strategy's options that have a flag of their own are not listed.
@@ -95,7 +94,7 @@ def methods_by_need() -> dict[str, list[str]]:
     """Return the names of the methods, grouped by what they need besides the weights."""
     groups: dict[str, list[str]] = {}
     for name, strategy in STRATEGIES.items():
-        if strategy is SequentialSGD:
+        if not strategy.asks_clients:
             needed = "without clients"
         elif issubclass(strategy.options_type(), TableOptions):
             needed = "with a vector per client at the server"

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
@@ -94,7 +95,11 @@ def progress_bar(what: str, console: Console) -> Progress:
         TextColumn(what + "{task.completed}/{task.total}", table_column=Column(no_wrap=True)),
         BarColumn(bar_width=10, table_column=Column(min_width=10)),
         TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
-        TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        TextColumn(
+            "{task.description}",
+            markup=False,
+            table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+        ),
         console=console,
         disable=not console.is_terminal,
         expand=True,
@@ -107,7 +112,8 @@ def final_table(
     """Tabulate the results of a run; `virtual_seconds` are given if its trace has a clock."""
     ended = ", interrupted" if summary.get("interrupted") else ""
     final, key = summary["final"], summary["metric"]["name"]
-    table = Table(title=f"{summary['strategy']} on {summary['task']}{ended}", show_header=False)
+    title = escape(f"{summary['strategy']} on {summary['task']}{ended}")
+    table = Table(title=title, show_header=False)
     table.add_column()
     table.add_column(overflow="fold")  # the path of the run folder is to be copied
     rows = {
@@ -126,12 +132,12 @@ def final_table(
     }
     for name, value in rows.items():
         if value is not None or "clients" not in name:  # only some methods evaluate at clients
-            table.add_row(name, _short(value))
+            table.add_row(name, escape(_short(value)))
     if virtual_seconds is not None:
         table.add_row("virtual seconds", f"{virtual_seconds:.0f} ({virtual_seconds / 3600:.1f} hours)")
     for reason, times in failures.most_common(5):
-        table.add_row("failed", f"{times} x {reason}")
-    table.add_row("run folder", str(summary["run_dir"]))
+        table.add_row("failed", escape(f"{times} x {reason}"))
+    table.add_row("run folder", escape(str(summary["run_dir"])))
     return table
 
 

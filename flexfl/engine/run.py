@@ -151,6 +151,8 @@ def drive(
         summary = _summary(experiment, folder, ended)
         for observer in observers:
             observer.finish(summary)
+    if summary["no_reply_counted"]:
+        console.print("no reply ever counted: metrics.jsonl names the reasons")
     if settings.report:
         from flexfl.engine.report.after_run import report_run  # not needed before
 
@@ -189,6 +191,9 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _Ended) -> dict[s
             },
             "run_dir": str(folder.path),
             "weights_sha256": weights_sha256(ended.arrays),
+            "no_reply_counted": experiment.strategy.asks_clients
+            and bool(last["round"])
+            and not ended.client_fits,
             "interrupted": bool(ended.signals),
             **({"signal": Signals(ended.signals[0]).name} if ended.signals else {}),
         }

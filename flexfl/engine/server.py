@@ -16,6 +16,7 @@ from flwr.server.strategy import Strategy
 from flexfl.contract.metrics import ROUND, STEPS, TRAIN_LOSS
 from flexfl.engine.availability import TraceClientManager
 from flexfl.engine.transports.base import ClientFailure, FitResults, Transport
+from flexfl.engine.wording import plain
 from strategies import FlexibleStrategy
 from strategies.core.parameters import count_bytes
 
@@ -180,8 +181,9 @@ def _participation(
         record |= {"late": report.late} if report.late else {}
     steps = {proxy.cid: result.metrics.get(STEPS) for proxy, result in results if proxy.cid in active}
     record["active"] = _names(active)
-    record["steps"] = [steps[str(name)] for name in record["active"]]
-    record["failed"] = {str(name): reason for name, reason in sorted(failed)}
+    told = (steps[str(name)] for name in record["active"])
+    record["steps"] = [s if isinstance(s, int | float) else None for s in told]
+    record["failed"] = {plain(name): plain(reason) for name, reason in sorted(failed)}
     record["bytes_down"] = sum(count_bytes(ins.parameters) for _, ins in instructions)
     record["bytes_up"] = sum(count_bytes(result.parameters) for _, result in results)
     return record

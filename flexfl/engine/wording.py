@@ -4,3 +4,9 @@
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: 1 client, 2 clients."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def plain(text: object, most: int = 200) -> str:
+    """Return a text that somebody else wrote, safe to print and to store: printable, in one line, and short."""
+    line = "".join(c if c.isprintable() else " " for c in str(text)[: most + 1])
+    return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -22,8 +22,8 @@ from strategies.core.roster import Clients, Roster
 from strategies.core.state import Stateful
 from strategies.core.tasks import Sent
 
-LateReplies = Literal["take", "drop", "refuse"]
-"""What a method does with late replies; `refuse`: it does not run where there can be any."""
+LateReplies = Literal["take", "drop"]
+"""What a method does with late replies."""
 
 
 class Method(Stateful, ABC):
@@ -53,6 +53,7 @@ class Method(Stateful, ABC):
     rule: ClassVar[Rule] = SGD
     suits: ClassVar[str] = ""  # what it is meant for, as the end of a sentence
     takes_layers: ClassVar[bool] = True  # whether it is w := w + D for an update D that may be changed
+    asks_clients: ClassVar[bool] = True  # whether it trains at clients, and not itself
     late_replies: ClassVar[LateReplies] = "drop"
     weights: NDArray[np.float64]
     version: int

@@ -69,7 +69,7 @@ def update_shares(
     """
     name = parse("strategy", settings.strategy).name
     method = strategy_type(name)
-    if method.late_replies == "refuse":
+    if not method.asks_clients:
         raise ValueError(f"strategy {name} has no clients whose updates could be told apart")
     data = Directions(sizes, np.arange(trace.num_clients) if groups is None else groups)
     initial = FlatParameters(np.zeros(data.count), Layout(((data.count,),), np.dtype(np.float64)))
