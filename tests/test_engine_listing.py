@@ -76,6 +76,7 @@ def test_readme_has_the_methods_in_the_groups_of_list() -> None:
 
 def test_list_shows_defaults_and_what_is_allowed(shown: Any) -> None:
     assert shown["--option"][""][1] == [
+        "outliers=refuse refuse | clip",
         "departure=exclude exclude | include | auto",
         f"departure-constant={Options().departure_constant} positive",
     ]

@@ -7,6 +7,6 @@ def count(number: int, noun: str) -> str:
 
 
 def plain(text: object, most: int = 200) -> str:
-    """Return a text that somebody else wrote, safe to print and to store: printable, in one line, and short."""
+    """Return a text that somebody else wrote so that it is safe to print: in one short line."""
     line = "".join(c if c.isprintable() else " " for c in str(text)[: most + 1])
     return line if len(line) <= most else f"{line[: most - 1]}…"
