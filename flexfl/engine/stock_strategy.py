@@ -19,7 +19,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
-from flexfl.contract import SGD, FitConfig, metrics
+from flexfl.contract import SGD, FitConfig
 from flexfl.engine.availability import TraceClientManager
 from flexfl.specs import REQUIRED, as_options
 from strategies import FlatParameters, FlexibleStrategy, Options, Replies
@@ -74,7 +74,7 @@ class StockStrategy(FlexibleStrategy):
             "on_fit_config_fn": self._common,
             "on_evaluate_config_fn": self._common,
             "fit_metrics_aggregation_fn": lambda told: {},
-            "evaluate_metrics_aggregation_fn": _mean_accuracy,
+            "evaluate_metrics_aggregation_fn": _mean_metrics,
         }
         try:
             self.stock = self.factory(**{name: given[name] for name in self.parameters if name in given})
@@ -280,8 +280,12 @@ def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def _mean_accuracy(told: list[tuple[int, dict[str, Scalar]]]) -> dict[str, Scalar]:
-    """Return the mean accuracy over clients, weighted by their examples."""
-    known = [(n, float(m[metrics.ACCURACY])) for n, m in told if metrics.ACCURACY in m]
-    total = sum(n for n, _ in known)
-    return {metrics.ACCURACY: sum(n * accuracy for n, accuracy in known) / total} if total else {}
+def _mean_metrics(told: list[tuple[int, dict[str, Scalar]]]) -> dict[str, Scalar]:
+    """Return the means of the metrics over the clients that report them, weighted by their examples."""
+    names = dict.fromkeys(name for _, own in told for name, value in own.items() if isinstance(value, float))
+    means: dict[str, Scalar] = {}
+    for name in names:
+        known = [(n, float(own[name])) for n, own in told if name in own]
+        if total := sum(n for n, _ in known):
+            means[name] = sum(n * value for n, value in known) / total
+    return means
