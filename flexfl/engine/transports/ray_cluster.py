@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -47,7 +48,8 @@ def start_ray(num_workers: int, address: str = "") -> None:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     own = [path for path in modules_here() if path.parent != Path(ROOT)]
     if address:
-        code = {"working_dir": ROOT, "excludes": NOT_SENT, "py_modules": [*map(str, own)]}
+        code: dict[str, Any] = {"working_dir": ROOT, "excludes": NOT_SENT}
+        code |= {"py_modules": [*map(str, own)]} if own else {}
         try:
             if address != "auto":
                 check_address(address)
