@@ -1,6 +1,7 @@
 """Comparisons: the results of their cells, what is done again and what is not, and what they write."""
 
 import csv
+import io
 import json
 import math
 import os
@@ -21,7 +22,7 @@ from flexfl.config.grid import cells
 from flexfl.engine.comparison import compare as module
 from flexfl.engine.comparison.results import Cost, cost_to_reach, cost_until, estimate, rows_of
 from flexfl.engine.comparison.store import CellStore, FinishedCell
-from flexfl.engine.comparison.tables import columns, comma_separated, latex, markdown
+from flexfl.engine.comparison.tables import columns, comma_separated, latex, markdown, terminal
 
 ROOT = Path(sim.__file__).parent
 SMALL = [
@@ -311,7 +312,7 @@ def test_tables_escape_what_their_formats_use() -> None:
 def test_the_terminal_shows_names_as_they_are(tmp_path: Path) -> None:
     """Brackets are no markup."""
     console = Console(record=True, width=120, file=open(os.devnull, "w"))  # noqa: SIM115
-    found = module.tables.terminal([{"run-dir": "[red]x[/red]"}], "t")
+    found = module.tables.terminal([{"run-dir": "[red]x[/red]"}], "t", 80)
     console.print(found)
     assert "[red]x[/red]" in console.export_text()
 
@@ -330,3 +331,21 @@ def test_two_comparisons_finish_the_same_cell(tmp_path: Path) -> None:
     assert found is not None
     assert found.records == [{"round": 0}]
     assert [path.name for path in (tmp_path / "cells").iterdir()] == [store.path(settings).name]
+
+
+@pytest.mark.parametrize("width", [80, 90, 200])
+def test_no_cell_of_the_terminal_is_broken(width: int) -> None:
+    """Where it is narrow, columns are left out."""
+    numbers = {
+        "accuracy %": "44.37 ± 0.59",
+        "95 % interval": "39.02 to 49.72",
+        "worst client %": "58.77 ± 11.15",
+    }
+    row = {"strategy": "flwr.server.strategy.FedAdam:eta=0.05", **numbers, "to first": "+0.72 ± 7.23"}
+    file = io.StringIO()
+    Console(file=file, width=width).print(terminal([row], "1 run", width))
+    (line,) = [line for line in file.getvalue().splitlines() if "FedAdam" in line]
+    assert ("39.02 to 49.72" in line) == (width > 80)
+    assert ("58.77 ± 11.15" in line) == (width > 90)
+    assert "44.37 ± 0.59" in line
+    assert "+0.72 ± 7.23" in line

@@ -1,5 +1,6 @@
 """Tasks other than classes: numbers, labels and characters train and are reported in every engine."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,8 @@ def test_a_run_folder_names_the_metric(
     assert "mean absolute error" in shown
     assert "mean_absolute_error" in read_records(folder)[-1]
     assert '"higher_is_better": false' in (folder / "summary.json").read_text()
+    assert "Mean absolute error and loss" in (folder / "report.html").read_text()
+    assert json.loads((folder / "clients.json").read_text())["metric"] == "mean absolute error"
 
 
 @pytest.mark.usefixtures("tasks")

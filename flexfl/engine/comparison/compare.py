@@ -264,7 +264,8 @@ def _show(console: Console, comparison: Comparison, wanted: int, done: int, reac
     """Print the table."""
     if comparison.rows:
         title = f"{done} of {count(wanted, 'run')}" if done < wanted else count(done, "run")
-        console.print(tables.terminal([tables.columns(row, reach) for row in comparison.rows], title))
+        shown = [tables.columns(row, reach) for row in comparison.rows]
+        console.print(tables.terminal(shown, title, console.width))
     if reach is not None and reach > 1 and all(row.metric.is_share for row in comparison.rows):
         console.print(f"reach is {reach:g}, but no share is above 1: 80 % is 0.8", highlight=False)
     if comparison.signal:

@@ -27,6 +27,8 @@ _TEX = str.maketrans(
 
 IN_FILES_ONLY = ("runs", "last", "uploads", "MB")  # headings that begin so: a terminal has room for few
 
+LEFT_OUT = ("10th percentile", "worst client", "virtual s to", "MB", "95 %", "uploads to")  # if it is narrow
+
 SETTINGS = {field.name.replace("_", "-") for field in fields(Settings)}
 
 REACHED = {
@@ -70,15 +72,24 @@ def headings(rows: Sequence[Columns]) -> list[str]:
     return [heading for heading in every if any(row.get(heading) for row in rows)]
 
 
-def terminal(rows: Sequence[Columns], title: str) -> Table:
-    """Return a table for the terminal, with the columns that matter most."""
-    table = Table(title=title, box=SIMPLE, pad_edge=False)
+def terminal(rows: Sequence[Columns], title: str, width: int) -> Table:
+    """Return a table for a terminal of some width, with the columns that matter most."""
     names = [name for name in headings(rows) if not name.startswith(IN_FILES_ONLY)]
+    first_left_out = [name for start in LEFT_OUT for name in names if start in name]
+    while _width(rows, names) > width and first_left_out:
+        names.remove(first_left_out.pop(0))
+    table = Table(title=title, box=SIMPLE, pad_edge=False)
     for name in names:
         table.add_column(name, overflow="fold", no_wrap=name in SETTINGS)
     for row in rows:
         table.add_row(*(escape(row.get(name, "")) for name in names))
     return table
+
+
+def _width(rows: Sequence[Columns], names: Sequence[str]) -> int:
+    """Return how wide a table has to be so that no cell is broken, and no heading within a word."""
+    columns = ([*name.split(), *(row.get(name, "") for row in rows)] for name in names)
+    return sum(2 + max(map(len, column)) for column in columns)
 
 
 def markdown(rows: Sequence[Columns]) -> str:
