@@ -35,17 +35,17 @@ def handling(handler: Callable[[int, object], object], *numbers: int) -> Iterato
 
 
 @contextmanager
-def deferring_interrupts() -> Iterator[list[int]]:
-    """Only record a Ctrl-C: while Ray starts, it would lose the signal or leave processes behind.
+def deferring(*numbers: int) -> Iterator[list[int]]:
+    """Only record some signals: while Ray starts, it would lose them or leave processes behind.
 
     Yields
     ------
     list
-        The interrupts so far.
+        The signals so far.
     """
-    interrupts: list[int] = []
-    with handling(lambda number, frame: interrupts.append(number), signal.SIGINT):
-        yield interrupts
+    signals: list[int] = []
+    with handling(lambda number, frame: signals.append(number), *numbers):
+        yield signals
 
 
 @contextmanager

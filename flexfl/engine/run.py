@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from signal import Signals
+from signal import SIGINT, Signals
 from typing import Any, NamedTuple
 
 from flwr.common import parameters_to_ndarrays
@@ -20,7 +20,7 @@ from flexfl.config import Settings
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.experiment import Experiment, client_device, prepare
-from flexfl.engine.interrupts import deferring_interrupts, stopping_on_interrupt
+from flexfl.engine.interrupts import deferring, stopping_on_interrupt
 from flexfl.engine.loggers.base import LoggedRun
 from flexfl.engine.loggers.registry import loggers_of
 from flexfl.engine.methods import strategy_options
@@ -69,7 +69,7 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
     if settings.engine == "inline":
         inline = InlineTransport(environment, initial, availability, defaults, trace.lost)
         return with_late_replies(inline, trace)
-    with deferring_interrupts() as interrupts:
+    with deferring(SIGINT) as interrupts:
         from flexfl.engine.transports.ray import RayTransport  # Ray is not installed on every machine
 
         transport = RayTransport(

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 from typing import Any
 
 from rich.console import Console
@@ -22,7 +23,7 @@ from flexfl.engine.comparison.results import Cost, Estimate, Row, rows_of
 from flexfl.engine.comparison.runner import Outcome, run_here, run_on_ray
 from flexfl.engine.comparison.store import CellStore, FinishedCell, identity, outdated
 from flexfl.engine.experiment import require_ray
-from flexfl.engine.interrupts import Stopped, raising_stopped
+from flexfl.engine.interrupts import Stopped, deferring, raising_stopped
 from flexfl.engine.loggers.base import LoggedRun
 from flexfl.engine.loggers.registry import log_finished, logger_types
 from flexfl.engine.progress import progress_bar
@@ -157,16 +158,19 @@ def _note(
         failed[settings] = outcome
         show(settings, outcome)
         return
-    try:
-        store.save(settings, outcome)
-        found = store.load(settings)
-    except OSError as error:
-        failed[settings] = f"cannot be stored: {error.strerror}"
-    else:
-        if found is None:
-            failed[settings] = "its files cannot be read"
+    with deferring(SIGINT, SIGTERM) as signals:  # what is finished is kept
+        try:
+            store.save(settings, outcome)
+            found = store.load(settings)
+        except OSError as error:
+            failed[settings] = f"cannot be stored: {error.strerror}"
         else:
-            finished[settings] = found
+            if found is None:
+                failed[settings] = "its files cannot be read"
+            else:
+                finished[settings] = found
+    if signals:
+        raise Stopped(signals[0])
     show(settings, failed.get(settings, ""))
     if settings in finished:
         log(settings, finished[settings])
