@@ -18,6 +18,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NoReturn
 
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds: Ctrl-C ends them silently
+
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
@@ -209,4 +212,5 @@ def _metavar(name: str, kind: type) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

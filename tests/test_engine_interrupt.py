@@ -112,3 +112,15 @@ def test_two_ctrl_c_before_the_first_round(tmp_path: Path) -> None:
 def test_ctrl_c_while_ray_starts(tmp_path: Path) -> None:
     code, _, err = interrupted(tmp_path, "ray", lines=0)
     assert (code, err.strip()) == (130, "sim.py: interrupted before the first round")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_imports_is_silent(number: int, tmp_path: Path) -> None:
+    command = [sys.executable, "sim.py", *SMALL, f"--run-dir={tmp_path}"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        end = time.monotonic() + 60
+        while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text() and time.monotonic() < end:
+            time.sleep(0.01)
+        os.kill(process.pid, number)
+        shown, _ = process.communicate(timeout=60)
+    assert (process.returncode, shown) == (-number, b"")
