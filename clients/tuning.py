@@ -118,16 +118,27 @@ def make_oracle(
     ValueError
         `cohort` is unknown or does not support the model, or these examples.
     """
+    return _made(model, _tried(model, examples, cohort), size)
+
+
+def _tried(model: FlatModel, examples: Examples, cohort: str) -> str:
+    """Return the name of an oracle that can train the model on such examples: `cohort`, if that names one."""
     find("cohort", COHORTS, cohort)
     if cohort == "auto":
-        cohort = automatic(model, examples)
+        return automatic(model, examples)
     oracle = ORACLES[cohort](model)
     if cohort != "loop":
         try:
             oracle.check(examples)
         except ValueError as error:
             raise ValueError(f"cohort {cohort}: cannot train the model: {error}; use cohort loop") from None
-    if cohort in ONE_BY_ONE:
+    return cohort
+
+
+def _made(model: FlatModel, name: str, size: int) -> tuple[CohortOracle, int]:
+    """Make the oracle of this name; return it and the size of the largest cohort."""
+    oracle = ORACLES[name](model)
+    if name in ONE_BY_ONE:
         return oracle, 1
     limit = CPU_CACHE if model.device.type == "cpu" else GPU_WEIGHTS
     return oracle, size or max(1, min(LARGEST, limit // len(model.vector)))
@@ -166,9 +177,8 @@ def choose(
     ValueError
         `cohort` is unknown or does not support the model.
     """
-    if cohort == "auto":
-        cohort = automatic(model, examples)
-    oracle, largest = make_oracle(model, examples, cohort, size)
+    cohort = _tried(model, examples, cohort)
+    oracle, largest = _made(model, cohort, size)
     if size or cohort != "stacked" or model.device.type != "cpu":
         return cohort, largest
     return cohort, _fastest_size(oracle, model, examples, work, num_clients)

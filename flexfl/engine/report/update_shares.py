@@ -8,7 +8,6 @@ ones included. Of many clients, groups can share a direction.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -138,10 +137,6 @@ class LinearLosses(CohortOracle):
     def working_set(self, indices: BatchIndices) -> int:
         """See `CohortOracle.working_set`."""
         return 1
-
-    def cohort_key(self, indices: BatchIndices) -> Hashable:
-        """See `CohortOracle.cohort_key`."""
-        return indices.padded_length
 
     def fuses_steps(self, indices: BatchIndices) -> bool:
         """Return True: all steps go in the same direction."""
