@@ -89,10 +89,14 @@ def federated_data(settings: Settings) -> FederatedData:
     return source.federate(settings.num_clients, partition, sizes, holdout, settings.seed)
 
 
+def model_name(settings: Settings) -> str:
+    """Return the spec of the model: the one that is set, or the task's own."""
+    return settings.model or task_source(settings).default_model
+
+
 def model_builder(settings: Settings, data: FederatedData) -> Callable[[], nn.Module]:
     """Return a function that makes the model, with initial weights determined by the seed."""
-    name = settings.model or task_source(settings).default_model
-    factory, options = bind("model", MODELS, name)
+    factory, options = bind("model", MODELS, model_name(settings))
     return partial(initialise, partial(factory, data.input_shape, data.num_outputs, **options), settings.seed)
 
 

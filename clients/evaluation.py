@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,10 +57,20 @@ def check_outputs(model: FlatModel, data: FederatedData) -> None:
         ) from None
 
 
-def scores(model: FlatModel, examples: Examples) -> NDArray[np.float64]:
-    """Return the score of each example under the model with its current weights, shape (n,)."""
-    found = [model.criterion.scores(*pair).double().cpu().numpy() for pair in _outputs(model, examples)]
-    return np.concatenate([np.empty(0), *found])
+def mean_scores(model: FlatModel, parts: Sequence[Examples]) -> NDArray[np.float64]:
+    """Return the mean score of the model with its current weights on each part, NaN on an empty one."""
+    counts = np.array([len(targets) for _, targets in parts], np.int64)
+    totals: NDArray[Any] = np.zeros(len(parts))
+    if counts.any():
+        x, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        found = [
+            model.criterion.scores(*pair).double().cpu().numpy() for pair in _outputs(model, (x, targets))
+        ]
+        owner = np.repeat(np.arange(len(parts)), counts)
+        totals = np.bincount(owner, np.concatenate(found), minlength=len(parts))
+    means = np.full(len(parts), np.nan)
+    np.divide(totals, counts, out=means, where=counts > 0)
+    return means
 
 
 def _outputs(model: FlatModel, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:

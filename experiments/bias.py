@@ -24,6 +24,7 @@ from matplotlib import pyplot
 from numpy.typing import NDArray
 
 from clients.environment import federated_data, make_trace
+from clients.evaluation import mean_scores
 from flexfl.config import Settings
 from flexfl.config.grid import cells
 from flexfl.engine.report.update_shares import update_shares
@@ -45,8 +46,8 @@ def settings_of(strategy: str, seed: int) -> Settings:
 def accuracies(settings: Settings) -> NDArray[np.float64]:
     """Train; return the accuracy on each client's own held-out examples, NaN for a client without."""
     experiment, _ = simulate(settings)
-    by_client = (experiment.evaluator.by_client(np.array([k])) for k in range(settings.num_clients))
-    return np.array([found[0] if len(found) else np.nan for found in by_client])
+    holdouts = [experiment.data.holdout(np.array([client])) for client in range(settings.num_clients)]
+    return mean_scores(experiment.evaluator.model, holdouts)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from flwr.common import Scalar
 from numpy.typing import NDArray
 from torch import nn
 
-from clients.evaluation import evaluate, scores
+from clients.evaluation import evaluate, mean_scores
 from clients.gradients.flat import FlatModel
 from flexfl.contract import metrics
 from flexfl.tasks import Examples, FederatedData
@@ -80,12 +80,8 @@ class GlobalEvaluator:
 
     def by_client(self, clients: NDArray[np.intp]) -> NDArray[np.float64]:
         """Mean score of the loaded weights on the held-out examples of each client that has any."""
-        examples, counts = self._holdouts(clients)
-        if not counts.any():
-            return np.empty(0)
-        owner = np.repeat(np.arange(len(counts)), counts)
-        totals = np.bincount(owner, scores(self.model, examples), minlength=len(counts))
-        return np.asarray(totals[counts > 0] / counts[counts > 0])
+        parts = self._holdouts(clients)
+        return mean_scores(self.model, parts)[[len(targets) > 0 for _, targets in parts]]
 
     def train_loss(self, arrays: list[NDArray[Any]]) -> float:
         """F(w) = sum_k p_k F_k(w): the mean loss over the training data of all members.
@@ -117,7 +113,11 @@ class GlobalEvaluator:
             return self._examples
         tested = self._whose()
         if self._tested != (now := tested.tobytes()):
-            self._examples, counts = self._holdouts(np.flatnonzero(tested))
+            parts = self._holdouts(np.flatnonzero(tested))
+            counts = np.array([len(targets) for _, targets in parts], np.int64)
+            nobody = self.data.holdout(np.empty(0, np.intp))
+            x, targets = (np.concatenate(arrays) for arrays in zip(nobody, *parts, strict=True))
+            self._examples = x, targets
             self._told = {
                 metrics.TESTED_EXAMPLES: int(counts.sum()),
                 metrics.TESTED_CLIENTS: int((counts > 0).sum()),
@@ -131,11 +131,6 @@ class GlobalEvaluator:
             return np.ones(len(self.data.sizes), np.bool_)
         return self.roster.member & ~self.roster.gone if self.on == "present" else self.roster.member
 
-    def _holdouts(self, clients: NDArray[np.intp]) -> tuple[Examples, NDArray[np.int64]]:
-        """Return the held-out examples of some clients, concatenated, and how many each of them has."""
-        parts = [self.data.holdout(np.array([client])) for client in clients.tolist()]
-        counts = np.array([len(targets) for _, targets in parts], np.int64)
-        if not parts:
-            return self.data.holdout(clients), counts
-        x, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return (x, targets), counts
+    def _holdouts(self, clients: NDArray[np.intp]) -> list[Examples]:
+        """Return the held-out examples of each of some clients."""
+        return [self.data.holdout(np.array([client])) for client in clients.tolist()]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import strategies
-from clients.environment import federated_data, make_trace, model_builder, task_source
+from clients.environment import federated_data, make_trace, model_builder, model_name, task_source
 from clients.evaluation import check_outputs
 from clients.gradients.flat import FlatModel
 from clients.rules import SGD, rule_named
@@ -24,7 +24,7 @@ from flexfl.engine.evaluation import GlobalEvaluator
 from flexfl.engine.loggers.registry import logger_types
 from flexfl.engine.memory import check_fits
 from flexfl.engine.methods import strategy_options, strategy_type
-from flexfl.engine.named import check_names, model_name
+from flexfl.engine.named import check_names
 from flexfl.engine.wording import count
 from flexfl.specs import parse
 from flexfl.tasks import FederatedData, blank

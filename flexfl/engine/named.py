@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clients.environment import task_source, trace_specs
+from clients.environment import trace_specs
 from clients.rules import rule_named
 from clients.tuning import COHORTS
 from flexfl import dotted
@@ -56,11 +56,6 @@ def check_names(settings: Settings) -> None:
     for kind, spec in named_parts(settings.as_mapping()):
         if kind != "strategy":
             bind(kind, REGISTRIES[kind], spec)
-
-
-def model_name(settings: Settings) -> str:
-    """Return the spec of the model: the one that is set, or the task's own."""
-    return settings.model or task_source(settings).default_model
 
 
 def own_sources(settings: Settings) -> dict[str, str]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from clients.environment import ClientEnvironment, task_source
+from clients.environment import ClientEnvironment, model_name
 from flexfl.config import Settings
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
@@ -178,7 +178,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _Ended) -> dict[s
         {
             "strategy": settings.strategy,
             "task": settings.task,
-            "model": settings.model or task_source(settings).default_model,
+            "model": model_name(settings),
             "rounds": last["round"],
             "client_fits": ended.client_fits,
             "seconds": round(ended.seconds, 3),

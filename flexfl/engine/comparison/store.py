@@ -46,8 +46,7 @@ class FinishedCell:
     @property
     def metric(self) -> Metric:
         """What its task reports."""
-        told = self.summary.get("metric")
-        return Metric(**told) if told else ACCURACY  # older folders do not say
+        return metric_of(self.summary)
 
     @property
     def final(self) -> float:
@@ -110,6 +109,12 @@ class CellStore:
     def discard(self, settings: Settings) -> None:
         """Remove a cell, if it is there."""
         shutil.rmtree(self.path(settings), ignore_errors=True)
+
+
+def metric_of(summary: Mapping[str, Any]) -> Metric:
+    """Return what the task of a run reports, given its summary; older ones do not say."""
+    told = summary.get("metric")
+    return Metric(**told) if isinstance(told, dict) else ACCURACY
 
 
 def identity(settings: Settings, without: tuple[str, ...] = ()) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from clients.environment import federated_data, make_trace, missing_folder, model_builder
-from clients.evaluation import scores
+from clients.evaluation import mean_scores
 from clients.gradients.flat import FlatModel
 from flexfl.config import Settings
 from flexfl.engine.report.reading import Record, Run, records_of
@@ -185,16 +185,13 @@ def _scores(
     parts: list[Examples] = [own(np.array([client])) for client in clients.tolist()]
     cut = any(len(targets) > most for _, targets in parts)
     parts = [(x[:most], targets[:most]) for x, targets in parts]
-    counts = np.array([len(targets) for _, targets in parts], np.int64)
-    totals: NDArray[Any] = np.zeros(len(parts))
-    if counts.any():
-        model.load(weights)
-        x, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        owner = np.repeat(np.arange(len(parts)), counts)
-        totals = np.bincount(owner, scores(model, (x, targets)), minlength=len(parts))
-    found = np.divide(totals, counts, out=np.full(len(parts), np.nan), where=counts > 0)
+    model.load(weights)
     title = data.criterion.metric.title.capitalize()
-    return found, name, [f"{title}: on the first {most} examples of each client."] if cut else []
+    return (
+        mean_scores(model, parts),
+        name,
+        [f"{title}: on the first {most} examples of each client."] if cut else [],
+    )
 
 
 def _rounded(values: NDArray[np.float64]) -> list[float]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from flexfl.engine.report.figure import Figure, Plot, Table, Toggle, axis, colour, layout, merged, plain
 from flexfl.engine.report.history import Event, History
+from flexfl.engine.wording import count
 
 MOST_RUNS = 12
 MOST_BINS = 200
@@ -73,8 +74,8 @@ def _lines(history: History) -> dict[str, dict[int, list[str]]]:
     reasons = [*history.failures]
     for i, reason in enumerate(reasons):
         kind = reason if i < MOST_REASONS or len(reasons) == MOST_REASONS + 1 else "other reasons"
-        for t, count in history.failures[reason].items():
-            lines.setdefault(kind, {}).setdefault(t, []).extend(["failed"] * count)
+        for t, times in history.failures[reason].items():
+            lines.setdefault(kind, {}).setdefault(t, []).extend(["failed"] * times)
     return lines
 
 
@@ -125,7 +126,7 @@ def _listed(texts: Sequence[str]) -> str:
     """Return a text for the dot: what happened if it was one thing, else how often."""
     told = [text for text in texts if text != "failed"]
     if not told:
-        return f"{len(texts)} clients" if len(texts) > 1 else "1 client"
+        return count(len(texts), "client")
     more = f" and {len(told) - 3} more" if len(told) > 3 else ""
     return "; ".join("<br>".join(textwrap.wrap(text, 60)) for text in told[:3]) + more
 

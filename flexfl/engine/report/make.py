@@ -25,6 +25,7 @@ from flexfl.engine.report.participation_figure import MOST_RUNS, participation_f
 from flexfl.engine.report.phase_figure import phase_figure
 from flexfl.engine.report.reading import Run, Subject, groups_of, read_subject, records_of
 from flexfl.engine.run_folder import replacing
+from flexfl.engine.wording import count
 from traces import Trace
 
 FILE = "report.html"
@@ -81,8 +82,8 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
                 numbers[label].append(found)
     by_label = {label: [histories[run.path] for run in runs] for label, runs in groups.items()}
     missing = [
-        f"There are no numbers of clients for {f'{count} runs' if count > 1 else 'a run'}: {reason}."
-        for reason, count in reasons.items()
+        f"There are no numbers of clients for {f'{times} runs' if times > 1 else 'a run'}: {reason}."
+        for reason, times in reasons.items()
     ]
     bias = client_figure(numbers, missing)
     several = len({run.settings.seed for run in subject.runs}) > 1
@@ -133,7 +134,7 @@ def _subtitle(subject: Subject, num_groups: int) -> str:
     parts = [f"{clients} clients", f"{rounds} rounds"]
     if subject.is_comparison:
         several = f"{len(settings['seed'])} seeds" if len(settings["seed"]) > 1 else f"seed {seeds}"
-        lines = f"{num_groups} combination{'s' * (num_groups > 1)} of settings"
+        lines = f"{count(num_groups, 'combination')} of settings"
         parts = [f"{len(runs)} runs", lines, several, *parts]
     else:
         parts += [f"seed {seeds}", str(runs[0].path.name)]

@@ -12,8 +12,8 @@ from typing import Any
 
 from flexfl.config import Settings
 from flexfl.config.settings import RECORDED
-from flexfl.engine.comparison.store import IRRELEVANT
-from flexfl.tasks import ACCURACY, Metric
+from flexfl.engine.comparison.store import IRRELEVANT, metric_of
+from flexfl.tasks import Metric
 
 Record = dict[str, Any]
 
@@ -54,8 +54,7 @@ class Run:
     @property
     def metric(self) -> Metric:
         """What its task reports."""
-        told = self.summary.get("metric")
-        return Metric(**told) if isinstance(told, dict) else ACCURACY
+        return metric_of(self.summary)
 
     @property
     def label(self) -> str:
