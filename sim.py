@@ -14,7 +14,7 @@ import json
 import math
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NoReturn
 
@@ -29,6 +29,8 @@ from flexfl.config import Settings
 from flexfl.config.grid import cells, is_comparison
 from flexfl.config.settings import read_toml
 from flexfl.engine.availability import remember
+from flexfl.engine.checkpoints.checkpointing import ResumeError
+from flexfl.engine.checkpoints.resume import resumed_settings
 from flexfl.engine.comparison.compare import compare
 from flexfl.engine.flower_run import run_on_grid
 from flexfl.engine.listing import allowed, listing, listing_of
@@ -44,7 +46,7 @@ server_app = ServerApp()
 @server_app.main()
 def run_server(grid: Grid, context: Context) -> None:
     """Run under `flwr run`: the settings are the run configuration."""
-    run_on_grid(grid, Settings.from_mapping(context.run_config, "run-config"))
+    run_on_grid(grid, settings_of(context.run_config, "run-config"))
 
 
 class Parser(argparse.ArgumentParser):
@@ -133,6 +135,19 @@ def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
     return values
 
 
+def settings_of(values: Mapping[str, Any], source: str) -> Settings:
+    """Return the settings of a run, which may be one that goes on.
+
+    Raises
+    ------
+    ValueError
+        A setting is unknown or invalid, or another one than the run had.
+    """
+    if values.get("resume"):
+        return resumed_settings(values, source)
+    return Settings.from_mapping(values, source)
+
+
 def run_comparison(values: dict[str, Any], arguments: argparse.Namespace, console: Console) -> int:
     """Run all cells of a comparison; return the exit code.
 
@@ -170,10 +185,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("\n".join(listing_of(named) if named else listing()))
             return 0
         if is_comparison(values):
+            if values.get("resume"):
+                raise ValueError("resume belongs to a single run; a comparison goes on by the same command")
             return run_comparison(values, arguments, console)
         if arguments.reach is not None or arguments.fresh:
             raise ValueError("reach and fresh belong to a comparison: give a setting several values")
-        settings = Settings.from_mapping(values, arguments.config or "command line")
+        settings = settings_of(values, arguments.config or "command line")
         if arguments.show_trace is not None:
             report = show_trace(settings, console)
             if arguments.json:
@@ -193,9 +210,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"not enough memory: {error}")
     except KeyboardInterrupt:
         parser.exit(130, f"{parser.prog}: interrupted before the first round\n")
-    summary = drive(experiment, transport, availability, folder, console)
+    try:
+        summary = drive(experiment, transport, availability, folder, console)
+    except ResumeError as error:
+        parser.error(" ".join(str(error).split()))
     if arguments.json:
         print(json.dumps(summary))
+    if "failed" in summary:
+        return 1
     if summary["interrupted"]:
         return 128 + signal.Signals[summary["signal"]]
     return 3 if summary["no_reply_counted"] else 0

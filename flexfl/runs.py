@@ -21,19 +21,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from flexfl.config import Settings
+from flexfl.config.settings import IRRELEVANT
 
 # What says nothing about a run's result.
-UNINTERESTING = {
-    "run-dir",
-    "data-dir",
-    "num-workers",
-    "ray-address",
-    "cohort",
-    "cohort-size",
-    "connect-timeout",
-    "log",
-    "report",
-}
+UNINTERESTING = IRRELEVANT - {"engine"} | {"cohort"}
 SETTINGS = [field.name.replace("_", "-") for field in fields(Settings)]
 
 
@@ -49,6 +40,8 @@ class Run(NamedTuple):
         """How it ended."""
         if not self.summary:
             return "not finished"
+        if "failed" in self.summary:
+            return f"failed after round {self.summary['rounds']}"
         return (
             f"interrupted in round {self.summary['rounds']}"
             if self.summary.get("interrupted")

@@ -1,8 +1,8 @@
 """The smallest client manager and proxies that drive a strategy without an engine."""
 
-import io
-import json
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,10 @@ from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 
 import strategies
+from flexfl.engine.checkpoints.folder import CheckpointFolder
 from strategies import FlexibleStrategy, Replies, Roster
 from strategies.core.replies import Reply
+from strategies.core.state import Rows
 
 
 class NamedProxy(ClientProxy):
@@ -170,10 +172,28 @@ def play(rounds: Rounds, online: Iterable[int] = range(N), **events: Any) -> np.
 
 
 def stored(state: dict[str, Any]) -> dict[str, Any]:
-    """A state as it comes back from a file of arrays and one of JSON."""
-    file = io.BytesIO()
-    np.savez(file, **{key: part for key, part in state.items() if isinstance(part, np.ndarray)})
-    rest = {key: part for key, part in state.items() if not isinstance(part, np.ndarray)}
-    file.seek(0)
-    with np.load(file, allow_pickle=False) as arrays:
-        return {**arrays, **json.loads(json.dumps(rest, allow_nan=False))}
+    """A state as it comes back from a checkpoint."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoints = CheckpointFolder(Path(folder))
+        checkpoints.save(1, state)
+        found = checkpoints.load()
+        assert found is not None
+        back = {key: in_memory(part) for key, part in found.state.items()}
+        checkpoints.close()
+    return back
+
+
+def in_memory(part: Any) -> Any:
+    """Return a part of a state that does not need the file any more."""
+    return part._replace(vectors=[*part.vectors]) if isinstance(part, Rows) else part
+
+
+def same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Assert that two states are equal to the last bit."""
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        if isinstance(value, Rows):
+            for mine, its in zip(value, other[key], strict=True):
+                np.testing.assert_array_equal([*mine], [*its], err_msg=key)
+        else:
+            np.testing.assert_array_equal(other[key], value, err_msg=key)

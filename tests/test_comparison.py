@@ -198,25 +198,37 @@ def test_on_ray_the_same_cells(run: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_and_gone_on(run: Any, tmp_path: Path, number: int, code: int) -> None:
-    arguments = ["--seed", *map(str, range(6)), "--num-rounds", "300", "--json", "--run-dir", str(tmp_path)]
-    command = [sys.executable, "sim.py", *SMALL, *arguments]
+    """Finished cells are left alone, and the one that was at work goes on from its last checkpoint."""
+    arguments = ["--seed", *map(str, range(3)), "--num-rounds", "800", "--checkpoint-every", "10"]
+    command = [sys.executable, "sim.py", *SMALL, *arguments, "--json", "--run-dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         end = time.monotonic() + 120
-        while not list(tmp_path.glob("cells/*/summary.json")) and time.monotonic() < end:
+        while not list(tmp_path.glob("cells/[!.]*/summary.json")) and time.monotonic() < end:
             time.sleep(0.05)
+        while not list(tmp_path.glob("cells/.*/checkpoint/round-*")) and time.monotonic() < end:
+            time.sleep(0.001)
         os.kill(process.pid, number)
         shown, _ = process.communicate(timeout=60)
     assert process.returncode == code
     found = json.loads(shown)
     assert found["interrupted"]
-    finished = files(tmp_path / "cells")
+    (unfinished,) = (tmp_path / "cells").glob(".*")
+    saved = max(int(path.name.split("-")[1]) for path in unfinished.glob("checkpoint/round-*"))
+    records = (unfinished / "metrics.jsonl").read_text().splitlines()[: saved + 1]
+    finished = {p: t for p, t in files(tmp_path / "cells").items() if unfinished not in p.parents}
     (row,) = found["rows"]
-    assert 1 <= len(row["seeds"]) < 6
+    assert 1 <= len(row["seeds"]) < 3
     assert len(finished) == 5 * len(row["seeds"])
-    whole = run(*arguments[:9])
-    assert whole["rows"][0]["seeds"] == list(range(6))
+    whole = run(*arguments)
+    assert whole["rows"][0]["seeds"] == list(range(3))
     after = files(tmp_path / "cells")
     assert {path: after[path] for path in finished} == finished
+    cell = unfinished.with_name(unfinished.name.removeprefix("."))
+    assert (cell / "metrics.jsonl").read_text().splitlines()[: saved + 1] == records
+    assert {path.name for path in cell.iterdir()} == {
+        path.name for path in next(iter(finished)).parent.iterdir()
+    }
+    assert not unfinished.exists()
 
 
 # Numbers

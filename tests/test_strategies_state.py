@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import FEDERATED, START, N, NamedProxy, Rounds, make, play, stored, work
+from fakes import FEDERATED, START, N, NamedProxy, Rounds, make, play, same_state, stored, work
 from flwr.common import ndarrays_to_parameters
 from flwr.server.client_manager import SimpleClientManager
 
@@ -79,9 +79,7 @@ def test_resumed_run_is_the_same(name: str, own: dict[str, Any], after: int, dty
     np.testing.assert_array_equal(go(resumed, 10), expected[after:])
     assert resumed.strategy.report.events == whole.strategy.report.events
     ends = [stored(rounds.strategy.state_dict()) for rounds in (whole, resumed)]
-    assert ends[0].keys() == ends[1].keys()
-    for key, value in ends[0].items():
-        np.testing.assert_array_equal(ends[1][key], value, err_msg=key)
+    same_state(*ends)
 
 
 @every_strategy
@@ -93,8 +91,7 @@ def test_state_is_a_copy(name: str) -> None:
     other.strategy.load_state_dict(state)
     before = stored(state)
     play(other)
-    for key, value in before.items():
-        np.testing.assert_array_equal(state[key], value, err_msg=key)
+    same_state(before, state)
 
 
 @every_strategy

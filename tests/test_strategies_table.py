@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from strategies.core.parameters import Layout
 from strategies.core.replies import Replies
+from strategies.core.state import Rows
 from strategies.memory.table import ClientTable, SummedTable, TableOptions, extend
 
 M = 5
@@ -182,8 +183,9 @@ def test_the_sum_stays_that_of_the_rows() -> None:
 
 def test_state_of_another_width_is_refused() -> None:
     ours = table()
-    with pytest.raises(ValueError, match=r"a table of shape \(1, 3\) where \(1, 5\) is expected"):
-        ours.load_state_dict({"clients": indices([0]), "rows": np.zeros((1, 3))})
+    rows = Rows(indices([0]), indices([1]), np.zeros((1, 3)))
+    with pytest.raises(ValueError, match="a table with 3 numbers for each client where 5 are expected"):
+        ours.load_state_dict({"rows": rows, "changes": 1})
 
 
 def test_extend() -> None:

@@ -20,6 +20,13 @@ from flexfl.specs import did_you_mean, parse_options
 # hashes of the files of the user's own parts.
 RECORDED = ("versions", "command", "parts")
 
+# What does not change the result of a run: where and how fast it is computed, where it is logged, and how
+# often it is saved.
+IRRELEVANT = {
+    *("run-dir", "data-dir", "engine", "num-workers", "ray-address", "cohort-size", "connect-timeout"),
+    *("log", "report", "checkpoint-every", "resume"),
+}
+
 
 # Groups of settings, in the order in which `--help` has them.
 LEARNT = "what is learnt"
@@ -115,6 +122,13 @@ class Settings:
     )
     data_dir: str = _setting(OUTPUT, "data", "where data sets are downloaded to", client=True)
     run_dir: str = _setting(OUTPUT, "runs", "where the run folder is made")
+    checkpoint_every: int = _setting(
+        OUTPUT,
+        0,
+        "rounds between checkpoints; 0: as often as they take 5 % of the time; -1: none",
+        allowed=Allowed(least=-1),
+    )
+    resume: str = _setting(OUTPUT, "", "run folder of a run that was interrupted or killed, to go on with it")
     log: str = _setting(OUTPUT, "", "where the run is logged as well; several are separated by commas")
     evaluate_every: int = _setting(OUTPUT, 1, "rounds between evaluations", allowed=Allowed(least=1))
     evaluate_on: str = _setting(

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the run ends early, with the results so far."""
+"""Ctrl-C, SIGTERM and SIGHUP: the run ends early, with the results so far."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from rich.console import Console
 
 from flexfl.engine.server import RoundServer
 
+ENDING = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+
 
 class Stopped(BaseException):
     """A signal that ends what goes on; no error, so that nothing that catches errors catches it."""
@@ -22,11 +24,15 @@ class Stopped(BaseException):
 
 @contextmanager
 def handling(handler: Callable[[int, object], object], *numbers: int) -> Iterator[None]:
-    """Handle some signals; in a thread such as that of `flwr run`, which handles them, this does nothing."""
+    """Handle some signals, unless they are ignored, as SIGHUP is by nohup.
+
+    In a thread such as that of `flwr run`, which handles them, this does nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in numbers}
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
     try:
         yield
     finally:
@@ -50,7 +56,7 @@ def deferring(*numbers: int) -> Iterator[list[int]]:
 
 @contextmanager
 def stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[list[int]]:
-    """End the training after the current round at the first Ctrl-C or SIGTERM, and at once at the second.
+    """End the training after the current round at the first of these signals, and at once at the second.
 
     Yields
     ------
@@ -66,16 +72,16 @@ def stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[lis
         server.stopping = True
         console.print("stopping after this round; press Ctrl-C again to stop at once")
 
-    with handling(stop, signal.SIGINT, signal.SIGTERM):
+    with handling(stop, *ENDING):
         yield signals
 
 
 @contextmanager
 def raising_stopped() -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM into `Stopped`."""
+    """Turn these signals into `Stopped`."""
 
     def stop(number: int, frame: object) -> None:
         raise Stopped(number)
 
-    with handling(stop, signal.SIGINT, signal.SIGTERM):
+    with handling(stop, *ENDING):
         yield

@@ -59,12 +59,16 @@ class ProgressReport(Observer):
         """Let go of the terminal."""
         self._bar.stop()
 
+    def recall(self, record: Record) -> None:
+        """Count a round that was shown before the run was interrupted."""
+        self._virtual_seconds = record.get("virtual_seconds")
+        self.client_fits += len(record.get("active", []))
+        self.failures.update(record.get("failed", {}).values())
+
     def round(self, record: Record) -> None:
         """Show one round."""
-        self._virtual_seconds = record.get("virtual_seconds")
-        server_round, active = record["round"], record.get("active", [])
-        self.client_fits += len(active)
-        self.failures.update(record.get("failed", {}).values())
+        self.recall(record)
+        server_round = record["round"]
         score = self._score and f"(round {self._evaluated}: {self._score})"
         if "loss" in record:
             value = record.get(self.metric.key)

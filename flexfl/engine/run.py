@@ -19,6 +19,7 @@ from clients.environment import ClientEnvironment, model_name
 from flexfl.config import Settings
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
+from flexfl.engine.checkpoints.checkpointing import Checkpointing, Position
 from flexfl.engine.experiment import Experiment, client_device, prepare
 from flexfl.engine.interrupts import deferring, stopping_on_interrupt
 from flexfl.engine.loggers.base import LoggedRun
@@ -26,9 +27,9 @@ from flexfl.engine.loggers.registry import loggers_of
 from flexfl.engine.methods import strategy_options
 from flexfl.engine.observers import observing, trying_again
 from flexfl.engine.progress import ProgressReport
-from flexfl.engine.run_folder import RunFolder, finite, weights_sha256
+from flexfl.engine.run_folder import FolderLost, RunFolder, finite, weights_sha256
 from flexfl.engine.server import RoundServer
-from flexfl.engine.transports.base import Transport
+from flexfl.engine.transports.base import EngineLost, Transport
 from flexfl.engine.transports.late import with_late_replies
 from flexfl.engine.transports.virtual import InlineTransport
 from traces import RoundAvailability
@@ -45,6 +46,8 @@ OF_CLIENTS = (
     "worst_client_{}",
     "tenth_percentile_{}",
 )
+# What ends a run though the program is right: it is one line.
+FAILURES = (OSError, MemoryError, EngineLost, FolderLost)
 TESTED = ("tested_examples", "tested_clients")  # what the global model was tested on
 
 
@@ -97,6 +100,7 @@ def drive(
     timeout: float | None = None,
     stopping: Callable[[RoundServer, Console], AbstractContextManager[list[int]]] = stopping_on_interrupt,
     page: bool = True,
+    extendable: bool = True,
 ) -> dict[str, Any]:
     """Run the rounds of an experiment over a transport, and close the transport.
 
@@ -113,20 +117,36 @@ def drive(
     page
         Whether the report that the settings may ask for is written as a page; otherwise only the numbers that
         a later one needs are kept.
+    extendable
+        Whether a run that has ended is saved, so that it can be made longer.
 
     Returns
     -------
     dict
         The content of `summary.json`. `interrupted` says whether a signal ended the run early; `signal` is
-        then its name.
+        then its name. `failed` says why the run could not go on, if it could not.
+
+    Raises
+    ------
+    ResumeError
+        The folder is that of a run that cannot go on.
     """
     settings = experiment.settings
     last: dict[str, Any] = {"round": 0}
+    failure = ""
     progress = ProgressReport(console, experiment.data.criterion.metric)
     with ExitStack() as watched:
+        watched.callback(folder.close)
         try:
-            run = LoggedRun(folder.path.name, folder.path, folder.path.parent)
-            observers = [folder, *loggers_of(settings, run, console), progress]
+            checkpoints = Checkpointing(
+                folder, experiment.strategy, transport, settings.checkpoint_every, console
+            )
+            before = checkpoints.resume(settings) if folder.resumed else Position()
+            for record in folder.records():
+                last.update(record)
+                progress.recall(record)
+            run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
+            observers = [folder, *loggers_of(settings, run, console), progress, checkpoints]
             folder.write_devices(experiment.trace.devices)
             server = RoundServer(
                 experiment.strategy,
@@ -141,16 +161,29 @@ def drive(
                 watched.enter_context(observing(observers, settings))
                 with _undisturbed():
                     start = time.perf_counter()
-                    server.fit(settings.num_rounds, timeout)
-            seconds = time.perf_counter() - start
+                    try:
+                        server.fit(settings.num_rounds, timeout, before.round)
+                    except FAILURES as error:
+                        failure = " ".join(str(error).split()) or type(error).__name__
+                    else:
+                        if signals or extendable:
+                            checkpoints.end(last["round"], always=bool(signals))
+            seconds = before.seconds + time.perf_counter() - start
+            arrays = parameters_to_ndarrays(server.parameters)
+            failure = failure or folder.try_to_write_weights(arrays)  # before anything else can fail
         finally:
             transport.close()
-        arrays = parameters_to_ndarrays(server.parameters)
-        folder.write_weights(arrays)
-        ended = _Ended(last, arrays, progress.client_fits, seconds, signals)
+        ended = _Ended(last, arrays, progress.client_fits, seconds, signals, failure)
         summary = _summary(experiment, folder, ended)
-        for observer in observers:
-            observer.finish(summary)
+        try:
+            for observer in observers:
+                observer.finish(summary)
+        except OSError as error:
+            summary.setdefault("failed", str(error))
+    if "failed" in summary:
+        line = f"the run has failed: {summary['failed']}; {checkpoints.how_to_go_on()}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        return summary
     if summary["no_reply_counted"]:
         console.print("no reply ever counted: metrics.jsonl names the reasons")
     if settings.report:
@@ -161,13 +194,14 @@ def drive(
 
 
 class _Ended(NamedTuple):
-    """How a run ended: the records' last values, the weights, updates aggregated, seconds, and signals."""
+    """How a run ended: last values, weights, updates aggregated, seconds, signals, and why it failed."""
 
     last: dict[str, Any]
     arrays: list[NDArray[Any]]
     client_fits: int
     seconds: float
     signals: list[int]
+    failure: str
 
 
 def _summary(experiment: Experiment, folder: RunFolder, ended: _Ended) -> dict[str, Any]:
@@ -196,6 +230,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _Ended) -> dict[s
             and not ended.client_fits,
             "interrupted": bool(ended.signals),
             **({"signal": Signals(ended.signals[0]).name} if ended.signals else {}),
+            **({"failed": ended.failure} if ended.failure else {}),
         }
     )
     return summary

@@ -14,7 +14,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,10 @@ from flexfl.engine.observers import Observer, Record
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
 
 
+class FolderLost(Exception):  # noqa: N818 - what has happened, not what is wrong with the program
+    """The run folder is not there any more."""
+
+
 class RunFolder(Observer):
     """`config.toml`, `metrics.jsonl` (one line per round), `weights.npz` and `summary.json` of a run.
 
@@ -41,39 +45,81 @@ class RunFolder(Observer):
         The settings of the run.
     path
         The folder, which must not exist yet; default: in `run_dir`, named by the time, the strategy, the
-        task, the trace and the seed.
+        task, the trace and the seed. With `resume` in the settings, that folder.
 
     Attributes
     ----------
     path
-        The new folder.
+        The folder.
+    resumed
+        Whether it is that of a run that goes on.
+
+    Raises
+    ------
+    ValueError
+        The folder cannot be made, or another process writes to it.
     """
 
     def __init__(self, settings: Settings, path: Path | None = None) -> None:
-        if path is not None:
+        self.resumed = bool(settings.resume)
+        if self.resumed:
+            self.path = Path(settings.resume)
+        elif path is not None:
             path.mkdir(parents=True)
-        self.path = path or _new_folder(settings)
-        versions = {"python": platform.python_version(), "flexfl": program_version()}
-        config = settings.as_mapping() | {
-            "versions": versions | {name: version(name) for name in PACKAGES},
-            "command": sys.argv,
-        }
-        if parts := own_sources(settings):
-            config["parts"] = parts
-        (self.path / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
+            self.path = path
+        else:
+            self.path = _new_folder(settings)
         self._metrics = (self.path / "metrics.jsonl").open("ab", buffering=0)
         self._unwritten = b""
+        _lock(self._metrics, self.path)
+        config = settings.as_mapping() | {"resume": ""}
+        if self.resumed:
+            config = read_config(self.path) | config
+        else:
+            config |= {"versions": versions(), "command": sys.argv}
+            if parts := own_sources(settings):
+                config["parts"] = parts
+        with replacing(self.path / "config.toml") as temporary:
+            temporary.write_text(tomli_w.dumps(config), encoding="utf-8")
 
     def discard(self) -> None:
-        """Remove the folder of a run that has not begun."""
+        """Remove the folder of a run that has not begun, unless it goes on."""
         self._metrics.close()
-        shutil.rmtree(self.path)
+        if not self.resumed:
+            shutil.rmtree(self.path)
 
     def write_devices(self, devices: Sequence[str]) -> None:
         """Save which device each client replays, as `clients.csv`, if the trace names devices."""
         if devices:
             with (self.path / "clients.csv").open("w", encoding="utf-8", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows([("client", "device"), *enumerate(devices)])
+
+    def records(self) -> Iterator[Record]:
+        """Yield the records that `metrics.jsonl` has now."""
+        with (self.path / "metrics.jsonl").open(encoding="utf-8") as file:
+            for line in file:
+                yield json.loads(line)
+
+    def synced_length(self) -> int:
+        """Return the bytes of `metrics.jsonl`, all of which are on the disk.
+
+        Raises
+        ------
+        OSError
+            There are records that could not be written yet.
+        """
+        self._write()
+        os.fsync(self._metrics.fileno())
+        return os.fstat(self._metrics.fileno()).st_size
+
+    def check_length(self, length: int) -> None:
+        """Raise ValueError if `metrics.jsonl` is shorter than this."""
+        if os.fstat(self._metrics.fileno()).st_size < length:
+            raise ValueError(f"metrics.jsonl is shorter than the {length} bytes that it had")
+
+    def shorten(self, length: int) -> None:
+        """Cut off what follows the first `length` bytes of `metrics.jsonl`: those rounds are done again."""
+        self._metrics.truncate(length)
 
     def round(self, record: Record) -> None:
         """Append the record of a round.
@@ -82,14 +128,22 @@ class RunFolder(Observer):
         ------
         OSError
             It cannot be written, as on a full disk; the next call tries again, so that no record is lost.
+        FolderLost
+            The folder has been removed.
         """
+        if not os.fstat(self._metrics.fileno()).st_nlink:
+            raise FolderLost(f"{self.path}: the run folder has been removed")
         self._unwritten += (json.dumps(finite(record)) + "\n").encode()
         self._write()
 
-    def write_weights(self, arrays: Sequence[NDArray[Any]]) -> None:
-        """Save the final weights, one array per tensor."""
-        with replacing(self.path / "weights.npz") as temporary:
-            np.savez(temporary, *arrays)
+    def try_to_write_weights(self, arrays: Sequence[NDArray[Any]]) -> str:
+        """Save the final weights, one array per tensor; return what went wrong, empty if nothing did."""
+        try:
+            with replacing(self.path / "weights.npz") as temporary, temporary.open("wb") as file:
+                np.savez(file, *arrays)
+        except OSError as error:
+            return f"{self.path / 'weights.npz'}: {error.strerror}"
+        return ""
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Save the summary, and records that could not be written before."""
@@ -113,6 +167,23 @@ def program_version() -> str:
         return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
     except OSError:
         return version("flexfl")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what a result may depend on."""
+    own = {"python": platform.python_version(), "flexfl": program_version()}
+    return own | {name: version(name) for name in PACKAGES}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the content of `config.toml` in a run folder.
+
+    Raises
+    ------
+    OSError, ValueError
+        It cannot be read.
+    """
+    return tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
 
 
 def weights_sha256(arrays: Sequence[NDArray[Any]]) -> str:
@@ -168,9 +239,26 @@ def _new_folder(settings: Settings) -> Path:
     raise ValueError(f"run-dir {settings.run_dir}: 1000 runs started within one second")
 
 
+def _lock(file: Any, path: Path) -> None:
+    """Let no other process write to a folder, for as long as this file is open."""
+    try:
+        import fcntl
+    except ImportError:  # on Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"{path}: another process runs in this folder; wait until it has ended") from None
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Write a file atomically: yields a temporary path, which is renamed at the end."""
     temporary = path.with_name(f".{path.name}")
-    yield temporary
-    os.replace(temporary, path)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise

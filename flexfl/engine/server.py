@@ -63,15 +63,19 @@ class RoundServer(Server):
         self.stopping = False
         self._seconds_to_report = 0.0
 
-    def fit(self, num_rounds: int, timeout: float | None = None) -> tuple[History, float]:
+    def fit(
+        self, num_rounds: int, timeout: float | None = None, after: int | None = None
+    ) -> tuple[History, float]:
         """Run the rounds.
 
         Parameters
         ----------
         num_rounds
-            How many rounds to run.
+            Number of the last one.
         timeout
             Seconds that a round waits for replies; None: no limit.
+        after
+            The last round of a run that goes on, whose strategy has been restored; None: a new run.
 
         Returns
         -------
@@ -83,10 +87,11 @@ class RoundServer(Server):
         if parameters is None:
             raise ValueError("the strategy has no initial parameters: pass initial_parameters to it")
         self.parameters = parameters
-        record: Record = {"round": 0}
-        self._evaluate(0, record, history)
-        self._report(record)
-        for server_round in range(1, num_rounds + 1):
+        if after is None:
+            record: Record = {"round": 0}
+            self._evaluate(0, record, history)
+            self._report(record)
+        for server_round in range((after or 0) + 1, num_rounds + 1):
             record = self._run_round(server_round, timeout, history)
             if self.stopping or server_round == num_rounds or server_round % self.evaluate_every == 0:
                 self._evaluate(server_round, record, history)

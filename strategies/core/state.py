@@ -1,16 +1,36 @@
 """What a strategy has to remember between two rounds, so that an interrupted training can be resumed.
 
-A state is a flat dictionary of arrays and JSON values: it can be written without pickle. The names of nested
-objects are joined by dots, as in `roster.member`.
+A state is a flat dictionary of arrays, JSON values and `Rows`: it can be written without pickle. The names of
+nested objects are joined by dots, as in `roster.member`.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 StateDict = dict[str, Any]
+
+
+class Rows(NamedTuple):
+    """Vectors of which most stay the same between two states: only those that changed have to be written.
+
+    Attributes
+    ----------
+    keys
+        What each vector belongs to, such as a client, shape (R,).
+    versions
+        Numbers that are others whenever the vector of a key is another one, shape (R,).
+    vectors
+        The vectors, shape (R, M), or a sequence of arrays of one dimension and any length.
+    """
+
+    keys: NDArray[np.int64]
+    versions: NDArray[np.int64]
+    vectors: NDArray[Any] | Sequence[NDArray[Any]]
 
 
 class Stateful:
@@ -31,7 +51,7 @@ class Stateful:
         for name in self.saved:
             value, key = _parts(getattr(self, name)), name.lstrip("_")
             if isinstance(value, Stateful):
-                state |= {f"{key}.{inner}": part for inner, part in value.state_dict().items()}
+                state |= nested(key, value.state_dict())
             elif isinstance(value, dict):
                 state[f"{key}.keys"], state[f"{key}.values"] = np.array([*value]), np.array([*value.values()])
             else:
@@ -49,9 +69,7 @@ class Stateful:
         for name in self.saved:
             value, key = _parts(getattr(self, name)), name.lstrip("_")
             if isinstance(value, Stateful):
-                value.load_state_dict(
-                    {k.removeprefix(f"{key}."): part for k, part in state.items() if k.startswith(f"{key}.")}
-                )
+                value.load_state_dict(within(key, state))
             elif isinstance(value, dict):
                 keys, values = take(state, f"{key}.keys"), take(state, f"{key}.values")
                 setattr(self, name, dict(zip(keys.tolist(), values.tolist(), strict=True)))
@@ -75,6 +93,16 @@ def _parts(value: Any) -> Any:
     """Return a list of `Stateful` objects as one of them, anything else as it is."""
     listed = isinstance(value, list) and value and all(isinstance(part, Stateful) for part in value)
     return _List(value) if listed else value
+
+
+def nested(name: str, state: StateDict) -> StateDict:
+    """Return a state as a part, of this name, of a larger one."""
+    return {f"{name}.{key}": part for key, part in state.items()}
+
+
+def within(name: str, state: StateDict) -> StateDict:
+    """Return the part of this name of a larger state."""
+    return {key.removeprefix(f"{name}."): part for key, part in state.items() if key.startswith(f"{name}.")}
 
 
 def take(state: StateDict, key: str) -> Any:

@@ -18,7 +18,7 @@ from strategies.core.options import Options, choice, number
 from strategies.core.parameters import Layout
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
-from strategies.core.state import StateDict, Stateful, take
+from strategies.core.state import Rows, StateDict, Stateful, take
 
 Vectors = NDArray[np.floating[Any]]
 Block = NDArray[np.float64]
@@ -72,6 +72,8 @@ class ClientTable(Stateful):
         self._capacity = options.table_memory * 2**30
         self._folder = options.table_folder
         self._row: Clients = np.empty(0, np.intp)  # row of each client, -1 without one
+        self._versions = np.empty(0, np.int64)  # of each row: how many changes there had been with its last
+        self._changes = 0
         self._in_memory: Vectors = np.empty((0, self.width), self.dtype)
         self._file: SpillFile | None = None
 
@@ -150,23 +152,25 @@ class ClientTable(Stateful):
                 self.write(np.array([client]), self.read(np.array([last])))
             self._row[last], self._row[client] = hole, -1
             self.clients[hole] = last
-            self.clients = self.clients[:-1]
+            self.clients, self._versions = self.clients[:-1], self._versions[:-1]
         return vector
 
     def state_dict(self) -> StateDict:
-        """Return the clients and a view of their rows."""
-        return {"clients": self.clients.copy(), "rows": self.rows}
+        """Return a view of the rows, by client."""
+        return {"rows": Rows(self.clients.copy(), self._versions.copy(), self.rows), "changes": self._changes}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over clients and rows, one at a time: they may be mapped from a file."""
-        clients, rows = take(state, "clients"), take(state, "rows")
-        if rows.shape != (len(clients), self.width):
-            raise ValueError(
-                f"a table of shape {rows.shape} where ({len(clients)}, {self.width}) is expected"
-            )
+        """Take over the rows, one at a time: they may come from a file."""
+        clients, versions, rows = take(state, "rows")
         self.clients, self._row = np.empty(0, np.intp), np.empty(0, np.intp)
-        for row, client in enumerate(clients.tolist()):
-            self.write(np.array([client]), rows[row : row + 1])
+        self._versions = np.empty(0, np.int64)
+        for client, row in zip(clients.tolist(), rows, strict=True):
+            if row.shape != (self.width,):
+                raise ValueError(
+                    f"a table with {row.size} numbers for each client where {self.width} are expected"
+                )
+            self.write(np.array([client]), row[None])
+        self._versions, self._changes = np.array(versions, np.int64), take(state, "changes")
 
     def _rows_of(self, clients: Clients) -> Clients:
         """Where the rows of clients are, -1 for those without one."""
@@ -183,6 +187,7 @@ class ClientTable(Stateful):
         self._row = extend(self._row, int(new.max()) + 1, -1)
         self._row[new] = np.arange(count, count + len(new))
         self.clients = np.concatenate([self.clients, new])
+        self._versions = np.concatenate([self._versions, np.full(len(new), self._changes)])
         if self._file is not None or len(self) <= len(self._in_memory):
             return
         most = int(self._capacity / max(1, self.width * self.dtype.itemsize))
@@ -198,6 +203,8 @@ class ClientTable(Stateful):
 
     def _write(self, clients: Clients, vectors: NDArray[Any], columns: slice) -> None:
         """Overwrite some columns of rows that exist."""
+        self._changes += 1
+        self._versions[self._row[clients]] = self._changes
         if self._file is None:
             self._in_memory[self._row[clients], columns] = vectors
             return
@@ -237,11 +244,11 @@ class SummedTable(ClientTable):
         return vector
 
     def state_dict(self) -> StateDict:
-        """Return the clients, a view of their rows, and the sum, whose rounding depends on the past."""
+        """Return a view of the rows, and the sum, whose rounding depends on the past."""
         return {**super().state_dict(), "total": self.total.copy()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over clients, rows and sum."""
+        """Take over rows and sum."""
         super().load_state_dict(state)
         self.total = np.array(take(state, "total"), np.float64)
 

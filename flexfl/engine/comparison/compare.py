@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from signal import SIGINT, SIGTERM
 from typing import Any
 
 from rich.console import Console
@@ -20,10 +19,10 @@ from flexfl.config import Settings
 from flexfl.config.grid import Cell
 from flexfl.engine.comparison import tables
 from flexfl.engine.comparison.results import Cost, Estimate, Row, rows_of
-from flexfl.engine.comparison.runner import Outcome, run_here, run_on_ray
+from flexfl.engine.comparison.runner import Outcome, Place, run_here, run_on_ray
 from flexfl.engine.comparison.store import CellStore, FinishedCell, identity, outdated
 from flexfl.engine.experiment import require_ray
-from flexfl.engine.interrupts import Stopped, deferring, raising_stopped
+from flexfl.engine.interrupts import ENDING, Stopped, deferring, raising_stopped
 from flexfl.engine.loggers.base import LoggedRun
 from flexfl.engine.loggers.registry import log_finished, logger_types
 from flexfl.engine.progress import progress_bar
@@ -93,6 +92,8 @@ def compare(
     _check_different(cells, store)
     finished: dict[Settings, FinishedCell] = {}
     for cell in cells:
+        if fresh:
+            store.discard(cell.settings)
         found = None if fresh else store.load(cell.settings)
         if found is not None:
             finished[cell.settings] = found
@@ -111,7 +112,7 @@ def compare(
             report = partial(_note, store, finished, failed, show, log)
             try:
                 with raising_stopped():
-                    _run(waiting, report, first)
+                    _run(waiting, report, {cell: store.place(cell) for cell in waiting}, first)
             except Stopped as stopped:
                 number = stopped.number
     rows = rows_of(cells, finished, reach)
@@ -135,13 +136,18 @@ def _named(value: Any) -> Any:
     return value._asdict() if isinstance(value, Estimate | Cost) else value
 
 
-def _run(waiting: Sequence[Settings], report: Callable[[Settings, Outcome], None], first: Settings) -> None:
+def _run(
+    waiting: Sequence[Settings],
+    report: Callable[[Settings, Outcome], None],
+    places: Mapping[Settings, Place],
+    first: Settings,
+) -> None:
     """Run cells: in this process if it is one worker's work, otherwise on Ray."""
     if not first.ray_address and (len(waiting) == 1 or first.num_workers == 1):
-        run_here(waiting, report)
+        run_here(waiting, report, places)
     else:
         require_ray("take --num-workers 1")
-        run_on_ray(waiting, report, first.num_workers, first.client_gpus, first.ray_address)
+        run_on_ray(waiting, report, places, first.num_workers, first.client_gpus, first.ray_address)
 
 
 def _note(
@@ -158,7 +164,7 @@ def _note(
         failed[settings] = outcome
         show(settings, outcome)
         return
-    with deferring(SIGINT, SIGTERM) as signals:  # what is finished is kept
+    with deferring(*ENDING) as signals:  # what is finished is kept
         try:
             store.save(settings, outcome)
             found = store.load(settings)

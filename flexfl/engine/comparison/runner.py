@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -21,34 +23,60 @@ Outcome = Files | str
 """The files of a finished run, or why there are none."""
 
 
-def run_cell(settings: Settings, working_folder: str) -> Outcome:
-    """Run one cell in this process; nothing is left on this machine.
+class Place(NamedTuple):
+    """Where a cell runs, and what a process elsewhere needs to know of the machine.
+
+    Attributes
+    ----------
+    machine
+        Name of the machine.
+    working_folder
+        Where relative paths start.
+    unfinished
+        Folder of the run until it is finished, from which it goes on.
+    """
+
+    machine: str
+    working_folder: str
+    unfinished: str
+
+
+def run_cell(settings: Settings, place: Place) -> Outcome:
+    """Run one cell in this process, or go on with it; nothing is left on another machine than the driver's.
 
     Parameters
     ----------
     settings
         Of the run. The engine is inline, whatever they say.
-    working_folder
-        Where relative paths start, if it exists here.
+    place
+        Where the driver wants it.
     """
-    with tempfile.TemporaryDirectory(prefix="flexfl-cell-") as folder, _inside(working_folder):
+    with _inside(place.working_folder), _folder(place) as folder:
+        resume = str(folder) if folder.exists() else ""
         try:
-            inline = replace(settings, engine="inline", log="")  # it is logged when it is finished
-            _, run_folder = simulate(inline, Path(folder) / "run", stopping=_unstoppable)
+            # It is logged when it is finished.
+            inline = replace(settings, engine="inline", log="", resume=resume)
+            simulate(inline, folder, stopping=_unstoppable, extendable=False)
+            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         except Exception as error:  # one cell's error must not end the comparison
             return f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return {path.name: path.read_bytes() for path in sorted(run_folder.path.iterdir())}
+        if "failed" in summary:
+            return str(summary["failed"])
+        return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
-def run_here(cells: Sequence[Settings], report: Callable[[Settings, Outcome], None]) -> None:
+def run_here(
+    cells: Sequence[Settings], report: Callable[[Settings, Outcome], None], places: Mapping[Settings, Place]
+) -> None:
     """Run cells one after the other, in this process."""
     for settings in cells:
-        report(settings, run_cell(settings, os.getcwd()))
+        report(settings, run_cell(settings, places[settings]))
 
 
 def run_on_ray(
     cells: Sequence[Settings],
     report: Callable[[Settings, Outcome], None],
+    places: Mapping[Settings, Place],
     num_workers: int = 0,
     client_gpus: float = 0.0,
     address: str = "",
@@ -61,6 +89,8 @@ def run_on_ray(
         The settings of each.
     report
         Called when a cell has ended, in any order.
+    places
+        Where each runs.
     num_workers
         How many at a time on this machine; 0: as many as there are cores.
     client_gpus
@@ -87,7 +117,7 @@ def run_on_ray(
         queue = iter(cells)
         while True:
             for settings in queue:
-                waiting[task.remote(settings, os.getcwd())] = settings
+                waiting[task.remote(settings, places[settings])] = settings
                 if len(waiting) >= most:
                     break
             if not waiting:
@@ -108,6 +138,17 @@ def run_on_ray(
 def _unstoppable(server: RoundServer, console: Console) -> Iterator[list[int]]:
     """Leave signals to the comparison: a run that ended early would look finished."""
     yield []
+
+
+@contextmanager
+def _folder(place: Place) -> Iterator[Path]:
+    """Yield the folder of a cell, on other machines than the driver's a temporary one."""
+    unfinished = Path(place.unfinished)
+    if platform.node() == place.machine and unfinished.parent.is_dir():
+        yield unfinished
+        return
+    with tempfile.TemporaryDirectory(prefix="flexfl-cell-") as folder:
+        yield Path(folder) / "run"
 
 
 @contextmanager

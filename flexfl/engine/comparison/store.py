@@ -6,23 +6,19 @@ import hashlib
 import json
 import math
 import os
+import platform
 import shutil
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flexfl.config import Settings
+from flexfl.config.settings import IRRELEVANT
+from flexfl.engine.comparison.runner import Place
 from flexfl.engine.named import own_sources
-from flexfl.engine.run_folder import program_version, read_records, slug
+from flexfl.engine.run_folder import program_version, read_config, read_records, slug
 from flexfl.tasks import ACCURACY, Metric
-
-# What does not change the result of a run: where and how fast it is computed, and where it is logged.
-IRRELEVANT = {
-    *("run-dir", "data-dir", "engine", "num-workers", "ray-address"),
-    *("cohort-size", "connect-timeout", "log", "report"),
-}
 
 
 @dataclass(frozen=True)
@@ -72,14 +68,28 @@ class CellStore:
         names = (settings.strategy, settings.task, settings.trace)
         return self.folder / f"{slug(names, 80)}-seed{settings.seed}-{identity(settings)}"
 
+    def place(self, settings: Settings) -> Place:
+        """Return where a cell runs; what an earlier version of it left unfinished there is removed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.path(settings).absolute()
+        unfinished = path.with_name(f".{path.name}")
+        try:
+            config = read_config(unfinished)
+            keep = _is_of(settings, config) and config.get("parts", {}) == own_sources(settings)
+        except (OSError, ValueError, KeyError):
+            keep = False
+        if not keep:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return Place(platform.node(), os.getcwd(), str(unfinished))
+
     def load(self, settings: Settings) -> FinishedCell | None:
         """Return a finished cell; None if there is none, or only a part of one."""
         path = self.path(settings)
         try:
             summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
             records = read_records(path)
-            config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-            if summary.get("interrupted") or not _is_of(settings, config):
+            config = read_config(path)
+            if summary.get("interrupted") or "failed" in summary or not _is_of(settings, config):
                 return None
             if config.get("parts", {}) != own_sources(settings):  # the user has changed them
                 return None
@@ -96,19 +106,21 @@ class CellStore:
             They cannot be written.
         """
         path = self.path(settings)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial = path.with_name(f".{path.name}.finished")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         for name, content in files.items():
             (partial / name).write_bytes(content)
         summary = json.loads(files["summary.json"]) | {"run_dir": str(path)}  # it was made elsewhere
         (partial / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-        self.discard(settings)
+        shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)
+        self.discard(settings)
 
     def discard(self, settings: Settings) -> None:
-        """Remove a cell, if it is there."""
-        shutil.rmtree(self.path(settings), ignore_errors=True)
+        """Remove what is unfinished of a cell, if anything is there."""
+        path = self.path(settings)
+        shutil.rmtree(path.with_name(f".{path.name}"), ignore_errors=True)
 
 
 def metric_of(summary: Mapping[str, Any]) -> Metric:

@@ -27,12 +27,15 @@ class LoggedRun:
         For files of all runs, such as a database.
     group
         Name of the comparison that the run belongs to; empty if it is none.
+    after
+        Last round of a run that goes on; None for a new run.
     """
 
     name: str
     folder: Path
     base: Path
     group: str = ""
+    after: int | None = None
 
 
 class Logger(Observer):

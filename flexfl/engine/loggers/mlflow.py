@@ -42,6 +42,8 @@ class MLflow(Logger):
         found = self._client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self._client.create_experiment(name)
         tags = {"comparison": self.run.group} if self.run.group else {"run_dir": str(self.run.folder)}
+        if self.run.after is not None and self._go_on(experiment):
+            return
         self._id = self._client.create_run(experiment, run_name=self.run.name, tags=tags).info.run_id
         parameters = [Param(key, str(value)) for key, value in hyperparameters(settings).items()]
         self._client.log_batch(self._id, params=parameters)
@@ -55,7 +57,8 @@ class MLflow(Logger):
     def finish(self, summary: dict[str, Any]) -> None:
         """Add the final numbers."""
         self._add(finals(summary), summary["rounds"])
-        self._status = "KILLED" if summary["interrupted"] else "FINISHED"
+        failed = "FAILED" if "failed" in summary else "FINISHED"
+        self._status = "KILLED" if summary["interrupted"] else failed
 
     def close(self) -> None:
         """Send what is left, and how the run ended."""
@@ -63,6 +66,15 @@ class MLflow(Logger):
             self._flush()
             with redirect_stdout(sys.stderr):  # it may print where the run is to be seen
                 self._client.set_terminated(self._id, self._status)
+
+    def _go_on(self, experiment: str) -> bool:
+        """Go on with the run of this run's folder, if there is one."""
+        folder = str(self.run.folder).replace("'", "")
+        found = self._client.search_runs([experiment], f"tags.run_dir = '{folder}'", max_results=1)
+        for run in found:
+            self._id = run.info.run_id
+            self._client.update_run(self._id, status="RUNNING")
+        return bool(found)
 
     def _add(self, numbers: dict[str, float], step: int) -> None:
         from mlflow.entities import Metric

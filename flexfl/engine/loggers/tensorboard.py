@@ -22,7 +22,9 @@ class TensorBoard(Logger):
         from torch.utils.tensorboard import SummaryWriter
 
         self._settings = settings
-        self._writer = SummaryWriter(str(self.run.folder), flush_secs=FLUSH_SECONDS)
+        after = self.run.after  # what was logged of later rounds is not shown any more
+        purge = None if after is None else after + 1
+        self._writer = SummaryWriter(str(self.run.folder), purge_step=purge, flush_secs=FLUSH_SECONDS)
 
     def round(self, record: Record) -> None:
         """Add the numbers of a round."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import Any
 
@@ -28,6 +29,8 @@ class WandB(Logger):
             project=os.environ.get("WANDB_PROJECT") or "flexfl",
             name=self.run.name,
             group=self.run.group or None,
+            id=None if self.run.group else hashlib.sha256(self.run.name.encode()).hexdigest()[:16],
+            resume=None if self.run.after is None else "allow",
             dir=os.environ.get("WANDB_DIR") or str(self.run.base),
             config=hyperparameters(settings),
             settings=wandb.Settings(console="off", quiet=True),  # the run prints its progress itself
@@ -40,7 +43,7 @@ class WandB(Logger):
     def finish(self, summary: dict[str, Any]) -> None:
         """Add the final numbers."""
         self._run.summary.update(finals(summary))
-        self._exit_code = int(summary["interrupted"])
+        self._exit_code = int(summary["interrupted"] or "failed" in summary)
 
     def close(self) -> None:
         """Send what is left, and whether the run failed."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from flexfl.config import Settings
-from flexfl.config.settings import RECORDED
-from flexfl.engine.comparison.store import IRRELEVANT, metric_of
+from flexfl.config.settings import IRRELEVANT, RECORDED
+from flexfl.engine.comparison.store import metric_of
 from flexfl.tasks import Metric
 
 Record = dict[str, Any]

@@ -10,6 +10,8 @@ from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
+from strategies.core.state import StateDict
+
 FitInstructions = Sequence[tuple[ClientProxy, FitIns]]
 FitResults = list[tuple[ClientProxy, FitRes]]
 EvaluateInstructions = Sequence[tuple[ClientProxy, EvaluateIns]]
@@ -30,6 +32,10 @@ class ClientFailure(Exception):  # noqa: N818 - an event of the round, passed on
     def __init__(self, client: str, reason: str) -> None:
         super().__init__(f"client {client}: {reason}")
         self.client, self.reason = client, reason
+
+
+class EngineLost(Exception):  # noqa: N818 - what has happened, not what is wrong with the program
+    """What simulates the clients does not work any more; the message says what happened, and what to do."""
 
 
 class Transport(Protocol):
@@ -65,6 +71,18 @@ class Transport(Protocol):
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
     ) -> tuple[EvaluateResults, list[ClientFailure]]:
         """Have clients evaluate; each of them is in exactly one of the two lists."""
+
+    def state_dict(self) -> StateDict:
+        """Return what has to be kept between rounds, so that a run can go on; see `strategies.core.state`."""
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on from a state that `state_dict` returned.
+
+        Raises
+        ------
+        ValueError
+            Something is missing: the state belongs to another run.
+        """
 
     def close(self) -> None:
         """Release the resources of the transport."""

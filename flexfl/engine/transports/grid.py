@@ -37,6 +37,7 @@ from flexfl.engine.transports.flower_compat import (
     recorddict_to_getpropertiesres,
 )
 from strategies.core.instructions import RoundInstructions
+from strategies.core.state import StateDict
 
 POLL_SECONDS = 0.1
 Contents = dict[int, RecordDict]
@@ -117,6 +118,13 @@ class GridTransport:
             recorddict_to_evaluateres,
             timeout,
         )
+
+    def state_dict(self) -> StateDict:
+        """Return nothing: nodes connect anew, and keep their clients' memories themselves."""
+        return {}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Do nothing, see `state_dict`."""
 
     def close(self) -> None:
         """Do nothing: Flower closes the Grid."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.common import FitRes
+from flwr.common import Code, FitRes, Parameters, Status
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
@@ -19,10 +19,12 @@ from flexfl.engine.transports.base import (
     FitResults,
     Transport,
 )
-from strategies import FlatParameters
+from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions
+from strategies.core.state import StateDict, nested, take, within
 from traces import Trace
 
+OK = Status(Code.OK, "")
 LATE = "no reply by the end of the round"
 
 
@@ -95,6 +97,27 @@ class LateReplies:
         """Have clients evaluate, see `Transport`."""
         return self.transport.evaluate(server_round, instructions, timeout)
 
+    def state_dict(self) -> StateDict:
+        """Return the replies that are on their way, and the state of the transport."""
+        state = nested("transport", self.transport.state_dict())
+        told: list[dict[str, Any]] = []
+        for number, (client, delayed) in enumerate(self._delayed.items()):
+            arrays, form = _taken_apart(delayed.result.parameters)
+            reply = {"num_examples": delayed.result.num_examples, "metrics": delayed.result.metrics}
+            told.append({"client": client, "arrival": delayed.arrival, **reply, **form})
+            state |= {f"delayed.{number}.{i}": array for i, array in enumerate(arrays)}
+        return state | {"delayed": told}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over the replies and the state of the transport."""
+        self.transport.load_state_dict(within("transport", state))
+        self._delayed = {}
+        for number, told in enumerate(take(state, "delayed")):
+            arrays = [take(state, f"delayed.{number}.{i}") for i in range(told["arrays"])]
+            result = FitRes(OK, _put_together(arrays, told), told["num_examples"], told["metrics"])
+            proxy = self.transport.proxy(told["client"])
+            self._delayed[told["client"]] = Delayed(told["arrival"], proxy, result)
+
     def close(self) -> None:
         """Release the resources of the transport; replies that are on their way are dropped."""
         self.transport.close()
@@ -104,6 +127,28 @@ def _farewells(instructions: FitInstructions) -> set[str]:
     """Return the names of clients that are not asked to train but to hand in their state."""
     own = instructions.own if isinstance(instructions, RoundInstructions) else {}
     return {name for name, task in own.items() if task.farewell}
+
+
+def _taken_apart(sent: Parameters) -> tuple[list[NDArray[Any]], dict[str, Any]]:
+    """Return what a client sent as arrays, and in which form it was."""
+    if isinstance(sent, FlatParameters):
+        arrays = [sent.vector, *sent.extra]
+        return arrays, {
+            "arrays": len(arrays),
+            "shapes": sent.layout.shapes,
+            "dtype": sent.layout.dtype.str,
+        }
+    tensors = [np.frombuffer(tensor, np.uint8) for tensor in sent.tensors]
+    return tensors, {"arrays": len(tensors), "type": sent.tensor_type}
+
+
+def _put_together(arrays: list[NDArray[Any]], form: Mapping[str, Any]) -> Parameters:
+    """Return what `_taken_apart` was given."""
+    if "shapes" in form:
+        vector, *extra = arrays
+        layout = Layout(tuple(map(tuple, form["shapes"])), np.dtype(form["dtype"]))
+        return FlatParameters(vector, layout, extra)
+    return Parameters([array.tobytes() for array in arrays], form["type"])
 
 
 def _kept(result: FitRes) -> FitRes:

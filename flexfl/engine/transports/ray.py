@@ -185,6 +185,10 @@ class RayTransport(VirtualTransport):
         """
         return ray.put(memory)
 
+    def read(self, stored: Any) -> Memory:
+        """Return a client's memory, from the object store."""
+        return cast(Memory, ray.get(stored))
+
     def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Scores]:
         """Have clients evaluate in all actors at once."""
         sent, assigned = _put(broadcast), self._assign(jobs, [1.0] * len(jobs))

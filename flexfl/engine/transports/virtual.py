@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from flwr.common import (
@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
-from clients.memory.spill import Memories
+from clients.memory.packing import from_bytes, to_bytes
+from clients.memory.spill import Memories, Spilled
 from clients.training import Broadcast, Job
 from clients.virtual import Answers, Scores, VirtualClients
 from flexfl.contract import FitConfig, metrics
@@ -42,6 +43,7 @@ from flexfl.engine.transports.base import (
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions
 from strategies.core.parameters import read_parameters
+from strategies.core.state import Rows, StateDict, take
 from traces import RoundAvailability
 
 OK = Status(Code.OK, "")
@@ -73,6 +75,7 @@ class VirtualTransport(ABC):
     ) -> None:
         self.initial, self.availability, self.defaults = initial, availability, defaults
         self.memories: dict[int, Any] = {}  # what `store` returned, by client
+        self._stored: dict[int, int] = {}  # the rounds in which that was
         self.lost = lost
         self.seconds: Mapping[str, float] = {}
 
@@ -90,6 +93,24 @@ class VirtualTransport(ABC):
     @abstractmethod
     def store(self, client: int, memory: Memory) -> Any:
         """Store a client's memory; the client's next job carries what this returns."""
+
+    @abstractmethod
+    def read(self, stored: Any) -> Memory:
+        """Return a client's memory, given what `store` returned."""
+
+    def state_dict(self) -> StateDict:
+        """Return the clients' memories, committed and pending."""
+        keys, versions = np.array([*self._stored], np.int64), np.array([*self._stored.values()], np.int64)
+        return {"memories": Rows(keys, versions, _Packed(self, keys))}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over the clients' memories."""
+        clients, rounds, packed = take(state, "memories")
+        self.memories = {
+            client: self.store(client, from_bytes(data.tobytes()))
+            for client, data in zip(clients.tolist(), packed, strict=True)
+        }
+        self._stored = dict(zip(clients.tolist(), rounds.tolist(), strict=True))
 
     @property
     def layout(self) -> Layout:
@@ -132,6 +153,7 @@ class VirtualTransport(ABC):
                     client = update.client
                     if update.memory is not None:
                         self.memories[client] = self.store(client, update.memory)
+                        self._stored[client] = server_round
                     if lost[client]:  # its work is done, and it does not learn of the loss
                         failures.append(ClientFailure(str(client), "reply lost"))
                         continue
@@ -203,6 +225,26 @@ class VirtualTransport(ABC):
         """Release the resources of the transport."""
 
 
+class _Packed(Sequence[NDArray[np.uint8]]):
+    """The memories of some clients as bytes, each packed when it is read."""
+
+    def __init__(self, transport: VirtualTransport, clients: NDArray[np.int64]) -> None:
+        self.transport, self.clients = transport, clients
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @overload
+    def __getitem__(self, position: int) -> NDArray[np.uint8]: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[NDArray[np.uint8]]: ...
+    def __getitem__(self, position: int | slice) -> NDArray[np.uint8] | list[NDArray[np.uint8]]:
+        if isinstance(position, slice):
+            return [self[i] for i in range(*position.indices(len(self)))]
+        stored = self.transport.memories[int(self.clients[position])]
+        return np.frombuffer(to_bytes(self.transport.read(stored)), np.uint8)
+
+
 class _Phases:
     """Adds up the time spent in each phase."""
 
@@ -243,6 +285,11 @@ class InlineTransport(VirtualTransport):
     def store(self, client: int, memory: Memory) -> Any:
         """Store a client's memory: in RAM, or in a file."""
         return self.stored.store(client, memory)
+
+    def read(self, stored: Any) -> Memory:
+        """Return a client's memory, from RAM or from the file."""
+        memory: Memory = stored.read() if isinstance(stored, Spilled) else stored
+        return memory
 
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
         """Have clients train, in this process."""

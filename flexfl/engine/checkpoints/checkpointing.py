@@ -1,0 +1,161 @@
+"""When a run saves a checkpoint, what is in it, and how a run goes on from it."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from rich.console import Console
+
+from flexfl.config import Settings
+from flexfl.engine.checkpoints.folder import CheckpointFolder
+from flexfl.engine.checkpoints.resume import what_changed
+from flexfl.engine.observers import Observer, Record
+from flexfl.engine.run_folder import RunFolder
+from flexfl.engine.transports.base import Transport
+from strategies import FlexibleStrategy
+from strategies.core.state import StateDict, nested, take, within
+
+FOLDER = "checkpoint"
+SHARE = 0.05  # of a run's time that checkpoints may take, if no number of rounds is set
+PAUSE = 10.0  # seconds between two of them at least
+
+
+class Position(NamedTuple):
+    """How far a run has come: its last round, None if it has not begun, and its seconds so far."""
+
+    round: int | None = None
+    seconds: float = 0.0
+
+
+class ResumeError(ValueError):
+    """A run cannot go on."""
+
+
+class Checkpointing(Observer):
+    """Saves what a run needs to go on: the strategy, the clients' memories, and how far the records reach.
+
+    Parameters
+    ----------
+    folder
+        Of the run.
+    strategy, transport
+        What has a state. The trace has none: it is a function of the round.
+    every
+        Rounds between two checkpoints; 0: as often as they take 5 % of the time; -1: none is saved.
+    console
+        Where to warn.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        strategy: FlexibleStrategy,
+        transport: Transport,
+        every: int,
+        console: Console,
+    ) -> None:
+        self.folder, self.strategy, self.transport = folder, strategy, transport
+        self.every, self.console = every, console
+        self._checkpoints = CheckpointFolder(folder.path / FOLDER)
+        self._saved = -1  # round of the last checkpoint
+        self._begin(0.0)
+        self._warned = False
+
+    def resume(self, settings: Settings) -> Position:
+        """Go on from the newest checkpoint that is whole; without any, begin again.
+
+        Raises
+        ------
+        ResumeError
+            No checkpoint is whole, or it belongs to another run.
+        """
+        try:
+            found = self._checkpoints.load(
+                lambda state: self.folder.check_length(take(state, "metrics_bytes"))
+            )
+            if found is None:
+                self.folder.shorten(0)
+                self._print(f"{self.folder.path} has no checkpoint: the run begins again")
+                return Position()
+            for change in what_changed(self.folder.path, settings):
+                self._print(f"warning: {change}: the numbers may differ from those of an undisturbed run")
+            for reason in found.damaged:
+                self._print(f"{reason}; going on from round {found.round}")
+            state, self._saved = found.state, found.round
+            self.strategy.load_state_dict(within("strategy", state))
+            self.transport.load_state_dict(within("transport", state))
+            self.folder.shorten(take(state, "metrics_bytes"))
+        except (OSError, ValueError) as error:
+            raise ResumeError(f"resume {self.folder.path}: {error}") from error
+        self._begin(take(state, "seconds"))
+        return Position(found.round, take(state, "seconds"))
+
+    def round(self, record: Record) -> None:
+        """Save a checkpoint after this round, if one is due."""
+        if self._is_due(record["round"]):
+            self.save(record["round"])
+
+    def end(self, server_round: int, always: bool) -> None:
+        """Save a checkpoint after the last round, so that the run can be made longer.
+
+        Parameters
+        ----------
+        server_round
+            The round.
+        always
+            Also if it takes longer than the share of the time that it may: the run was interrupted.
+        """
+        wanted = self.every > 0 or (self.every == 0 and (always or self._is_affordable()))
+        if wanted and server_round != self._saved:
+            self.save(server_round)
+
+    def save(self, server_round: int) -> None:
+        """Save a checkpoint; if that fails, warn once, and go on."""
+        start = time.perf_counter()
+        try:
+            self._checkpoints.save(server_round, self._state())
+        except (OSError, ValueError, TypeError) as error:
+            if not self._warned:
+                last = f"the last is of round {self._saved}" if self._saved >= 0 else "there is none yet"
+                self._print(f"warning: no checkpoint of round {server_round}: {error}; {last}")
+            self._warned = True
+        else:
+            self._saved, self._warned = server_round, False
+        self._last = time.perf_counter()
+        self._cost = self._last - start
+        self._spent += self._cost
+
+    def how_to_go_on(self) -> str:
+        """Return what a user can do with a run that has ended too soon."""
+        if self._saved < 0:
+            return "there is no checkpoint"
+        return f"--resume {self.folder.path} goes on after round {self._saved}"
+
+    def close(self) -> None:
+        """Close the files."""
+        self._checkpoints.close()
+
+    def _state(self) -> StateDict:
+        return {
+            "seconds": self._seconds_before + time.perf_counter() - self._start,
+            "metrics_bytes": self.folder.synced_length(),
+            **nested("strategy", self.strategy.state_dict()),
+            **nested("transport", self.transport.state_dict()),
+        }
+
+    def _begin(self, seconds_before: float) -> None:
+        self._start = self._last = time.perf_counter()
+        self._seconds_before, self._cost, self._spent = seconds_before, 0.0, 0.0
+
+    def _is_due(self, server_round: int) -> bool:
+        if self.every:
+            return self.every > 0 and server_round > 0 and server_round % self.every == 0
+        return time.perf_counter() - self._last >= PAUSE and self._is_affordable()
+
+    def _is_affordable(self) -> bool:
+        elapsed = time.perf_counter() - self._start
+        return self._spent + self._cost <= SHARE * elapsed
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
