@@ -39,6 +39,7 @@ CASES |= {
     "mifa in a file": {"strategy": "mifa", "option": ("table-memory=0",)},
     "scheme-c with reboot": {"strategy": "scheme-c", "option": ("reboot=auto",)},
     "layers": {"strategy": "fedavg", "server_opt": "adam", "amplify": "4,1.5"},
+    "a strategy of Flower": {"strategy": "flwr.server.strategy.FedYogi:eta=0.05"},
     "late replies": {"strategy": "fedbuff", **LATE},
     "late replies to packed updates": {"strategy": "efl", **LATE},
 }

@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import in_memory, same_state
+from fakes import in_memory, same_state, stored
+from flwr.common import ndarrays_to_parameters
+from flwr.server.strategy import FedAvgM, Strategy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engine_run_folder import no_file_above
 
 import sim
 from flexfl.config import Settings
+from flexfl.engine.attributes import Attributes
 from flexfl.engine.checkpoints.folder import CheckpointFolder
 from flexfl.engine.run import simulate
 from strategies.core.state import Rows
@@ -213,3 +216,58 @@ def test_a_change_of_packages_is_told(tmp_path: Path, capsys: Any) -> None:
     _, _, shown = run("--resume", str(tmp_path / "run"), capsys=capsys)
     assert "warning: torch was 0." in shown
     assert "the numbers may differ from those of an undisturbed run" in shown
+
+
+FORGETFUL = """
+import numpy as np
+from strategies import FlexibleStrategy
+
+
+class Momentum(FlexibleStrategy):
+    saved = (*FlexibleStrategy.saved, "kept")
+
+    def setup(self):
+        self.m, self.kept, self.beta = np.zeros(self.layout.size), np.zeros(1), 0.9
+
+    def update(self, replies):
+        self.m = self.beta * self.m + replies.ordered_sum(np.full(len(replies), 1 / len(replies)))
+        self.kept = self.kept + 1
+        self.weights += self.m
+"""
+
+
+def test_what_a_method_of_ones_own_forgets_is_told(own: Any, capsys: Any) -> None:
+    own.write("forgetful.py", FORGETFUL)
+    code, _, shown = run("--strategy=forgetful.Momentum", "--num-rounds=3", capsys=capsys)
+    assert code == 0
+    assert "warning: m of Momentum changes and is not in its `saved`" in shown
+
+
+class Kept(Strategy):
+    """A strategy with attributes of all kinds, which wraps another one."""
+
+    initialize_parameters = configure_fit = aggregate_fit = evaluate = None  # type: ignore[assignment]
+    configure_evaluate = aggregate_evaluate = None  # type: ignore[assignment]
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.weights = ndarrays_to_parameters([rng.normal(size=3)])
+        self.history = {"loss": [rng.random(), np.float32(rng.random())], 3: (None, rng.normal(size=2))}
+        self.rng, self.rule = rng, np.mean
+        self.strategy = FedAvgM(initial_parameters=ndarrays_to_parameters([rng.normal(size=2)]))
+
+
+def test_attributes_of_a_strategy_of_flower(tmp_path: Path) -> None:
+    one, other = Kept(1), Kept(2)
+    one.strategy.momentum_vector = [np.arange(3.0)]  # type: ignore[assignment]
+    Attributes(other).load_state_dict(stored(Attributes(one).state_dict()))
+    assert (other.weights, other.rule) == (one.weights, np.mean)
+    assert other.strategy.initial_parameters == one.strategy.initial_parameters
+    np.testing.assert_array_equal(other.strategy.momentum_vector, [np.arange(3.0)])  # type: ignore[arg-type]
+    assert other.history["loss"] == one.history["loss"]
+    assert type(other.history["loss"][1]) is np.float32
+    np.testing.assert_array_equal(other.history[3][1], one.history[3][1])
+    assert other.rng.random() == one.rng.random()
+    one.history["loss"].append({1, 2})
+    with pytest.raises(ValueError, match=r"Kept.history\['loss'\]\[2\] is a set, which cannot be saved"):
+        Attributes(one).state_dict()

@@ -20,12 +20,14 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
 from flexfl.contract import SGD, FitConfig
+from flexfl.engine.attributes import Attributes
 from flexfl.engine.availability import TraceClientManager
 from flexfl.specs import REQUIRED, as_options
 from strategies import FlatParameters, FlexibleStrategy, Options, Replies
 from strategies.core.instructions import Task
 from strategies.core.parameters import read_parameters
 from strategies.core.roster import Clients
+from strategies.core.state import StateDict
 from strategies.fedprox import FedProx
 
 Results = list[tuple[ClientProxy, FitRes]]
@@ -47,7 +49,7 @@ class StockStrategy(FlexibleStrategy):
     """Base of the methods that `stock_type` makes of other strategies.
 
     The strategy chooses among `clients_per_round` of the available clients, and gets the replies that count.
-    What it keeps besides the weights is not part of `state_dict`.
+    What it keeps besides the weights are its attributes (`flexfl.engine.attributes`).
 
     Attributes
     ----------
@@ -55,6 +57,7 @@ class StockStrategy(FlexibleStrategy):
         The strategy.
     """
 
+    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "attributes")
     takes_layers = False
     factory: ClassVar[Callable[..., Strategy]]
     parameters: ClassVar[Mapping[str, inspect.Parameter]]
@@ -83,6 +86,8 @@ class StockStrategy(FlexibleStrategy):
         if not isinstance(self.stock, Strategy) or isinstance(self.stock, FlexibleStrategy):
             made = type(self.stock).__name__
             raise ValueError(f"strategy {type(self).__name__} gives a {made}, not a strategy of Flower")
+        self.attributes = Attributes(self.stock)
+        self._has_begun = False
         self._tasks: dict[int, Task] = {}
         self._shared: Mapping[str, Scalar] = {}
         self._results: dict[int, tuple[ClientProxy, FitRes]] = {}
@@ -90,10 +95,15 @@ class StockStrategy(FlexibleStrategy):
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Return the initial weights, which the strategy may replace by its own."""
-        own = self.stock.initialize_parameters(client_manager)
+        own = None if self._has_begun else self.stock.initialize_parameters(client_manager)
         if own is not None:
             self._adopt(own)
         return self._sent
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on from a state."""
+        super().load_state_dict(state)
+        self._has_begun = True
 
     # A round
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from flexfl.config import Settings
 from flexfl.engine.checkpoints.folder import CheckpointFolder
 from flexfl.engine.checkpoints.resume import what_changed
+from flexfl.engine.checkpoints.unsaved import Unsaved
 from flexfl.engine.observers import Observer, Record
 from flexfl.engine.run_folder import RunFolder
 from flexfl.engine.transports.base import Transport
@@ -58,6 +59,7 @@ class Checkpointing(Observer):
         self.folder, self.strategy, self.transport = folder, strategy, transport
         self.every, self.console = every, console
         self._checkpoints = CheckpointFolder(folder.path / FOLDER)
+        self._unsaved = Unsaved(strategy)
         self._saved = -1  # round of the last checkpoint
         self._begin(0.0)
         self._warned = False
@@ -121,6 +123,7 @@ class Checkpointing(Observer):
                 self._print(f"warning: no checkpoint of round {server_round}: {error}; {last}")
             self._warned = True
         else:
+            self._tell_unsaved()
             self._saved, self._warned = server_round, False
         self._last = time.perf_counter()
         self._cost = self._last - start
@@ -143,6 +146,12 @@ class Checkpointing(Observer):
             **nested("strategy", self.strategy.state_dict()),
             **nested("transport", self.transport.state_dict()),
         }
+
+    def _tell_unsaved(self) -> None:
+        """Say once, with the first checkpoint, what a resumed run would not have."""
+        if self._saved < 0 and (names := self._unsaved.changed()):
+            what = f"{', '.join(names)} of {type(self.strategy).__name__} changes and is not in its `saved`"
+            self._print(f"warning: {what}: a resumed run would start it anew (docs/extending.md)")
 
     def _begin(self, seconds_before: float) -> None:
         self._start = self._last = time.perf_counter()

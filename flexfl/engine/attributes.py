@@ -1,0 +1,107 @@
+"""The attributes of an object that knows nothing of states, such as a strategy of Flower, as a state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from flwr.common import Parameters
+from flwr.server.strategy import Strategy
+from numpy.typing import NDArray
+
+from strategies.core.state import StateDict, Stateful, take
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Attributes(Stateful):
+    """What an object has, and objects of the same kind that it wraps: numbers, arrays, and lists of them.
+
+    Functions and classes are left as they are: they say what the object does, not how far it has come.
+
+    Parameters
+    ----------
+    of
+        The object, a strategy of Flower.
+    """
+
+    def __init__(self, of: Strategy) -> None:
+        self.of = of
+
+    def state_dict(self) -> StateDict:
+        """Return the state.
+
+        Raises
+        ------
+        ValueError
+            An attribute cannot be saved.
+        """
+        arrays: Arrays = {}
+        return {"values": _encoded(self.of, type(self.of).__name__, arrays), **arrays}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Set the attributes."""
+        _decoded(take(state, "values"), self.of, state)
+
+
+def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
+    """Return a value as a pair of its kind and JSON, with its arrays apart."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return ["plain", value]
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        key = str(len(arrays))
+        arrays[key] = np.array(value)
+        return ["array" if isinstance(value, np.ndarray) else "number", key]
+    if isinstance(value, list | tuple):
+        parts = [_encoded(part, f"{name}[{i}]", arrays) for i, part in enumerate(value)]
+        return [type(value).__name__, parts] if type(value) in (list, tuple) else _refuse(value, name)
+    if type(value) is dict:
+        pairs = [
+            [_encoded(key, f"a key of {name}", arrays), _encoded(part, f"{name}[{key!r}]", arrays)]
+            for key, part in value.items()
+        ]
+        return ["dict", pairs]
+    if isinstance(value, Parameters):
+        tensors = [np.frombuffer(tensor, np.uint8) for tensor in value.tensors]
+        return ["parameters", [value.tensor_type, _encoded(tensors, name, arrays)]]
+    if isinstance(value, np.random.Generator):
+        return ["generator", value.bit_generator.state]
+    if isinstance(value, Strategy):
+        own = {key: _encoded(part, f"{name}.{key}", arrays) for key, part in vars(value).items()}
+        return ["object", own]
+    if callable(value):
+        return ["kept", None]
+    return _refuse(value, name)
+
+
+def _refuse(value: Any, name: str) -> Any:
+    raise ValueError(f"{name} is a {type(value).__name__}, which cannot be saved")
+
+
+def _decoded(encoded: Any, now: Any, state: StateDict) -> Any:
+    """Return the value that was encoded; `now` is what the object has in its place."""
+    kind, content = encoded
+    if kind == "plain":
+        return content
+    if kind == "array":
+        return np.array(take(state, content))
+    if kind == "number":
+        return take(state, content)[()]
+    if kind in ("list", "tuple"):
+        parts = [_decoded(part, None, state) for part in content]
+        return parts if kind == "list" else tuple(parts)
+    if kind == "dict":
+        old = now if isinstance(now, dict) else {}
+        keys = [_decoded(key, None, state) for key, _ in content]
+        return {
+            key: _decoded(part, old.get(key), state) for key, (_, part) in zip(keys, content, strict=True)
+        }
+    if kind == "parameters":
+        tensor_type, tensors = content
+        return Parameters([array.tobytes() for array in _decoded(tensors, None, state)], tensor_type)
+    if kind == "generator":
+        now.bit_generator.state = content
+    if kind == "object":
+        for name, part in content.items():
+            setattr(now, name, _decoded(part, getattr(now, name, None), state))
+    return now
