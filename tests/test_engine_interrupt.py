@@ -82,12 +82,16 @@ def test_ctrl_c_ends_the_run_with_the_results_so_far(tmp_path: Path, engine: str
     assert (folder / "weights.npz").exists()
 
 
-def test_sigterm_does_the_same(tmp_path: Path) -> None:
-    code, out, err = interrupted(tmp_path, "inline", lines=4, number=signal.SIGTERM)
-    assert code == 143, err
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_do_the_same(tmp_path: Path, number: signal.Signals) -> None:
+    code, out, err = interrupted(tmp_path, "inline", lines=4, number=number)
+    assert code == 128 + number, err
     summary = json.loads(out.splitlines()[-1])
-    assert (summary["interrupted"], summary["signal"]) == (True, "SIGTERM")
-    assert (Path(summary["run_dir"]) / "weights.npz").exists()
+    assert (summary["interrupted"], summary["signal"]) == (True, number.name)
+    folder = Path(summary["run_dir"])
+    assert (folder / "weights.npz").exists()
+    (checkpoint,) = (folder / "checkpoint").glob("round-*")
+    assert int(checkpoint.name.split("-")[1]) == summary["rounds"]
 
 
 def test_two_ctrl_c_before_the_first_round(tmp_path: Path) -> None:

@@ -170,7 +170,8 @@ def drive(
                             checkpoints.end(last["round"], always=bool(signals))
             seconds = before.seconds + time.perf_counter() - start
             arrays = parameters_to_ndarrays(server.parameters)
-            failure = failure or folder.try_to_write_weights(arrays)  # before anything else can fail
+            unwritten = folder.try_to_write_weights(arrays)  # before anything else can fail
+            failure = failure or unwritten
         finally:
             transport.close()
         ended = _Ended(last, arrays, progress.client_fits, seconds, signals, failure)
