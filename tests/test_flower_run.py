@@ -1,9 +1,12 @@
 """The same run under Flower's own engines: its Simulation Runtime, and SuperNodes on this machine."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from flower import (
     flwr_run,
     flwr_runs,
     outcome,
+    processes_of,
     sim,
     wait_for_port,
 )
@@ -266,3 +270,31 @@ def test_a_numpy_client_works_with_our_methods(flower: dict[str, str], tmp_path:
         assert all(r["active"] == r["selected"] != [] for r in records)
         assert {k for r in records for k in r["active"]} == {0, 1, 2, 3}
         assert records[-1]["loss"] < 0.9 * start["loss"], method
+
+
+def test_a_killed_serverapp_goes_on_from_its_run_folder(flower: dict[str, str], tmp_path: Path) -> None:
+    """Its process is killed in the middle of a round; `resume` goes on with the same bits."""
+    settings = {
+        "strategy": "mimic",
+        "model": "logistic",
+        "trace": "bernoulli:p=0.8",
+        "num-clients": 3,
+        "num-rounds": 12,
+        "local-steps": 4,
+        "checkpoint-every": 2,
+    }
+    with ThreadPoolExecutor(1) as pool:
+        killed = {**settings, "run-dir": str(tmp_path / "flwr")}
+        output = pool.submit(flwr_runs, flower, 3, [killed])
+        while not any(path.read_bytes().count(b"\n") > 5 for path in tmp_path.glob("flwr/*/metrics.jsonl")):
+            assert not output.done(), output.result()
+            time.sleep(0.05)
+        for pid in processes_of(Path(flower["FLWR_HOME"])):
+            if "flwr-simulation" in Path(f"/proc/{pid}/cmdline").read_text():
+                os.kill(pid, signal.SIGKILL)
+        output.result()
+    (folder,) = (tmp_path / "flwr").iterdir()
+    assert not (folder / "summary.json").exists()
+    (resumed,) = flwr_runs(flower, 3, [{**killed, "resume": str(folder)}])
+    sim({**settings, "run-dir": tmp_path / "inline"})
+    assert_same_run(tmp_path / "flwr", tmp_path / "inline", resumed)
