@@ -1,86 +1,112 @@
 """What a checkpoint costs: its seconds, the bytes that it writes, and its share of a run's time.
 
-python benchmarks/checkpoints.py --data-dir data                  # MNIST; a quarter of an hour
-python benchmarks/checkpoints.py --data-dir data --num-rounds 20
+    python benchmarks/checkpoints.py --data-dir data      # MNIST, N = 1,000, K = 100; a quarter of an hour
+
+The state has the weights and what is kept by round, the vectors what is kept by client; after the first
+checkpoint only those are written that have changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import numpy as np
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.measure import machine, machine_line, table, write_json
+from benchmarks.workloads import ensure_mnist
 from flexfl.config import Settings
 from flexfl.engine.checkpoints.folder import CheckpointFolder
 from flexfl.engine.run import simulate
 
-CASES = {  # strategy and model: about 100,000 and 1,000,000 weights
-    "mimic, M = 100,000": ("mimic", "mlp:hidden=126"),
-    "fedlaavg, M = 1,000,000": ("fedlaavg", "mlp:hidden=1258"),
+SETTINGS = Settings(
+    task="mnist",
+    num_clients=1000,
+    clients_per_round=100,
+    trace="bernoulli:p=0.9",
+    engine="inline",
+    client_gpus=0.0,
+    evaluate_every=20,
+    learning_rate=0.05,
+)
+CASES = {  # about 100,000 and 1,000,000 weights
+    "mimic, M = 100,000": replace(SETTINGS, strategy="mimic", model="mlp:hidden=126"),
+    "fedlaavg, M = 1,000,000": replace(SETTINGS, strategy="fedlaavg", model="mlp:hidden=1258"),
 }
-COMMON: dict[str, Any] = {
-    "task": "mnist",
-    "num_clients": 1000,
-    "clients_per_round": 100,
-    "trace": "bernoulli:p=0.9",
-    "engine": "inline",
-    "client_gpus": 0.0,
-    "evaluate_every": 20,
-    "learning_rate": 0.05,
-}
 
 
-class Measured(CheckpointFolder):
-    """Notes what each checkpoint took."""
+def time_checkpoints(settings: Settings) -> dict[str, Any]:
+    """Run an experiment; return what its checkpoints took."""
+    seconds: list[float] = []
+    size: dict[str, int] = {}
+    save = CheckpointFolder.save
 
-    log: list[tuple[float, int, int]] = []  # noqa: RUF012 - seconds, bytes of the state, bytes of all vectors
-
-    def save(self, server_round: int, state: Any) -> None:
+    def timed(folder: CheckpointFolder, *state: Any) -> None:
         start = time.perf_counter()
-        super().save(server_round, state)
-        newest = max(self.path.glob("round-*"))
-        rows = (self.path / "rows.bin").stat().st_size
-        self.log.append((time.perf_counter() - start, newest.stat().st_size, rows))
+        save(folder, *state)
+        seconds.append(time.perf_counter() - start)
+        size["state"] = max(folder.path.glob("round-*")).stat().st_size
+        size["vectors"] = (folder.path / "rows.bin").stat().st_size
+
+    CheckpointFolder.save = timed  # type: ignore[method-assign]
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            start = time.perf_counter()
+            simulate(settings, Path(scratch) / "run")
+            whole = time.perf_counter() - start
+    finally:
+        CheckpointFolder.save = save  # type: ignore[method-assign]
+    return {"run_seconds": whole, "checkpoint_seconds": seconds, "bytes": size}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data-dir", default="data", help="where MNIST lies, or is downloaded to")
     parser.add_argument("--num-rounds", type=int, default=60)
-    parser.add_argument("--every", type=int, default=0, help="as --checkpoint-every: 0 is by time")
-    arguments = parser.parse_args()
-    import flexfl.engine.checkpoints.checkpointing as module
-
-    module.CheckpointFolder = Measured  # type: ignore[misc]
-    print(
-        f"{'':26}{'rounds':>7}{'run s':>8}{'saved':>7}{'first s':>9}{'median s':>10}{'state MB':>10}{'rows MB':>9}{'share':>8}"
-    )
-    for name, (strategy, model) in CASES.items():
-        Measured.log = []
-        with tempfile.TemporaryDirectory() as folder:
-            settings = Settings(
-                strategy=strategy,
-                model=model,
-                num_rounds=arguments.num_rounds,
-                data_dir=arguments.data_dir,
-                checkpoint_every=arguments.every,
-                **COMMON,
-            )
-            start = time.perf_counter()
-            simulate(settings, Path(folder) / "run")
-            seconds = time.perf_counter() - start
-        cost = np.array([entry[0] for entry in Measured.log])
-        _, state, rows = Measured.log[-1]
-        print(
-            f"{name:26}{arguments.num_rounds:7}{seconds:8.1f}{len(cost):7}{cost[0]:9.2f}{np.median(cost):10.2f}"
-            f"{state / 1e6:10.1f}{rows / 1e6:9.0f}{cost.sum() / seconds:8.1%}"
+    parser.add_argument("--num-clients", type=int, default=1000)
+    parser.add_argument("--checkpoint-every", type=int, default=0, help="rounds; 0: by time, as by default")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    arguments = parser.parse_args(argv)
+    about, rows, results = machine(), [], []
+    scratch = tempfile.TemporaryDirectory()
+    data_dir, note = ensure_mnist(arguments.data_dir, scratch.name)
+    for name, settings in CASES.items():
+        settings = replace(
+            settings,
+            data_dir=data_dir,
+            num_rounds=arguments.num_rounds,
+            num_clients=arguments.num_clients,
+            clients_per_round=min(100, arguments.num_clients),
+            checkpoint_every=arguments.checkpoint_every,
         )
+        taken = time_checkpoints(settings)
+        seconds, size = taken["checkpoint_seconds"], taken["bytes"]
+        rows.append(
+            [
+                name,
+                taken["run_seconds"],
+                len(seconds),
+                median(seconds),
+                max(seconds),
+                size["state"] / 1e6,
+                size["vectors"] / 1e6,
+                f"{sum(seconds) / taken['run_seconds']:.1%}",
+            ]
+        )
+        results.append({"case": name, **taken})
+    heads = ["", "run, s", "checkpoints", "median, s", "longest, s", "state, MB", "vectors, MB", "share"]
+    print(f"{machine_line(about)} {note}\n")
+    print(table(heads, rows))
+    write_json(arguments.json, machine=about, results=results)
+    scratch.cleanup()
 
 
 if __name__ == "__main__":

@@ -161,3 +161,10 @@ def test_a_job_that_takes_too_long_is_stopped() -> None:
 def test_table_formats_values() -> None:
     shown = measure.table(["a", "b", "c"], [[None, 1234.5, 0.012345]])
     assert shown == "| a | b | c |\n| --- | --- | --- |\n| - | 1,234 | 0.0123 |"
+
+
+def test_what_checkpoints_cost(data: Path, tmp_path: Path) -> None:
+    tiny = ("--num-clients", "4", "--num-rounds", "2", "--checkpoint-every", "1")
+    content, shown = run("checkpoints", data, *tiny, file=tmp_path / "c.json")
+    assert [len(result["checkpoint_seconds"]) for result in content["results"]] == [2, 2]
+    assert shown.count("\n| ") == 4
