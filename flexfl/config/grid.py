@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from flexfl.config.settings import MOST, Settings
+from flexfl.config.settings import MOST, Settings, shown
 
 MOST_CELLS = 10_000
 _LISTS = {f.name.replace("_", "-") for f in fields(Settings) if isinstance(f.default, tuple)}
@@ -97,5 +97,5 @@ def _tables(given: Any, lists: Mapping[str, Sequence[Any]], source: str) -> list
             raise ValueError(f"{source}: cell {number} sets {both[0]}, of which a list is given as well")
         paper = table.get("paper", 0.0)
         if isinstance(paper, bool) or not isinstance(paper, int | float) or not abs(paper) <= MOST:
-            raise ValueError(f"{source}: paper of cell {number} is {str(paper)[:40]}; it must be a number")
+            raise ValueError(f"{source}: paper of cell {number} is {shown(paper)}; it must be a number")
     return given

@@ -219,16 +219,14 @@ class Settings:
         for key, value in values.items():
             if key not in known:
                 listed = f"{', '.join(known)}{did_you_mean(key, known)}"
-                raise ValueError(f"{source}: unknown setting {_shown(key)}; known: {listed}")
+                raise ValueError(f"{source}: unknown setting {shown(key)}; known: {listed}")
             expected = type(known[key].default)
             if expected is tuple:
                 value = _as_tuple(f"{source}: {key}", value)
             if expected is float and type(value) is int and abs(value) <= MOST:
                 value = float(value)
             if type(value) is not expected:
-                raise ValueError(
-                    f"{source}: {key} is {_shown(value)}; it must be of type {expected.__name__}"
-                )
+                raise ValueError(f"{source}: {key} is {shown(value)}; it must be of type {expected.__name__}")
             chosen[known[key].name] = value
         return cls(**chosen)
 
@@ -241,16 +239,14 @@ class Settings:
 def _as_tuple(where: str, value: Any) -> tuple[str, ...]:
     """Convert a list of strings, or one string with commas, as `flwr run` has no lists."""
     if isinstance(value, str):
-        return tuple(
-            f"{key}={text}" for key, text in parse_options(f"{where} {_shown(value)}", value).items()
-        )
+        return tuple(f"{key}={text}" for key, text in parse_options(f"{where} {shown(value)}", value).items())
     if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
-        raise ValueError(f"{where} is {_shown(value)}; it must be a list of strings")
+        raise ValueError(f"{where} is {shown(value)}; it must be a list of strings")
     return tuple(value)
 
 
-def _shown(value: Any) -> str:
-    """Return the beginning of a value, which may be anything."""
+def shown(value: Any) -> str:
+    """Return the beginning of a value, which may be anything, for a message."""
     text = repr(value)
     return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
 
