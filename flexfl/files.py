@@ -72,7 +72,7 @@ def read_text(path: str | Path, most: int) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON; `NaN` and `Infinity` are accepted.
+    """Parse JSON; `NaN` and `Infinity` are accepted, and an integer of 20 digits is a float.
 
     Raises
     ------
@@ -80,7 +80,9 @@ def parse_json(text: str) -> Any:
         The text is something else, or nested deeper than 50 levels.
     """
     try:
-        return _shallow(json.loads(text))
+        return _shallow(
+            json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 20 else float(digits))
+        )
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
 

@@ -172,5 +172,6 @@ def _new_folder(settings: Settings) -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """Write a file atomically: yields a temporary path, which is renamed at the end."""
     temporary = path.with_name(f".{path.name}")
+    temporary.unlink(missing_ok=True)  # in a folder of somebody else's it may be a link that leads elsewhere
     yield temporary
     os.replace(temporary, path)
