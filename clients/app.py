@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from flwr.app import Context
@@ -25,7 +25,7 @@ from flwr.common import (
 
 from clients.environment import ClientEnvironment, client_settings, federated_data, make_trace, model_builder
 from clients.memory.stores import ContextStore, FileStore, Store
-from clients.training import Broadcast, Job
+from clients.training import Broadcast, Job, check_memory
 from clients.virtual import VirtualClients
 from flexfl.config import Settings
 from flexfl.contract import FitConfig, metrics
@@ -116,7 +116,8 @@ class FlexibleClient(Client):
         """Return the weights, and this client's job as a list."""
         arrays, own = config.split(parameters_to_ndarrays(ins.parameters))
         weights = np.concatenate([array.ravel() for array in arrays])
-        memory = self.store.load() if config.last_accepted is not None else None
+        check = partial(check_memory, rule=config.rule, size=len(weights), dtype=self.clients.dtype)
+        memory = self.store.load(check) if config.last_accepted is not None else None
         return Broadcast(weights), [Job(self.client, own, config, completion, memory)]
 
 

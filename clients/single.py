@@ -24,6 +24,7 @@ that raises an exception counts as inactive in that round.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ from torch import Tensor
 from clients.memory.handshake import Memory, open_memory
 from clients.rules import SGD, rule_named
 from clients.rules.base import Oracle, no_fisher
+from clients.training import check_memory
 from flexfl.contract import FitConfig, metrics
 
 
@@ -88,7 +90,7 @@ def fit(
         send.
     """
     config, weights, own = _read(instruction)
-    opened, resync = open_memory(memory, config.last_accepted)
+    opened, resync = _open(memory, config, weights)
     reported: dict[str, Any] = {metrics.ROUND: config.round}
     if config.farewell:
         return _reply(list(opened.committed.values()), num_examples, reported), memory
@@ -132,7 +134,7 @@ def personal_weights(instruction: EvaluateIns, memory: Memory | None = None) -> 
         The task is impossible, or its rule is unknown.
     """
     config, weights, own = _read(instruction)
-    opened, _ = open_memory(memory, config.last_accepted)
+    opened, _ = _open(memory, config, weights)
     return _like(weights, _make_rule(config, weights, own, opened, no_fisher).personal())
 
 
@@ -140,6 +142,18 @@ def _read(instruction: FitIns | EvaluateIns) -> tuple[FitConfig, list[NDArray[An
     """Return the task, the weights, and the method's own arrays."""
     config = FitConfig.from_wire(instruction.config)
     return config, *config.split(parameters_to_ndarrays(instruction.parameters))
+
+
+def _open(memory: Memory | None, config: FitConfig, weights: list[NDArray[Any]]) -> tuple[Memory, bool]:
+    """Open the client's memory; one of another rule or model counts as none, with a warning."""
+    if memory is not None and config.last_accepted is not None:
+        size = sum(array.size for array in weights)
+        try:
+            check_memory(memory, config.rule, size, np.result_type(*weights))
+        except ValueError as error:
+            logging.getLogger(__name__).warning("the client's memory cannot be used: %s", error)
+            memory = None
+    return open_memory(memory, config.last_accepted)
 
 
 def _make_rule(

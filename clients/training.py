@@ -143,6 +143,26 @@ def prepare(job: Job, steps: int, memory: Memory | None, data: FederatedData, se
     return PreparedJob(job, batches, num_examples, *open_memory(memory, config.last_accepted))
 
 
+def check_memory(memory: Memory, rule: str, size: int, dtype: np.dtype[Any]) -> None:
+    """Raise ValueError if a memory that was stored belongs to another rule or model.
+
+    Parameters
+    ----------
+    memory
+        What was stored.
+    rule
+        The rule's name; whether there is such a rule is not checked here.
+    size, dtype
+        M, and the type of the weights.
+    """
+    try:
+        known = rule_named(rule)
+    except ValueError:
+        return
+    for state in (memory.committed, memory.pending or {}):
+        known.check_state(state, size, dtype)
+
+
 def client_rng(seed: int, purpose: bytes, client: int, server_round: int) -> np.random.Generator:
     """Return a random generator for one client, round and purpose.
 

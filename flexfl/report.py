@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = " ".join(str(error).split())
     except OSError as error:
         message = f"{error.filename or 'the page'} cannot be written: {error.strerror}"
+    except (LookupError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
+        named = ", ".join(map(str, arguments.folders))
+        message = f"{named}: the files there do not fit together; were they changed? ({error!r})"
     else:
         print(path)
         return 0

@@ -7,9 +7,7 @@ python -m flexfl.runs runs/cells      # those of comparisons
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tomllib
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -21,7 +19,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from flexfl.config import Settings
-from flexfl.config.settings import IRRELEVANT
+from flexfl.config.settings import IRRELEVANT, MOST_BYTES
+from flexfl.files import parse_json, parse_toml, read_text
 
 # What says nothing about a run's result.
 UNINTERESTING = IRRELEVANT - {"engine"} | {"cohort"}
@@ -43,7 +42,7 @@ class Run(NamedTuple):
         if "failed" in self.summary:
             return f"failed after round {self.summary['rounds']}"
         return (
-            f"interrupted in round {self.summary['rounds']}"
+            f"interrupted in round {self.summary.get('rounds')}"
             if self.summary.get("interrupted")
             else "finished"
         )
@@ -51,14 +50,15 @@ class Run(NamedTuple):
     @property
     def metric(self) -> str:
         """What its task reports."""
-        name: str = self.summary.get("metric", {}).get("name", "accuracy")
-        return name
+        told = self.summary.get("metric")
+        return str(told.get("name", "accuracy")) if isinstance(told, dict) else "accuracy"
 
     @property
     def final(self) -> str:
         """The metric's final value."""
-        value = self.summary.get("final", {}).get(self.metric)
-        return "" if value is None else f"{value:.4f}"
+        told = self.summary.get("final")
+        value = told.get(self.metric) if isinstance(told, dict) else None
+        return f"{value:.4f}" if isinstance(value, int | float) else ""
 
 
 def find_runs(folder: Path) -> list[Run]:
@@ -66,14 +66,14 @@ def find_runs(folder: Path) -> list[Run]:
     found = []
     for path in sorted(folder.iterdir()):
         try:
-            config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+            config = parse_toml(read_text(path / "config.toml", MOST_BYTES))
         except (OSError, ValueError):
             continue
         try:
-            summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+            summary = parse_json(read_text(path / "summary.json", MOST_BYTES))
         except (OSError, ValueError):
             summary = {}
-        found.append(Run(path, config, summary))
+        found.append(Run(path, config, summary if isinstance(summary, dict) else {}))
     return found
 
 
@@ -81,7 +81,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
     """Return the settings in which the runs differ, and always the strategy."""
     varied = []
     for key in SETTINGS:
-        values = {json.dumps(run.config[key]) for run in runs if key in run.config}  # not in older ones
+        values = {str(run.config[key]) for run in runs if key in run.config}  # not in older ones
         if key == "strategy" or (len(values) > 1 and key not in UNINTERESTING):
             varied.append(key)
     return varied

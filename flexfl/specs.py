@@ -36,6 +36,9 @@ _KINDS: dict[type, tuple[type, str]] = {
     bool: (bool, "true or false"),
 }
 
+# Products of larger numbers leave what 64 bits can hold; nothing that an option says is that large.
+_MOST: dict[type, float] = {int: 10**15, float: 1e100}
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -232,4 +235,9 @@ def _convert(where: str, kind: type, text: str) -> Any:
         raise ValueError(f"{where}={text} is not {_KINDS[kind][1]}") from None
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{where}={text} is not a finite number")
+    if kind in _MOST and value and not 1 / _MOST[kind] <= abs(value) <= _MOST[kind]:
+        bound = f"large; give at most {_MOST[kind]:g}"
+        if abs(value) < 1:
+            bound = f"small; give 0, or at least {1 / _MOST[kind]:g}"
+        raise ValueError(f"{where}={text[:40]} is too {bound}")
     return value

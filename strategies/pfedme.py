@@ -66,7 +66,7 @@ class PFedMeOptions(Options):
     """
 
     penalty: float = positive(15.0)
-    inner_steps: int = number(5, least=1)
+    inner_steps: int = number(5, least=1, most=1_000_000)
     personal_rate: float = positive(0.05)
     beta: float = positive(1.0)
     start: str = choice("warm", "w")

@@ -13,17 +13,19 @@ ROOT = Path(__file__).parents[1]
 GROUND = {
     "flexfl.allowed",
     "flexfl.contract",
+    "flexfl.files",
     "flexfl.specs",
     "flexfl.spill",
 }  # NumPy and the standard library only
 ALLOWED = {
     "flexfl.contract": set(),
+    "flexfl.files": set(),
     "flexfl.spill": set(),
     "flexfl.allowed": {"flexfl.specs"},
     "flexfl.specs": set(),
     "flexfl.config": GROUND,
-    "flexfl.tasks": set(),
-    "traces": set(),
+    "flexfl.tasks": {"flexfl.files"},
+    "traces": {"flexfl.files"},
     "strategies": GROUND,
     "clients": {*GROUND, "flexfl.config", "flexfl.tasks", "traces"},
     "flexfl.engine": {*GROUND, "clients", "flexfl.config", "flexfl.tasks", "strategies", "traces"},

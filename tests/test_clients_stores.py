@@ -2,20 +2,26 @@
 
 import logging
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from fakes import Rounds
 from flwr.app import Context, RecordDict
 from flwr.common import Code, EvaluateIns, FitIns, serde
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from memories import MEMORIES, assert_same_memory
 
 from clients.app import client_fn
 from clients.memory.handshake import Memory
+from clients.memory.packing import from_bytes, to_bytes
 from clients.memory.stores import ContextStore, FileStore
 from flexfl.config import Settings
 from flexfl.engine.run import prepare
@@ -53,7 +59,7 @@ def test_a_memory_is_loaded_as_it_was_saved(kind: str, tmp_path: Path, memory: M
     assert loaded is not None
     assert_same_memory(loaded, memory)
     if kind == "file":
-        assert os.listdir(tmp_path) == ["run-7-client-2.npz"]
+        assert os.listdir(tmp_path) == ["run-7-client-2.safetensors"]
 
 
 def test_every_run_and_client_has_its_own_file(tmp_path: Path) -> None:
@@ -64,16 +70,18 @@ def test_every_run_and_client_has_its_own_file(tmp_path: Path) -> None:
 
 
 def broken_files() -> dict[str, Callable[[Path], Any]]:
+    header = b'{"x": {"dtype": "F64", "shape": [1000000000000], "data_offsets": [0, 8000000000000]}}'
+    huge = len(header).to_bytes(8, "little") + header
     return {
         "empty": lambda path: path.write_bytes(b""),
         "truncated": lambda path: path.write_bytes(path.read_bytes()[:-40]),
-        "an array is missing": lambda path: path.write_bytes(
-            path.read_bytes().replace(b"pending-0", b"pendinh-0")
-        ),
+        "changed": lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"),
         "text": lambda path: path.write_text("hello"),
-        "another archive": lambda path: np.savez(path, x=np.zeros(3)),
-        "another header": lambda path: np.savez(path, header=np.frombuffer(b"[1]", np.uint8)),
+        "something else": lambda path: safetensors.numpy.save_file({"x": np.zeros(3)}, path),
+        "an impossible array": lambda path: path.write_bytes(huge),
         "a folder": lambda path: (path.unlink(), path.mkdir()),
+        "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+        "a device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
     }
 
 
@@ -85,6 +93,85 @@ def test_a_broken_file_is_no_memory(kind: str, tmp_path: Path, caplog: pytest.Lo
     with caplog.at_level(logging.WARNING):
         assert store.load() is None
     assert f"{store.path} is no client memory" in caplog.text
+    assert os.listdir(tmp_path) == [f"{store.path.name}.bad"]
+    store.save(Memory({}, 3))
+    caplog.clear()
+    assert store.load() is not None
+    assert caplog.text == ""  # said once
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=60), MEMORIES, st.data())
+def test_other_bytes_are_no_memory(noise: bytes, memory: Memory, data: st.DataObject) -> None:
+    """Whatever is cut off, added or replaced."""
+    content = to_bytes(memory)
+    first, last = sorted(data.draw(st.tuples(*[st.integers(0, len(content))] * 2)))
+    changed = content[:first] + noise + content[last:]
+    if changed != content:
+        with pytest.raises(ValueError, match=r"^it"):
+            from_bytes(changed)
+
+
+def test_a_file_of_an_earlier_version_is_no_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    np.savez(tmp_path / "run-7-client-2.npz", header=np.zeros(3))
+    assert [FileStore(tmp_path, 7, 2).load() for _ in range(2)] == [None, None]
+    assert caplog.text.count("an earlier version") == 1
+
+
+def test_kills_leave_one_temporary_file_at_most(tmp_path: Path) -> None:
+    """And the memory is the old one or the new one."""
+    program = """
+import sys
+import numpy as np
+from clients.memory.handshake import Memory
+from clients.memory.stores import FileStore
+store = FileStore(sys.argv[1], 7, 2)
+for tag in range(10**9):
+    store.save(Memory({"v": np.full(300_000, float(tag))}, tag))
+    print(tag, flush=True)
+"""
+    store = FileStore(tmp_path, 7, 2)
+    for wait in (0.0, 0.003):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(wait)
+        process.kill()
+        process.communicate()
+        memory = store.load()
+        assert memory is not None
+        assert (memory.committed["v"] == memory.tag).all()
+    assert len(os.listdir(tmp_path)) <= 2
+
+
+def test_files_of_old_runs_are_removed(tmp_path: Path) -> None:
+    """All but the newest few that are not too old, and none of another client."""
+    now = time.time()
+    ages = {1: 9, 2: 8, 3: 7, 4: 2, 5: 3, 6: 40, 7: 1}  # run -> days
+    for run, days in ages.items():
+        for name in (f"run-{run}-client-2.safetensors", f"run-{run}-client-12.safetensors"):
+            (tmp_path / name).touch()
+            os.utime(tmp_path / name, (now - days * 86400,) * 2)
+    for name in ("run-1-client-2.npz", ".run-1-client-2.safetensors.tmp", "run-1-client-2.safetensors.bad"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (now - 50 * 86400,) * 2)
+    for tag in (1, 2):
+        FileStore(tmp_path, 8, 2).save(Memory({}, tag))
+    left = [f"run-{run}-client-2.safetensors" for run in (3, 4, 5, 7, 8)]
+    others = [f"run-{run}-client-12.safetensors" for run in ages]
+    assert sorted(os.listdir(tmp_path)) == sorted(left + others)
+
+
+@pytest.mark.parametrize("folder", ["{}/file", "{}/file/state", "/proc/state"])
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = FileStore(folder.format(tmp_path), 7, 2)
+    assert store.load() is None
+    with pytest.raises(OSError, match=r"\(state-dir\): .*; it must be a folder with free space") as raised:
+        store.save(Memory({}, 1))
+    assert str(tmp_path if "{" in folder else folder) in str(raised.value)
 
 
 def test_a_full_disk_leaves_the_old_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +264,30 @@ def test_a_device_with_a_folder_keeps_its_memory_over_a_restart(tmp_path: Path) 
     node.restart()
     assert node.loss(1, accepted=1) == expected
     assert "resync" not in node.fit(2, accepted=1).metrics
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"v": np.zeros(3, np.float32), "alpha": np.zeros(1, np.float32)},
+        {"v": np.zeros(650), "alpha": np.zeros(1)},
+        {"theta": np.zeros(650, np.float32)},
+    ],
+    ids=["another model", "another type", "another rule"],
+)
+@pytest.mark.parametrize("version", ["committed", "pending"])
+def test_a_memory_of_something_else_is_none(
+    node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture, version: str, stored: Any
+) -> None:
+    """The client resyncs once, and goes on."""
+    state: dict[str, Any] = {version: stored} | ({"pending_tag": 1} if version == "pending" else {"tag": 1})
+    kept = FileStore(tmp_path, 7, 2) if node.node else ContextStore(node.context)
+    kept.save(Memory(**state))
+    assert node.fit(2, accepted=1).metrics["resync"] is True
+    assert "the client continues without one" in caplog.text
+    caplog.clear()
+    assert "resync" not in node.fit(3, accepted=2).metrics
+    assert caplog.text == ""
 
 
 def test_a_client_that_cannot_save_does_not_reply(tmp_path: Path) -> None:

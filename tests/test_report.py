@@ -257,7 +257,7 @@ def test_no_report(tmp_path: Path) -> None:
     assert sim.main([*ONE, "--no-report", "--run-dir", str(tmp_path / "one")]) == 0
     (folder,) = (tmp_path / "one").iterdir()
     names = {path.name for path in folder.iterdir()}
-    assert names == {"config.toml", "metrics.jsonl", "weights.npz", "summary.json"}
+    assert names == {"config.toml", "metrics.jsonl", "weights.npz", "summary.json", "checkpoint"}
     several = [*SMALL, "--seed", "0", "1", "--run-dir", str(tmp_path)]
     assert sim.main([*several, "--no-report"]) == 0
     (compared,) = tmp_path.glob("compare-*")

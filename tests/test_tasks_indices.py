@@ -71,7 +71,7 @@ def test_a_run(tmp_path: Path, write: Callable[..., str]) -> None:
         ("[[0], [5, 3, 5], [2]]", "client 1 has twice row 5"),
         ("7", "expected a list of rows for each client"),
         ("[[0], [1],", "not as expected: Expecting value: line 1 column 11"),
-        (b"\xff\xfe", "not as expected: 'utf-8' codec"),
+        (b"\xff\xfe", "not as expected: line 1 is not UTF-8"),
         ("[" * 100_000, "too deeply nested"),
         (f"[{'9' * 5000}]", "not as expected: Exceeds the limit"),
     ],

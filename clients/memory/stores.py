@@ -6,31 +6,39 @@ restart names a folder, `state-dir`, in its node config. Neither store uses pick
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, Context
-from numpy.typing import NDArray
 
-from clients.memory.handshake import ClientState, Memory
+from clients.memory.handshake import Memory
+from clients.memory.packing import from_bytes, pack, to_bytes, unpack
+from flexfl.files import open_regular
 
 RECORD = "flexfl.memory"
-FORMAT = "flexfl client memory 1"
+KEPT_RUNS = 4  # files of other runs that are kept for each client, if they are newer than
+KEPT_SECONDS = 30 * 24 * 3600.0
 
 log = logging.getLogger(__name__)
+
+Check = Callable[[Memory], None]
+"""Raises ValueError if a memory is not one of this client's rule and model."""
 
 
 class Store(Protocol):
     """Keeps the memory of one client in one run."""
 
-    def load(self) -> Memory | None:
-        """Return the memory that was saved last; None if there is none, or none that can be read."""
+    def load(self, check: Check | None = None) -> Memory | None:
+        """Return the memory that was saved last; None if there is none.
+
+        One that cannot be read, or that `check` refuses, is removed with a warning, and counts as none: the
+        client then starts anew, as one that was reinstalled.
+        """
 
     def save(self, memory: Memory) -> None:
         """Store a memory; once this returns, `load` returns it."""
@@ -48,12 +56,20 @@ class ContextStore:
     def __init__(self, context: Context) -> None:
         self.context = context
 
-    def load(self) -> Memory | None:
+    def load(self, check: Check | None = None) -> Memory | None:
         """See `Store.load`."""
         if RECORD not in self.context.state:
             return None
-        record = self.context.state.array_records[RECORD]
-        return unpack({name: array.numpy() for name, array in record.items()})
+        try:
+            record = self.context.state.array_records[RECORD]
+            memory = unpack({name: array.numpy() for name, array in record.items()})
+            if check is not None:
+                check(memory)
+        except Exception as error:  # Flower and NumPy raise all kinds for an array that is none
+            log.warning("the memory in Flower's Context cannot be used (%s); %s", _reason(error), _ANEW)
+            del self.context.state[RECORD]
+            return None
+        return memory
 
     def save(self, memory: Memory) -> None:
         """See `Store.save`."""
@@ -66,6 +82,8 @@ class ContextStore:
 class FileStore:
     """Keeps the memory in a file, which is replaced atomically: a power cut leaves the new one or the old.
 
+    Other runs' files of the same client are removed when a run's first one is written, but the newest few.
+
     Parameters
     ----------
     folder
@@ -75,19 +93,23 @@ class FileStore:
     """
 
     def __init__(self, folder: str | Path, run_id: int, client: int) -> None:
-        self.path = Path(folder) / f"run-{run_id}-client-{client}.npz"
+        self.client = client
+        self.path = Path(folder) / f"run-{run_id}-client-{client}.safetensors"
 
-    def load(self) -> Memory | None:
-        """See `Store.load`; a file that cannot be read counts as none, with a warning."""
+    def load(self, check: Check | None = None) -> Memory | None:
+        """See `Store.load`; the file is renamed to `<name>.bad`, so that one can look into it."""
         try:
-            with np.load(self.path) as file:
-                return unpack(dict(file))
+            with open_regular(self.path) as file:
+                memory = from_bytes(file.read())
+            if check is not None:
+                check(memory)
         except FileNotFoundError:
+            self._set_aside(self.path.with_suffix(".npz"), "an earlier version of flexfl wrote it")
             return None
-        except Exception as error:  # zipfile and NumPy raise all kinds for a damaged or foreign file
-            reason = f"{type(error).__name__}: {error}"
-            log.warning("%s is no client memory (%s); the client continues without one", self.path, reason)
+        except (OSError, ValueError, MemoryError) as error:
+            self._set_aside(self.path, _reason(error))
             return None
+        return memory
 
     def save(self, memory: Memory) -> None:
         """See `Store.save`.
@@ -97,52 +119,54 @@ class FileStore:
         OSError
             The folder cannot be written to, or is full.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        temporary = self.path.with_name(f".{self.path.name}.tmp")  # always the same: one at most is left over
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not self.path.exists():
+                self._remove_old()
             with temporary.open("wb") as file:
-                np.savez(file, **pack(memory))  # type: ignore[arg-type]
+                file.write(to_bytes(memory))
                 file.flush()
                 os.fsync(file.fileno())  # data before the name, or a power cut could leave an empty file
             os.replace(temporary, self.path)
-        except OSError:
+        except OSError as error:
             with suppress(OSError):
                 temporary.unlink()
-            raise
+            reason = error.strerror or str(error)
+            raise OSError(
+                f"{self.path.parent} (state-dir): {reason}; it must be a folder with free space that can be "
+                "written to"
+            ) from error
+
+    def _set_aside(self, path: Path, reason: str) -> None:
+        """Rename a file that is of no use, if there is one."""
+        bad = path.with_name(f"{path.name}.bad")
+        try:
+            os.replace(path, bad)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.warning("%s is no client memory (%s) and stays (%s); %s", path, reason, error.strerror, _ANEW)
+        else:
+            log.warning("%s is no client memory (%s) and is now %s; %s", path, reason, bad.name, _ANEW)
+
+    def _remove_old(self) -> None:
+        """Remove what other runs have left of this client, but the newest few."""
+        written: dict[Path, float] = {}
+        for pattern in ("run-*-client-{}.*", ".run-*-client-{}.*"):
+            for path in self.path.parent.glob(pattern.format(self.client)):
+                with suppress(OSError):
+                    written[path] = path.lstat().st_mtime
+        others = [path for path in written if self.path.name not in path.name]
+        oldest = time.time() - KEPT_SECONDS
+        for i, path in enumerate(sorted(others, key=written.__getitem__, reverse=True)):
+            if i >= KEPT_RUNS or written[path] < oldest:
+                with suppress(OSError):  # one that cannot be removed does no harm
+                    path.unlink()
 
 
-def pack(memory: Memory) -> dict[str, NDArray[Any]]:
-    """Return a memory as arrays: the numbered vectors, and a header with their names and the tags.
-
-    The vectors' names are not used as file names in the archive, where some characters are impossible.
-    """
-    header = {
-        "format": FORMAT,
-        "tag": memory.tag,
-        "pending-tag": memory.pending_tag,
-        "committed": list(memory.committed),
-        "pending": None if memory.pending is None else list(memory.pending),
-    }
-    arrays = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
-    for version, state in (("committed", memory.committed), ("pending", memory.pending or {})):
-        arrays |= {f"{version}-{i}": np.asarray(value) for i, value in enumerate(state.values())}
-    return arrays
+_ANEW = "the client continues without one"
 
 
-def unpack(arrays: Mapping[str, NDArray[Any]]) -> Memory:
-    """Return the memory that `pack` was given.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        The arrays are something else.
-    """
-    header = json.loads(bytes(arrays["header"]))
-    if header["format"] != FORMAT:
-        raise ValueError(f"format {header['format']!r} where {FORMAT!r} is expected")
-
-    def state(version: str) -> ClientState:
-        return {name: arrays[f"{version}-{i}"] for i, name in enumerate(header[version])}
-
-    pending = None if header["pending"] is None else state("pending")
-    return Memory(state("committed"), int(header["tag"]), pending, int(header["pending-tag"]))
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

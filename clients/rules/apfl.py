@@ -22,6 +22,8 @@ class APFL(SGD):
     State: v, shape (..., M), and alpha, shape (..., 1). In a client's first round, v starts at w.
     """
 
+    vectors, numbers = ("v",), ("alpha",)
+
     def setup(self) -> None:
         """Start with v = w in a client's first round."""
         if not self.state:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
+import numpy as np
 from torch import Tensor
 
+from clients.memory.handshake import ClientState
 from flexfl.contract import FitConfig
 
 Rate = float | Tensor
@@ -74,7 +77,16 @@ class SGD:
         (..., 1); a rule may change them in place.
     fisher
         Weights (..., M) -> diagonal of the Fisher information on the client's data.
+
+    Attributes
+    ----------
+    vectors, numbers
+        Names of what a client's state always has of shape (..., M), and of shape (..., 1); what else it has
+        may be of either.
     """
+
+    vectors: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -88,6 +100,30 @@ class SGD:
         self.config, self.fisher = config, fisher
         self._all: tuple[Tensor, list[Tensor], dict[str, Tensor]] | None = None
         self.setup()
+
+    @classmethod
+    def check_state(cls, state: ClientState, size: int, dtype: np.dtype[Any]) -> None:
+        """Raise ValueError unless a client's stored state is empty, or may be one that `remember` returned.
+
+        Parameters
+        ----------
+        state
+            The state of one client.
+        size, dtype
+            M, and the type of the weights.
+        """
+        named = {*cls.vectors, *cls.numbers}
+        if state and (missing := named - state.keys()):
+            raise ValueError(f"it has {', '.join(state)} and lacks {', '.join(sorted(missing))}")
+        for name, array in state.items():
+            expected = (
+                [(size,)] if name in cls.vectors else [(1,)] if name in cls.numbers else [(size,), (1,)]
+            )
+            if array.shape not in expected or array.dtype != dtype:
+                raise ValueError(
+                    f"{name} has shape {array.shape} and type {array.dtype}, and the model needs "
+                    f"{' or '.join(map(str, expected))} and {dtype}"
+                )
 
     def setup(self) -> None:
         """Prepare a round, such as the state of a client that has none yet."""

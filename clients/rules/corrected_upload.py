@@ -18,6 +18,8 @@ class CorrectedUpload(VectorUpload):
     State: `update`, ghat_i, shape (..., M).
     """
 
+    vectors = ("update",)
+
     def upload(self, y: Tensor, steps: Rate, rate: Rate) -> list[Tensor]:
         """Return the corrected update."""
         v = self._update(y, steps, rate)

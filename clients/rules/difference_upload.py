@@ -16,6 +16,8 @@ class DifferenceUpload(VectorUpload):
     State: `latest`, u_i, shape (..., M).
     """
 
+    vectors = ("latest",)
+
     def upload(self, y: Tensor, steps: Rate, rate: Rate) -> list[Tensor]:
         """Return the difference to the update of the last accepted round."""
         u = self._latest(y, steps)

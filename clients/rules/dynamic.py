@@ -13,6 +13,8 @@ class Dynamic(SGD):
     State: g_k, shape (..., M); zeros at a client's first participation.
     """
 
+    vectors = ("gradient",)
+
     def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` in place."""
         descend(y, gradient, rate, lambda y: self._regularise(y, rate))

@@ -32,6 +32,8 @@ class Elastic(SGD):
     State: `residual`, R, shape (..., M).
     """
 
+    vectors = ("residual",)
+
     @property
     def sends_weights(self) -> bool:
         """Whether the local weights are sent, before what `upload` returns."""

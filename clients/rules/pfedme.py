@@ -20,6 +20,7 @@ class PFedMe(SGD):
     State: theta, shape (..., M).
     """
 
+    vectors = ("theta",)
     first = True  # no step of this round has been done
 
     def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from flexfl.config.settings import Settings
+from flexfl.config.settings import MOST, Settings, shown
 
 MOST_CELLS = 10_000
 _LISTS = {f.name.replace("_", "-") for f in fields(Settings) if isinstance(f.default, tuple)}
@@ -96,6 +96,6 @@ def _tables(given: Any, lists: Mapping[str, Sequence[Any]], source: str) -> list
         if both := sorted(table.keys() & lists.keys()):
             raise ValueError(f"{source}: cell {number} sets {both[0]}, of which a list is given as well")
         paper = table.get("paper", 0.0)
-        if isinstance(paper, bool) or not isinstance(paper, int | float):
-            raise ValueError(f"{source}: paper of cell {number} is {paper!r}; it must be a number")
+        if isinstance(paper, bool) or not isinstance(paper, int | float) or not abs(paper) <= MOST:
+            raise ValueError(f"{source}: paper of cell {number} is {shown(paper)}; it must be a number")
     return given

@@ -7,13 +7,12 @@ The same names, in kebab-case, are the flags of `sim.py`, the keys of a `--confi
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from flexfl.allowed import Allowed, check_fields
+from flexfl.files import parse_toml, read_text
 from flexfl.specs import did_you_mean, parse_options
 
 # What a run folder's config.toml records besides the settings: versions of packages, the command line, and
@@ -27,6 +26,10 @@ IRRELEVANT = {
     *("log", "report", "checkpoint-every", "resume"),
 }
 
+MOST_BYTES = 4 << 20  # of a configuration file
+MOST = 10**9  # of whatever is counted: more is a slip, and products of more leave 64 bits
+_MOST_SHOWN = 200  # characters of a value in a message
+MOST_SEED = 2**63 - 1  # as Flower sends numbers
 
 # Groups of settings, in the order in which `--help` has them.
 LEARNT = "what is learnt"
@@ -71,14 +74,26 @@ class Settings:
         FEDERATION, 20, "N, clients in the federation", client=True, allowed=Allowed(least=1)
     )
     clients_per_round: int = _setting(
-        PARTICIPATION, 0, "K, clients selected per round; 0: all that are available"
+        PARTICIPATION, 0, "K, clients selected per round; 0: all that are available", allowed=Allowed(least=0)
     )
     num_rounds: int = _setting(TRAINING, 100, "T, rounds of the run", allowed=Allowed(least=1))
-    local_steps: int = _setting(TRAINING, 10, "E, local steps of a complete client", client=True)
-    local_epochs: int = _setting(
-        TRAINING, 0, "if positive, local passes over the client's data, instead of local steps", client=True
+    local_steps: int = _setting(
+        TRAINING, 10, "E, local steps of a complete client", client=True, allowed=Allowed(least=1)
     )
-    batch_size: int = _setting(TRAINING, 20, "examples per step; 0: all examples of the client", client=True)
+    local_epochs: int = _setting(
+        TRAINING,
+        0,
+        "if positive, local passes over the client's data, instead of local steps",
+        client=True,
+        allowed=Allowed(least=0),
+    )
+    batch_size: int = _setting(
+        TRAINING,
+        20,
+        "examples per step; 0: all examples of the client",
+        client=True,
+        allowed=Allowed(least=0),
+    )
     learning_rate: float = _setting(TRAINING, 0.2, "eta_0, the clients' learning rate", client=True)
     lr_schedule: str = _setting(TRAINING, "constant", "how the learning rate changes over rounds")
     server_opt: str = _setting(
@@ -168,6 +183,10 @@ class Settings:
         check_fields(self)
         if not math.isfinite(self.learning_rate):  # what else it may be, strategies say
             raise ValueError(f"learning-rate is {self.learning_rate}; it must be a finite number")
+        for f in fields(self):
+            value, most = getattr(self, f.name), MOST_SEED if f.name == "seed" else MOST
+            if isinstance(value, int | float) and value > most:
+                raise ValueError(f"{f.name.replace('_', '-')} is {value}; it must be at most {most:,}")
         if self.clients_per_round > self.num_clients:
             raise ValueError(
                 f"clients-per-round is {self.clients_per_round}; "
@@ -214,14 +233,14 @@ class Settings:
         for key, value in values.items():
             if key not in known:
                 listed = f"{', '.join(known)}{did_you_mean(key, known)}"
-                raise ValueError(f"{source}: unknown setting {key!r}; known: {listed}")
+                raise ValueError(f"{source}: unknown setting {shown(key)}; known: {listed}")
             expected = type(known[key].default)
             if expected is tuple:
                 value = _as_tuple(f"{source}: {key}", value)
-            if expected is float and type(value) is int:
+            if expected is float and type(value) is int and abs(value) <= MOST:
                 value = float(value)
             if type(value) is not expected:
-                raise ValueError(f"{source}: {key} is {value!r}; it must be of type {expected.__name__}")
+                raise ValueError(f"{source}: {key} is {shown(value)}; it must be of type {expected.__name__}")
             chosen[known[key].name] = value
         return cls(**chosen)
 
@@ -234,10 +253,16 @@ class Settings:
 def _as_tuple(where: str, value: Any) -> tuple[str, ...]:
     """Convert a list of strings, or one string with commas, as `flwr run` has no lists."""
     if isinstance(value, str):
-        return tuple(f"{key}={text}" for key, text in parse_options(f"{where} {value!r}", value).items())
+        return tuple(f"{key}={text}" for key, text in parse_options(f"{where} {shown(value)}", value).items())
     if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
-        raise ValueError(f"{where} is {value!r}; it must be a list of strings")
+        raise ValueError(f"{where} is {shown(value)}; it must be a list of strings")
     return tuple(value)
+
+
+def shown(value: Any) -> str:
+    """Return the beginning of a value, which may be anything, for a message."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
 
 
 def read_toml(path: str) -> dict[str, Any]:
@@ -251,9 +276,9 @@ def read_toml(path: str) -> dict[str, Any]:
         The file cannot be read, or is not TOML.
     """
     try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        values = parse_toml(read_text(path, MOST_BYTES))
     except OSError as error:
         raise ValueError(f"config {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also: not UTF-8, a number of 5,000 digits
         raise ValueError(f"config {path}: not TOML: {error}") from None
     return {key: value for key, value in values.items() if key not in RECORDED}

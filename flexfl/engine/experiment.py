@@ -22,7 +22,7 @@ from flexfl.contract.fit import planned_steps
 from flexfl.engine.central import CentralTrainer
 from flexfl.engine.evaluation import GlobalEvaluator
 from flexfl.engine.loggers.registry import logger_types
-from flexfl.engine.memory import check_fits
+from flexfl.engine.memory import check_clients, check_fits, check_steps
 from flexfl.engine.methods import strategy_options, strategy_type
 from flexfl.engine.named import check_names
 from flexfl.engine.wording import count
@@ -67,12 +67,14 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     if tune and settings.engine == "ray":
         require_ray("take --engine inline")
     check_task(settings)
+    check_clients(settings.num_clients)
     trace = make_trace(settings)
     _check_rounds(settings)
     method = strategy_type(parse("strategy", settings.strategy).name)
     if trace.has_late_replies and not method.asks_clients:
         raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
     data = federated_data(settings)
+    check_steps(settings, int(data.sizes.max(initial=1)))
     build_model = model_builder(settings, data)
     check_fits(model_name(settings), build_model)
     module = build_model()

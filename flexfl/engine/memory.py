@@ -1,4 +1,4 @@
-"""Whether a model fits into this machine's memory, found out before it takes any."""
+"""Whether a run fits into this machine's memory, found out before it takes any."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ import torch
 from torch import nn
 
 from flexfl import dotted
+from flexfl.config import Settings
+from flexfl.contract.fit import planned_steps
 
 # How often a server has the weights, in the model's type: the models of the run and of the evaluation, each
 # with its gradient, the initial weights, those sent, and its own in float64, which count twice.
 COPIES = 8
+
+CLIENT_BYTES = (
+    100  # what each client of a federation takes, whoever takes part: in the trace, roster and data
+)
+EXAMPLE_BYTES = 24  # what each example of a step takes while its client trains: its index, and copies of that
 
 
 def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
@@ -47,6 +54,47 @@ def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
         raise ValueError(
             f"model {model}: with {count:,} weights, a run needs {_gigabytes(needed)}, but this machine has "
             f"{_gigabytes(there)}; take a smaller model"
+        )
+
+
+def check_clients(num_clients: int) -> None:
+    """Refuse a federation that is too large for this machine.
+
+    Raises
+    ------
+    ValueError
+        Tells how much memory so many clients need and how much there is.
+    """
+    _check(f"num-clients is {num_clients}", CLIENT_BYTES * num_clients, "take fewer clients")
+
+
+def check_steps(settings: Settings, num_examples: int) -> None:
+    """Refuse local work whose batches are too large for this machine.
+
+    Parameters
+    ----------
+    settings
+        The settings of the run.
+    num_examples
+        n_k of the largest client.
+
+    Raises
+    ------
+    ValueError
+        Tells how much memory the indices of a client's batches need and how much there is.
+    """
+    batch = min(settings.batch_size or num_examples, num_examples)
+    steps = planned_steps(settings.local_steps, settings.local_epochs, batch, num_examples)
+    unit = "epochs" if settings.local_epochs else "steps"
+    given = settings.local_epochs or settings.local_steps
+    _check(f"local-{unit} is {given}", EXAMPLE_BYTES * steps * batch, f"take fewer {unit}")
+
+
+def _check(what: str, needed: float, advice: str) -> None:
+    there = total_memory()
+    if needed > there:
+        raise ValueError(
+            f"{what}: that needs {_gigabytes(needed)}, but this machine has {_gigabytes(there)}; {advice}"
         )
 
 

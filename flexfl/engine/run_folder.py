@@ -24,8 +24,10 @@ import tomli_w
 from numpy.typing import NDArray
 
 from flexfl.config import Settings
+from flexfl.config.settings import MOST_BYTES
 from flexfl.engine.named import own_sources
 from flexfl.engine.observers import Observer, Record
+from flexfl.files import parse_toml, read_text
 
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
 
@@ -183,7 +185,7 @@ def read_config(path: Path) -> dict[str, Any]:
     OSError, ValueError
         It cannot be read.
     """
-    return tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    return parse_toml(read_text(path / "config.toml", MOST_BYTES))
 
 
 def weights_sha256(arrays: Sequence[NDArray[Any]]) -> str:
@@ -255,6 +257,7 @@ def _lock(file: Any, path: Path) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Write a file atomically: yields a temporary path, which is renamed at the end."""
     temporary = path.with_name(f".{path.name}")
+    temporary.unlink(missing_ok=True)  # in a folder of somebody else's it may be a link that leads elsewhere
     try:
         yield temporary
         os.replace(temporary, path)

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.files import read_text
 from flexfl.tasks.sizes import equal
+
+MOST_BYTES = 512 << 20  # of a file, which takes up to twenty times as much memory while it is read
 
 
 def indices(
@@ -54,7 +56,7 @@ def _content(place: str, file: str) -> Any:
     if not file:
         raise ValueError("partition indices: no file is given, set file=")
     try:
-        return json.loads(Path(file).read_text(encoding="utf-8"), object_pairs_hook=_once)
+        return json.loads(read_text(file, MOST_BYTES), object_pairs_hook=_once)
     except OSError as error:
         raise ValueError(f"{place}: cannot be read: {error.strerror}") from None
     except RecursionError:

@@ -14,6 +14,7 @@ from flexfl.tasks.partition import PartitionFn
 from flexfl.tasks.sizes import SizesFn
 
 FEATURES, CLASSES = 60, 10
+MOST_SIZE = 10_000_000  # 5 GB while they are drawn
 TEST_SHARE, TEST_CLIENTS, TEST_LIMIT = 0.2, 1_000, 100_000
 # Standard deviation of feature j = 1..60, whose variance is j^-1.2.
 SCALE = np.arange(1, FEATURES + 1) ** -0.6
@@ -215,6 +216,6 @@ def synthetic(
     for name, value in (("alpha", alpha), ("beta", beta)):
         if not (value >= 0 and math.isfinite(value)):
             raise ValueError(f"task synthetic: {name} must be a number >= 0, not {value:g}")
-    if mean_size < 1:
-        raise ValueError(f"task synthetic: mean_size must be at least 1, not {mean_size}")
+    if not 1 <= mean_size <= MOST_SIZE:
+        raise ValueError(f"task synthetic: mean_size must be from 1 to {MOST_SIZE:,}, not {mean_size}")
     return Synthetic(alpha, beta, iid, mean_size)

@@ -1,15 +1,18 @@
 """Tabular data from a CSV file: classification or regression, divided by a column or by a partition."""
 
 import csv
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.files import open_regular
 from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from flexfl.tasks.data import FederatedData, PartitionedData
 from flexfl.tasks.dataset import Dataset, DatasetTask
@@ -19,6 +22,7 @@ from flexfl.tasks.source import TaskSource
 
 TEST_SHARE = 0.2
 MOST_CLASSES = 1000
+MOST_NUMBERS = 1 << 30  # of the features, 8 GB
 Kind = Literal["classification", "regression"]
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 
@@ -69,7 +73,7 @@ class Columns:
                 raise ValueError(f"{self.where(row, name)}: {text[:40]!r} is not a number{hint}") from None
         if not np.isfinite(found).all():
             row = int(np.flatnonzero(~np.isfinite(found))[0])
-            raise ValueError(f"{self.where(row, name)}: {texts[row]!r} is not a finite number")
+            raise ValueError(f"{self.where(row, name)}: {texts[row][:40]!r} is not a finite number")
         return found
 
     def where(self, row: int, name: str) -> str:
@@ -86,19 +90,22 @@ def read_columns(path: Path) -> Columns:
         The file cannot be read, has no rows, or a row has more or fewer values than there are columns.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            names, *rows = [[text.strip() for text in row] for row in csv.reader(file, strict=True)] or [[]]
+        with open_regular(path) as file, TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+            rows = csv.reader(text, strict=True)
+            names = [name.strip() for name in next(rows, [])]
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise ValueError(f"{path}: line 1: two columns are named {twice[0][:40]!r}")
+            columns: list[list[str]] = [[] for _ in names]
+            for number, row in enumerate(rows, start=2):
+                if len(row) != len(names):
+                    raise ValueError(f"{path}: line {number}: {len(row)} values for {len(names)} columns")
+                for column, value in zip(columns, row, strict=True):
+                    column.append(value.strip())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{path}: line 1: two columns are named {twice!r}")
-    for number, row in enumerate(rows, start=2):
-        if len(row) != len(names):
-            raise ValueError(f"{path}: line {number}: {len(row)} values for {len(names)} columns")
-    if not rows:
+    if not names or not columns[0]:
         raise ValueError(f"{path}: there are no rows below the header")
-    return Columns(path, {name: list(texts) for name, *texts in zip(names, *rows, strict=True)})
+    return Columns(path, dict(zip(names, columns, strict=True)))
 
 
 def tabular(
@@ -199,16 +206,25 @@ class Table:
         return classes, len(values), CROSS_ENTROPY
 
     def _features(self, columns: Columns, test: NDArray[np.bool_]) -> NDArray[np.float64]:
-        parts = []
+        parts: list[NDArray[Any]] = []
         for name in self.categories:
             values, found = _distinct(columns.take("categories", name))
-            parts.append(np.eye(len(values))[found])
+            if len(values) > MOST_CLASSES:
+                raise ValueError(
+                    f"{self.path}: column {name!r} has {len(values)} different values; a category has at "
+                    f"most {MOST_CLASSES}: drop it, or leave it a number"
+                )
+            parts.append(_indicators(found, len(values)))
         for name in list(columns.values):
             numbers = columns.numbers("a feature", name)
             mean, deviation = _moments(numbers[~test])
             parts.append(((numbers - mean) / deviation)[:, None])
         if not parts:
             raise ValueError(f"{self.path}: there is no column but the target and the client")
+        if (size := len(test) * sum(part.shape[1] for part in parts)) > MOST_NUMBERS:
+            raise ValueError(
+                f"{self.path}: {size:,} numbers, more than {MOST_NUMBERS:,}; drop columns or rows"
+            )
         return np.hstack(parts)
 
 
@@ -236,7 +252,8 @@ class NaturalTask:
                 f"{self.table.path}: column {self.table.client!r} names {len(names)} clients with training "
                 f"examples; set --num-clients {len(names)}"
             )
-        parts = [np.flatnonzero(numbers == k) for k in range(num_clients)]
+        ends = np.cumsum(np.bincount(numbers, minlength=num_clients))
+        parts = np.split(np.argsort(numbers, kind="stable"), ends[:-1])
         return PartitionedData.divide(
             dataset.train, dataset.test, dataset.num_outputs, parts, holdout, seed, dataset.criterion
         )
@@ -249,6 +266,11 @@ def _distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.intp]]:
         names = sorted(names, key=float)
     positions = {name: position for position, name in enumerate(names)}
     return names, np.array([positions[text] for text in texts], np.intp)
+
+
+def _indicators(found: NDArray[np.intp], count: int) -> NDArray[np.bool_]:
+    """Return for each row, and each of so many values, whether the row has it."""
+    return np.asarray(found[:, None] == np.arange(count))
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """MNIST and Fashion-MNIST, read through torchvision."""
 
 import sys
+import zlib
 from contextlib import redirect_stdout
 from functools import partial
 
@@ -76,7 +77,7 @@ def _load(name: str, data_dir: str, mean: float, std: float) -> Dataset:
         # Standard output is reserved for the run's results; download progress goes to standard error.
         with redirect_stdout(sys.stderr):
             return Dataset(read(True), read(False), num_outputs=10)
-    except (OSError, RuntimeError, AssertionError, ValueError) as error:
+    except (OSError, RuntimeError, AssertionError, ValueError, LookupError, EOFError, zlib.error) as error:
         # Only the first line: torchvision adds one for each mirror that it tried.
         reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
         raise ValueError(

@@ -2,13 +2,17 @@
 
 import json
 import math
+import os
 import pickletools
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from traces.files.lines import open_data, parse_int
 
 _MAX_BYTES = 512 * 2**20  # a parsed file takes about ten times its size in memory
 _MAX_DEPTH = 20
+_MAX_CONTAINERS = 5_000_000  # an empty list takes 64 bytes of memory, and one or two of the file
+_MAX_OPERATIONS = 100_000_000  # of a pickle, about a million a second
 
 _MARK = object()
 _NUMBERS = {"BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"}
@@ -21,9 +25,6 @@ _STRINGS = {
     "BINSTRING",
     "SHORT_BINSTRING",
 }
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_PUT = {"PUT", "BINPUT", "LONG_BINPUT"}
-_GET = {"GET", "BINGET", "LONG_BINGET"}
 
 
 def read_document(reader: str, path: str) -> Any:
@@ -44,14 +45,15 @@ def read_document(reader: str, path: str) -> Any:
     Raises
     ------
     ValueError
-        If the file cannot be read, is larger than 512 MiB, is neither JSON nor such a pickle, or is nested
-        deeper than 20 levels; the message names the file and the line or byte.
+        If the file cannot be read, is larger than 512 MiB, is neither JSON nor such a pickle, has more than
+        5 million lists and dicts, or is nested deeper than 20 levels; the message names the file and the line
+        or byte.
     """
     place = f"{reader}: {path}"
     with open_data(reader, path) as file:
-        content = file.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise ValueError(f"{place}: larger than {_MAX_BYTES // 2**20} MiB, split it into parts")
+        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+            raise ValueError(f"{place}: larger than {_MAX_BYTES // 2**20} MiB, split it into parts")
+        content = file.read(_MAX_BYTES)
     is_json = content.lstrip()[:1] in (b"{", b"[") or content.startswith(b"\xef\xbb\xbf")
     value = _json(place, content) if is_json else plain_pickle(place, content)
     _check_depth(place, value)
@@ -62,6 +64,8 @@ def _json(place: str, content: bytes) -> Any:
     def refuse(name: str) -> NoReturn:
         raise ValueError(f"{place}: {name} is not a finite number")
 
+    if content.count(b"[") + content.count(b"{") > _MAX_CONTAINERS:
+        raise ValueError(f"{place}: more than {_MAX_CONTAINERS:,} lists and objects, split it into parts")
     try:
         return json.loads(content.decode("utf-8-sig"), parse_constant=refuse, parse_int=parse_int)
     except UnicodeDecodeError as error:
@@ -92,16 +96,20 @@ def plain_pickle(place: str, content: bytes) -> Any:
     ValueError
         If it is not such a pickle; the message gives the byte.
     """
-    stack: list[Any] = []
-    memo: dict[int, Any] = {}
+    machine = _Machine()
+    operations = machine.operations
     position = 0
     try:
-        for operation, argument, at in pickletools.genops(content):
+        for count, (operation, argument, at) in enumerate(pickletools.genops(content)):
             position = at or 0
             if operation.name == "STOP":
-                (value,) = stack
+                (value,) = machine.stack
                 return value
-            _step(operation.name, argument, stack, memo)
+            if operation.name not in operations:
+                raise _RefusedError(f"contains the operation {operation.name}")
+            if count == _MAX_OPERATIONS:
+                raise _RefusedError(f"contains more than {_MAX_OPERATIONS:,} values")
+            operations[operation.name](argument)
     except _RefusedError as error:
         raise ValueError(f"{place}, byte {position}: {error}, only plain data can be read") from None
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeError):
@@ -110,68 +118,89 @@ def plain_pickle(place: str, content: bytes) -> Any:
 
 
 class _RefusedError(Exception):
-    """The pickle contains something other than plain data."""
+    """The pickle contains something other than plain data, or too much of it."""
 
 
-def _step(name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> None:
-    """Interpret one operation of a pickle."""
-    if name in _NUMBERS or name in _STRINGS:
-        if isinstance(argument, int) and argument.bit_length() > 64:
+class _Machine:
+    """The stack and the memo of a pickle, and the operations on them, by the name of `pickletools`."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+        self._containers = 0
+        push = self.stack.append
+        self.operations: dict[str, Callable[[Any], object]] = {
+            **dict.fromkeys(_NUMBERS, self._number),
+            **dict.fromkeys(_STRINGS, push),
+            "NONE": lambda _: push(None),
+            "NEWTRUE": lambda _: push(True),
+            "NEWFALSE": lambda _: push(False),
+            "MARK": lambda _: push(_MARK),
+            "EMPTY_DICT": lambda _: self._push_new({}),
+            "EMPTY_LIST": lambda _: self._push_new([]),
+            "EMPTY_TUPLE": lambda _: self._push_new([]),
+            "LIST": lambda _: self._push_new(self._since_mark()),
+            "TUPLE": lambda _: self._push_new(self._since_mark()),
+            "TUPLE1": lambda _: self._push_new(self._last(1)),
+            "TUPLE2": lambda _: self._push_new(self._last(2)),
+            "TUPLE3": lambda _: self._push_new(self._last(3)),
+            "DICT": lambda _: self._push_new(_pairs({}, self._since_mark())),
+            "APPEND": lambda _: self._extend(self._last(1)),
+            "APPENDS": lambda _: self._extend(self._since_mark()),
+            "SETITEM": lambda _: self._set(self._last(2)),
+            "SETITEMS": lambda _: self._set(self._since_mark()),
+            **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), self._put),
+            "MEMOIZE": lambda _: self._put(len(self._memo)),
+            **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), self._get),
+            "PROTO": lambda _: None,
+            "FRAME": lambda _: None,
+        }
+
+    def _number(self, value: int | float) -> None:
+        if isinstance(value, int) and value.bit_length() > 64:
             raise _RefusedError("contains a number of more than 64 bits")
-        stack.append(argument)
-    elif name in _CONSTANTS:
-        stack.append(_CONSTANTS[name])
-    elif name == "MARK":
-        stack.append(_MARK)
-    elif name == "EMPTY_DICT":
-        stack.append({})
-    elif name in ("EMPTY_LIST", "EMPTY_TUPLE"):
-        stack.append([])
-    elif name in ("LIST", "TUPLE"):
-        stack.append(_since_mark(stack))
-    elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
-        stack[-int(name[-1]) :] = [stack[-int(name[-1]) :]]
-    elif name == "DICT":
-        stack.append(_pairs({}, _since_mark(stack)))
-    elif name == "APPEND":
-        item = stack.pop()
-        _as_list(stack[-1]).append(item)
-    elif name == "APPENDS":
-        items = _since_mark(stack)
-        _as_list(stack[-1]).extend(items)
-    elif name == "SETITEM":
-        pair = [stack[-2], stack[-1]]
-        del stack[-2:]
-        _pairs(stack[-1], pair)
-    elif name == "SETITEMS":
-        items = _since_mark(stack)
-        _pairs(stack[-1], items)
-    elif name in _PUT or name == "MEMOIZE":
-        memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
-    elif name in _GET:
-        if isinstance(memo[argument], list | dict):
-            raise _RefusedError("contains a list or dict in several places")
-        stack.append(memo[argument])
-    elif name not in ("PROTO", "FRAME"):
-        raise _RefusedError(f"contains the operation {name}")
+        self.stack.append(value)
 
+    def _push_new(self, container: list[Any] | dict[Any, Any]) -> None:
+        self._containers += 1
+        if self._containers > _MAX_CONTAINERS:
+            raise _RefusedError(f"contains more than {_MAX_CONTAINERS:,} lists and dicts")
+        self.stack.append(container)
 
-def _since_mark(stack: list[Any]) -> list[Any]:
-    """Remove the last mark and everything above it from the stack; return the items."""
-    mark = len(stack) - 1
-    while stack[mark] is not _MARK:
-        mark -= 1
-        if mark < 0:
+    def _last(self, count: int) -> list[Any]:
+        """Remove the last items from the stack; return them."""
+        if len(self.stack) < count:
             raise ValueError
-    items = stack[mark + 1 :]
-    del stack[mark:]
-    return items
+        items = self.stack[-count:]
+        del self.stack[-count:]
+        return items
 
+    def _since_mark(self) -> list[Any]:
+        """Remove the last mark and everything above it from the stack; return the items."""
+        mark = len(self.stack) - 1
+        while self.stack[mark] is not _MARK:
+            mark -= 1
+            if mark < 0:
+                raise ValueError
+        items = self.stack[mark + 1 :]
+        del self.stack[mark:]
+        return items
 
-def _as_list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError
-    return value
+    def _extend(self, items: list[Any]) -> None:
+        if not isinstance(self.stack[-1], list):
+            raise TypeError
+        self.stack[-1].extend(items)
+
+    def _set(self, items: list[Any]) -> None:
+        _pairs(self.stack[-1], items)
+
+    def _put(self, index: int) -> None:
+        self._memo[index] = self.stack[-1]
+
+    def _get(self, index: int) -> None:
+        if isinstance(self._memo[index], list | dict):
+            raise _RefusedError("contains a list or dict in several places")
+        self.stack.append(self._memo[index])
 
 
 def _pairs(value: Any, items: list[Any]) -> dict[Any, Any]:

@@ -4,10 +4,13 @@ import json
 import math
 import warnings
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple, NoReturn
 
+from flexfl.files import open_regular
+
 MAX_LINE_BYTES = 65536  # far more than any line of such a table has
+MAX_EMPTY_LINES = 100_000  # in a row: a file of them would take minutes to be found empty
 _MAX_SHOWN = 40  # characters of a quotation in a message
 
 
@@ -18,15 +21,16 @@ class Line(NamedTuple):
     values: tuple[float | None, ...]
 
 
-def open_data(reader: str, path: str) -> BinaryIO:
-    """Open a file for reading; raise ValueError if none is given or it cannot be opened."""
+@contextmanager
+def open_data(reader: str, path: str) -> Iterator[BinaryIO]:
+    """Open a file for reading; raise ValueError if none is given or it cannot be opened or read."""
     if not path:
         raise ValueError(f"{reader}: no file is given, set file=")
     try:
-        return Path(path).open("rb")
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{reader}: {path} cannot be read: {reason}") from None
+        with open_regular(path) as file:
+            yield file
+    except OSError as error:
+        raise ValueError(f"{reader}: {path} cannot be read: {error.strerror or error}") from None
 
 
 def read_lines(
@@ -81,7 +85,7 @@ class LineParser:
     def __init__(self, reader: str, path: str, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
         self.reader, self.path, self.required, self.columns = reader, path, required, required + optional
         self.expected = ",".join(required) + "".join(f"[,{name}" for name in optional) + "]" * len(optional)
-        self.number, self.width, self._kind = 0, 0, ""
+        self.number, self.width, self._kind, self._empty = 0, 0, "", 0
 
     @property
     def place(self) -> str:
@@ -106,7 +110,12 @@ class LineParser:
             text = raw.decode("utf-8-sig" if self.number == 1 else "utf-8").strip()
         except UnicodeDecodeError:
             raise ValueError(f"{place}: not UTF-8 text, this is not a table of {self.expected}") from None
-        return None if not text or text.startswith("#") else text
+        if text and not text.startswith("#"):
+            self._empty = 0
+            return text
+        self._empty += 1
+        check_empty_lines(place, self._empty)
+        return None
 
     def parse(self, raw: bytes) -> Line | None:
         """Parse the next line, which includes its newline; None if it holds no values."""
@@ -130,6 +139,12 @@ class LineParser:
             raise ValueError(
                 f"{self.reader}: {self.path}: the file is empty, expected a table of {self.expected}"
             )
+
+
+def check_empty_lines(place: str, count: int) -> None:
+    """Raise ValueError if there are too many lines without values in a row."""
+    if count > MAX_EMPTY_LINES:
+        raise ValueError(f"{place}: more than {MAX_EMPTY_LINES:,} lines without values in a row, remove them")
 
 
 def whole_number(place: str, name: str, value: float, minimum: int) -> int:

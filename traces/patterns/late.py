@@ -6,6 +6,8 @@ from numpy.typing import NDArray
 from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.seeded import Count, Probability, SeededTrace, check_at_least, check_probability
 
+MOST_ROUNDS = 1_000_000_000  # they are counted in 32 bits
+
 
 class Late(SeededTrace):
     """All clients are online and complete; each reply is late with probability p. Meant for `...+late:p=`.
@@ -36,6 +38,8 @@ class Late(SeededTrace):
         super().__init__(num_clients, seed)
         self.p = check_probability("late", "p", p)
         check_at_least("late", "rounds", rounds, 1)
+        if rounds > MOST_ROUNDS:
+            raise ValueError(f"trace late: rounds is {rounds}, give at most {MOST_ROUNDS:,}")
         self.rounds = rounds
 
     def round(self, t: int) -> RoundAvailability:

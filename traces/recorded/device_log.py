@@ -14,7 +14,16 @@ from traces.files.blocks import Block, read_blocks
 from traces.files.lines import client_index
 from traces.recorded.clock import VirtualClock
 from traces.recorded.fleet_log import FleetLog, is_fleet_log
-from traces.recorded.sessions import DeviceLog, Sessions, check_session
+from traces.recorded.sessions import (
+    FASTEST,
+    LATEST,
+    SHORTEST,
+    SLOWEST,
+    DeviceLog,
+    Sessions,
+    check_rate,
+    check_session,
+)
 
 REQUIRED, OPTIONAL = ("client", "start", "end"), ("steps_per_second", "up_bytes_per_second")
 
@@ -71,7 +80,9 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
             client, start, end, speed, up_rate = values.T
             most = np.inf if fleet.devices else num_clients
             valid = (client >= 0) & (client < most) & (client == np.floor(client))
-            valid &= (start >= 0) & (start < end) & ~(speed <= 0) & ~(up_rate <= 0)
+            valid &= (start >= 0) & (start < end) & (end - start >= SHORTEST) & (end <= LATEST)
+            for rate in (speed, up_rate):
+                valid &= np.isnan(rate) | ((rate >= SLOWEST) & (rate <= FASTEST))
             if not valid.all():
                 i = int(np.argmin(valid))
                 _check_line(f"{reader}: {file}, line {line[i]}", values[i].tolist(), most, fleet.shown)
@@ -117,7 +128,10 @@ def _log_files(reader: str, path: str) -> list[str]:
     """Return the path itself, or the logs in it if it is a folder, in order of their names."""
     if not path or not os.path.isdir(path):
         return [path]
-    found = sorted(str(file) for file in Path(path).iterdir() if file.suffix in (".csv", ".jsonl"))
+    try:
+        found = sorted(str(file) for file in Path(path).iterdir() if file.suffix in (".csv", ".jsonl"))
+    except OSError as error:
+        raise ValueError(f"{reader}: {path} cannot be read: {error.strerror}") from None
     if not found:
         raise ValueError(
             f"{reader}: {path}: the folder has no .csv or .jsonl files, give the folder of the logs"
@@ -132,5 +146,4 @@ def _check_line(place: str, values: list[float], num_clients: float, shown: Call
         client_index(place, client, int(num_clients))
     check_session(place, start, end, shown)
     for name, value in zip(("steps_per_second", "up_bytes_per_second"), rates, strict=True):
-        if value <= 0:
-            raise ValueError(f"{place}: {name} is {value:g}, give a positive number or nothing")
+        check_rate(place, name, value)

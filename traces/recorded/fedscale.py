@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from traces.files.documents import number, read_document
 from traces.recorded.clock import VirtualClock
-from traces.recorded.sessions import DeviceLog, Sessions, check_session
+from traces.recorded.sessions import LATEST, SHORTEST, DeviceLog, Sessions, check_rate, check_session
 
 # In FedScale, training on an example takes three times as long as an inference; `computation` is in ms.
 _INFERENCES_PER_STEP = 3 * 10
@@ -109,11 +109,16 @@ def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], float, tu
             sessions.append(session)
         if session[1] > length:
             raise ValueError(f"{place}: a session ends at {end} s, after finish_time {length:g}")
-    if length <= 0:
-        raise ValueError(f"{place}: finish_time is {length:g}, give a positive number of seconds")
+    if not SHORTEST <= length <= LATEST:
+        raise ValueError(
+            f"{place}: finish_time is {length:g}, give a number of seconds from {SHORTEST:g} to {LATEST:g}"
+        )
     ms = _positive(place, "computation", phone)
     kbps = _positive(place, "communication", phone)
-    return sessions, length, (1000 / (ms * _INFERENCES_PER_STEP), kbps * _BYTES_PER_KILOBIT)
+    rates = 1000 / (ms * _INFERENCES_PER_STEP), kbps * _BYTES_PER_KILOBIT
+    for name, rate in zip(("steps per second", "upload rate"), rates, strict=True):
+        check_rate(place, name, rate)
+    return sessions, length, rates
 
 
 def _positive(place: str, name: str, phone: dict[str, Any]) -> float:

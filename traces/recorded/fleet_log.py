@@ -10,6 +10,7 @@ from traces.files.blocks import Block
 from traces.files.columns import Row, read_columns
 from traces.files.lines import (
     MAX_LINE_BYTES,
+    check_empty_lines,
     finite_number,
     json_object,
     open_data,
@@ -180,8 +181,11 @@ def _is_number(text: str) -> bool:
 def _first_lines(reader: str, path: str) -> list[str]:
     """Return at most two lines, without blank ones and comments."""
     found: list[str] = []
+    number = 0
     with open_data(reader, path) as file:
         while len(found) < 2 and (raw := file.readline(MAX_LINE_BYTES)):
+            number += 1
+            check_empty_lines(f"{reader}: {path}, line {number}", number)
             text = raw.decode("utf-8-sig", errors="replace").strip()
             if text and not text.startswith("#"):
                 found.append(text)

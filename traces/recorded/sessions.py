@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+# What a recording may hold, so that sums, products and quotients of it are numbers.
+SHORTEST, LATEST = 1e-6, 1e15  # seconds
+SLOWEST, FASTEST = 1e-12, 1e15  # per second
 
 
 def seconds(time: float) -> str:
@@ -125,10 +130,24 @@ class DeviceLog:
 
 
 def check_session(place: str, start: float, end: float, shown: Callable[[float], str] = seconds) -> None:
-    """Raise ValueError, with the place in the message, unless 0 <= start < end."""
+    """Raise ValueError, with the place in the message, unless a session starts and ends at possible times."""
     if start < 0:
         raise ValueError(f"{place}: the session starts at {shown(start)}, give times of {shown(0)} or later")
     if not start < end:
         raise ValueError(
             f"{place}: the session starts at {shown(start)} but ends at {shown(end)}, it must end later"
         )
+    if end - start < SHORTEST:
+        raise ValueError(
+            f"{place}: the session lasts {end - start:g} s, give sessions of at least {SHORTEST:g} s"
+        )
+    if end > LATEST:
+        raise ValueError(f"{place}: the session ends at {shown(end)}, give times of at most {LATEST:g} s")
+
+
+def check_rate(place: str, name: str, value: float) -> None:
+    """Raise ValueError, with the place in the message, unless a speed or upload rate is possible; NaN is."""
+    if value <= 0:
+        raise ValueError(f"{place}: {name} is {value:g}, give a positive number or nothing")
+    if not math.isnan(value) and not SLOWEST <= value <= FASTEST:
+        raise ValueError(f"{place}: {name} is {value:g}, give a number from {SLOWEST:g} to {FASTEST:g}")

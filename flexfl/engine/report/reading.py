@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from flexfl.config import Settings
-from flexfl.config.settings import IRRELEVANT, RECORDED
+from flexfl.config.settings import IRRELEVANT, MOST, MOST_BYTES, RECORDED, shown
 from flexfl.engine.comparison.store import metric_of
+from flexfl.files import open_regular, parse_json, parse_toml, read_text
 from flexfl.tasks import Metric
 
 Record = dict[str, Any]
 
 COMPARISON = "comparison.json"  # what a comparison folder says besides its tables
 CELLS = "cells.json"
+MOST_LINE = 256 << 20  # bytes of a record: a round of a million clients takes a tenth of that
 UNIMPORTANT = IRRELEVANT | {"cohort"}  # no reason to tell two runs apart
 KNOWN = {f.name.replace("_", "-") for f in fields(Settings)}
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -111,40 +116,106 @@ def read_run(path: Path) -> Run:
     ValueError
         It is none, or its `config.toml` cannot be understood.
     """
+    file = path / "config.toml"
     try:
-        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-    except OSError:
+        config = parse_toml(read_text(file, MOST_BYTES))
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{path} is no run: it has no config.toml") from None
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}") from None
     except ValueError as error:
-        raise ValueError(f"{path / 'config.toml'}: not TOML: {error}") from None
+        raise ValueError(f"{file}: not TOML: {error}") from None
     values = {key: value for key, value in config.items() if key in KNOWN - set(RECORDED)}
-    settings = Settings.from_mapping(values, str(path / "config.toml"))
+    settings = Settings.from_mapping(values, str(file))
     summary = _read_json(path / "summary.json")
+    if isinstance(summary, dict):
+        _check_summary(path / "summary.json", summary)
     versions = config.get("versions", {})
     return Run(
         path,
         settings,
         versions if isinstance(versions, dict) else {},
-        shlex.join(map(str, config.get("command", []))),
+        command_of(config),
         summary if isinstance(summary, dict) else {},
     )
 
 
+def command_of(content: Mapping[str, Any]) -> str:
+    """Return the command line that a file names, as one text; empty if it names none."""
+    command = content.get("command")
+    return shlex.join(map(str, command)) if isinstance(command, list) else ""
+
+
 def records_of(path: Path) -> list[Record]:
-    """Return the records of the rounds; of a run that was cut off, those up to the last whole line."""
-    try:
-        text = (path / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
+    """Return the records of the rounds; of a run that was cut off, those up to the last whole line.
+
+    Lines that are no records are left out, with a warning unless it is the last one.
+
+    Raises
+    ------
+    ValueError
+        A line is too long to be a record.
+    """
     found: list[Record] = []
-    for line in text.splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and isinstance(record.get("round"), int):
-            found.append(record)
+    file_path = path / "metrics.jsonl"
+    torn = ""
+    try:
+        with open_regular(file_path) as file:
+            for number in count(1):
+                if not (line := file.readline(MOST_LINE + 1)):
+                    break
+                if len(line) > MOST_LINE:
+                    raise ValueError(f"{file_path}, line {number}: longer than {MOST_LINE >> 20} MiB")
+                if torn:
+                    log.warning("%s; it is left out", torn)
+                torn = ""
+                try:
+                    found.append(_record(line))
+                except ValueError as error:
+                    torn = f"{file_path}, line {number}: {error}"
+    except OSError as error:
+        if file_path.exists():
+            log.warning("%s: %s", file_path, error.strerror or error)
     return found
+
+
+def _record(line: bytes) -> Record:
+    """Return the record of a round; ValueError says what is wrong with it."""
+    record = parse_json(line.decode("utf-8", errors="replace"))
+    if not isinstance(record, dict):
+        raise ValueError("no record of a round")
+    if not isinstance(number := record.get("round"), int) or not 0 <= number <= MOST:
+        raise ValueError("no record of a round: it has no number of the round")
+    for keys, kind, fits in _FITTING:
+        for key in keys:
+            if (value := record.get(key)) is not None and not fits(value):
+                raise ValueError(f"{key} of round {number} is {shown(value)[:60]}, not {kind}")
+    return record
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_clients(value: Any) -> bool:
+    return isinstance(value, list) and all(type(client) is int and 0 <= client < MOST for client in value)
+
+
+_FITTING: list[tuple[tuple[str, ...], str, Callable[[Any], bool]]] = [
+    (("active", "selected", "steps"), "a list of whole numbers", _are_clients),
+    (("bytes_up", "bytes_down", "loss", "learning_rate", "virtual_seconds"), "a number", _is_number),
+    (("failed",), "an object", lambda value: isinstance(value, dict)),
+    (
+        ("seconds",),
+        "an object of numbers",
+        lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+    ),
+    (
+        ("events",),
+        "a list of objects",
+        lambda value: isinstance(value, list) and all(isinstance(event, dict) for event in value),
+    ),
+]
 
 
 def read_subject(folders: Sequence[Path]) -> Subject:
@@ -165,8 +236,9 @@ def read_subject(folders: Sequence[Path]) -> Subject:
             raise ValueError(f"there is no folder {folder}")
         if (folder / CELLS).exists():
             own, lost, about = _read_comparison(folder)
-            commands.append(shlex.join(map(str, about.get("command", []))))
-            reach, missing = about.get("reach", reach), missing + lost
+            commands.append(command_of(about))
+            own_reach = about.get("reach")
+            reach, missing = own_reach if isinstance(own_reach, int | float) else reach, missing + lost
         else:
             own = [read_run(folder)]
             commands.append(own[0].command)
@@ -220,20 +292,37 @@ def _read_comparison(folder: Path) -> tuple[list[Run], list[str], Mapping[str, A
     runs, missing = [], []
     for entry in index:
         varied = {key: value for key, value in entry.items() if key not in ("folder", "paper")}
-        moved = folder.parent / "cells" / Path(entry["folder"]).name  # the folders lie beside each other
-        path = moved if moved.is_dir() else Path(entry["folder"])
+        name, paper = Path(str(entry["folder"])).name, entry.get("paper")
+        path = folder.parent / "cells" / name  # the folders lie beside each other, wherever they were made
+        if name in ("", "..") or not (paper is None or _is_number(paper)):
+            raise ValueError(f"{folder / CELLS}: {shown(entry)} is no cell")
         try:
             run = read_run(path)
         except ValueError:
             missing.append(f"{label_of(varied)}: not finished")
             continue
-        runs.append(replace(run, varied=varied, paper=entry.get("paper")))
+        runs.append(replace(run, varied=varied, paper=paper))
     return runs, missing, about if isinstance(about, dict) else {}
 
 
+def _check_summary(file: Path, summary: Mapping[str, Any]) -> None:
+    """Raise ValueError unless what a summary says of the result is what it can be."""
+    final, metric = summary.get("final", {}), summary.get("metric")
+    if not isinstance(final, dict) or not all(value is None or _is_number(value) for value in final.values()):
+        raise ValueError(f"{file}: final is {shown(final)}, not an object of numbers")
+    if metric is None:
+        return
+    kinds = {"name": str, "higher_is_better": bool, "is_share": bool}
+    if not isinstance(metric, dict) or {key: type(value) for key, value in metric.items()} != kinds:
+        raise ValueError(f"{file}: metric is {shown(metric)}, not the name of a metric and what it is")
+
+
 def _read_json(path: Path) -> Any:
-    """Return the content of a file; None if it is not there or not JSON."""
+    """Return the content of a file; None if it is not there or, with a warning, not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return parse_json(read_text(path, MOST_LINE))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        log.warning("%s is no JSON: %s", path, error)
         return None

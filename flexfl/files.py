@@ -1,0 +1,119 @@
+"""Reading files that somebody else may have written: without waiting, and in bounded memory.
+
+A folder, a pipe or a device is no file.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_MOST_LEVELS = 50
+_MOST_DOTS = 1_000  # in a line of TOML
+_TOO_DEEP = f"it is nested deeper than {_MOST_LEVELS} levels"
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a regular file for reading, without waiting for anything.
+
+    Raises
+    ------
+    OSError
+        The file cannot be opened, or is no regular file; `strerror` says why.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except ValueError as error:  # a NUL in the name
+        raise OSError(0, str(error), str(path)) from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        reason = "Is a directory" if stat.S_ISDIR(mode) else "It is a pipe or a device, not a file"
+        raise OSError(errno.EINVAL, reason, str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: str | Path, most: int) -> bytes:
+    """Read a regular file of at most this many bytes.
+
+    Raises
+    ------
+    OSError
+        As `open_regular`, or the file is larger.
+    """
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(0, f"it is larger than {most / 2**20:,.0f} MiB", str(path))
+    return content
+
+
+def read_text(path: str | Path, most: int) -> str:
+    """Read a regular file of UTF-8, with or without a byte order mark; see `read_bytes`.
+
+    Raises
+    ------
+    OSError
+        As `read_bytes`.
+    ValueError
+        The file is not UTF-8.
+    """
+    content = read_bytes(path, most)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line} is not UTF-8 text") from None
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; `NaN` and `Infinity` are accepted, and an integer of 20 digits is a float.
+
+    Raises
+    ------
+    ValueError
+        The text is something else, or nested deeper than 50 levels.
+    """
+    try:
+        return _shallow(
+            json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 20 else float(digits))
+        )
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML.
+
+    Raises
+    ------
+    ValueError
+        The text is something else, or nested deeper than 50 levels.
+    """
+    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
+        raise ValueError(_TOO_DEEP)  # Python's parser crashes on a key of 100,000 parts
+    try:
+        table: dict[str, Any] = _shallow(tomllib.loads(text))
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    return table
+
+
+def _shallow(value: Any) -> Any:
+    """Return a parsed value; raise ValueError if it is nested too deeply for recursive functions."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_MOST_LEVELS):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return value
+    raise ValueError(_TOO_DEEP)

@@ -1,0 +1,182 @@
+"""Data files that are torn or none, or would take all memory: one line says so, at once."""
+
+import json
+import os
+import re
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clients.environment import federated_data
+from flexfl.config import Settings
+from flexfl.tasks import PARTITIONS, SIZES
+
+CSV = b"who,x,y\na,1,0\nb,2,1\na,3,1\nb,4,0\na,5,0\nb,6,1\n"
+fuzzed = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
+)
+
+
+def load(task: str = "digits", **changes: Any) -> Any:
+    return federated_data(Settings(**{"task": task, "num_clients": 2, "partition": "iid", **changes}))
+
+
+def load_table(path: Path | str, options: str = "drop=who") -> Any:
+    return load(f"csv:file={path},target=y,{options}")
+
+
+def load_indices(path: Path | str) -> Any:
+    rng = np.random.default_rng(0)
+    return PARTITIONS["indices"](np.array([0, 1] * 3), SIZES["equal"](2, 6, rng), rng, file=str(path))
+
+
+def refusal(path: Path | str, read: Any) -> str:
+    """Return the one line that refuses a file, which it names."""
+    with pytest.raises(ValueError, match=r".") as raised:
+        read(path)
+    text = str(raised.value)
+    assert str(path) in text
+    assert len(text.splitlines()) == 1
+    assert len(text) < 1000
+    return text
+
+
+@pytest.mark.parametrize("read", [load_table, load_indices])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "unreadable", "missing"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, read: Any, kind: str) -> None:
+    path = tmp_path / "data"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind in ("device", "unreadable"):
+        path.symlink_to("/dev/zero" if kind == "device" else "/proc/self/mem")
+    refusal(path, read)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "no rows below the header"),
+        (b"\n" * 1_000_000, "line 2: 0 values for 0 columns|no rows"),
+        (CSV + b"\n" * 1_000_000, "line 8: 0 values for 3 columns"),
+        (b"x" * 1_000_000, "field larger than field limit"),
+        (b"x," * 200_000 + b"y\n1,2\n", "line 1: two columns are named 'x'"),
+        (
+            b",".join(b"c%d" % k for k in range(200_000)) + b",c7,y\n1,2\n",
+            "line 1: two columns are named 'c7'",
+        ),
+        (b'"' * 999_999, "field larger|expected after|unexpected end of data"),
+        (CSV.replace(b"3", b"\0"), "NUL|not a number"),
+        (CSV.decode().encode("utf-16"), "utf-8|UTF-8"),
+        (CSV.replace(b"3", b"\xe9"), "utf-8|UTF-8"),
+        (CSV.replace(b"3", b"1e400"), "'1e400' is not a finite number"),
+        (CSV.replace(b"3", b"9" * 5000), "is not a finite number"),
+    ],
+    ids=range(12),
+)
+def test_hostile_tables(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "data.csv"
+    path.write_bytes(content)
+    assert re.search(says, refusal(path, load_table))
+
+
+def test_numbers_of_a_table_take_no_memory_by_their_size(tmp_path: Path, monkeypatch: Any) -> None:
+    """A client or a class is one, whatever its number; categories and features are limited."""
+    path = tmp_path / "data.csv"
+    path.write_bytes(CSV.replace(b"a,", b"1000000000000,").replace(b",1\n", b",999999999\n"))
+    assert load(f"csv:file={path},target=y,client=who", partition="").num_outputs == 2
+    path.write_text("c,x,y\n" + "".join(f"v{k},{k},{k % 2}\n" for k in range(1500)))
+    with pytest.raises(ValueError, match="column 'c' has 1500 different values; a category has at most 1000"):
+        load(f"csv:file={path},target=y,categories=c")
+    monkeypatch.setattr(sys.modules["flexfl.tasks.tabular"], "MOST_NUMBERS", 1000)
+    with pytest.raises(ValueError, match="1,500 numbers, more than 1,000"):
+        load(f"csv:file={path},target=y,drop=c")
+
+
+@fuzzed
+@given(data=st.data())
+def test_damaged_tables(tmp_path: Path, data: st.DataObject) -> None:
+    content = bytearray(CSV)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(content)))
+        content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    path = tmp_path / "data.csv"
+    path.write_bytes(content)
+    try:
+        load_table(path, "categories=who")
+    except ValueError as error:
+        assert len(str(error).splitlines()) == 1  # noqa: PT017
+
+
+ROWS = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@fuzzed
+@given(ROWS)
+def test_any_json_as_indices(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "parts.json"
+    path.write_text(json.dumps(content))
+    try:
+        assert len(load_indices(path)) == 2
+    except ValueError as error:
+        assert len(str(error).splitlines()) == 1  # noqa: PT017
+        assert str(path) in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"0":' * 100_000,
+        b"[[" + b"1" * 5000 + b"], [2]]",
+        b"\xff\xfe[",
+        b"",
+        b"[[0],[1e300]]",
+        b"[[0],[1000000000000]]",
+    ],
+    ids=range(7),
+)
+def test_hostile_indices(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "parts.json"
+    path.write_bytes(content)
+    refusal(path, load_indices)
+
+
+IMAGES = {
+    "empty": b"",
+    "text": b"<html>404</html>",
+    "a header only": struct.pack(">4i", 0x803, 60000, 28, 28),
+    "an unknown type": struct.pack(">4i", 0x703, 1, 28, 28) + bytes(784),
+    "too many images": struct.pack(">4i", 0x803, 2**31 - 1, 2**31 - 1, 28) + bytes(784),
+    "a negative number": struct.pack(">4i", 0x803, -1, 28, 28) + bytes(784),
+    "torn": struct.pack(">4i", 0x803, 2, 28, 28) + bytes(1000),
+    "too few images": struct.pack(">4i", 0x803, 1, 28, 28) + bytes(784),
+    "other images": struct.pack(">4i", 0x803, 3, 7, 7) + bytes(147),
+}
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+def test_torn_images(tmp_path: Path, kind: str) -> None:
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split in ("train", "t10k"):
+        (raw / f"{split}-images-idx3-ubyte").write_bytes(
+            struct.pack(">4i", 0x803, 3, 28, 28) + bytes(3 * 784)
+        )
+        (raw / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, 3) + bytes([0, 1, 2]))
+    assert len(load("mnist", data_dir=str(tmp_path)).test[1]) == 3
+    (raw / "t10k-images-idx3-ubyte").write_bytes(IMAGES[kind])
+    with pytest.raises(ValueError, match="unpack the four files into") as raised:
+        load("mnist", data_dir=str(tmp_path))
+    assert len(str(raised.value).splitlines()) == 1
