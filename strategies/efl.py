@@ -118,6 +118,10 @@ class EFL(FlexibleStrategy):
             },
         )
 
+    def on_discarded_update(self) -> None:
+        """RG := 0, and no drift: they would be applied in the next round."""
+        self.residual, self.drift = np.zeros_like(self.residual), np.zeros_like(self.drift)
+
     def check_extra(self, extra: list[NDArray[np.floating]]) -> None:
         """Refuse Fisher information that is none."""
         if extra and (extra[0] < 0).any():

@@ -20,6 +20,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.core.decoding import MAX_RESULT, largest
 from strategies.core.options import Options, choice, number, positive
 from strategies.core.parameters import FlatParameters
 from strategies.core.replies import Replies
@@ -67,9 +68,13 @@ class FedAWE(FlexibleStrategy):
         for r, count in zip(rounds.tolist(), counts.tolist(), strict=True):
             x_k = self.models[r].vector
             met += x_k if count == 1 else count * x_k.astype(np.float64)
-            self.models.release(r, count)
         step = self._clipped(replies.weighted_sum(echo / len(replies)))
         x = met / len(replies) + options.server_rate * step
+        if not largest(x) <= MAX_RESULT:  # nobody could go on from it
+            self.weights = x
+            return
+        for r, count in zip(rounds.tolist(), counts.tolist(), strict=True):
+            self.models.release(r, count)
         model = self.models.add(t, x)
         self.models.hold(t, len(replies) + 1)
         self.models.release(self.newest, 1)

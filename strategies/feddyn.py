@@ -59,6 +59,10 @@ class FedDyn(FlexibleStrategy):
         if not keep:
             self.h = self.h * ((remaining + 1) / remaining) if remaining else np.zeros_like(self.h)
 
+    def on_discarded_update(self) -> None:
+        """h := 0: it is applied in every round."""
+        self.h = np.zeros_like(self.h)
+
     def leaves_memory(self, client: int) -> bool:
         """Whether g_l is known to the client alone."""
         return bool(self.roster.accepted[client])

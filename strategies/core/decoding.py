@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
-from flwr.common import Code, FitRes, Parameters
+from flwr.common import Code, FitRes, Parameters, Status
 from numpy.typing import NDArray
 
 from flexfl.contract import Rule, metrics, ternary
@@ -24,6 +24,7 @@ from strategies.core.tasks import Sent
 MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
 MAX_GROWTH = 10  # times the number of examples that the client had first
 MAX_WEIGHT = 1e18  # more is a diverged client; sums of such weights stay finite in float32
+MAX_RESULT = 1e15  # of global weights: replies to them, scaled up by up to 1,000 times, still count
 MAX_LOSS = 1e18
 
 
@@ -63,10 +64,10 @@ def read_reply(
     check_round(result, sent.round)
     told = result.metrics
     n = result.num_examples
-    if not isinstance(n, int) or not 0 <= n <= MAX_EXAMPLES:
-        raise ValueError(f"impossible number of examples {n!r}")
-    if n == 0:
+    if n == 0 and type(n) is int:
         raise NoExamplesError("no examples")
+    if not is_count(n):
+        raise ValueError(f"impossible number of examples {n!r}")
     if first_size and n > MAX_GROWTH * first_size:
         raise ValueError(f"{n} examples, more than {MAX_GROWTH} times the {first_size} that it had first")
     planned = work.planned_steps(n)
@@ -95,8 +96,20 @@ def read_reply(
     )
 
 
+def is_count(value: object) -> TypeGuard[int]:
+    """Return whether this can be the number of a client's examples, of which there is at least one."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_EXAMPLES
+
+
+def check_form(result: FitRes) -> None:
+    """Raise ValueError if a client in this process returned no reply; what Flower carries always is one."""
+    if not isinstance(result.metrics, Mapping) or not isinstance(result.status, Status):
+        raise ValueError("a reply without status, or whose metrics are no dictionary")
+
+
 def check_round(result: FitRes, server_round: int) -> None:
     """Raise ValueError if the client failed, or answers the task of another round."""
+    check_form(result)
     if result.status.code != Code.OK:
         raise ValueError(result.status.message or f"status {result.status.code.name}")
     if not answers(result, server_round):
@@ -189,12 +202,17 @@ def check_range(array: NDArray[Any], limit: float = MAX_WEIGHT) -> None:
         raise ValueError(f"weights of type {array.dtype}")
     if not array.size or float(np.vdot(array, array)) < limit**2:  # False for NaN
         return
-    low, high = float(array.min()), float(array.max())  # NaN if any is
-    if not (math.isfinite(low) and math.isfinite(high)):
+    if not math.isfinite(size := largest(array)):
         raise DivergedError("weights are not finite")
-    if max(-low, high) > limit:
+    if size > limit:
         scaled = f", scaled up {MAX_WEIGHT / limit:.3g} times" if limit < MAX_WEIGHT else ""
-        raise DivergedError(f"weights as large as {max(-low, high):.1e}{scaled}")
+        raise DivergedError(f"weights as large as {size:.1e}{scaled}")
+
+
+def largest(array: NDArray[Any]) -> float:
+    """Return the largest absolute value, NaN if any is."""
+    low, high = float(array.min(initial=0)), float(array.max(initial=0))
+    return math.nan if math.isnan(low) else max(-low, high)
 
 
 def _loss(told: Mapping[str, Any], key: str) -> float:

@@ -71,7 +71,8 @@ class Membership(Stateful):
             The members that can be asked, in ascending order; clients that are still at work on an earlier
             task; and what gives the proxy of a client.
         """
-        self._round, self.events, self.leaving = server_round, [], []
+        self._take_leave({})  # of those who were asked in a round that nobody aggregated
+        self._round, self.events = server_round, []
         for client in sorted(self.departing):
             self.depart(client)
         self.departing = []
@@ -142,11 +143,7 @@ class Membership(Stateful):
         answers, others, rejected = farewells.collect(
             self.leaving, server_round, results, self.roster.find, size
         )
-        for client, memory in answers.items():
-            self.method.on_farewell(client, memory)
-            self.roster.forget(client)
-            self.events.append({"event": "farewell", "client": client, "received": memory is not None})
-        self.leaving = []
+        self._take_leave(answers)
         return others, rejected
 
     def learn(self, replies: Replies) -> None:
@@ -183,6 +180,15 @@ class Membership(Stateful):
             self.losses.forget(client)
             if client not in self.leaving:
                 roster.forget(client)
+
+    def _take_leave(self, answers: farewells.Answers) -> None:
+        """Let those go who leave, with the state that they have sent."""
+        for client in self.leaving:
+            memory = answers.get(client)
+            self.method.on_farewell(client, memory)
+            self.roster.forget(client)
+            self.events.append({"event": "farewell", "client": client, "received": memory is not None})
+        self.leaving = []
 
     def _register(self, manager: ClientManager) -> dict[int, ClientProxy]:
         """Return the proxies of a stock client manager by index; clients never seen before arrive."""

@@ -115,6 +115,9 @@ class Method(Stateful, ABC):
     def on_outside_change(self, change: NDArray[np.float64]) -> None:
         """Adapt the method's state to a change of the weights by a wrapper, shape (M,)."""
 
+    def on_discarded_update(self) -> None:
+        """Forget what made the new weights too large to be taken over, where it would do so again."""
+
     def leaves_memory(self, client: int) -> bool:
         """Whether a client that leaves the objective is asked for the state that it keeps."""
         return False

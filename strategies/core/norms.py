@@ -7,9 +7,10 @@ mean harm: they can stay below any such limit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strategies.core.replies import Reply
 from strategies.core.report import RoundReport
@@ -55,15 +56,15 @@ class NormLimit(Stateful):
         if self.limit == "off" or not replies:
             return replies
         norms = {client: norm(replies[client]) for client in sorted(replies)}
-        median = self._median(norms.values())
-        most = USUAL * median if self.limit in ("warn", "auto") else float(self.limit)
+        usual = self._median(np.array([*norms.values()]))
+        most = USUAL * usual if self.limit in ("warn", "auto") else float(self.limit)
         kept = dict(replies)
         for client, size in norms.items():
             if size <= most:
                 continue
             if self.limit == "warn":
                 report.events.append(
-                    {"event": "outlier", "client": client, "update_norm": size, "median": median}
+                    {"event": "outlier", "client": client, "update_norm": size, "median": usual}
                 )
             elif self.clip and math.isfinite(size):
                 kept[client] = scaled(replies[client], most / size)
@@ -73,16 +74,26 @@ class NormLimit(Stateful):
             else:
                 del kept[client]
                 reason = f"update of norm {size:.3g}, more than {most:.3g}"
-                report.rejected.append((names[client], reason))
+                report.reject(names[client], reason)
         accepted = [norms[client] for client in norms if client in kept]
         self._recent = np.concatenate([self._recent, accepted])[-HISTORY:]
         return kept
 
-    def _median(self, current: Iterable[float]) -> float:
-        """Return the median norm so far, in the first rounds that of the present one; infinity if unknown."""
-        known = self._recent if len(self._recent) >= ENOUGH else np.array(list(current))
-        positive = known[known > 0]
-        return float(np.median(positive)) if len(positive) >= ENOUGH else math.inf
+    def _median(self, current: NDArray[np.float64]) -> float:
+        """Return the median norm so far, or that of the present round where most would be refused by it.
+
+        There it is the rate that has changed, or the earlier updates that were unusual: refusing all would
+        end learning for good, as what is refused never becomes usual. Infinity if neither is known.
+        """
+        so_far, now = (median(norms[norms > 0]) for norms in (self._recent, current))
+        if len(self._recent) < ENOUGH or USUAL * so_far < now < math.inf:
+            return now
+        return so_far
+
+
+def median(norms: NDArray[np.float64]) -> float:
+    """Return the median of enough norms, else infinity."""
+    return float(np.median(norms)) if len(norms) >= ENOUGH else math.inf
 
 
 def norm(reply: Reply) -> float:

@@ -12,8 +12,11 @@ from flwr.common import log
 Rejected = Sequence[tuple[str, str]]  # name of the client and reason
 
 
+MOST = 1000  # warnings: a client may give another reason in every round
+
+
 class RejectionLog:
-    """Warns through Flower's logger, once for each client and kind of reason."""
+    """Warns through Flower's logger, once for each client and kind of reason, up to 1,000 times in all."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, str]] = set()
@@ -21,7 +24,8 @@ class RejectionLog:
     def warn(self, server_round: int, rejected: Rejected) -> None:
         """Tell of the replies of a round that did not count."""
         for client, reason in rejected:
-            if (told := (client, kind(reason))) not in self._told:
+            told = client, kind(reason)
+            if told not in self._told and len(self._told) < MOST:
                 self._told.add(told)
                 message = "round %d: the reply of client %s does not count: %s"
                 log(WARNING, message, server_round, client, reason)

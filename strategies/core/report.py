@@ -8,6 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+LONGEST = 200  # characters of a name or a reason in a report
+
+
+def shortened(text: str) -> str:
+    """Return text that a client may have written as one printable line of bounded length."""
+    line = " ".join(text[: 2 * LONGEST].split())
+    line = "".join(character if character.isprintable() else "?" for character in line)
+    return line if len(text) <= 2 * LONGEST and len(line) <= LONGEST else f"{line[:LONGEST]}..."
+
 
 @dataclass
 class RoundReport:
@@ -42,3 +51,7 @@ class RoundReport:
     late: list[dict[str, int]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     measured: dict[str, Any] = field(default_factory=dict)
+
+    def reject(self, name: str, reason: str) -> None:
+        """Note a reply that does not count."""
+        self.rejected.append((shortened(name), shortened(reason) or "without a reason"))

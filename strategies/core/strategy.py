@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from flexfl.contract import FitConfig, metrics
 from strategies.core import rejections
-from strategies.core.decoding import DivergedError, NoExamplesError, answers, check_range, read_reply
+from strategies.core.decoding import (
+    MAX_RESULT,
+    DivergedError,
+    NoExamplesError,
+    answers,
+    check_form,
+    largest,
+    read_reply,
+)
 from strategies.core.evaluation import ServerEvaluated
 from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.interfaces import AvailabilityManager, EvaluateFn, Trainer
@@ -71,6 +79,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
         self.learning_rate = self.options.learning_rate
         self.selected: Clients = np.empty(0, np.intp)
         self.report = RoundReport()
+        self._open: dict[int, RoundReport] = {}  # the round that was begun, until it is aggregated
         self._rejections, self._recorded = rejections.RejectionLog(), False
         if self.options.layers and not self.takes_layers:
             raise ValueError(f"{type(self).__name__} takes neither a server optimiser nor amplification")
@@ -100,6 +109,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
         available, at_work, proxy = self.membership.begin(server_round, client_manager)
         self.tasks.begin(server_round, at_work, self.roster.asked)
         self.report = RoundReport(events=self.membership.events)
+        self._open = {server_round: self.report}
         schedule, options = self.options.lr_schedule, self.options
         rate = schedule(options.learning_rate, server_round, self.roster.shift, options.local_steps)
         self.learning_rate = self.report.learning_rate = float(rate)
@@ -120,24 +130,23 @@ class FlexibleStrategy(Method, ServerEvaluated):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Update the global weights from the active replies; without any they usually stay."""
-        report = self.report
-        if server_round != self.round:  # nobody was asked for it
-            report = self.report = RoundReport(self.learning_rate)
-        else:
-            results, report.rejected = self.membership.take_leave(server_round, results, self.layout.size)
-        replies, before = self._read(server_round, results), self.weights.copy()
+        asked = server_round in self._open  # otherwise nobody was asked for it, or it is over
+        report = self.report = self._open.pop(server_round, RoundReport(self.learning_rate))
+        if asked:
+            results, rejected = self.membership.take_leave(server_round, results, self.layout.size)
+            for name, reason in rejected:
+                report.reject(name, reason)
+        replies, before = self._read(server_round, results, asked), self.weights.copy()
         report.active = replies.clients
         report.incomplete = int((replies.steps < replies.planned).sum())
         if len(replies):
             self.membership.learn(replies)
             self.update(replies)
             self.roster.accept(replies.clients, server_round)
-        elif server_round == self.round:
+        elif asked:
             self.empty_round()
-        if server_round == self.round:
-            for layer in self.layers:
-                self.weights = layer.apply(before, self.weights, server_round)
-            self._check_result(before)
+        if asked:
+            self._finish_update(before)
         if not np.array_equal(self.weights, before):
             self._sent = self._pack()
             self.version += 1
@@ -174,12 +183,16 @@ class FlexibleStrategy(Method, ServerEvaluated):
     def _adopt(self, parameters: Parameters) -> None:
         """Take over the weights if the server, or a wrapper such as differential privacy, changed them."""
         if parameters is not self._sent:
-            before = self.weights
-            self.weights = read_parameters(parameters, self.layout)[0].astype(np.float64)
+            before, changed = self.weights, read_parameters(parameters, self.layout)[0]
+            if not largest(changed) <= MAX_RESULT:  # False for NaN
+                raise ValueError(
+                    "the weights that a wrapper of the strategy returned are not finite, or too large"
+                )
+            self.weights = changed.astype(np.float64)
             self._sent = self._pack()
             self.on_outside_change(self.weights - before)
 
-    def _read(self, server_round: int, results: list[tuple[ClientProxy, FitRes]]) -> Replies:
+    def _read(self, server_round: int, results: list[tuple[ClientProxy, FitRes]], asked: bool) -> Replies:
         """Keep the active replies; the report names the others.
 
         That a client departs is believed whatever its work is worth, unless the reply is late.
@@ -188,13 +201,14 @@ class FlexibleStrategy(Method, ServerEvaluated):
         names: dict[int, str] = {}
         for proxy, result in results:
             client = self.roster.find(proxy.cid)
-            sent = self.tasks.of(client, server_round)
+            sent = self.tasks.of(client, server_round) if asked else None
             if client is None or sent is None:
-                self.report.rejected.append((proxy.cid, "was not asked in this round"))
+                self.report.reject(proxy.cid, "was not asked in this round")
                 continue
             try:
                 if client in active:
                     raise ValueError("second reply in one round")
+                check_form(result)
                 if result.metrics.get(metrics.DEPARTING) is True and answers(result, sent.round):
                     self.membership.announce_departure(client)
                 if sent.round != server_round:
@@ -206,7 +220,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
                 self.check_extra(list(reply.extra))
                 active[client], names[client] = reply, proxy.cid
             except ValueError as reason:
-                self.report.rejected.append((proxy.cid, str(reason)))
+                self.report.reject(proxy.cid, str(reason))
                 self.report.diverged |= isinstance(reason, DivergedError)
                 if isinstance(reason, NoExamplesError):
                     self.membership.learn_data_less(client)
@@ -218,13 +232,20 @@ class FlexibleStrategy(Method, ServerEvaluated):
         active = self.norms.screen(active, names, self.report)
         return Replies.collect(active, self.layout.size, self.version)
 
-    def _check_result(self, before: NDArray[np.float64]) -> None:
-        """Go back to the weights of the round before where later replies to the new ones could not count."""
-        try:
-            check_range(self.weights)
-        except ValueError as reason:
+    def _finish_update(self, before: NDArray[np.float64]) -> None:
+        """Apply the layers; keep the old weights where later replies to the new ones could not count."""
+        states, size = [layer.state_dict() for layer in self.layers], largest(self.weights)
+        if size <= MAX_RESULT:  # False for NaN
+            for layer in self.layers:
+                self.weights = layer.apply(before, self.weights, self.round)
+            size = largest(self.weights)
+        if not size <= MAX_RESULT:
             self.weights = before
-            self.report.events.append({"event": "discarded update", "reason": str(reason)})
+            for layer, state in zip(self.layers, states, strict=True):
+                layer.load_state_dict(state)
+            self.on_discarded_update()
+            reason = f"weights as large as {size:.1e}"
+            self.report.events.append({"event": "discarded update", "reason": reason})
 
     def _pack(self) -> FlatParameters:
         return FlatParameters(self.weights.astype(self.layout.dtype), self.layout)

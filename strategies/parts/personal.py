@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeGuard
 
 import numpy as np
@@ -10,9 +11,10 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from flexfl.contract import metrics
-from strategies.core.decoding import MAX_LOSS
+from strategies.core.decoding import MAX_LOSS, is_count
 from strategies.core.instructions import RoundInstructions
 from strategies.core.interfaces import AvailabilityManager
+from strategies.core.report import shortened
 from strategies.core.strategy import FlexibleStrategy
 
 _LOSS = "loss"
@@ -60,9 +62,12 @@ class Personalised(FlexibleStrategy):
         told: dict[str, dict[str, float]] = {}
         sizes: dict[str, int] = {}
         for proxy, result in results:
-            own = {name: value for name, value in result.metrics.items() if usable(value)}
-            if result.num_examples > 0 and own and usable(result.loss):
-                told[proxy.cid] = {_LOSS: float(result.loss), **own}
+            if self.roster.find(proxy.cid) is None or not isinstance(result.metrics, Mapping):
+                continue
+            metrics_of = result.metrics.items()
+            own = {key: value for key, value in metrics_of if usable(value) and shortened(str(key)) == key}
+            if is_count(result.num_examples) and own and usable(result.loss):
+                told[proxy.cid] = {**own, _LOSS: float(result.loss)}
                 sizes[proxy.cid] = result.num_examples
         if not told:
             return None, {}

@@ -1,0 +1,294 @@
+"""A federation whose clients send anything, and what has to hold after each of its rounds."""
+
+import copy
+import gc
+import sys
+import types
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from fakes import START, VARIANTS, NamedProxy, TableManager, stored
+from flwr.common import FitIns, FitRes, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server.client_manager import SimpleClientManager
+from hostile_replies import NAMES, evaluation, failures, honest, spoiled
+
+import strategies
+from strategies import STRATEGIES, FlatParameters, FlexibleStrategy, Roster
+
+SIZES = np.array([10, 20, 30, 40, 50, 60, 0])
+MEMBERS = 5  # the others arrive later
+CLIENTS = range(len(SIZES))
+LONGEST = 400  # characters of a name and a reason in a report
+LARGEST = 300_000  # bytes that a strategy may hold: it has 9 weights and few clients
+
+LAYERS: list[dict[str, Any]] = [{}, {}, {}, {"amplify": "2,3"}]
+LAYERS += [{"server_opt": spec} for spec in ("momentum", "adam:bias=adam", "adagrad", "yogi:start=zero")]
+LIMITS: list[dict[str, Any]] = [{}, {"max_update_norm": "off"}, {"max_update_norm": "auto"}]
+LIMITS += [{"max_update_norm": "9"}, {"max_update_norm": "auto", "outliers": "clip"}]
+DEPARTURES = ["exclude", "include", "auto"]
+OWN: dict[str, list[dict[str, Any]]] = {
+    **{name: [variant] for name, variant in VARIANTS.items()},
+    "scheme-c": [{"reboot": "auto"}],
+    "mifa": [{"first_round": "wait", "empty": "move"}, {"table_memory": 0.0}],
+    "fedstale": [{"units": "update", "empty": "move"}],
+    "fedbuff": [{"buffer": 3}, {"buffer": 1, "weights": "n"}],
+    "fedawe": [{"weights": "n", "normalize": True}, {"clip": 0.5, "evaluate": "newest"}],
+    "f3ast": [{"clients_per_round": 4, "scale": "k"}],
+    "amplified-scaffold": [{"period": 2}],
+    "efl": [
+        {"elasticity": 30.0},
+        {"apply": "full", "empty": "literal", "ties": "paper"},
+        {"abandon": "auto", "abandon_constant": 1e-3, "abandon_after": 2},
+    ],
+}
+
+
+@dataclass
+class Round:
+    """What happened in a round, so that it can be played again."""
+
+    number: int
+    online: list[int]
+    arrived: list[int]
+    departed: list[int]
+    working: list[int]
+    shift: float = 0.0  # by a wrapper
+    again: int | None = None  # the round that is asked for once more
+    calls: list[Any] = field(default_factory=list)  # of aggregate_fit: round, results, failures
+
+
+class Side:
+    """A strategy and its client manager."""
+
+    def __init__(self, strategy: FlexibleStrategy, stock: bool) -> None:
+        self.strategy, self.stock = strategy, stock
+        self.manager: Any = SimpleClientManager() if stock else TableManager()
+        self.parameters: Any = strategy.initialize_parameters(self.manager)
+
+    def configure(self, played: Round) -> dict[str, FitIns]:
+        """Begin a round; the instructions by name, a farewell in place of a task."""
+        manager = self.manager
+        if self.stock:
+            manager.clients = {str(client): NamedProxy(str(client)) for client in played.online}
+        manager.online, manager.working = played.online, played.working
+        manager.arrived, manager.departed = played.arrived, played.departed
+        if played.shift:
+            arrays = parameters_to_ndarrays(self.parameters)
+            self.parameters = ndarrays_to_parameters([array + played.shift for array in arrays])
+        asked = self.strategy.configure_fit(played.number, self.parameters, manager)
+        if played.again is not None:
+            asked = self.strategy.configure_fit(played.again, self.parameters, manager)
+        return {proxy.cid: instruction for proxy, instruction in asked}
+
+    def aggregate(self, call: Any) -> None:
+        self.parameters, self.metrics = self.strategy.aggregate_fit(*call)
+
+
+class Campaign:
+    """Rounds with a strategy, all of whose choices are those of `rng`.
+
+    Parameters
+    ----------
+    name
+        Name of the strategy.
+    rng
+        Makes the choices.
+    marker
+        Is written when something is unpickled.
+    """
+
+    def __init__(self, name: str, rng: Random, marker: Path) -> None:
+        self.name, self.rng, self.marker = name, rng, marker
+        kind = STRATEGIES[name]
+        layers = rng.choice(LAYERS) if kind.takes_layers else {}
+        self.options = {
+            **{"local_steps": 3, "num_rounds": 9, "departure": rng.choice(DEPARTURES)},
+            **({"lr_schedule": "staircase"} if rng.choice([False, True]) else {}),
+            **{**layers, **rng.choice(LIMITS), **rng.choice([{}, *OWN.get(name, [])])},
+        }
+        self.stock, self.dtype = rng.choice([False, False, True]), rng.choice([np.float32, np.float64])
+        self.side = self.make()
+        self.rounds: list[Round] = []
+        self.weights: list[np.ndarray] = []
+        self.sent = 0  # replies
+        self.under_way: dict[int, FitIns] = {}
+        self.gone: set[int] = set()
+
+    def make(self) -> Side:
+        start = ndarrays_to_parameters([array.astype(self.dtype) for array in START])
+        roster = None if self.stock else Roster(SIZES, np.arange(len(SIZES)) < MEMBERS)
+
+        def train(weights: Any, *given: Any) -> Any:
+            return weights * 0.9
+
+        return Side(strategies.make(self.name, start, roster, trainer=train, **self.options), self.stock)
+
+    # Playing
+
+    def play(self) -> None:
+        """Play one round of hostile clients, and check what has to hold."""
+        rng, strategy = self.rng, self.side.strategy
+        played = self._begin()
+        asked = self.side.configure(played)
+        number = played.number if played.again is None else played.again
+        results = [
+            (NamedProxy(name), self._reply(name, instruction))
+            for name, instruction in asked.items()
+            if rng.choice([True] * 4 + [False])
+        ]
+        due = [client for client in self.under_way if client in played.working and rng.choice([True, False])]
+        results += [(NamedProxy(str(c)), self._reply(str(c), self.under_way.pop(c))) for c in due]
+        missing = set(asked) - {proxy.cid for proxy, _ in results}
+        self.under_way |= {int(name): asked[name] for name in sorted(missing) if rng.choice([False, True])}
+        if results and rng.choice([False, False, True]):
+            proxy, result = rng.choice(results)
+            strangers = [proxy.cid, rng.choice(NAMES), str(rng.choice(CLIENTS))]
+            results += [(NamedProxy(rng.choice(strangers)), result) for _ in range(rng.choice([1, 3]))]
+        rng.shuffle(results)
+        failed = failures(rng, "0", results[0][1]) if results else []
+        if rng.choice([False] * 9 + [True]):
+            played.calls.append((number + rng.choice([1, -1, 5]), results, failed))
+        if rng.choice([True] * 14 + [False]):
+            played.calls.append((number, results, failed))
+        if rng.choice([False] * 14 + [True]):
+            played.calls.append((number, results, failed))
+        for call in played.calls:
+            self.sent += len(results)
+            spills = "table_memory" in self.options  # into a file, of which there is no copy
+            before = None if spills else copy.deepcopy(self.side.strategy)
+            self.side.aggregate(call)
+            self._check_round(call, before)
+        if rng.choice([False, False, True]):
+            told = [(NamedProxy(rng.choice(["0", "1", *NAMES])), evaluation(rng)) for _ in range(3)]
+            strategy.configure_evaluate(played.number, self.side.parameters, self.side.manager)
+            told_loss, _ = strategy.aggregate_evaluate(played.number, told, failed)
+            assert told_loss is None or np.isfinite(told_loss)
+        self._record(played)
+
+    def play_honestly(self) -> None:
+        """Play a round in which all come back and do their work; each reply has to count."""
+        self.under_way = {}
+        played = self._begin(everybody=True)
+        asked = self.side.configure(played)
+        results = [(NamedProxy(name), self._honest(name, instruction)) for name, instruction in asked.items()]
+        played.calls = [(played.number, results, [])]
+        self.side.aggregate(played.calls[0])
+        self._check_round(played.calls[0], None)
+        rejected = self.side.strategy.report.rejected
+        # Who was not known at the start may have claimed far fewer examples with its first reply.
+        rejected = [(name, reason) for name, reason in rejected if "times the" not in reason]
+        if len(results) < 5:  # too few for a median of their own
+            rejected = [(name, reason) for name, reason in rejected if "update of norm" not in reason]
+        assert not rejected, rejected[:3]
+        self._record(played)
+
+    def check_again(self) -> None:
+        """Play all of it again, in the middle with a new strategy that takes over the state: same bits."""
+        side, cut = self.make(), self.rng.randrange(len(self.rounds))
+        for position, (played, weights) in enumerate(zip(self.rounds, self.weights, strict=True)):
+            if position == cut and isinstance(side.parameters, FlatParameters):
+                state, parameters = stored(side.strategy.state_dict()), side.parameters
+                side = self.make()
+                side.strategy.load_state_dict(state)
+                own = side.strategy.initialize_parameters(side.manager)
+                np.testing.assert_array_equal(own.vector, parameters.vector)
+                side.parameters = own
+            side.configure(played)
+            for call in played.calls:
+                side.aggregate(call)
+            np.testing.assert_array_equal(side.strategy.weights, weights)
+
+    # Details
+
+    def _begin(self, everybody: bool = False) -> Round:
+        """Decide who is there."""
+        rng, number = self.rng, len(self.rounds) * 2 + 1
+        leaving = set(self.side.strategy.membership.departing)
+        self.gone |= leaving
+        if everybody:
+            return Round(number, [*CLIENTS], sorted({5, 6, *self.gone}), [], [])
+        online = [client for client in CLIENTS if rng.choice([True] * 4 + [False])]
+        arrived = [client for client in (5, 6, *sorted(self.gone)) if rng.choice([False, False, True])]
+        departed = [rng.choice(CLIENTS)] if rng.choice([False, False, True]) else []
+        arrived = sorted(set(arrived) - set(departed))
+        self.gone = (self.gone | set(departed)) - set(arrived)
+        working = sorted(client for client in self.under_way if rng.choice([True] * 4 + [False]))
+        self.under_way = {client: self.under_way[client] for client in working}
+        shift = rng.choice([0.0] * 8 + [1.0, 1e6])
+        again = number + rng.choice([0, 1]) if rng.choice([False] * 9 + [True]) else None
+        return Round(number, online, arrived, departed, working, shift, again)
+
+    def _honest(self, name: str, instruction: FitIns) -> FitRes:
+        client = int(name)
+        size = int(SIZES[client]) or 70
+        return honest(client, instruction, self.side.strategy.rule, size, self.rng)
+
+    def _reply(self, name: str, instruction: FitIns) -> FitRes:
+        return spoiled(self.rng, self._honest(name, instruction), instruction, self.marker)
+
+    def _record(self, played: Round) -> None:
+        self.rounds.append(played)
+        self.weights.append(self.side.strategy.weights.copy())
+
+    def _check_round(self, call: Any, before: FlexibleStrategy | None) -> None:
+        """Weights are finite, who was refused is named, and refused replies have changed nothing."""
+        strategy, report = self.side.strategy, self.side.strategy.report
+        number, results, _ = call
+        assert np.isfinite(strategy.weights).all()
+        shapes = [array.shape for array in parameters_to_ndarrays(self.side.parameters)]
+        assert shapes == [array.shape for array in START]
+        assert all(np.isfinite(array).all() for array in parameters_to_ndarrays(self.side.parameters))
+        assert not self.marker.exists()
+        for name, reason in report.rejected:
+            assert reason
+            assert len(name) + len(reason) <= LONGEST
+            assert (name + reason).isprintable()
+        assert sum(len(key) for key in self.side.metrics) <= LONGEST * (len(report.rejected) + 3)
+        farewells = sum(event["event"] == "farewell" and event["received"] for event in report.events)
+        assert len(report.rejected) + len(report.active) + farewells >= len(results)
+        if before is None or len(report.active) or farewells:
+            return
+        departing = before.membership.departing != strategy.membership.departing
+        no_data = any(reason == "no examples" for _, reason in report.rejected)
+        if not (departing or no_data or report.diverged):
+            before.aggregate_fit(number, [], [])
+            assert_same(strategy.state_dict(), before.state_dict())
+
+
+def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert got.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_array_equal(got[key], value, err_msg=key)
+
+
+def footprint(root: Any) -> int:
+    """Bytes of all objects that can be reached, without code."""
+    code = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType)
+    seen, todo, total = set[int](), [root], 0
+    while todo:
+        item = todo.pop()
+        if id(item) not in seen and not isinstance(item, code):
+            seen.add(id(item))
+            total += sys.getsizeof(item)
+            todo += gc.get_referents(item)
+    return total
+
+
+def run(name: str, rng: Random, marker: Path, rounds: int = 6) -> int:
+    """Play hostile rounds, then three honest ones, and check what has to hold; how many replies were sent."""
+    campaign = Campaign(name, rng, marker)
+    try:
+        for _ in range(rounds):
+            campaign.play()
+        size = footprint(campaign.side.strategy)
+        assert size < LARGEST, f"{size} bytes"
+        for _ in range(3):
+            campaign.play_honestly()
+        campaign.check_again()
+    except Exception as error:
+        error.add_note(f"{name} with {campaign.options}, stock manager: {campaign.stock}, {campaign.dtype}")
+        raise
+    return campaign.sent

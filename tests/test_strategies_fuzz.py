@@ -1,0 +1,189 @@
+"""No reply raises, breaks the weights, is unpickled or ends learning, whatever clients send.
+
+Part of the contract of every strategy, see test_contract.py. `FLEXFL_FUZZ_SECONDS=600 pytest -s` on this file
+goes on for ten minutes, over all strategies in turn.
+"""
+
+import os
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import SIZES, M, N, NamedProxy, Rounds, delta, make, play, reply, stored, work
+from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameters
+from hostile_rounds import run
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strategies import STRATEGIES
+from strategies.core.rejections import MOST, RejectionLog
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+SECONDS = float(os.environ.get("FLEXFL_FUZZ_SECONDS", "0"))
+checks = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=checks)
+@given(rng=st.randoms(use_true_random=False))
+def test_hostile_rounds(name: str, rng: Random, tmp_path: Path) -> None:
+    run(name, rng, tmp_path / "unpickled", rounds=4)
+
+
+@pytest.mark.skipif(not SECONDS, reason="FLEXFL_FUZZ_SECONDS is not set")
+def test_hostile_rounds_for_long(tmp_path: Path) -> None:
+    names, end, sent, seed = [*STRATEGIES], time.monotonic() + SECONDS, 0, 0
+    while time.monotonic() < end:
+        sent += run(names[seed % len(names)], Random(seed), tmp_path / "unpickled")
+        seed += 1
+    print(f"\n{sent} replies in {seed} federations")
+
+
+# What the fuzz has found
+
+
+def rejected(rounds: Rounds) -> list[tuple[str, str]]:
+    return rounds.strategy.report.rejected
+
+
+def answer(rounds: Rounds, changed: dict[int, Any]) -> np.ndarray:
+    """A round in which some clients send something else than their work."""
+    asked = rounds.ask(range(N))
+    return rounds.hear(*((c, changed.get(c) or work(c, i)) for c, i in asked.items()))
+
+
+def test_reasons_are_one_short_line() -> None:
+    """Also where the client wrote them, and in the metrics and the log that are made of them."""
+    rounds = Rounds(make("fedavg"))
+    for text in ("x" * 10**6, "two\nlines \x1b[31m", "\ud800", "\n"):
+        sent = FitRes(Status(Code.FIT_NOT_IMPLEMENTED, text), ndarrays_to_parameters([]), 1, {})
+        answer(rounds, {2: sent})
+        ((_, reason),) = rejected(rounds)
+        assert reason.isprintable()
+        assert 0 < len(reason) <= 210
+        assert max(map(len, rounds.metrics)) <= 230
+    log = RejectionLog()
+    for number in range(3):
+        log.warn(number, [(str(k), f"reason {number:b}".replace("1", "i")) for k in range(MOST)])
+    assert len(log._told) == MOST
+
+
+@pytest.mark.parametrize(("field", "value"), [("metrics", None), ("metrics", "x"), ("status", None)])
+def test_what_is_no_reply_is_refused(field: str, value: Any) -> None:
+    rounds = Rounds(make("fedavg"))
+    asked = rounds.ask(range(N))
+    results = {client: work(client, instruction) for client, instruction in asked.items()}
+    setattr(results[2], field, value)
+    rounds.hear(*results.items())
+    assert [client for client, _ in rejected(rounds)] == ["2"]
+
+
+def test_true_is_no_number_of_examples() -> None:
+    rounds = Rounds(make("fedavg"))
+    asked = rounds.ask(range(N))
+    rounds.hear((0, reply(asked[0], delta(0, 1), True)))
+    assert rejected(rounds) == [("0", "impossible number of examples True")]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_round_is_aggregated_once(name: str) -> None:
+    """A second time, nobody was asked; results for another round do not take its events away."""
+    if name == "sequential-sgd":
+        return
+    once, more = Rounds(make(name, range(4))), Rounds(make(name, range(4)))
+    for rounds in (once, more):
+        play(rounds)
+        asked = rounds.ask(range(N), arrived=[4])
+        results = [(client, work(client, instruction)) for client, instruction in asked.items()]
+        if rounds is more:
+            rounds.strategy.aggregate_fit(7, [(NamedProxy("0"), results[0][1])], [])
+        rounds.hear(*results)
+        assert [event["event"] for event in rounds.strategy.report.events].count("arrival") == 1
+        if rounds is more:
+            rounds.hear(*results)
+            assert len(rejected(rounds)) == N
+    np.testing.assert_array_equal(play(once), play(more))
+
+
+@pytest.mark.parametrize("name", ["feddyn", "fedawe", "efl", "fedavg", "mifa"])
+@pytest.mark.parametrize("layers", [{}, {"server_opt": "momentum"}])
+def test_learning_goes_on_after_a_discarded_update(name: str, layers: dict[str, str]) -> None:
+    """One client moves to 9e17 in round 2; what the method keeps of that does not spoil the rounds after."""
+    if layers and not STRATEGIES[name].takes_layers:
+        return
+    rounds = Rounds(make(name, **layers))
+    play(rounds)
+    before = rounds.strategy.weights.copy()
+    asked = rounds.ask(range(N))
+    huge = reply(asked[4], np.full(M, 9e17), int(SIZES[4]))
+    after = rounds.hear(*((c, huge if c == 4 else work(c, i)) for c, i in asked.items()))
+    assert "discarded update" in [event["event"] for event in rounds.strategy.report.events]
+    np.testing.assert_array_equal(after, before)
+    for _ in range(3):
+        before = after
+        after = play(rounds)
+        assert rejected(rounds) == []
+        assert 0 < np.abs(after - before).max() < 1e4
+
+
+def test_a_norm_becomes_usual_where_most_updates_have_it() -> None:
+    """After 200 updates of almost nothing, `auto` would refuse everybody for ever."""
+    rounds = Rounds(make("fedavg", max_update_norm="auto"))
+    for _ in range(3):
+        asked = rounds.ask(range(N))
+        rounds.hear(*((c, reply(i, np.full(M, 1e-9))) for c, i in asked.items()))
+    answer(rounds, {})
+    assert rejected(rounds) == []
+
+
+def test_a_farewell_is_over_with_its_round() -> None:
+    """Where nobody aggregated the round in which a client was asked for its state, that is lost."""
+    rounds = Rounds(make("fedlaavg", memory="client"))
+    asked = rounds.ask(range(N))
+    rounds.hear(*((c, reply(i, 0, arrays=[delta(c, 1)])) for c, i in asked.items()))
+    rounds.ask(range(N), departed=[2])
+    rounds.ask(range(N))
+    strategy: Any = rounds.strategy
+    assert strategy.sum.orphans == 1
+    assert stored(strategy.state_dict())["sum.orphans"] == 1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e16])
+def test_a_wrapper_that_breaks_the_weights_is_told(value: float) -> None:
+    rounds = Rounds(make("fedavg"))
+    rounds.parameters = ndarrays_to_parameters([a + value for a in rounds.parameters.arrays()])
+    with pytest.raises(ValueError, match="a wrapper of the strategy returned are not finite"):
+        rounds.ask(range(N))
+
+
+def test_nonsense_about_personal_models_does_not_count() -> None:
+    told = {
+        "0": EvaluateRes(Status(Code.OK, ""), 0.5, 10, {"accuracy": 0.25, "loss": 9.0, "x" * 10**6: 1.0}),
+        "1": EvaluateRes(Status(Code.OK, ""), 0.5, "10", {"accuracy": 1.0}),  # type: ignore[arg-type]
+        "2": EvaluateRes(Status(Code.OK, ""), 0.5, 10**400, {"accuracy": 1.0}),
+        "3": EvaluateRes(Status(Code.OK, ""), 0.5, 10, None),  # type: ignore[arg-type]
+        "ghost": EvaluateRes(Status(Code.OK, ""), 0.5, 10, {"accuracy": 1.0}),
+    }
+    results = [(NamedProxy(name), result) for name, result in told.items()]
+    loss, measured = make("apfl").aggregate_evaluate(1, results, [])
+    assert (loss, measured) == (0.5, {"accuracy": 0.25, "tested-examples": 10, "tested-clients": 1})
+
+
+def test_efl_recovers_from_a_large_fisher_reply() -> None:
+    """A Fisher reply of 1e3 and elasticity 30: all diverge once, the term is dropped, and they are back."""
+    rounds = Rounds(make("efl", elasticity=30.0))
+    asked = rounds.ask(range(N))
+    arrays = [*rounds.parameters.arrays(), np.full(M, 1e3), np.full(M, 1e3)]
+    fisher = reply(asked[0], 0, int(SIZES[0]), arrays)
+    rounds.hear((0, fisher))
+    strategy: Any = rounds.strategy
+    assert strategy.precision.max() == 1e3
+    asked = rounds.ask(range(N))
+    rounds.hear(*((c, reply(i, np.full(M, np.inf))) for c, i in asked.items()))
+    assert [event["event"] for event in strategy.report.events] == ["elastic term dropped"]
+    assert not strategy.precision.any()
+    play(rounds)
+    assert rejected(rounds) == []
