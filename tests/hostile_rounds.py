@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from fakes import START, VARIANTS, NamedProxy, TableManager, stored
+from fakes import START, VARIANTS, NamedProxy, TableManager, same_state, stored
 from flwr.common import FitIns, FitRes, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.client_manager import SimpleClientManager
 from hostile_replies import NAMES, evaluation, failures, honest, spoiled
@@ -255,13 +255,7 @@ class Campaign:
         no_data = any(reason == "no examples" for _, reason in report.rejected)
         if not (departing or no_data or report.diverged):
             before.aggregate_fit(number, [], [])
-            assert_same(strategy.state_dict(), before.state_dict())
-
-
-def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert got.keys() == expected.keys()
-    for key, value in expected.items():
-        np.testing.assert_array_equal(got[key], value, err_msg=key)
+            same_state(strategy.state_dict(), before.state_dict())
 
 
 def footprint(root: Any) -> int:
