@@ -97,6 +97,7 @@ def drive(
     timeout: float | None = None,
     stopping: Callable[[RoundServer, Console], AbstractContextManager[list[int]]] = stopping_on_interrupt,
     page: bool = True,
+    told: Callable[[], dict[str, Any]] = dict,
 ) -> dict[str, Any]:
     """Run the rounds of an experiment over a transport, and close the transport.
 
@@ -113,6 +114,8 @@ def drive(
     page
         Whether the report that the settings may ask for is written as a page; otherwise only the numbers that
         a later one needs are kept.
+    told
+        See `RoundServer`.
 
     Returns
     -------
@@ -135,6 +138,7 @@ def drive(
                 settings.evaluate_every,
                 [last.update, trying_again(folder.round, console), *(o.round for o in observers[1:])],
                 experiment.trace.seconds,
+                told,
             )
             start = time.perf_counter()
             with stopping(server, console) as signals, suppress(KeyboardInterrupt):

@@ -21,7 +21,8 @@ from flexfl.tasks import ACCURACY, Metric
 # What does not change the result of a run: where and how fast it is computed, and where it is logged.
 IRRELEVANT = {
     *("run-dir", "data-dir", "engine", "num-workers", "ray-address"),
-    *("cohort-size", "connect-timeout", "log", "report"),
+    *("cohort-size", "log", "report"),
+    *("connect-timeout", "min-nodes", "round-deadline", "min-replies", "max-absence"),
 }
 
 
