@@ -283,7 +283,7 @@ def test_the_first_of_two_nodes_with_one_client_id_stays(federation: Federation)
     eventually(lambda: nodes.reachable().size and nodes.nodes.events)
     assert nodes.record()["events"] == [
         {
-            "event": "refused node",
+            "event": "refused-node",
             "client": 1,
             "reason": f"client 1 is there already, as node {first}",
             "node": str(second),

@@ -27,7 +27,7 @@ class RoundDeadlines:
         self._taken: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
         self._besides: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
 
-    def learn(self, client: int, taken: float, at_work: float | None) -> None:
+    def learn(self, client: int, taken: float, at_work: object = None) -> None:
         """Note how long a client took to answer.
 
         Parameters
@@ -37,11 +37,11 @@ class RoundDeadlines:
         taken
             Seconds from sending the message to receiving the reply.
         at_work
-            Seconds that it was at work by its own word; None: it did not say, or had nothing to do.
+            Seconds that it was at work by its own word; what cannot be that counts as if it did not say.
         """
         self._taken[client].append(taken)
-        if at_work is not None:
-            self._besides[client].append(max(0.0, taken - at_work))
+        if isinstance(at_work, int | float) and 0 <= at_work <= taken:
+            self._besides[client].append(taken - at_work)
 
     def meet(self, client: int, taken: float) -> None:
         """Note how long a client took to say who it is, which is no work at all."""

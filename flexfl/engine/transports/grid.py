@@ -208,17 +208,21 @@ class GridTransport:
         return answers
 
     def _wait_for_somebody(self) -> None:
-        """If nobody can be asked, wait until that changes: rounds must not pass while all are at work."""
-        if self.deadlines is None:
-            return
+        """Wait until somebody is free, at most a deadline: rounds must not fly past while all are at work.
+
+        Where clients are free and none is at work, the method wants nobody.
+        """
+
+        def free() -> set[int]:
+            return {*self.nodes.clients()} - {*self.at_work().tolist()}
 
         def done() -> bool:
             self._collect()
-            free = np.setdiff1d(self.nodes.clients(), self.at_work())
-            return bool(len(free)) or any(isinstance(a.result, FitRes) for a in self._arrived)
+            return bool(free() - before) or any(isinstance(a.result, FitRes) for a in self._arrived)
 
-        start, deadline = time.monotonic(), self.deadlines.of(self.messages.busy())
-        self._wait(done, start, deadline)
+        before, at_work = free(), self.at_work()
+        if self.deadlines is not None and (len(at_work) or not before):
+            self._wait(done, time.monotonic(), self.deadlines.of(at_work.tolist()))
 
     def _wait(self, done: Callable[[], bool], start: float, limit: float | None) -> None:
         """Wait until something is done, or `limit` seconds after the start; nodes that come are asked."""
@@ -262,7 +266,7 @@ class GridTransport:
             result = reply if isinstance(reply, str) else unpacked(reply.content, sent.kind)
             self._arrived.append(Arrived(sent.client, sent, result))
             if isinstance(result, FitRes) and self.deadlines is not None:
-                self.deadlines.learn(sent.client, taken, _number(result.metrics.get(metrics.SECONDS)))
+                self.deadlines.learn(sent.client, taken, result.metrics.get(metrics.SECONDS))
 
     def _meet(self, node: int, reply: Message | str, taken: float) -> None:
         """Take in who a node says that it is."""
@@ -285,11 +289,6 @@ def _silence(reason: str, taken: float) -> str:
     """Say why a node did not tell who it is: it has failed, or its time was over."""
     # Flower's clock and ours differ a little.
     return f"no answer within {taken:.0f} s" if taken > PATIENCE_SECONDS - 1 else plain(reason)
-
-
-def _number(value: Any) -> float | None:
-    """Return a duration that a client reports, None if it is none."""
-    return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else None
 
 
 def _by_value(values: Mapping[int, float]) -> dict[float, list[int]]:

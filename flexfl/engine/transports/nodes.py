@@ -125,7 +125,7 @@ class Nodes:
 
     def no_answer(self, node: int, reason: str) -> None:
         """Note that a node did not say who it is."""
-        self._tell(node, {"event": "unidentified node", "reason": reason})
+        self._tell(node, {"event": "unidentified-node", "reason": reason})
 
     def leave(self, client: int) -> None:
         """Note that a client leaves for good: it is there no more until its node is started again."""
@@ -165,7 +165,7 @@ class Nodes:
             if known.key:
                 self._key_of[client] = known.key
             return
-        self._tell(node, {"event": "refused node", "client": client, "reason": reason})
+        self._tell(node, {"event": "refused-node", "client": client, "reason": reason})
 
     def _tell(self, node: int, event: Event) -> None:
         """Name a node in the record, once."""

@@ -1,0 +1,75 @@
+"""A federation of real SuperNodes in which boards come, go, hang and pretend to be others."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federation import Federation
+from test_results_page import described, keys_of
+
+from clients import leave
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc"),
+]
+
+
+def test_no_device_stops_the_others(flower: dict[str, str], tmp_path: Path, free_ports: Any) -> None:
+    """Client 0 has a copy, 1 is slow in round 3, 2 leaves, 3 hangs, 4 has a power cut, 5 comes later."""
+    settings = {
+        **{"strategy": "scheme-c", "model": "logistic", "num-clients": 6, "local-steps": 8},
+        **{"num-rounds": 7, "min-nodes": 5, "round-deadline": 15.0},
+    }
+    federation = Federation(flower, tmp_path, free_ports)
+    few = federation.run("few", {**settings, "connect-timeout": 0.0})
+    federation.node("0", client_id=0)
+    federation.node("1", client_id=1, slow_in=3)
+    federation.node("2", client_id=2, state_dir=str(tmp_path))
+    federation.node("3", client_id=3, hang_from=3)
+    federation.node("4", client_id=4)
+    assert few.finished() == []
+    assert "only 0 of num-clients=6 are connected after 0 s; 5 have to be (min-nodes)" in few.told()
+    assert "let fewer begin with --run-config 'min-nodes=...'" in few.told()
+    assert federation.status() == ["finished:failed"]
+
+    run = federation.run("runs", settings)
+    run.wait_for(1)
+    federation.node("copy of 0", client_id=0)
+    run.wait_for(2)
+    time.sleep(2)
+    federation.kill("4")
+    federation.node("4 again", client_id=4)
+    federation.node("5", client_id=5)
+    run.wait_for(4)
+    leave.main([str(tmp_path)])
+    rounds = run.finished()
+    assert len(rounds) == 7, run.told()
+
+    first, second, third, *later = rounds
+    assert first["selected"] == second["selected"] == [0, 1, 2, 3, 4]
+    # Nobody did less than he could: the default trace is for simulations.
+    assert first["steps"] == second["steps"] == [8] * 5
+    assert {record["deadline_seconds"] for record in rounds} == {15.0}
+    assert max(record["seconds"]["train"] for record in rounds) < 15 + 5 + 3  # and a busy machine
+
+    slow = third["active"].index(1)
+    assert 1 <= third["steps"][slow] < 8
+    assert third["incomplete"] == 1
+    assert third["failed"].keys() == {"3", "4"}
+    assert third["failed"]["3"].startswith("no reply within")
+    assert all(3 in record["at_work"] and 3 not in record["selected"] for record in later)
+    assert any(4 in record["active"] for record in later)
+    events = {(event["event"], event["client"]) for record in rounds for event in record["events"]}
+    assert events == {("refused-node", 0), ("refused-node", 4), ("arrival", 5), ("departure", 2)}
+    assert 5 in rounds[-1]["active"]
+    assert 2 in rounds[3]["selected"]
+    assert 2 not in rounds[-1]["selected"]
+    assert rounds[-1]["loss"] < 0.9 * first["loss"]
+    assert federation.status().count("finished:completed") == 1
+
+    # The page says what is written, but for nodes that do not say who they are.
+    found = {key for record in rounds for key in keys_of(record)} - described("metrics.jsonl")
+    found |= {f"unidentified-node.{key}" for key in ("node", "reason")}
+    assert found == described("On devices")
