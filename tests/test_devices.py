@@ -24,16 +24,16 @@ def test_no_device_stops_the_others(flower: dict[str, str], tmp_path: Path, free
     }
     federation = Federation(flower, tmp_path, free_ports)
     few = federation.run("few", {**settings, "connect-timeout": 0.0})
-    federation.node("0", client_id=0)
-    federation.node("1", client_id=1, slow_in=3)
-    federation.node("2", client_id=2, state_dir=str(tmp_path))
-    federation.node("3", client_id=3, hang_from=3)
-    federation.node("4", client_id=4)
     assert few.finished() == []
     assert "only 0 of num-clients=6 are connected after 0 s; 5 have to be (min-nodes)" in few.told()
     assert "let fewer begin with --run-config 'min-nodes=...'" in few.told()
     assert federation.status() == ["finished:failed"]
 
+    federation.node("0", client_id=0)
+    federation.node("1", client_id=1, slow_in=3)
+    federation.node("2", client_id=2, state_dir=str(tmp_path))
+    federation.node("3", client_id=3, hang_from=3)
+    federation.node("4", client_id=4)
     run = federation.run("runs", settings)
     run.wait_for(1)
     federation.node("copy of 0", client_id=0)

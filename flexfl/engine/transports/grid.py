@@ -81,10 +81,13 @@ class GridTransport:
         self._deadline: float | None = None
 
     def connect(self, members: NDArray[np.intp], timeout: float, least: int) -> NDArray[np.intp]:
-        """Wait until `least` of these clients are connected, at most `timeout` seconds; return who is."""
+        """Wait until `least` of these clients are connected; return who is.
+
+        After `timeout` seconds only nodes that are online and have not answered yet are waited for.
+        """
         limit = time.monotonic() + timeout
         while len(connected := np.intersect1d(members, self.reachable())) < least:
-            if time.monotonic() > limit:
+            if time.monotonic() > limit and not self.nodes.expects():
                 break
             time.sleep(POLL_SECONDS)
         return connected

@@ -109,6 +109,11 @@ class Nodes:
             self._known[node] = replace(known, ask_at=now + known.patience, patience=longer)
         return {node: known.patience for node, known in sorted(asked.items())}
 
+    def expects(self) -> bool:
+        """Whether a node that is online has still to give its first answer."""
+        known = (self._known[node] for node in self._online)
+        return any(node.claim is None and not node.told for node in known)
+
     def answer(self, node: int, client: Any) -> int | None:
         """Take in who a node says that it is; return its client if it speaks for it."""
         if not isinstance(client, int) or isinstance(client, bool) or not 0 <= client < self.num_clients:
