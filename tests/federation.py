@@ -34,12 +34,12 @@ from clients import numpy_client
 
 
 class Misbehaving(numpy_client.SoftmaxRegression):
-    hang_from = slow_in = 0
+    hang_from = slow_in = slow = 0
 
     def fit(self, parameters, config):
         while self.hang_from and config["round"] >= self.hang_from:
             time.sleep(1)
-        self.pause = 3 if config["round"] == self.slow_in else 0
+        self.pause = self.slow if config["round"] == self.slow_in else 0
         return super().fit(parameters, config)
 
     def _batches(self, size, rng):
@@ -58,6 +58,7 @@ def client_fn(context):
     x, y = numpy_client.load("")
     made = Misbehaving(client, x[client::count], y[client::count])
     made.hang_from, made.slow_in = int(node.get("hang-from", 0)), int(node.get("slow-in", 0))
+    made.slow = float(node.get("slow", 0))
     return made.to_client()
 
 
@@ -118,7 +119,7 @@ class Running:
         self.runs, self.output = runs, ""
 
         def call() -> None:
-            self.output = flwr_run(env, {**settings, "run-dir": str(runs)}, "lab", app=app, patience=400)
+            self.output = flwr_run(env, {**settings, "run-dir": str(runs)}, "lab", app=app, patience=550)
 
         self.thread = threading.Thread(target=call)
         self.thread.start()

@@ -209,7 +209,7 @@ def test_clients_learn_their_own_deadline_and_whether_to_replay(federation: Fede
         ask(nodes, server_round, 0)
     told = [ins.config["deadline-seconds"] for ins in federation.seen[node]]
     assert told[0] > 4.8
-    assert told[2] == pytest.approx(4.7, abs=0.15)
+    assert told[2] == pytest.approx(4.6, abs=0.25)
     assert not any("replay" in ins.config for ins in federation.seen[node])
 
     replaying = GridTransport(federation.grid, 1)  # as in a simulation: no deadline, no clock
@@ -225,7 +225,8 @@ def test_a_deadline_that_nobody_has_set() -> None:
     deadlines.meet(0, 7.0)
     assert (deadlines.of([0]), deadlines.of_work(0, 60.0)) == (70, 53)
     for taken in (10.0, 12.0, 500.0, 11.0, 12.0):  # one round hung
-        deadlines.learn(0, taken, taken - 3)
+        deadlines.learn(0, taken, 2.0 if taken == 500 else taken - 3)
+    assert deadlines.of_work(0, 60.0) == 57
     assert (deadlines.of([0, 1]), deadlines.of([1])) == (115, 60)
     assert deadlines.of_work(0, 2.0) == 0.0  # one step, in any case
     assert RoundDeadlines(20.0).of([0]) == 20

@@ -70,6 +70,7 @@ class Messages:
         ttl
             Seconds after which Flower refuses an answer and reports an error instead; None: 12 hours.
         """
+        now, unreached = time.monotonic(), []  # before Flower's clock starts
         messages = {
             node: Message(content, dst_node_id=node, message_type=kind, group_id=str(server_round), ttl=ttl)
             for node, content in contents.items()
@@ -77,7 +78,6 @@ class Messages:
         accepted = (
             {name for name in self.grid.push_messages([*messages.values()]) if name} if messages else ()
         )
-        now, unreached = time.monotonic(), []
         for node, message in messages.items():
             name = message.metadata.message_id  # which Flower has put in
             if name in accepted:
