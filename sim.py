@@ -46,7 +46,7 @@ server_app = ServerApp()
 @server_app.main()
 def run_server(grid: Grid, context: Context) -> None:
     """Run under `flwr run`: the settings are the run configuration."""
-    run_on_grid(grid, settings_of(context.run_config, "run-config"))
+    run_on_grid(grid, Settings.from_mapping(context.run_config, "run-config"))
 
 
 class Parser(argparse.ArgumentParser):

@@ -7,6 +7,7 @@ always the first rows of every array.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -67,7 +68,13 @@ def _cohort_key(prepared: PreparedJob) -> Hashable:
     """Equal for clients whose rules allow them to be in one cohort."""
     shapes = tuple(array.shape for array in prepared.job.arrays)
     starts_alone = prepared.job.weights is not None
-    return prepared.job.config.common, tuple(prepared.memory.committed), shapes, starts_alone
+    return (
+        prepared.job.config.common,
+        tuple(prepared.memory.committed),
+        shapes,
+        starts_alone,
+        prepared.job.until,
+    )
 
 
 def train(
@@ -101,13 +108,16 @@ def train(
     start, target = _start(weights, cohort), as_tensor(out)
     rule = make_rule(start, shared, cohort, lambda at: _fisher(oracle, examples, at, cohort, seed))
     in_place = (target.device, target.dtype) == (start.device, start.dtype)
+    until = cohort[0].job.until
+    fused = until is None and _fused(rule, oracle, cohort[0].batches)
     # Single steps are done in new memory, which is in the cache as it has just been written.
-    y = target.copy_(start) if in_place and _fused(rule, oracle, cohort[0].batches) else start.clone()
+    y = target.copy_(start) if in_place and fused else start.clone()
     batches = examples.batches([p.job.client for p in cohort], [p.batches for p in cohort], y.dtype)
     rate = y.new_tensor([p.job.config.learning_rate for p in cohort])[:, None]
-    losses = run(rule, oracle, batches, y, rate)
+    losses = run(rule, oracle, batches, y, rate, until)
     target.copy_(y)
-    steps = y.new_tensor([len(p.batches.lengths) for p in cohort])[:, None]
+    done = [min(len(p.batches.lengths), len(losses)) for p in cohort]
+    steps = y.new_tensor(done)[:, None]
     extra = [
         array.cpu().numpy() if isinstance(array, Tensor) else [row.cpu().numpy() for row in array]
         for array in rule.upload(y, steps, rate)
@@ -120,7 +130,7 @@ def train(
     updates = []
     for k, p in enumerate(cohort):
         memory = None if states is None else p.memory.stage(p.job.config.round, states[k])
-        arrays, reported = [array[k] for array in extra], _metrics(p, of_client[k])
+        arrays, reported = [array[k] for array in extra], _metrics(p, of_client[k, : done[k]])
         updates.append(ClientUpdate(p.job.client, arrays, reported, p.num_examples, memory))
     return Trained(updates, rule.sends_weights)
 
@@ -131,16 +141,27 @@ def _start(weights: Tensor, cohort: Sequence[PreparedJob]) -> Tensor:
     return _stacked(own).to(weights) if own else weights.expand(len(cohort), -1)
 
 
-def run(rule: SGD, oracle: CohortOracle, batches: CohortBatches, y: Tensor, rate: Tensor) -> Tensor:
+def run(
+    rule: SGD,
+    oracle: CohortOracle,
+    batches: CohortBatches,
+    y: Tensor,
+    rate: Tensor,
+    until: float | None = None,
+) -> Tensor:
     """Do all local steps on weights `y`, shape (K, M), in place; return the losses, shape (T, K).
 
-    These are the losses at each step's first gradient, zero after a client's last step.
+    These are the losses at each step's first gradient, zero after a client's last step. With `until`, a time
+    of `time.monotonic`, no step but the first begins after it: T is then the number of steps that were done.
     """
-    if _fused(rule, oracle, batches.clients[0]):
+    if until is None and _fused(rule, oracle, batches.clients[0]):
         return oracle.run_fused(y, rule.weights, rate, batches)
     losses = y.new_zeros((len(batches.counts), len(y)))
     active, active_rate = y, rate
     for t, count in enumerate(batches.counts):
+        if t and until is not None and time.monotonic() >= until:
+            losses = losses[:t]
+            break
         if count < len(active):
             rule.narrow(count)
             active, active_rate = y[:count], rate[:count]
@@ -197,13 +218,14 @@ def _stacked(rows: Iterable[NDArray[Any]]) -> Tensor:
 
 
 def _metrics(prepared: PreparedJob, losses: NDArray[np.float64]) -> dict[str, int | float]:
-    steps = len(prepared.batches.lengths)
+    """Return what a client reports, given the losses of its steps."""
+    steps = len(losses)
     reported: dict[str, int | float] = {
         metrics.CLIENT_ID: prepared.job.client,
         metrics.ROUND: prepared.job.config.round,
         metrics.STEPS: steps,
-        metrics.TRAIN_LOSS: float(losses[:steps].sum()) / steps,
-        metrics.FINAL_LOSS: float(losses[steps - 1]),
+        metrics.TRAIN_LOSS: float(losses.sum()) / steps,
+        metrics.FINAL_LOSS: float(losses[-1]),
     }
     return reported | ({metrics.RESYNC: True} if prepared.resync else {})
 

@@ -10,6 +10,7 @@ digits. With `max-steps` it is a slow device that does at most so many local ste
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,7 +73,7 @@ class SoftmaxRegression(NumPyClient):
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Scalar]]:
-        """Do local SGD; `steps` is reported only if they are fewer than the server asked for.
+        """Do local SGD until the deadline; `steps` are reported only if they are fewer than asked for.
 
         Raises
         ------
@@ -80,6 +81,7 @@ class SoftmaxRegression(NumPyClient):
             The method needs more than plain SGD, the task is impossible, the model is another one, or the
             client has no examples.
         """
+        start = time.monotonic()
         task = FitConfig.from_wire(config)
         if task.rule != SGD.name:
             raise ValueError(f"this client does plain SGD only, not {task.rule!r}")
@@ -96,8 +98,14 @@ class SoftmaxRegression(NumPyClient):
             error[np.arange(len(y)), y] -= 1
             weight -= rate / len(y) * error.T @ x
             bias -= rate / len(y) * error.sum(axis=0)
+            if task.deadline_seconds is not None and time.monotonic() - start >= task.deadline_seconds:
+                break
         reported: dict[str, Scalar] = {metrics.TRAIN_LOSS: float(np.mean(losses))}
-        return [weight, bias], len(self.y), reported | ({metrics.STEPS: steps} if steps < planned else {})
+        if len(losses) < planned:
+            reported[metrics.STEPS] = len(losses)
+        if task.deadline_seconds is not None:
+            reported[metrics.SECONDS] = time.monotonic() - start
+        return [weight, bias], len(self.y), reported
 
     def evaluate(
         self, parameters: list[NDArray[Any]], config: dict[str, Scalar]

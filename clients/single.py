@@ -25,6 +25,7 @@ that raises an exception counts as inactive in that round.
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,8 @@ def fit(
     memory
         What this function returned in an earlier round, the newest that was not None; None: nothing yet.
     steps
-        s_k, the number of local steps that the client has time for; default: all that are asked for.
+        s_k, the number of local steps that the client has time for; default: all that are asked for, or as
+        many as it begins before the task's deadline, at least one.
     fisher
         Returns the diagonal of the Fisher information on the client's data, shape (M,), given weights. Only
         EFL needs it, unless its elasticity is 0.
@@ -89,23 +91,28 @@ def fit(
         The task is impossible, its rule is unknown, or the client does no local step: it then has nothing to
         send.
     """
+    start = time.monotonic()
     config, weights, own = _read(instruction)
     opened, resync = _open(memory, config, weights)
     reported: dict[str, Any] = {metrics.ROUND: config.round}
     if config.farewell:
         return _reply(list(opened.committed.values()), num_examples, reported), memory
     planned = config.planned_steps(num_examples)
-    done = planned if steps is None else min(steps, planned)
-    if done < 1:
-        raise ValueError(f"{done} local steps; a client that does none has no reply to send")
+    most = planned if steps is None else min(steps, planned)
+    if most < 1:
+        raise ValueError(f"{most} local steps; a client that does none has no reply to send")
     rule = _make_rule(config, weights, own, opened, fisher)
     y, rate = rule.weights.clone(), config.learning_rate
-    for _ in range(done):
+    for done in range(1, most + 1):  # noqa: B007 - how many they were
         rule.step(y, gradient, rate)
+        if config.deadline_seconds is not None and time.monotonic() - start >= config.deadline_seconds:
+            break
     sent = [_numpy(array) for array in rule.upload(y, done, rate)]
     if rule.sends_weights:
         sent = _like(weights, y) + sent
     reported |= {metrics.STEPS: done} | ({metrics.RESYNC: True} if resync else {})
+    if config.deadline_seconds is not None:
+        reported[metrics.SECONDS] = time.monotonic() - start
     reply = _reply(sent, num_examples, reported)
     if config.last_accepted is None:
         return reply, None

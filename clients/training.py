@@ -52,6 +52,8 @@ class Job(NamedTuple):
         Its memory, or where that is stored, see `VirtualClients.load`; None: it has none yet.
     weights
         Its own weights to start from, shape (M,); None: those that all clients receive.
+    until
+        When it begins no further step, on the clock of `time.monotonic`; None: it does all that it can.
     """
 
     client: int
@@ -60,6 +62,7 @@ class Job(NamedTuple):
     completion: float
     memory: Any = None
     weights: NDArray[Any] | None = None
+    until: float | None = None
 
 
 class PreparedJob(NamedTuple):

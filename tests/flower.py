@@ -43,7 +43,9 @@ def end_processes(home: Path) -> None:
             time.sleep(0.1)
 
 
-def flwr_run(env: dict[str, str], settings: dict[str, Any], *arguments: str, app: Path = ROOT) -> str:
+def flwr_run(
+    env: dict[str, str], settings: dict[str, Any], *arguments: str, app: Path = ROOT, patience: float = 150
+) -> str:
     """Call `flwr run` in an app's folder; return its output."""
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
     done = subprocess.run(
@@ -52,7 +54,7 @@ def flwr_run(env: dict[str, str], settings: dict[str, Any], *arguments: str, app
         env=env,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=patience,
     )
     return done.stdout + done.stderr
 

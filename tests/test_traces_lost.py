@@ -35,6 +35,7 @@ def test_a_client_loses_its_reply_after_its_work(monkeypatch, tmp_path):
     fit = client.clients.fit
     monkeypatch.setattr(client.clients, "fit", lambda *args: trained.append(1) or fit(*args))
     config = {"round": 1, "model-arrays": 1, "local-steps": 2, "batch-size": 5, "learning-rate": 0.1}
+    config["replay"] = True
     answer = client.fit(FitIns(ndarrays_to_parameters([weights]), config))
     assert (answer.status.code, answer.status.message) == (Code.FIT_NOT_IMPLEMENTED, "reply lost")
     assert trained

@@ -24,6 +24,7 @@ RECORDED = ("versions", "command", "parts")
 IRRELEVANT = {
     *("run-dir", "data-dir", "engine", "num-workers", "ray-address", "cohort-size", "connect-timeout"),
     *("log", "report", "checkpoint-every", "resume"),
+    *("min-nodes", "round-deadline", "min-replies", "max-absence"),  # of devices
 }
 
 MOST_BYTES = 4 << 20  # of a configuration file
@@ -38,6 +39,7 @@ PARTICIPATION = "participation"
 TRAINING = "training"
 ENGINE = "engine"
 OUTPUT = "evaluation and output"
+DEVICES = "clients that connect, under `flwr run`"
 
 
 def _setting(
@@ -174,7 +176,32 @@ class Settings:
         OUTPUT, False, "compute the training loss at every evaluation, not only at the end"
     )
     connect_timeout: float = _setting(
-        ENGINE, 120.0, "seconds that `flwr run` waits for the clients to connect", allowed=Allowed(least=0)
+        DEVICES, 120.0, "seconds that `flwr run` waits for the clients to connect", allowed=Allowed(least=0)
+    )
+    min_nodes: int = _setting(
+        DEVICES,
+        0,
+        "clients that have to be connected for the run to start; the others arrive when they connect; 0: all",
+        allowed=Allowed(least=0),
+    )
+    round_deadline: float = _setting(
+        DEVICES,
+        0.0,
+        "seconds after which a round ends without those who have not replied; 0: ten times what clients "
+        "usually take, at least 60, and no deadline in a simulation",
+        allowed=Allowed(least=0),
+    )
+    min_replies: float = _setting(
+        DEVICES,
+        0.0,
+        "share of the clients asked whose replies end a round; 0: all",
+        allowed=Allowed(least=0, most=1),
+    )
+    max_absence: int = _setting(
+        DEVICES,
+        0,
+        "rounds after which a silent client has departed; 0: never",
+        allowed=Allowed(least=0),
     )
 
     def __post_init__(self) -> None:
@@ -191,6 +218,10 @@ class Settings:
             raise ValueError(
                 f"clients-per-round is {self.clients_per_round}; "
                 f"it must be at most num-clients, {self.num_clients}"
+            )
+        if self.min_nodes > self.num_clients:
+            raise ValueError(
+                f"min-nodes is {self.min_nodes}; it must be at most num-clients, {self.num_clients}"
             )
 
     @property

@@ -18,6 +18,8 @@ Arrays = list[NDArray[Any]]
 LEARNING_RATE = "learning-rate"
 LAST_ACCEPTED = "last-accepted"
 FAREWELL = "farewell"
+DEADLINE_SECONDS = "deadline-seconds"
+REPLAY = "replay"
 
 
 class OwnScalars(dict[str, Scalar]):
@@ -55,6 +57,11 @@ class FitConfig:
         no state.
     farewell
         Whether the client leaves: it does not train but sends the state that it keeps for the method.
+    deadline_seconds
+        Seconds from now after which the client begins no further step and sends what it has; it does at
+        least one. None: it has all the time that it needs.
+    replay
+        Whether a client of `flwr run` does only what the run's trace says, as in a simulation.
     own
         The method's own scalars, such as mu, by their names on the wire.
     """
@@ -68,6 +75,8 @@ class FitConfig:
     rule: str = SGD.name
     last_accepted: int | None = None
     farewell: bool = False
+    deadline_seconds: float | None = None
+    replay: bool = False
     own: Mapping[str, Scalar] = field(default_factory=dict)
 
     def planned_steps(self, num_examples: int) -> int:
@@ -76,7 +85,7 @@ class FitConfig:
 
     @property
     def common(self) -> tuple[Any, ...]:
-        """What clients of one cohort must have in common: all but `learning_rate` and `last_accepted`."""
+        """What clients of one cohort must have in common: all that their rule depends on but the rates."""
         amount = (self.batch_size, self.local_steps, self.local_epochs)
         return (self.round, *amount, self.rule, self.farewell, *self.own.items())
 
@@ -158,9 +167,9 @@ def _check(key: str, value: Any) -> None:
     is_bool = isinstance(value, bool)
     if key == "rule":
         valid, expected = isinstance(value, str), "a name"
-    elif key == FAREWELL:
+    elif key in (FAREWELL, REPLAY):
         valid, expected = is_bool, "true or false"
-    elif key == LEARNING_RATE:
+    elif key in (LEARNING_RATE, DEADLINE_SECONDS):
         valid = isinstance(value, int | float) and not is_bool and 0 <= value < math.inf  # False for NaN
         expected = "a finite number that is not negative"
     else:

@@ -18,6 +18,9 @@ TRAIN_LOSS = "train-loss"
 FINAL_LOSS = "final-loss"
 """float: loss in the last local step."""
 
+SECONDS = "seconds"
+"""float: how long the client took for a task with a deadline, from its receipt to the reply."""
+
 DEPARTING = "departing"
 """bool: the client leaves the federation for good."""
 

@@ -45,7 +45,7 @@ class Experiment:
     evaluator: GlobalEvaluator
 
 
-def prepare(settings: Settings, tune: bool = True) -> Experiment:
+def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace] | None = None) -> Experiment:
     """Make the data, the model, the trace, the strategy and the evaluator.
 
     Parameters
@@ -55,6 +55,8 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     tune
         Whether to choose `cohort` and `cohort_size` where the settings leave them open; only virtual
         clients use them.
+    observed
+        Makes the trace where it is not the one that the settings name; called once all else is checked.
 
     Raises
     ------
@@ -84,6 +86,7 @@ def prepare(settings: Settings, tune: bool = True) -> Experiment:
     arrays = model.arrays()
     layout = Layout.of(arrays)
     initial = FlatParameters(layout.flatten(arrays), layout)
+    trace = observed() if observed is not None else trace
     roster = Roster(data.sizes, trace.round(1).member, trace.participation)
     evaluator = GlobalEvaluator(
         data,

@@ -101,6 +101,7 @@ def drive(
     stopping: Callable[[RoundServer, Console], AbstractContextManager[list[int]]] = stopping_on_interrupt,
     page: bool = True,
     extendable: bool = True,
+    told: Callable[[], dict[str, Any]] = dict,
 ) -> dict[str, Any]:
     """Run the rounds of an experiment over a transport, and close the transport.
 
@@ -119,6 +120,8 @@ def drive(
         a later one needs are kept.
     extendable
         Whether a run that has ended is saved, so that it can be made longer.
+    told
+        See `RoundServer`.
 
     Returns
     -------
@@ -155,6 +158,7 @@ def drive(
                 settings.evaluate_every,
                 [last.update, trying_again(folder.round, console), *(o.round for o in observers[1:])],
                 experiment.trace.seconds,
+                told,
             )
             start = time.perf_counter()
             with stopping(server, console) as signals, suppress(KeyboardInterrupt):

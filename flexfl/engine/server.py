@@ -40,6 +40,8 @@ class RoundServer(Server):
         Called with the record of each round, starting with round 0, the evaluation before training.
     clock
         Virtual seconds that have passed by the end of a round; None for traces without a clock.
+    told
+        Called at the end of each round: what else its record says; `events` are added to the strategy's.
 
     Attributes
     ----------
@@ -55,10 +57,11 @@ class RoundServer(Server):
         evaluate_every: int = 1,
         observers: Sequence[Callable[[Record], None]] = (),
         clock: Callable[[int], float | None] = lambda server_round: None,
+        told: Callable[[], Record] = dict,
     ) -> None:
         super().__init__(client_manager=client_manager, strategy=strategy)
         self.transport, self.evaluate_every, self.observers = transport, evaluate_every, observers
-        self.clock = clock
+        self.clock, self.told = clock, told
         self.trace_manager = client_manager
         self.stopping = False
         self._seconds_to_report = 0.0
@@ -124,7 +127,9 @@ class RoundServer(Server):
             record["batch_loss"] = metrics[TRAIN_LOSS]
         if (seconds := self.clock(server_round)) is not None:
             record["virtual_seconds"] = seconds
-        return record
+        told = self.told()
+        events = [*record.get("events", ()), *told.pop("events", ())]
+        return record | told | ({"events": events} if events else {})
 
     def _evaluate(self, server_round: int, record: Record, history: History) -> None:
         """Evaluate at the server, and at the clients that the strategy selects for it."""

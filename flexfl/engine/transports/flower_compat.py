@@ -12,13 +12,21 @@ from flwr.compat.common.recorddict_compat import (
     recorddict_to_getpropertiesres,
 )
 from flwr.server.compat.grid_client_proxy import GridClientProxy
+from flwr.serverapp import Grid
+from flwr.supercore.constant import TaskType
 
 __all__ = [
     "GridClientProxy",
     "evaluateins_to_recorddict",
     "fitins_to_recorddict",
     "getpropertiesins_to_recorddict",
+    "is_simulated",
     "recorddict_to_evaluateres",
     "recorddict_to_fitres",
     "recorddict_to_getpropertiesres",
 ]
+
+
+def is_simulated(grid: Grid) -> bool:
+    """Whether the nodes of a Grid are those of Flower's Simulation Runtime."""
+    return bool(grid.run.primary_task_type == TaskType.SIMULATION)

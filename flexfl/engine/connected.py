@@ -1,0 +1,95 @@
+"""Membership of a federation of devices: who has connected, as it is seen when a round begins."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies import Roster
+from traces import RoundAvailability, Trace
+from traces.base import check_round, complete_if_online
+
+
+class Connection(Protocol):
+    """Knows which clients are connected, see `Transport`."""
+
+    def reachable(self) -> NDArray[np.intp]:
+        """Return the clients that are connected now, in ascending order."""
+
+    def at_work(self) -> NDArray[np.intp]:
+        """Return the clients that are still at work on an earlier task, in ascending order."""
+
+
+class ConnectedClients(Trace):
+    """The rounds of a federation as they happen, in the form of a trace: members are who has connected.
+
+    A round is observed when it is asked for first, after the round before; later it stays what it was. Rounds
+    that nobody has observed have the members of the roster.
+
+    Parameters
+    ----------
+    num_clients
+        N.
+    connection
+        Says who is connected.
+    founders
+        Members of round 1.
+    max_absence
+        Rounds after which a client that is not available has departed; 0: never.
+
+    Attributes
+    ----------
+    roster
+        The strategy's, once there is one: it knows who has announced a departure.
+    """
+
+    def __init__(
+        self, num_clients: int, connection: Connection, founders: NDArray[np.intp], max_absence: int = 0
+    ) -> None:
+        self.num_clients, self.connection, self.max_absence = num_clients, connection, max_absence
+        self.roster: Roster | None = None
+        self._founders = np.isin(np.arange(num_clients), founders)
+        self._members = {1: self._founders}
+        self._seen = np.ones(num_clients, np.int64)  # the last round in which each was available
+        self._silent = np.zeros(num_clients, np.bool_)  # departed because it was not
+        self._reachable = self._founders
+
+    def round(self, t: int) -> RoundAvailability:
+        """See `Trace.round`."""
+        check_round(t)
+        if t not in self._members:
+            known, last = self._present(), max(self._members)
+            if t == last + 1:
+                known = self._observe(t, known)
+            elif t > last:  # the run goes on from a round that was observed by another process
+                self._seen[:] = t
+            self._members[t] = known
+        now = complete_if_online(np.ones(self.num_clients, np.bool_))
+        return now._replace(member=self._members[t].copy())
+
+    def _observe(self, t: int, members: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return the members of round t, given those of the round before."""
+        reachable, at_work = np.zeros((2, self.num_clients), np.bool_)
+        reachable[self.connection.reachable()] = True
+        at_work[self.connection.at_work()] = True
+        free = reachable & ~at_work
+        self._seen[free] = t
+        gone = np.zeros_like(free) if self.roster is None else self.roster.gone
+        # Who has left for good comes back only with a new connection, who was silent with any sign of life.
+        arrived = free & (~gone | self._silent | ~self._reachable)
+        self._reachable = reachable
+        members = members | arrived
+        if self.max_absence:
+            silent = members & (t - self._seen > self.max_absence)
+            members &= ~silent
+            self._silent = (self._silent | silent) & ~arrived
+        return members
+
+    def _present(self) -> NDArray[np.bool_]:
+        """Return the members that have not departed."""
+        if self.roster is None:
+            return self._founders
+        present: NDArray[np.bool_] = self.roster.member & ~self.roster.gone
+        return present

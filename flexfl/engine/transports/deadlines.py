@@ -1,0 +1,71 @@
+"""When a round of devices ends, and when each of them has to stop so that its reply is there by then."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from statistics import median
+
+LEAST_SECONDS = 60.0  # of a deadline that nobody has set
+TIMES_USUAL = 10
+GRACE_SECONDS = 5.0  # a SuperNode looks for messages every 3 seconds
+REMEMBERED = 21  # tasks of each client
+RECENT = 5  # whose ways count
+
+
+class RoundDeadlines:
+    """Knows how long clients usually take.
+
+    Parameters
+    ----------
+    seconds
+        The deadline of every round; 0: ten times the median time that a client took so far, at least 60
+        seconds, and of all clients of the round the longest.
+    """
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self._taken: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
+        self._besides: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
+
+    def learn(self, client: int, taken: float, at_work: object = None) -> None:
+        """Note how long a client took to answer.
+
+        Parameters
+        ----------
+        client
+            The client.
+        taken
+            Seconds from sending the message to receiving the reply.
+        at_work
+            Seconds that it was at work by its own word; what cannot be that counts as if it did not say.
+        """
+        self._taken[client].append(taken)
+        if isinstance(at_work, int | float) and 0 <= at_work <= taken:
+            self._besides[client].append(taken - at_work)
+
+    def meet(self, client: int, taken: float) -> None:
+        """Note how long a client took to say who it is, which is no work at all."""
+        if not self._taken[client]:
+            self.learn(client, taken, 0.0)
+
+    def of(self, clients: Iterable[int]) -> float:
+        """Return the seconds that a round of these clients may last, before the grace."""
+        usual = [TIMES_USUAL * median(self._taken[k]) for k in clients if self._taken[k]]
+        return self.seconds or max([LEAST_SECONDS, *usual])
+
+    def of_work(self, client: int, seconds: float) -> float:
+        """Return when a client has to stop, in seconds after it has received its task.
+
+        Parameters
+        ----------
+        client
+            The client.
+        seconds
+            The deadline of the round.
+        """
+        besides = sorted(self._besides[client])
+        if not besides:
+            return seconds
+        # A step less is better than a reply that comes too late, but one mishap must not cost five rounds.
+        return max(0.0, seconds - (besides[-2] if len(besides) > 2 else besides[-1]))

@@ -1,0 +1,180 @@
+"""Which node of Flower speaks for which client: a board is its `client-id`, whatever node it returns as."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+PATIENCE_SECONDS = 60.0  # for the first answer; doubled each time
+MOST_PATIENCE_SECONDS = 3600.0
+
+Event = dict[str, Any]
+
+
+class NodeInfo(Protocol):
+    """What Flower says of a node that is online."""
+
+    node_id: int
+    name: str
+    public_key: bytes
+    last_activated_at: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """What is known of a node.
+
+    Attributes
+    ----------
+    name
+        As Flower knows it: the name under which its key was registered, else its number.
+    key
+        Its public key, if it was registered; else it makes a new one at each start, which says nothing.
+    start
+        When it came online.
+    claim
+        The client that it says it is; None: it has not said.
+    patience
+        Seconds that the next question may take.
+    ask_at
+        When it is to be asked next.
+    told
+        Whether it has been named in a record.
+    left
+        Whether its client has said that it leaves; so it is until the node is started again.
+    """
+
+    name: str
+    key: bytes
+    start: str
+    claim: int | None
+    patience: float
+    ask_at: float = 0.0
+    told: bool = False
+    left: bool = False
+
+
+class Nodes:
+    """The nodes that have been online, and the clients that they speak for.
+
+    Of two nodes with one `client-id` the first stays for as long as it is online. A client whose node was
+    registered with a key stays bound to that key.
+
+    Parameters
+    ----------
+    num_clients
+        N; clients are 0..N-1.
+
+    Attributes
+    ----------
+    of_client
+        The node that speaks for each client; it may be offline.
+    events
+        What is to be told in the record of the round: nodes that were refused, or do not say who they are.
+    """
+
+    def __init__(self, num_clients: int) -> None:
+        self.num_clients = num_clients
+        self.of_client: dict[int, int] = {}
+        self.events: list[Event] = []
+        self._known: dict[int, Node] = {}
+        self._online: set[int] = set()
+        self._key_of: dict[int, bytes] = {}
+
+    def look(self, online: Iterable[NodeInfo]) -> list[int]:
+        """Take in who is online; return the nodes that were started anew since the last look."""
+        restarted = []
+        self._online = set()
+        for info in online:
+            node, before = info.node_id, self._known.get(info.node_id)
+            self._online.add(node)
+            if before is None or before.start != info.last_activated_at:
+                key = bytes(info.public_key) if info.name else b""
+                claim = before.claim if before else None
+                start, name = info.last_activated_at, info.name or str(node)
+                self._known[node] = Node(name, key, start, claim, PATIENCE_SECONDS)
+                restarted += [node] if before else []
+        for node in sorted(self._online):  # whose client's earlier node may have gone offline
+            if self._known[node].claim is not None:
+                self._settle(node)
+        return restarted
+
+    def to_ask(self, now: float) -> dict[int, float]:
+        """Return the nodes to ask who they are, and the seconds that each has for its answer."""
+        asked = {node: self._known[node] for node in self._online if self._known[node].ask_at <= now}
+        for node, known in asked.items():
+            longer = min(2 * known.patience, MOST_PATIENCE_SECONDS)
+            self._known[node] = replace(known, ask_at=now + known.patience, patience=longer)
+        return {node: known.patience for node, known in sorted(asked.items())}
+
+    def expects(self) -> bool:
+        """Whether a node that is online has still to give its first answer."""
+        known = (self._known[node] for node in self._online)
+        return any(node.claim is None and not node.told for node in known)
+
+    def answer(self, node: int, client: Any) -> int | None:
+        """Take in who a node says that it is; return its client if it speaks for it."""
+        if not isinstance(client, int) or isinstance(client, bool) or not 0 <= client < self.num_clients:
+            self.no_answer(node, f"its client-id is {client!r}, not one of 0..{self.num_clients - 1}")
+            return None
+        known = self._known[node]
+        if known.claim != client:
+            if known.claim is not None and self.of_client.get(known.claim) == node:
+                del self.of_client[known.claim]
+            known = replace(known, claim=client, told=False)
+        self._known[node] = replace(known, ask_at=math.inf)
+        self._settle(node)
+        return client if self.of_client.get(client) == node else None
+
+    def no_answer(self, node: int, reason: str) -> None:
+        """Note that a node did not say who it is."""
+        self._tell(node, {"event": "unidentified-node", "reason": reason})
+
+    def leave(self, client: int) -> None:
+        """Note that a client leaves for good: it is there no more until its node is started again."""
+        node = self.of_client[client]
+        self._known[node] = replace(self._known[node], left=True)
+
+    def clients(self) -> list[int]:
+        """Return the clients whose nodes are online, in ascending order."""
+        return sorted(
+            client
+            for client, node in self.of_client.items()
+            if node in self._online and not self._known[node].left
+        )
+
+    def client(self, node: int) -> int | None:
+        """Return the client that a node speaks for."""
+        claim = self._known[node].claim
+        return claim if claim is not None and self.of_client.get(claim) == node else None
+
+    def unidentified(self) -> list[str]:
+        """Return the names of the nodes that are online and speak for nobody."""
+        return [self._known[node].name for node in sorted(self._online) if self.client(node) is None]
+
+    def _settle(self, node: int) -> None:
+        """Let a node speak for the client that it claims to be, or refuse it."""
+        known = self._known[node]
+        client = known.claim
+        if client is None:
+            return
+        holder, key = self.of_client.get(client), self._key_of.get(client)
+        if key is not None and known.key != key:
+            reason = f"client {client} has another key"
+        elif holder is not None and holder != node and holder in self._online:
+            reason = f"client {client} is there already, as node {self._known[holder].name}"
+        else:
+            self.of_client[client] = node
+            if known.key:
+                self._key_of[client] = known.key
+            return
+        self._tell(node, {"event": "refused-node", "client": client, "reason": reason})
+
+    def _tell(self, node: int, event: Event) -> None:
+        """Name a node in the record, once."""
+        known = self._known[node]
+        if not known.told:
+            self.events.append({**event, "node": known.name})
+            self._known[node] = replace(known, told=True)

@@ -1,0 +1,445 @@
+"""Clients behind Flower's own Grid: deadlines, late replies, and who speaks for which client.
+
+The Grid and the link state are Flower's, in memory; the nodes are threads that answer as a test says.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Error, Message, MessageType
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    FitIns,
+    FitRes,
+    GetPropertiesRes,
+    MessageTypeLegacy,
+    Status,
+    ndarrays_to_parameters,
+)
+from flwr.compat.common import recorddict_compat as compat
+from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.federation import NoOpFederationManager
+from flwr.superlink.grid import InMemoryGrid
+
+from flexfl.config import Settings
+from flexfl.engine.availability import TraceClientManager, remember
+from flexfl.engine.connected import ConnectedClients
+from flexfl.engine.flower_run import names_trace
+from flexfl.engine.run import prepare
+from flexfl.engine.server import RoundServer
+from flexfl.engine.transports import grid as transports
+from flexfl.engine.transports import nodes as directory
+from flexfl.engine.transports.deadlines import RoundDeadlines
+from flexfl.engine.transports.flower_compat import is_simulated
+from flexfl.engine.transports.grid import GridTransport
+
+OK = Status(Code.OK, "")
+Answer = Callable[[FitIns], FitRes | None]
+
+
+def trained(ins: FitIns, **told: Any) -> FitRes:
+    """What a client answers that did all steps; `steps` and others as given."""
+    return FitRes(OK, ins.parameters, 10, {key.replace("_", "-"): value for key, value in told.items()})
+
+
+class Federation:
+    """Flower's link state with nodes that answer at once, after a while, or never."""
+
+    def __init__(self) -> None:
+        factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
+        self.state: Any = factory.state()
+        run = self.state.create_run(
+            None, None, None, {"seed": 1}, NOOP_FEDERATION_ID, None, "", TaskType.SERVER_APP
+        )
+        self.grid = InMemoryGrid(factory)
+        self.grid.set_run(self.state.get_run_info(run_ids=[run])[0])
+        self.seen: dict[int, list[FitIns]] = {}
+        self._stop, self._threads = threading.Event(), []
+
+    def node(self, client: Any, work: Answer = trained, key: bytes = b"", name: str | None = None) -> int:
+        """Start a node that says that it is this client; `client` may be a function, which may wait."""
+        key = key or np.random.default_rng(len(self._threads)).bytes(32)
+        node = self.state.create_node("", "", key, 30.0, name=name)
+        self.state.activate_node(node, 30.0)
+        self.seen[node] = []
+        thread = threading.Thread(target=self._serve, args=(node, client, work))
+        self._threads.append(thread)
+        thread.start()
+        return node
+
+    def stop(self, node: int) -> None:
+        self.state.deactivate_node(node)
+
+    def again(self, node: int) -> None:
+        self.state.activate_node(node, 30.0)
+
+    def close(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def hang(self, ins: FitIns) -> None:
+        """Never answer."""
+        self._stop.wait()
+
+    def _serve(self, node: int, client: Any, work: Answer) -> None:
+        """Handle one message at a time, as a SuperNode does."""
+        while not self._stop.wait(0.01):
+            for message in self.state.get_message_ins(node, 1):
+                reply = self._reply(message, node, client, work)
+                if reply is not None:
+                    reply.metadata.__dict__["_message_id"] = f"reply to {message.metadata.message_id}"
+                    self.state.store_message_res(reply)
+
+    def _reply(self, message: Message, node: int, client: Any, work: Answer) -> Message | None:
+        try:
+            if message.metadata.message_type == MessageTypeLegacy.GET_PROPERTIES:
+                said = client() if callable(client) else client
+                content = compat.getpropertiesres_to_recorddict(GetPropertiesRes(OK, {"client-id": said}))
+                return Message(content, reply_to=message)
+            if message.metadata.message_type == MessageType.EVALUATE:
+                return None
+            self.seen[node].append(compat.recorddict_to_fitins(message.content, keep_input=True))
+            result = work(self.seen[node][-1])
+            if result is None or self._stop.is_set():
+                return None
+            return Message(compat.fitres_to_recorddict(result, keep_input=True), reply_to=message)
+        except ZeroDivisionError:
+            return Message(Error(2, "the client app raised"), reply_to=message)
+
+
+@pytest.fixture
+def federation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Federation]:
+    monkeypatch.setattr(transports, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(transports, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(transports, "GRACE_SECONDS", 0.2)
+    made = Federation()
+    for name, value in (("run", made.grid.run.run_id), ("node", made.grid.node.node_id), ("task", 1)):
+        monkeypatch.setattr(TaskIdentity, f"_{name}_id", value)  # as Flower does in a ServerApp's process
+    yield made
+    made.close()
+
+
+def transport(federation: Federation, num_clients: int = 4, seconds: float = 0.5, **options: Any) -> Any:
+    made = GridTransport(federation.grid, num_clients, RoundDeadlines(seconds), **options)
+    made.connect(np.arange(num_clients), 10.0, len(federation.seen))
+    return made
+
+
+def ask(nodes: GridTransport, server_round: int, *clients: int) -> tuple[dict[int, FitRes], dict[str, str]]:
+    """Have clients train in a round."""
+    ins = FitIns(ndarrays_to_parameters([np.zeros(2, np.float32)]), {"round": server_round})
+    results, failures = nodes.fit(server_round, [(nodes.proxy(k), ins) for k in clients], None)
+    return {int(proxy.cid): result for proxy, result in results}, {f.client: f.reason for f in failures}
+
+
+def eventually(happens: Callable[[], Any]) -> None:
+    limit = time.monotonic() + 10
+    while not happens():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def after(seconds: float, **told: Any) -> Answer:
+    def work(ins: FitIns) -> FitRes:
+        time.sleep(seconds)
+        return trained(ins, **told)
+
+    return work
+
+
+# Rounds
+
+
+def test_a_round_ends_at_its_deadline_and_late_replies_come_in_a_later_one(federation: Federation) -> None:
+    federation.node(0)
+    federation.node(1, federation.hang)
+    federation.node(2, after(1.2, steps=3))
+    nodes = transport(federation, 3)
+    start = time.monotonic()
+    results, failed = ask(nodes, 1, 0, 1, 2)
+    assert 0.6 < time.monotonic() - start < 1.1  # the deadline and the grace
+    assert (results.keys(), failed.keys()) == ({0}, {"1", "2"})
+    assert failed["1"] == "no reply within 1 s"
+    assert nodes.record()["deadline_seconds"] == 0.5
+    assert nodes.at_work().tolist() == [1, 2]
+    assert nodes.reachable().tolist() == [0, 1, 2]
+
+    # Who is at work is not asked for an evaluation either.
+    evaluation = [(nodes.proxy(k), EvaluateIns(ndarrays_to_parameters([]), {})) for k in (1, 2)]
+    results, failures = nodes.evaluate(1, evaluation, None)
+    assert {f.reason for f in failures} == {"still at work on its task of round 1"}
+
+    eventually(lambda: nodes.reachable().size and nodes._arrived)
+    assert nodes.at_work().tolist() == [1, 2]  # until the reply is handed over
+    results, _ = ask(nodes, 2, 0)
+    assert (results.keys(), results[2].metrics) == ({0, 2}, {"steps": 3, "round": 1})
+    assert nodes.at_work().tolist() == [1]
+    assert ask(nodes, 3, 0, 2)[0].keys() == {0}
+
+
+def test_a_share_of_the_replies_ends_a_round(federation: Federation) -> None:
+    for client in range(3):
+        federation.node(client)
+    federation.node(3, federation.hang)
+    nodes = transport(federation, seconds=60.0, min_replies=0.6)
+    results, failed = ask(nodes, 1, 0, 1, 2, 3)
+    assert (results.keys(), failed) == ({0, 1, 2}, {"3": "no reply within 0 s"})
+
+
+def test_clients_learn_their_own_deadline_and_whether_to_replay(federation: Federation) -> None:
+    """The deadline of a client is earlier by what passes between its work and the server."""
+
+    def work(ins: FitIns) -> FitRes:
+        time.sleep(0.4)
+        return trained(ins, seconds=0.1)
+
+    node = federation.node(0, work)
+    nodes = transport(federation, 1, seconds=5.0, replay=False)
+    for server_round in (1, 2, 3):
+        ask(nodes, server_round, 0)
+    told = [ins.config["deadline-seconds"] for ins in federation.seen[node]]
+    assert told[0] > 4.8
+    assert told[2] == pytest.approx(4.6, abs=0.25)
+    assert not any("replay" in ins.config for ins in federation.seen[node])
+
+    replaying = GridTransport(federation.grid, 1)  # as in a simulation: no deadline, no clock
+    replaying.connect(np.arange(1), 10.0, 1)
+    ask(replaying, 4, 0)
+    assert federation.seen[node][-1].config == {"round": 4, "replay": True}
+    assert replaying.record() == {"events": []}
+
+
+def test_a_deadline_that_nobody_has_set() -> None:
+    deadlines = RoundDeadlines()
+    assert deadlines.of([0, 1]) == 60
+    deadlines.meet(0, 7.0)
+    assert (deadlines.of([0]), deadlines.of_work(0, 60.0)) == (70, 53)
+    for taken in (10.0, 12.0, 500.0, 11.0, 12.0):  # one round hung
+        deadlines.learn(0, taken, 2.0 if taken == 500 else taken - 3)
+    assert deadlines.of_work(0, 60.0) == 57
+    assert (deadlines.of([0, 1]), deadlines.of([1])) == (115, 60)
+    assert deadlines.of_work(0, 2.0) == 0.0  # one step, in any case
+    assert RoundDeadlines(20.0).of([0]) == 20
+
+
+def test_rounds_do_not_pass_while_all_are_at_work(federation: Federation) -> None:
+    federation.node(0, after(1.0))
+    nodes = transport(federation, 1, seconds=0.3)
+    assert ask(nodes, 1, 0)[0] == {}
+    start = time.monotonic()
+    assert ask(nodes, 2)[0].keys() <= {0}
+    assert time.monotonic() - start > 0.25
+    eventually(lambda: 0 in ask(nodes, 3)[0] or not nodes.at_work().size)
+    start = time.monotonic()
+    ask(nodes, 4)  # it is free: nobody is asked because the method wants nobody
+    assert time.monotonic() - start < 0.2
+
+
+def test_who_fails_or_has_gone_is_named(federation: Federation) -> None:
+    nodes_of = [
+        federation.node(0, lambda ins: 1 / 0),
+        federation.node(1, federation.hang),
+        federation.node(2),
+    ]
+    nodes = transport(federation, 3, seconds=5.0)
+    threading.Timer(0.3, federation.stop, [nodes_of[1]]).start()
+    federation.state.delete_node("", nodes_of[2])
+    results, failed = ask(nodes, 1, 0, 1, 2)
+    assert results == {}
+    assert failed["0"] == "the client app raised"
+    assert "Node Unavailable" in failed["1"]
+    assert failed["2"] == "its node has gone"
+    assert nodes.at_work().size == 0
+
+
+def test_a_node_that_was_started_anew_owes_no_reply(federation: Federation) -> None:
+    node = federation.node(0, federation.hang, key=b"k" * 32, name="pi-0")
+    nodes = transport(federation, 1, seconds=0.2)
+    ask(nodes, 1, 0)
+    assert nodes.at_work().tolist() == [0]
+    federation.stop(node)
+    federation.again(node)
+    assert nodes.reachable().tolist() == [0]
+    assert nodes.at_work().size == 0
+    assert ask(nodes, 2)[1] == {"0": "task of round 1: its node was started anew"}
+
+
+# Who speaks for whom
+
+
+def test_the_first_of_two_nodes_with_one_client_id_stays(federation: Federation) -> None:
+    first = federation.node(1)
+    nodes = transport(federation, 2)
+    second = federation.node(1)
+    eventually(lambda: nodes.reachable().size and nodes.nodes.events)
+    assert nodes.record()["events"] == [
+        {
+            "event": "refused-node",
+            "client": 1,
+            "reason": f"client 1 is there already, as node {first}",
+            "node": str(second),
+        }
+    ]
+    ask(nodes, 1, 1)
+    assert (len(federation.seen[first]), len(federation.seen[second])) == (1, 0)
+    assert nodes.record()["events"] == []  # said once
+    federation.stop(first)
+    assert nodes.reachable().tolist() == [1]  # the second takes over: that is a restart
+    ask(nodes, 2, 1)
+    assert (len(federation.seen[first]), len(federation.seen[second])) == (1, 1)
+    federation.again(first)
+    nodes.reachable()
+    assert nodes.nodes.of_client == {1: second}
+
+
+def test_a_client_stays_bound_to_a_key_that_was_registered(federation: Federation) -> None:
+    first = federation.node(1, key=b"a" * 32, name="pi-1")
+    nodes = transport(federation, 2)
+    federation.stop(first)
+    federation.node(1, key=b"b" * 32, name="copy")
+    eventually(lambda: nodes.reachable().size == 0 and nodes.nodes.events)
+    (event,) = nodes.record()["events"]
+    assert (event["reason"], event["node"]) == ("client 1 has another key", "copy")
+    federation.again(first)
+    assert nodes.reachable().tolist() == [1]
+
+
+def test_a_node_that_does_not_say_who_it_is_holds_nobody_up(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def silent() -> int:
+        asked.append(time.monotonic())
+        federation._stop.wait(1.0)
+        raise ZeroDivisionError
+
+    federation.node(0)
+    for module in (directory, transports):
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.3)
+    nodes = GridTransport(federation.grid, 2, RoundDeadlines(5.0))
+    silent_node = federation.node(silent)
+    federation.node(7)
+    assert nodes.connect(np.arange(2), 5.0, 1).tolist() == [0]
+    start = time.monotonic()
+    events = []
+    for server_round in range(1, 40):
+        nodes.reachable()
+        ask(nodes, server_round, 0)
+        events += nodes.record()["events"]
+        time.sleep(0.05)
+    assert time.monotonic() - start < 10
+    told = {event["node"]: event["reason"] for event in events}
+    assert len(events) == len(told) == 2  # each once
+    assert told.pop(str(silent_node)).startswith(("no answer within", "Error", "the client app"))
+    assert [*told.values()] == ["its client-id is 7, not one of 0..1"]
+    assert 2 <= len(asked) <= 4  # asked again, but less and less often
+
+
+# Membership
+
+
+def test_members_are_who_has_connected(federation: Federation) -> None:
+    """Three clients, of which two begin; one comes later, one leaves and returns, one is silent for long."""
+    said = {"departing": False}
+
+    def leaving(ins: FitIns) -> FitRes:
+        return trained(
+            ins, round=int(ins.config["round"]), **({"departing": True} if said["departing"] else {})
+        )
+
+    node = [federation.node(0), federation.node(1, leaving)]
+    settings = Settings(num_clients=3, num_rounds=99, model="logistic", strategy="mifa:departure=exclude")
+    nodes = GridTransport(federation.grid, 3, RoundDeadlines(5.0), replay=False)
+    founders = nodes.connect(np.arange(3), 5.0, 2)
+    trace = ConnectedClients(3, nodes, founders, max_absence=2)
+    experiment = prepare(settings, tune=False, observed=lambda: trace)
+    trace.roster = experiment.strategy.roster
+    records: list[dict[str, Any]] = []
+    server = RoundServer(
+        experiment.strategy,
+        TraceClientManager(remember(trace), nodes, 0),
+        nodes,
+        observers=[records.append],
+        told=nodes.record,
+    )
+    server.parameters = experiment.strategy.initialize_parameters(server.client_manager())
+    number = 0
+
+    def play() -> dict[str, Any]:
+        nonlocal number
+        number += 1
+        return server._run_round(number, None, _History())
+
+    def events(record: dict[str, Any]) -> list[tuple[str, int]]:
+        return [(event["event"], event["client"]) for event in record["events"]]
+
+    first = play()
+    assert (first["selected"], first["active"], first["events"]) == ([0, 1], [0, 1], [])
+    assert first["deadline_seconds"] == 5.0
+    node.append(federation.node(2))
+    eventually(lambda: nodes.reachable().size == 3)
+    assert events(play()) == [("arrival", 2)]
+    said["departing"] = True
+    assert play()["active"] == [0, 1, 2]
+    left = play()
+    assert (left["selected"], left["offline"], events(left)) == ([0, 2], 0, [("departure", 1)])
+    said["departing"] = False
+    assert events(play()) == []  # it is still connected
+    federation.stop(node[1])
+    play()
+    federation.again(node[1])
+    assert events(play()) == [("arrival", 1)]
+    federation.stop(node[2])
+    assert [(r["offline"], events(r)) for r in (play(), play(), play())] == [
+        (1, []),
+        (1, []),
+        (0, [("departure", 2)]),
+    ]
+    federation.again(node[2])
+    eventually(lambda: 2 in nodes.reachable())
+    assert events(play()) == [("arrival", 2)]
+    assert trace.round(2).member.tolist() == [True, True, True]  # as it was
+
+
+class _History:
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: None
+
+
+def test_a_run_that_goes_on_has_the_members_of_its_roster() -> None:
+    class Everybody:
+        def reachable(self) -> Any:
+            return np.array([0, 1, 3])
+
+        def at_work(self) -> Any:
+            return np.array([], np.intp)
+
+    trace = ConnectedClients(4, Everybody(), np.array([0, 1]))
+    roster = prepare(Settings(num_clients=4), tune=False).strategy.roster
+    roster.member[:] = [True, True, True, False]
+    trace.roster = roster
+    assert trace.round(6).member.tolist() == [True, True, True, False]
+    assert trace.round(7).member.tolist() == [True, True, True, True]
+    assert trace.round(3).member.tolist() == [True, True, True, False]
+
+
+def test_a_trace_is_replayed_where_the_user_chose_one(federation: Federation) -> None:
+    grid, default = federation.grid, Settings()
+    assert not is_simulated(grid)
+    assert not names_trace(grid, default)
+    assert names_trace(grid, Settings(trace="phones"))  # in pyproject.toml
+    grid._run = replace(grid.run, override_config={"trace": default.trace})
+    assert names_trace(grid, default)
+    grid._run = replace(grid.run, primary_task_type=TaskType.SIMULATION)
+    assert is_simulated(grid)
