@@ -96,7 +96,7 @@ class FlexibleClient(Client):
         (update,) = [*answers.updates, *answers.farewells]
         if update.memory is not None:  # stored before the reply is sent: the server may rely on it
             try:
-                self.store.save(update.memory)
+                self.store.of_run(config.run).save(update.memory)
             except OSError as error:
                 return _no_reply(f"cannot keep the client's memory: {error}")
         local = [
@@ -139,7 +139,8 @@ class FlexibleClient(Client):
         arrays, own = config.split(parameters_to_ndarrays(ins.parameters))
         weights = np.concatenate([array.ravel() for array in arrays])
         check = partial(check_memory, rule=config.rule, size=len(weights), dtype=self.clients.dtype)
-        memory = self.store.load(check) if config.last_accepted is not None else None
+        store = self.store.of_run(config.run)
+        memory = store.load(check) if config.last_accepted is not None else None
         return Broadcast(weights), [Job(self.client, own, config, completion, memory, until=until)]
 
 

@@ -31,9 +31,9 @@ def run_config(settings: dict[str, Any]) -> dict[str, Any]:
     return {key.replace("_", "-"): value for key, value in settings.items()}
 
 
-def context(**node: Any) -> Context:
+def context(run: int = 7, **node: Any) -> Context:
     config = run_config({**SETTINGS, "trace": "always"})
-    return Context(7, 1, {"partition-id": 2, **node}, RecordDict(), config)
+    return Context(run, 1, {"partition-id": 2, **node}, RecordDict(), config)
 
 
 SETTINGS: dict[str, Any] = {
@@ -205,12 +205,15 @@ class Node:
     def restart(self) -> None:
         self.context = context(**self.node)
 
+    run = ""
+
     def config(self, number: int, accepted: int) -> dict[str, Any]:
         count = len(self.experiment.initial.layout.shapes)
         return {
             **{"round": number, "last-accepted": accepted, "model-arrays": count, "rule": "apfl"},
             **{"local-steps": 3, "batch-size": 5, "learning-rate": 0.1},
             **{"alpha": 0.5, "alpha-mode": "step", "gradient": "chain-rule"},
+            **({"run": self.run} if self.run else {}),
         }
 
     def fit(self, number: int, accepted: int) -> Any:
@@ -264,6 +267,18 @@ def test_a_device_with_a_folder_keeps_its_memory_over_a_restart(tmp_path: Path) 
     node.restart()
     assert node.loss(1, accepted=1) == expected
     assert "resync" not in node.fit(2, accepted=1).metrics
+
+
+def test_a_device_goes_on_with_a_run_that_the_server_resumes(tmp_path: Path) -> None:
+    """Flower gives it another number; a reply that came after the server's last checkpoint is as if lost."""
+    node = Node(tmp_path)
+    node.fit(1, accepted=0)
+    expected = node.loss(1, accepted=1)
+    node.fit(2, accepted=1)
+    node.run, node.context = str(node.context.run_id), context(99, **node.node)
+    assert node.loss(1, accepted=1) == expected
+    assert "resync" not in node.fit(2, accepted=1).metrics
+    assert len([*tmp_path.iterdir()]) == 1
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,9 @@ def test_clients_learn_their_own_deadline_and_whether_to_replay(federation: Fede
     ask(replaying, 4, 0)
     assert federation.seen[node][-1].config == {"round": 4, "replay": True}
     assert replaying.record() == {"events": []}
+    replaying.resumed = "17"
+    ask(replaying, 5, 0)
+    assert federation.seen[node][-1].config["run"] == "17"
 
 
 def test_a_deadline_that_nobody_has_set() -> None:

@@ -43,6 +43,9 @@ class Store(Protocol):
     def save(self, memory: Memory) -> None:
         """Store a memory; once this returns, `load` returns it."""
 
+    def of_run(self, run: str) -> Store:
+        """Return the store of another run, which the server goes on with; empty: of this one."""
+
 
 class ContextStore:
     """Keeps the memory in Flower's Context, for as long as the simulation or the device's SuperNode runs.
@@ -71,6 +74,10 @@ class ContextStore:
             return None
         return memory
 
+    def of_run(self, run: str) -> Store:
+        """Return this store: Flower keeps no Context from one run to another."""
+        return self
+
     def save(self, memory: Memory) -> None:
         """See `Store.save`."""
         record = ArrayRecord()
@@ -92,9 +99,13 @@ class FileStore:
         Whose memory it is; every run starts without one.
     """
 
-    def __init__(self, folder: str | Path, run_id: int, client: int) -> None:
+    def __init__(self, folder: str | Path, run_id: int | str, client: int) -> None:
         self.client = client
         self.path = Path(folder) / f"run-{run_id}-client-{client}.safetensors"
+
+    def of_run(self, run: str) -> Store:
+        """See `Store.of_run`."""
+        return FileStore(self.path.parent, run, self.client) if run else self
 
     def load(self, check: Check | None = None) -> Memory | None:
         """See `Store.load`; the file is renamed to `<name>.bad`, so that one can look into it."""

@@ -16,8 +16,8 @@ from flexfl.files import parse_toml, read_text
 from flexfl.specs import did_you_mean, parse_options
 
 # What a run folder's config.toml records besides the settings: versions of packages, the command line, and
-# hashes of the files of the user's own parts.
-RECORDED = ("versions", "command", "parts")
+# hashes of the files of the user's own parts, and Flower's number of the run.
+RECORDED = ("versions", "command", "parts", "flower-run")
 
 # What does not change the result of a run: where and how fast it is computed, where it is logged, and how
 # often it is saved.

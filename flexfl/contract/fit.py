@@ -20,6 +20,7 @@ LAST_ACCEPTED = "last-accepted"
 FAREWELL = "farewell"
 DEADLINE_SECONDS = "deadline-seconds"
 REPLAY = "replay"
+RUN = "run"
 
 
 class OwnScalars(dict[str, Scalar]):
@@ -62,6 +63,8 @@ class FitConfig:
         least one. None: it has all the time that it needs.
     replay
         Whether a client of `flwr run` does only what the run's trace says, as in a simulation.
+    run
+        Flower's number of the run whose memory the client is to go on with, as text; empty: this one.
     own
         The method's own scalars, such as mu, by their names on the wire.
     """
@@ -77,6 +80,7 @@ class FitConfig:
     farewell: bool = False
     deadline_seconds: float | None = None
     replay: bool = False
+    run: str = ""
     own: Mapping[str, Scalar] = field(default_factory=dict)
 
     def planned_steps(self, num_examples: int) -> int:
@@ -167,6 +171,8 @@ def _check(key: str, value: Any) -> None:
     is_bool = isinstance(value, bool)
     if key == "rule":
         valid, expected = isinstance(value, str), "a name"
+    elif key == RUN:
+        valid, expected = isinstance(value, str) and value.isdecimal() and len(value) < 30, "a number as text"
     elif key in (FAREWELL, REPLAY):
         valid, expected = is_bool, "true or false"
     elif key in (LEARNING_RATE, DEADLINE_SECONDS):

@@ -61,7 +61,9 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
         trace.roster = experiment.strategy.roster
     else:
         _connect(nodes, np.flatnonzero(trace.round(1).member), settings, simulated)
-    transport, folder = with_late_replies(nodes, trace), RunFolder(settings)
+    transport = with_late_replies(nodes, trace)
+    folder = RunFolder(settings, flower_run=str(grid.run.run_id))
+    nodes.resumed = folder.flower_run if folder.resumed else ""
     told = dict if deadlines is None else nodes.record  # without deadlines, a record is that of sim.py
     summary = drive(experiment, transport, remember(trace), folder, Console(), told=told)
     if "failed" in summary:

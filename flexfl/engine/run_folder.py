@@ -48,6 +48,8 @@ class RunFolder(Observer):
     path
         The folder, which must not exist yet; default: in `run_dir`, named by the time, the strategy, the
         task, the trace and the seed. With `resume` in the settings, that folder.
+    flower_run
+        Flower's number of the run, if it runs under `flwr run`.
 
     Attributes
     ----------
@@ -55,6 +57,8 @@ class RunFolder(Observer):
         The folder.
     resumed
         Whether it is that of a run that goes on.
+    flower_run
+        Flower's number of the run, of the first one if it goes on.
 
     Raises
     ------
@@ -62,7 +66,7 @@ class RunFolder(Observer):
         The folder cannot be made, or another process writes to it.
     """
 
-    def __init__(self, settings: Settings, path: Path | None = None) -> None:
+    def __init__(self, settings: Settings, path: Path | None = None, flower_run: str = "") -> None:
         self.resumed = bool(settings.resume)
         if self.resumed:
             self.path = Path(settings.resume)
@@ -81,6 +85,9 @@ class RunFolder(Observer):
             config |= {"versions": versions(), "command": sys.argv}
             if parts := own_sources(settings):
                 config["parts"] = parts
+            if flower_run:
+                config["flower-run"] = flower_run
+        self.flower_run = str(config.get("flower-run", ""))
         with replacing(self.path / "config.toml") as temporary:
             temporary.write_text(tomli_w.dumps(config), encoding="utf-8")
 

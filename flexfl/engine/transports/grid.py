@@ -64,6 +64,11 @@ class GridTransport:
         Share of the clients asked whose replies end a round; 0: all.
     replay
         Whether clients are told to do only what the run's trace says.
+
+    Attributes
+    ----------
+    resumed
+        Flower's number of the run that goes on, as text, so that clients go on with their memories of it.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class GridTransport:
         self.seconds: Mapping[str, float] = {}
         self.grid, self.nodes, self.messages = grid, Nodes(num_clients), Messages(grid)
         self.deadlines, self.min_replies, self.replay = deadlines, min_replies, replay
+        self.resumed = ""
         self._arrived: list[Arrived] = []
         self._looked = -math.inf
         self._deadline: float | None = None
@@ -181,6 +187,8 @@ class GridTransport:
         if message_type == MessageType.TRAIN:
             self._deadline = deadline
             contents = {k: with_scalars(c, self._scalars(k, deadline)) for k, c in contents.items()}
+        if self.resumed:
+            contents = {k: with_scalars(c, {fit.RUN: self.resumed}) for k, c in contents.items()}
         start = time.monotonic()
         why |= dict.fromkeys(self._send(contents, message_type, server_round, limit), "its node has gone")
         asked = {client for client in contents if client not in why}
