@@ -10,8 +10,12 @@ import json
 import os
 import stat
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 _MOST_LEVELS = 50
 _MOST_DOTS = 1_000  # in a line of TOML
@@ -69,6 +73,30 @@ def read_text(path: str | Path, most: int) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ValueError(f"line {line} is not UTF-8 text") from None
+
+
+def read_arrays(path: str | Path) -> list[NDArray[Any]]:
+    """Read the arrays of an .npz file that is not compressed, in its order: they are no larger than the file.
+
+    Raises
+    ------
+    OSError
+        As `open_regular`.
+    ValueError
+        The file is something else.
+    """
+    with open_regular(path) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                    raise ValueError("it is compressed")
+            file.seek(0)
+            with np.load(file) as arrays:
+                return [arrays[name] for name in arrays.files]
+        except (zipfile.BadZipFile, EOFError, LookupError, MemoryError, RecursionError, SyntaxError) as error:
+            raise ValueError(str(error) or type(error).__name__) from None
+        except (NotImplementedError, RuntimeError) as error:  # encrypted, for example
+            raise ValueError(str(error)) from None
 
 
 def parse_json(text: str) -> Any:

@@ -134,6 +134,12 @@ def test_nothing_is_pickled_and_no_global_random_state_is_used(part: str, path: 
     assert not {module for module in modules if module.startswith("numpy.random")}
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "flexfl").glob("*.py")), ids=lambda path: path.name)
+def test_nothing_is_unpickled_at_the_top_either(path: Path) -> None:
+    """The modules that belong to no part, such as flexfl.report."""
+    test_nothing_is_pickled_and_no_global_random_state_is_used("flexfl", path)
+
+
 def test_a_strategy_loads_neither_torch_nor_ray() -> None:
     code = "import sys, strategies, traces; print(*{'torch', 'ray', 'sklearn'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

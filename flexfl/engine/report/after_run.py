@@ -12,7 +12,8 @@ from rich.console import Console
 from flexfl.engine.experiment import Experiment
 from flexfl.engine.report.clients import compute_numbers, keep_numbers
 from flexfl.engine.report.make import write_report
-from flexfl.engine.report.reading import read_run, records_of
+from flexfl.engine.report.reading import read_run
+from flexfl.engine.report.records import records_of
 
 
 def report_run(

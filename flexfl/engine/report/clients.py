@@ -17,9 +17,11 @@ from clients.environment import federated_data, make_trace, missing_folder, mode
 from clients.evaluation import mean_scores
 from clients.gradients.flat import FlatModel
 from flexfl.config import Settings
-from flexfl.engine.report.reading import Record, Run, records_of
+from flexfl.engine.report.reading import Run
+from flexfl.engine.report.records import MOST_LINE, Record, records_of
 from flexfl.engine.report.shares import bounded_shares
 from flexfl.engine.run_folder import replacing
+from flexfl.files import parse_json, read_arrays, read_text
 from flexfl.tasks import Examples, FederatedData
 from traces import Trace
 
@@ -88,8 +90,7 @@ def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
     try:
         if (missing := missing_folder(settings)) is not None:
             return f"the data of {settings.task} are not in {missing}"
-        with np.load(run.path / "weights.npz") as file:
-            arrays = [file[name] for name in file.files]
+        arrays = read_arrays(run.path / "weights.npz")
         data = federated_data(settings)
         numbers = compute_numbers(
             settings,
@@ -108,7 +109,7 @@ def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
 def read_numbers(path: Path) -> ClientNumbers | None:
     """Return what a run folder keeps; None if it has nothing or something else."""
     try:
-        content = json.loads((path / FILE).read_text(encoding="utf-8"))
+        content = parse_json(read_text(path / FILE, MOST_LINE))
         return ClientNumbers(**content) if content.pop("format") == FORMAT else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.engine.report.reading import Record
+from flexfl.engine.report.records import Record
 
 Numbers = NDArray[np.float64]
 

@@ -23,7 +23,8 @@ from flexfl.engine.report.page import Page, Results, render
 from flexfl.engine.report.participation import Participation, of_run, try_trace
 from flexfl.engine.report.participation_figure import MOST_RUNS, participation_figure
 from flexfl.engine.report.phase_figure import phase_figure
-from flexfl.engine.report.reading import Run, Subject, groups_of, read_subject, records_of
+from flexfl.engine.report.reading import Run, Subject, groups_of, read_subject
+from flexfl.engine.report.records import records_of
 from flexfl.engine.run_folder import replacing
 from flexfl.engine.wording import count
 from traces import Trace

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from clients.environment import make_trace, missing_folder, needs_data
 from flexfl.config import Settings
 from flexfl.engine.report.history import Numbers
-from flexfl.engine.report.reading import Record
+from flexfl.engine.report.records import Record
 from flexfl.engine.report.states import State, StateGrid, States
 from flexfl.engine.transports.late import LATE
 from traces import RoundAvailability, Trace

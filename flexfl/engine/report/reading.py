@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from flexfl.config import Settings
-from flexfl.config.settings import IRRELEVANT, MOST, MOST_BYTES, RECORDED, shown
+from flexfl.config.settings import IRRELEVANT, MOST_BYTES, RECORDED, shown
 from flexfl.engine.comparison.store import metric_of
-from flexfl.files import open_regular, parse_json, parse_toml, read_text
+from flexfl.engine.report.records import MOST_LINE, is_number
+from flexfl.files import parse_json, parse_toml, read_text
 from flexfl.tasks import Metric
-
-Record = dict[str, Any]
 
 COMPARISON = "comparison.json"  # what a comparison folder says besides its tables
 CELLS = "cells.json"
-MOST_LINE = 256 << 20  # bytes of a record: a round of a million clients takes a tenth of that
 UNIMPORTANT = IRRELEVANT | {"cohort"}  # no reason to tell two runs apart
 KNOWN = {f.name.replace("_", "-") for f in fields(Settings)}
 
@@ -146,78 +143,6 @@ def command_of(content: Mapping[str, Any]) -> str:
     return shlex.join(map(str, command)) if isinstance(command, list) else ""
 
 
-def records_of(path: Path) -> list[Record]:
-    """Return the records of the rounds; of a run that was cut off, those up to the last whole line.
-
-    Lines that are no records are left out, with a warning unless it is the last one.
-
-    Raises
-    ------
-    ValueError
-        A line is too long to be a record.
-    """
-    found: list[Record] = []
-    file_path = path / "metrics.jsonl"
-    torn = ""
-    try:
-        with open_regular(file_path) as file:
-            for number in count(1):
-                if not (line := file.readline(MOST_LINE + 1)):
-                    break
-                if len(line) > MOST_LINE:
-                    raise ValueError(f"{file_path}, line {number}: longer than {MOST_LINE >> 20} MiB")
-                if torn:
-                    log.warning("%s; it is left out", torn)
-                torn = ""
-                try:
-                    found.append(_record(line))
-                except ValueError as error:
-                    torn = f"{file_path}, line {number}: {error}"
-    except OSError as error:
-        if file_path.exists():
-            log.warning("%s: %s", file_path, error.strerror or error)
-    return found
-
-
-def _record(line: bytes) -> Record:
-    """Return the record of a round; ValueError says what is wrong with it."""
-    record = parse_json(line.decode("utf-8", errors="replace"))
-    if not isinstance(record, dict):
-        raise ValueError("no record of a round")
-    if not isinstance(number := record.get("round"), int) or not 0 <= number <= MOST:
-        raise ValueError("no record of a round: it has no number of the round")
-    for keys, kind, fits in _FITTING:
-        for key in keys:
-            if (value := record.get(key)) is not None and not fits(value):
-                raise ValueError(f"{key} of round {number} is {shown(value)[:60]}, not {kind}")
-    return record
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _are_clients(value: Any) -> bool:
-    return isinstance(value, list) and all(type(client) is int and 0 <= client < MOST for client in value)
-
-
-_FITTING: list[tuple[tuple[str, ...], str, Callable[[Any], bool]]] = [
-    (("active", "selected", "steps"), "a list of whole numbers", _are_clients),
-    (("bytes_up", "bytes_down", "loss", "learning_rate", "virtual_seconds"), "a number", _is_number),
-    (("failed",), "an object", lambda value: isinstance(value, dict)),
-    (
-        ("seconds",),
-        "an object of numbers",
-        lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
-    ),
-    (
-        ("events",),
-        "a list of objects",
-        lambda value: isinstance(value, list) and all(isinstance(event, dict) for event in value),
-    ),
-]
-
-
 def read_subject(folders: Sequence[Path]) -> Subject:
     """Read the runs of several folders, each of a run or of a comparison.
 
@@ -294,7 +219,7 @@ def _read_comparison(folder: Path) -> tuple[list[Run], list[str], Mapping[str, A
         varied = {key: value for key, value in entry.items() if key not in ("folder", "paper")}
         name, paper = Path(str(entry["folder"])).name, entry.get("paper")
         path = folder.parent / "cells" / name  # the folders lie beside each other, wherever they were made
-        if name in ("", "..") or not (paper is None or _is_number(paper)):
+        if name in ("", "..") or not (paper is None or is_number(paper)):
             raise ValueError(f"{folder / CELLS}: {shown(entry)} is no cell")
         try:
             run = read_run(path)
@@ -308,7 +233,7 @@ def _read_comparison(folder: Path) -> tuple[list[Run], list[str], Mapping[str, A
 def _check_summary(file: Path, summary: Mapping[str, Any]) -> None:
     """Raise ValueError unless what a summary says of the result is what it can be."""
     final, metric = summary.get("final", {}), summary.get("metric")
-    if not isinstance(final, dict) or not all(value is None or _is_number(value) for value in final.values()):
+    if not isinstance(final, dict) or not all(value is None or is_number(value) for value in final.values()):
         raise ValueError(f"{file}: final is {shown(final)}, not an object of numbers")
     if metric is None:
         return

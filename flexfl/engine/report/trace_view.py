@@ -18,6 +18,7 @@ from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.comparison.store import identity
 from flexfl.engine.experiment import check_task
+from flexfl.engine.memory import check_clients
 from flexfl.engine.report.trace_page import BY_CLIENT, SHOWN, Collected, render_trace, subtitle_of, title_of
 from flexfl.engine.report.trace_report import observe
 from flexfl.engine.report.trace_text import describe
@@ -42,6 +43,7 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     ValueError
         The settings are invalid, or the page cannot be written.
     """
+    check_clients(settings.num_clients)
     trace = make_trace(settings)
     sizes, source = data_sizes(settings)
     work = (settings.local_steps, settings.local_epochs, settings.batch_size)
