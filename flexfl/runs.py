@@ -28,6 +28,7 @@ UNINTERESTING = {
     "data-dir",
     "num-workers",
     "ray-address",
+    "client-timeout",
     "cohort",
     "cohort-size",
     "connect-timeout",

@@ -64,6 +64,7 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
         client_device(settings),
         settings.cohort,
         settings.cohort_size,
+        settings.client_timeout,
     )
     initial, trace = experiment.initial, experiment.trace
     if settings.engine == "inline":

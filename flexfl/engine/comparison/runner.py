@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from flexfl.config import Settings
+from flexfl.engine.leftovers import CELL, locked_folder
 from flexfl.engine.run import simulate
 from flexfl.engine.server import RoundServer
 
@@ -31,7 +31,7 @@ def run_cell(settings: Settings, working_folder: str) -> Outcome:
     working_folder
         Where relative paths start, if it exists here.
     """
-    with tempfile.TemporaryDirectory(prefix="flexfl-cell-") as folder, _inside(working_folder):
+    with locked_folder(CELL) as folder, _inside(working_folder):
         try:
             inline = replace(settings, engine="inline", log="")  # it is logged when it is finished
             _, run_folder = simulate(inline, Path(folder) / "run", stopping=_unstoppable)
@@ -78,7 +78,7 @@ def run_on_ray(
 
     from flexfl.engine.transports.ray_cluster import start_ray
 
-    start_ray(num_workers, address)
+    running = start_ray(num_workers, address)
     try:
         gpus = client_gpus if ray.cluster_resources().get("GPU", 0) else 0
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(run_cell)
@@ -101,7 +101,7 @@ def run_on_ray(
                     outcome = f"its process failed: {type(error).__name__}"
                 report(settings, outcome)
     finally:
-        ray.shutdown()
+        running.stop()
 
 
 @contextmanager

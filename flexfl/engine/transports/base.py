@@ -32,6 +32,13 @@ class ClientFailure(Exception):  # noqa: N818 - an event of the round, passed on
         self.client, self.reason = client, reason
 
 
+class EngineLost(Exception):  # noqa: N818 - what has happened, not what is wrong with the program
+    """What the run stands on has failed, so that it cannot go on: Ray, or the disk for the clients' memories.
+
+    No client is to blame. The message says in one line what has happened and what can be done.
+    """
+
+
 class Transport(Protocol):
     """Exchanges the messages of a round with the clients, all at once.
 
@@ -40,9 +47,12 @@ class Transport(Protocol):
     seconds
         How long each phase of the last `fit` took, if the transport can measure it: `broadcast` (until the
         clients have started), `train` (until they have finished) and `collect`.
+    notes
+        What else the user should know of the last `fit`, in sentences: faults that no client was lost to.
     """
 
     seconds: Mapping[str, float]
+    notes: Sequence[str]
 
     def reachable(self) -> NDArray[np.intp] | None:
         """Return the clients that are connected now, in ascending order; None: all of them."""
@@ -59,12 +69,17 @@ class Transport(Protocol):
         """Have clients train; each of them is in exactly one of the two lists.
 
         Replies to earlier tasks that have arrived since the last call are results, too.
+
+        Raises
+        ------
+        EngineLost
+            The run cannot go on.
         """
 
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
     ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        """Have clients evaluate; each of them is in exactly one of the two lists."""
+        """Have clients evaluate; each of them is in exactly one of the two lists. Raises as `fit` does."""
 
     def close(self) -> None:
         """Release the resources of the transport."""

@@ -58,6 +58,7 @@ class GridTransport:
 
     def __init__(self, grid: Grid, num_clients: int) -> None:
         self.seconds: Mapping[str, float] = {}
+        self.notes: Sequence[str] = ()
         self.grid, self.num_clients = grid, num_clients
         self.node_of: dict[int, int] = {}
         self._asked: set[int] = set()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,7 @@ from clients.virtual import Answers, Scores, VirtualClients
 from flexfl.contract import FitConfig, metrics
 from flexfl.engine.transports.base import (
     ClientFailure,
+    EngineLost,
     EvaluateInstructions,
     EvaluateResults,
     FitInstructions,
@@ -75,6 +77,8 @@ class VirtualTransport(ABC):
         self.memories: dict[int, Any] = {}  # what `store` returned, by client
         self.lost = lost
         self.seconds: Mapping[str, float] = {}
+        self.notes: Sequence[str] = ()
+        self._told: set[str] = set()
 
     @abstractmethod
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterable[Answers]:
@@ -89,7 +93,13 @@ class VirtualTransport(ABC):
 
     @abstractmethod
     def store(self, client: int, memory: Memory) -> Any:
-        """Store a client's memory; the client's next job carries what this returns."""
+        """Store a client's memory; the client's next job carries what this returns.
+
+        Raises
+        ------
+        EngineLost
+            There is no room for it.
+        """
 
     @property
     def layout(self) -> Layout:
@@ -112,6 +122,7 @@ class VirtualTransport(ABC):
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
         """Have clients train; those that get the same weights train together."""
+        self.notes = ()
         if not instructions:
             return [], []
         phases = _Phases()
@@ -126,6 +137,9 @@ class VirtualTransport(ABC):
             for answers in waiting:
                 phases.end("train")
                 failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
+                new = [note for note in answers.notes if note not in self._told]
+                self.notes = [*self.notes, *new]
+                self._told.update(answers.notes)  # several workers may find out the same
                 replies = [*zip(answers.vectors, answers.updates, strict=True)]
                 replies += [(NO_VECTOR, update) for update in answers.farewells]
                 for vector, update in replies:
@@ -242,18 +256,31 @@ class InlineTransport(VirtualTransport):
 
     def store(self, client: int, memory: Memory) -> Any:
         """Store a client's memory: in RAM, or in a file."""
-        return self.stored.store(client, memory)
+        with _storing():
+            return self.stored.store(client, memory)
 
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
         """Have clients train, in this process."""
-        yield self.clients.fit(broadcast, jobs)
+        with _storing():  # errors of clients have been caught
+            answers = self.clients.fit(broadcast, jobs)
+        yield answers
 
     def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> list[Scores]:
         """Have clients evaluate, in this process."""
-        return [self.clients.evaluate(broadcast, jobs)]
+        with _storing():
+            return [self.clients.evaluate(broadcast, jobs)]
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""
+
+
+@contextmanager
+def _storing() -> Iterator[None]:
+    """Say what it means if memories of clients cannot be written or read."""
+    try:
+        yield
+    except OSError as error:
+        raise EngineLost(f"the memories of clients cannot be stored or read: {error}") from error
 
 
 class VirtualProxy(ClientProxy):
