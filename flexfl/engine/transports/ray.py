@@ -193,11 +193,14 @@ class RayTransport(VirtualTransport):
             yield Scores([], [result]) if isinstance(result, Failure) else result
 
     def close(self) -> None:
-        """Stop the actors, and Ray if this transport started it."""
-        self.workers.close()
+        """Stop the actors, and Ray if this transport started it.
+
+        If Ray has died, it is left to the end of this process: what it is asked may end the process at once.
+        """
+        alive = self.workers.close()
         self._liveness.close()
         self.shared_rows.close()
-        if self._own:
+        if self._own and alive:
             self._own.stop()
 
     @property

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
 from clients.faults import described
@@ -118,7 +117,7 @@ class Calls:
         part, hangs = call.part, overdue
         try:
             if not overdue:
-                return part, ray.get(reference)
+                return part, self._workers.get(reference)
         except RayTaskError as error:  # the worker is well
             if lost := engine_lost(error):
                 raise lost from error

@@ -1,12 +1,13 @@
 """Whether Ray is alive: noticed before Ray itself ends this process, and said in one sentence.
 
 When its raylet has died, Ray lets the driver go on for about 13 seconds, or until it next uses the object
-store, and then ends it without a word of what to do; when its control process (GCS) has died, after 60
-seconds. Until then calls wait without end.
+store, and then ends it silently with exit code 1; when its control process (GCS) has died, after 60 seconds.
+Until then calls wait without end. So this is asked before each use of the object store.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import tempfile
 import time
@@ -24,7 +25,7 @@ from ray.exceptions import (
 
 from flexfl.engine.transports.base import EngineLost
 
-AGAIN = "Ray's logs are in /tmp/ray/session_latest/logs; run the command again, or resume from the checkpoint"
+AGAIN = "run the command again, or resume from the checkpoint"
 PATIENCE = 30.0  # seconds without a cluster's control process, which may have been started anew
 
 
@@ -61,7 +62,7 @@ class Liveness:
             until = time.monotonic() + self.patience
             while not connection.is_open():
                 if time.monotonic() >= until:
-                    raise EngineLost(f"Ray's {name} has died; {AGAIN}")
+                    raise EngineLost(f"Ray's {name} has died, see the logs in {_logs()}; {AGAIN}")
                 time.sleep(1)
 
     def close(self) -> None:
@@ -113,11 +114,21 @@ def engine_lost(error: RayError) -> EngineLost | None:
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, ObjectStoreFullError | OutOfDiskError):
         return EngineLost(
-            f"Ray's object store is full, and so is the disk that it spills to, in {tempfile.gettempdir()}: "
-            "free space, or set RAY_TMPDIR; then run the command again, or resume from the checkpoint"
+            f"Ray's object store is full, and so is the disk that it spills to, in {_folder()}: "
+            f"free space, or set RAY_TMPDIR; then {AGAIN}"
         )
     if isinstance(cause, LocalRayletDiedError):
-        return EngineLost(f"Ray's process on this machine (raylet) has died; {AGAIN}")
+        return EngineLost(
+            f"Ray's process on this machine (raylet) has died, see the logs in {_logs()}; {AGAIN}"
+        )
     if cause is not error and isinstance(cause, ObjectLostError):  # else it was a reply that got lost
         return EngineLost(f"Ray has lost the memory of a client ({type(cause).__name__}); {AGAIN}")
     return None
+
+
+def _folder() -> str:
+    return os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+
+
+def _logs() -> str:
+    return f"{_folder()}/ray/session_latest/logs"

@@ -20,7 +20,7 @@ from flexfl.engine.wording import plain
 POLL = 1.0  # seconds between two looks at whether Ray is alive
 FIRST = 60.0  # seconds that the first round waits for the slowest workers
 LONGEST = 300.0  # seconds without any worker after which the run ends
-ATTEMPTS = 3  # failed starts in a row after which a worker is given up
+PAUSES = (1.0, 60.0)  # the shortest and longest seconds from a failed start to the next; doubled each time
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,8 @@ class Workers:
         self._node = ray.get_runtime_context().get_node_id()
         self.ready: list[Worker] = []
         self._starting: dict[Any, Any] = {}  # actors by the call that ends when they have started
-        self._failed_starts, self._is_new = 0, True
+        self._due: list[float] = []  # when to start actors whose start has failed
+        self._failed_starts, self._why, self._is_new = 0, "", True
         self._none_since = time.monotonic()  # meaningful while none is ready
         for _ in range(count):
             self._start()
@@ -89,66 +90,81 @@ class Workers:
         self._liveness.check()
         if not self.ready and time.monotonic() - self._none_since > LONGEST:
             raise EngineLost(
-                f"Ray has not started a worker within {LONGEST:g} s: it has {_resources()} left; "
-                "take fewer workers (num-workers) or smaller ones (client-gpus)"
+                f"Ray has not started a worker within {LONGEST:g} s: {self._why or _too_little()}"
             )
+        while self._due and time.monotonic() >= self._due[0]:
+            self._due.pop(0)
+            self._start()
+        if not calls and not self._starting:
+            time.sleep(POLL)  # all wait for their next start
+            return []
         ended, _ = ray.wait([*calls, *self._starting], timeout=POLL)
         for call in ended:
             if call in self._starting:
                 self._started(call)
         return [call for call in ended if call in calls]
 
+    def get(self, call: Any) -> Any:
+        """Return the result of a call that has ended."""
+        self._liveness.check()  # without its raylet, Ray would end this process
+        return ray.get(call)
+
     def replace(self, worker: Worker, hangs: bool = False) -> None:
         """Replace a worker that has failed."""
-        self._kill(worker, hangs)
+        ray.kill(worker.actor)
+        if hangs:
+            _end(worker)
         self.ready.remove(worker)
         if not self.ready:
             self._none_since = time.monotonic()
         self._start()
 
-    def close(self) -> None:
-        """End all actors, at once."""
+    def close(self) -> bool:
+        """End all actors, at once; return whether Ray is alive, and may be asked anything else."""
         try:
             self._liveness.check()
-        except EngineLost:  # then Ray ends none
+        except EngineLost:
             for worker in self.ready:
-                self._kill(worker, True)
-        else:
-            for actor in [*(worker.actor for worker in self.ready), *self._starting.values()]:
-                ray.kill(actor)
+                _end(worker)
+            return False
+        for actor in [*(worker.actor for worker in self.ready), *self._starting.values()]:
+            ray.kill(actor)
         self.ready, self._starting = [], {}
+        return True
 
     def _start(self) -> None:
         actor = self._start_actor()
         self._starting[actor.where.remote()] = actor
 
     def _started(self, call: Any) -> None:
-        """Note that an actor has started, or has failed to."""
+        """Note that an actor has started, or has failed to and is to be started later.
+
+        A machine that is short of memory has more in a while; an error in the actor's own code comes again.
+        """
         actor = self._starting.pop(call)
         try:
-            node, process = ray.get(call)
+            node, process = self.get(call)
         except RayError as error:
             ray.kill(actor)
+            self._why = plain(" ".join(str(error).split()))
+            if "creation task" in self._why:
+                raise EngineLost(f"a worker cannot be started: {self._why}") from error
+            shortest, longest = PAUSES
+            self._due.append(time.monotonic() + min(longest, shortest * 2**self._failed_starts))
             self._failed_starts += 1
-            if self._failed_starts < ATTEMPTS:
-                self._start()
-            elif not self.ready and not self._starting:
-                raise EngineLost(
-                    f"Ray cannot start a worker: {plain(' '.join(str(error).split()))}"
-                ) from error
             return
-        self._failed_starts = 0
+        self._failed_starts, self._why = 0, ""
         self.ready.append(Worker(actor, process, node == self._node))
 
-    @staticmethod
-    def _kill(worker: Worker, hangs: bool) -> None:
-        """End an actor; one that hangs, or that Ray cannot reach, as the kernel does."""
-        ray.kill(worker.actor)
-        if hangs and worker.local:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(worker.process, signal.SIGKILL)
+
+def _end(worker: Worker) -> None:
+    """End a process on this machine as the kernel does, without Ray."""
+    if worker.local:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(worker.process, signal.SIGKILL)
 
 
-def _resources() -> str:
+def _too_little() -> str:
     left = {key: value for key, value in ray.available_resources().items() if key in ("CPU", "GPU")}
-    return " and ".join(f"{value:g} {key}" for key, value in sorted(left.items())) or "no CPU"
+    rest = " and ".join(f"{value:g} {key}" for key, value in sorted(left.items())) or "no CPU"
+    return f"it has {rest} left; take fewer workers (num-workers) or smaller ones (client-gpus)"
