@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,6 +101,18 @@ def start_ray(num_workers: int, address: str = "") -> RunningRay:
         )
     except (OSError, RuntimeError) as error:
         raise EngineLost(f"Ray does not start: {plain(' '.join(str(error).split()))}") from error
+    _silence()
     session = Path(started.address_info["session_dir"])
     lock_session(session)
     return RunningRay(remove_leftovers(session.parent), session)
+
+
+def _silence() -> None:
+    """Keep Ray from printing a page about each dead worker to standard output, whatever `log_to_driver` is.
+
+    The round's record has it in a line, and Ray's logs have the rest.
+    """
+    with suppress(ImportError):
+        from ray._private import worker
+
+        worker.print_to_stdstream = lambda *lines, **options: None
