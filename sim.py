@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, NoReturn
 
 if __name__ == "__main__":
@@ -200,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         availability = remember(experiment.trace)
         folder = RunFolder(experiment.settings)
         try:
-            transport = virtual_transport(experiment, availability)
+            transport = virtual_transport(experiment, availability, partial(console.print, markup=False))
         except BaseException:
             folder.discard()
             raise

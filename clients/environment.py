@@ -41,6 +41,8 @@ class ClientEnvironment:
         Where to train.
     cohort, cohort_size
         How gradients are computed, and how many clients train in one call; see `clients.tuning.make_oracle`.
+    timeout
+        Seconds that one call that trains or evaluates clients may take; then its process ends. 0: no limit.
     """
 
     data: FederatedData
@@ -49,6 +51,7 @@ class ClientEnvironment:
     device: str = "cpu"
     cohort: str = "auto"
     cohort_size: int = 0
+    timeout: float = 0.0
 
 
 def task_source(settings: Settings) -> TaskSource:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from clients.cohort import cohorts, make_rule, train
+from clients.cohort import Trained, cohorts, make_rule, train
 from clients.environment import ClientEnvironment
 from clients.evaluation import evaluate, own_test
+from clients.faults import described, is_out_of_memory, time_limit
 from clients.gradients.batches import BatchIndices, DeviceData
 from clients.gradients.flat import FlatModel, as_tensor, one_thread
 from clients.memory.handshake import Memory, open_memory
@@ -46,12 +49,15 @@ class Answers(NamedTuple):
         What the clients that leave return.
     failures
         The other clients.
+    notes
+        What else the user should know, in sentences.
     """
 
     vectors: NDArray[Any]
     updates: list[ClientUpdate]
     farewells: list[ClientUpdate]
     failures: list[Failure]
+    notes: tuple[str, ...] = ()
 
 
 class Score(NamedTuple):
@@ -77,10 +83,18 @@ class VirtualClients:
     ----------
     environment
         Their data, their model, and how they train.
+
+    Attributes
+    ----------
+    survived
+        What code of a client may raise without ending more than the client's part in the round. Where
+        Ctrl-C can reach this process, it is to end the run.
     """
 
+    survived: ClassVar[tuple[type[BaseException], ...]] = (Exception, SystemExit)
+
     def __init__(self, environment: ClientEnvironment) -> None:
-        self.data, self.seed = environment.data, environment.seed
+        self.data, self.seed, self.timeout = environment.data, environment.seed, environment.timeout
         self.model = FlatModel(environment.build_model(), environment.device, self.data.criterion)
         self.oracle, self.limit = make_oracle(
             self.model, blank(self.data, 2), environment.cohort, environment.cohort_size
@@ -89,7 +103,10 @@ class VirtualClients:
         self.examples = DeviceData(self.data, self.model.device)
 
     def load(self, memory: Any) -> Memory | None:
-        """Return a client's memory, given `Job.memory`."""
+        """Return a client's memory, given `Job.memory`.
+
+        If that raises an error, no client is to blame, so it is not caught.
+        """
         loaded: Memory | None = memory.read() if isinstance(memory, Spilled) else memory
         return loaded
 
@@ -105,29 +122,37 @@ class VirtualClients:
         out
             Array for the local weights, shape (K, M) or longer; None: a new one.
         """
-        farewells, failures = self._farewells([job for job in jobs if job.config.farewell])
+        failures: list[Failure] = []
+        farewells = self._farewells([job for job in jobs if job.config.farewell])
         prepared = self._prepare([job for job in jobs if not job.config.farewell], failures)
         start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
         vectors = np.empty((len(prepared), len(start)), self.dtype) if out is None else out
         updates: list[ClientUpdate] = []
         sends_weights = True
+        too_many: list[int] = []  # sizes of cohorts for which memory did not suffice
         queue = cohorts(prepared, self.limit, int(np.prod(self.data.input_shape)), self.oracle)[::-1]
         with one_thread():
             while queue:
                 cohort = queue.pop()
                 rows = vectors[len(updates) : len(updates) + len(cohort)]
-                try:
-                    trained = train(self.oracle, self.examples, start, shared, cohort, self.seed, rows)
-                except Exception as error:  # one client's error must not end the round
-                    if len(cohort) > 1:  # whose error it is shows when each trains alone
-                        queue += [[member] for member in reversed(cohort)]
-                    else:
-                        failures.append(_failure(cohort[0].job, error))
+                trained = self._train(start, shared, cohort, rows)
+                if isinstance(trained, Trained):
+                    sends_weights &= trained.sends_weights
+                    updates += trained.updates
                     continue
-                sends_weights &= trained.sends_weights
-                updates += trained.updates
+                if is_out_of_memory(trained):
+                    too_many.append(len(cohort))
+                    half = -(-len(cohort) // 2)
+                    _release_memory()
+                else:
+                    half = 1  # whose error it is shows when each trains alone
+                if len(cohort) == 1:
+                    failures.append(_failure(cohort[0].job, trained))
+                else:
+                    queue += [cohort[at : at + half] for at in range(0, len(cohort), half)][::-1]
         vectors = vectors[: len(updates)]
-        return Answers(vectors if sends_weights else vectors[:, :0], updates, farewells, failures)
+        sent = vectors if sends_weights else vectors[:, :0]
+        return Answers(sent, updates, farewells, failures, self._learn(too_many))
 
     def evaluate(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Scores:
         """Evaluate each client's model, the personal one where the method has one, on `own_test`."""
@@ -136,37 +161,56 @@ class VirtualClients:
         start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
         with one_thread():
             for job in jobs:
+                memory = self.load(job.memory)
                 try:
-                    examples = own_test(self.data, job.client)
-                    opened = open_memory(self.load(job.memory), job.config.last_accepted)
-                    prepared = PreparedJob(job, NO_BATCHES, 0, *opened)
-                    rule = make_rule(start[None], shared, [prepared], no_fisher)
-                    self.model.load(rule.personal()[0])
-                    loss, score = evaluate(self.model, examples)
-                except Exception as error:  # one client's error must not end the round
+                    with time_limit(self.timeout):
+                        examples = own_test(self.data, job.client)
+                        opened = open_memory(memory, job.config.last_accepted)
+                        prepared = PreparedJob(job, NO_BATCHES, 0, *opened)
+                        rule = make_rule(start[None], shared, [prepared], no_fisher)
+                        self.model.load(rule.personal()[0])
+                        loss, score = evaluate(self.model, examples)
+                except self.survived as error:  # one client's error must not end the round
                     failures.append(_failure(job, error))
                 else:
                     measured: dict[str, Scalar] = {self.data.criterion.metric.name: score}
                     scores.append(Score(job.client, loss, len(examples[1]), measured))
         return Scores(scores, failures)
 
-    def _farewells(self, jobs: Sequence[Job]) -> tuple[list[ClientUpdate], list[Failure]]:
+    def _train(
+        self, start: Tensor, shared: list[Tensor], cohort: list[PreparedJob], rows: NDArray[Any]
+    ) -> Trained | BaseException:
+        """Train a cohort; return what it raised, without the frames, which hold its tensors."""
+        try:
+            with time_limit(self.timeout):
+                return train(self.oracle, self.examples, start, shared, cohort, self.seed, rows)
+        except self.survived as error:  # one client's error must not end the round
+            return error.with_traceback(None)
+
+    def _learn(self, too_many: list[int]) -> tuple[str, ...]:
+        """Make all later cohorts smaller, if that helps; return a note about it."""
+        if (
+            not too_many or 1 in too_many
+        ):  # a client whose own work does not fit shall not slow the others down
+            return ()
+        smallest = min(too_many)
+        self.limit = -(-smallest // 2)
+        return (
+            f"not enough memory to train {smallest} clients in one call: from now on at most {self.limit}",
+        )
+
+    def _farewells(self, jobs: Sequence[Job]) -> list[ClientUpdate]:
         """Return the states of clients that leave, empty where a client has lost it."""
         updates: list[ClientUpdate] = []
-        failures: list[Failure] = []
         for job in jobs:
-            try:
-                memory, _ = open_memory(self.load(job.memory), job.config.last_accepted)
-            except Exception as error:  # one client's error must not end the round
-                failures.append(_failure(job, error))
-                continue
+            memory, _ = open_memory(self.load(job.memory), job.config.last_accepted)
             reported: dict[str, int | float] = {
                 metrics.CLIENT_ID: job.client,
                 metrics.ROUND: job.config.round,
             }
             state = list(memory.committed.values())
             updates.append(ClientUpdate(job.client, state, reported, int(self.data.sizes[job.client]), None))
-        return updates, failures
+        return updates
 
     def _prepare(self, jobs: Sequence[Job], failures: list[Failure]) -> list[PreparedJob]:
         """Prepare the jobs of the clients that train; add the others to the failures."""
@@ -174,14 +218,22 @@ class VirtualClients:
         planned = [job.config.planned_steps(int(self.data.sizes[job.client])) for job in jobs]
         finished = finished_steps([job.completion for job in jobs], planned).tolist()
         for job, steps in zip(jobs, finished, strict=True):
+            memory = self.load(job.memory)
             try:
-                prepared.append(prepare(job, steps, self.load(job.memory), self.data, self.seed))
+                prepared.append(prepare(job, steps, memory, self.data, self.seed))
             except DroppedError as reason:
                 failures.append(Failure(job.client, str(reason)))
-            except Exception as error:  # one client's error must not end the round
+            except self.survived as error:  # one client's error must not end the round
                 failures.append(_failure(job, error))
         return prepared
 
 
-def _failure(job: Job, error: Exception) -> Failure:
-    return Failure(job.client, f"{type(error).__name__}: {error}")
+def _failure(job: Job, error: BaseException) -> Failure:
+    return Failure(job.client, described(error))
+
+
+def _release_memory() -> None:
+    """Give back what a call that failed has left."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

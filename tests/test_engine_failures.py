@@ -1,7 +1,10 @@
 """Clients and workers that fail: the round records the failure, and the run continues."""
 
+import ctypes
 import io
 import os
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -10,12 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.server.strategy import FedAvg
 from rich.console import Console
 
+import clients.virtual
 import sim
+from clients.faults import is_out_of_memory
+from clients.memory.spill import Memories
+from flexfl.config import Settings
 from flexfl.engine.evaluation import GlobalEvaluator
 from flexfl.engine.progress import final_table
+from flexfl.engine.transports.base import EngineLost
 from strategies import Roster
 from traces import Always
 
@@ -42,9 +51,19 @@ class BrokenData:
                 return x, labels + 100
             case "nan":
                 return x * np.float32("nan"), labels
-            case "dies" if os.path.exists(self.flag):  # once
+            case "exits":
+                sys.exit(7)
+            case "interrupts":
+                raise KeyboardInterrupt
+            case "memory":
+                raise MemoryError("of one client")
+            case "once" if os.path.exists(self.flag):
                 os.remove(self.flag)
                 os._exit(1)
+            case "segfault":
+                ctypes.string_at(0)
+            case "hangs":
+                time.sleep(1000)
         return x, labels
 
     def holdout(self, clients: np.ndarray) -> Any:
@@ -74,15 +93,19 @@ def cluster_if_needed(request: pytest.FixtureRequest) -> None:
 def test_broken_clients_fail_with_the_reason_in_the_record(
     simulate: Callable[..., Any], engine: dict
 ) -> None:
-    run = simulate(broken({1: "labels", 2: "raises", 4: "nan"}), trace="always", **engine)
+    faults = {1: "labels", 2: "raises", 4: "nan", 6: "exits", 7: "memory"}
+    run = simulate(broken(faults), trace="always", num_clients=8, **engine)
     assert len(run.rounds) == 3
     for record in run.rounds:
-        assert record["selected"] == ALL
+        assert record["selected"] == [*range(8)]
         assert record["active"] == [0, 3, 5]
-        assert list(record["failed"]) == ["1", "2", "4"]
+        assert list(record["failed"]) == ["1", "2", "4", "6", "7"]
         assert record["failed"]["1"].startswith("ValueError: labels ")
         assert record["failed"]["2"] == "OSError: the card is full"
         assert record["failed"]["4"] == "weights are not finite"
+        assert record["failed"]["6"] == "SystemExit: 7"
+        assert record["failed"]["7"] == "MemoryError: of one client"
+        assert "notes" not in record
     assert np.isfinite(run.weights).all()
 
 
@@ -101,26 +124,117 @@ class Without:
 def test_the_others_train_as_if_the_broken_client_were_offline(simulate: Callable[..., Any]) -> None:
     offline = simulate(trace=Without(Always(6, 0), 2))
     assert all(record["selected"] == [0, 1, 3, 4, 5] for record in offline.rounds)
-    for fault in ("raises", "nan"):
+    for fault in ("raises", "nan", "exits", "memory"):
         run = simulate(broken({2: fault}), trace="always")
         np.testing.assert_array_equal(run.weights, offline.weights)
 
 
 @pytest.mark.slow
-def test_a_dead_worker_fails_its_clients_once(
+def test_a_worker_that_dies_once_changes_nothing(
     simulate: Callable[..., Any], ray_cluster: None, tmp_path: Path
 ) -> None:
+    """Its clients are asked again; the other worker goes on while a new one starts."""
     flag = tmp_path / "die"
     flag.touch()
-    run = simulate(broken({1: "dies"}, str(flag)), trace="always", engine="ray", num_workers=2, num_rounds=4)
-    first, *later = run.rounds
+    settings = {"trace": "always", "num_clients": 12, "cohort": "stacked", "strategy": "apfl"}  # with memory
+    run = simulate(broken({1: "once"}, str(flag)), **settings, engine="ray", num_workers=2)
+    expected = simulate(**settings)
     assert not flag.exists()
-    assert "1" in first["failed"]
-    assert set(first["failed"].values()) == {"worker failed: ActorDiedError"}
-    assert sorted([*first["active"], *map(int, first["failed"])]) == ALL
-    assert first["active"]  # the clients of the other worker
-    for record in later:
-        assert (record["active"], record["failed"]) == (ALL, {})
+    np.testing.assert_array_equal(run.weights, expected.weights)
+    assert [record["failed"] for record in run.rounds] == [{}] * 3
+    (note,) = run.rounds[0]["notes"]
+    assert note == "6 clients of one worker: its process died; asked once more, together"
+    assert not any("notes" in record for record in run.rounds[1:])
+
+
+@pytest.mark.slow
+def test_clients_that_end_or_block_their_process_fail_alone(
+    simulate: Callable[..., Any], ray_cluster: None
+) -> None:
+    """Every round; their neighbours count, as if these clients were offline."""
+    faults = {1: "segfault", 3: "hangs", 4: "exits", 5: "interrupts"}
+    settings = {"trace": "always", "num_clients": 12, "cohort": "stacked", "num_rounds": 2}
+    run = simulate(broken(faults), **settings, engine="ray", num_workers=2, client_timeout=3.0)
+    expected = simulate(broken(dict.fromkeys(faults, "raises")), **settings)
+    np.testing.assert_array_equal(run.weights, expected.weights)
+    for record in run.rounds:
+        assert record["active"] == [0, 2, 6, 7, 8, 9, 10, 11]
+        assert record["failed"] == {
+            "1": "its process died",
+            "3": "no result within 3 s",
+            "4": "SystemExit: 7",
+            "5": "KeyboardInterrupt: ",
+        }
+    assert len(run.rounds[0]["notes"]) >= 2
+    assert "notes" not in run.rounds[1]  # who it was is known
+
+
+def test_too_little_memory_makes_cohorts_smaller_not_the_result_different(
+    simulate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Down to two clients in one call; said once in the run."""
+    settings = {"trace": "always", "num_clients": 16, "cohort": "stacked", "cohort_size": 16}
+    expected = simulate(**settings)
+    train, sizes = clients.virtual.train, []
+
+    def scarce(oracle: Any, examples: Any, weights: Any, shared: Any, cohort: Any, *rest: Any) -> Any:
+        sizes.append(len(cohort))
+        if len(cohort) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return train(oracle, examples, weights, shared, cohort, *rest)
+
+    monkeypatch.setattr(clients.virtual, "train", scarce)
+    run = simulate(**settings)
+    np.testing.assert_array_equal(run.weights, expected.weights)
+    assert [record["failed"] for record in run.rounds] == [{}] * 3
+    told = [record.get("notes", []) for record in run.rounds]
+    assert told == [["not enough memory to train 4 clients in one call: from now on at most 2"], [], []]
+    assert sizes[-16:] == [2] * 16  # of two rounds
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+            True,
+        ),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (OSError(12, "Cannot allocate memory"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (OSError("the card is out of memory"), False),
+    ],
+)
+def test_what_counts_as_too_little_memory(error: Exception, is_memory: bool) -> None:
+    assert is_out_of_memory(error) == is_memory
+
+
+def test_ctrl_c_ends_a_run_in_this_process(simulate: Callable[..., Any]) -> None:
+    """Whoever raises it."""
+    with pytest.raises(KeyboardInterrupt):
+        simulate(broken({2: "interrupts"}))
+
+
+def test_a_time_limit_is_refused_where_it_cannot_be_kept() -> None:
+    with pytest.raises(ValueError, match=r"^client-timeout is 5, but engine is inline: only Ray can end a "):
+        Settings(engine="inline", client_timeout=5.0)
+
+
+def test_a_memory_that_cannot_be_stored_or_read_ends_the_run(
+    simulate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No client is to blame, and all of them would fail in all rounds."""
+    monkeypatch.setattr("flexfl.engine.transports.virtual.Memories", partial(Memories, 0))
+    for call in ("pwrite", "preadv"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, _full)
+            with pytest.raises(EngineLost, match="No space left on device"):
+                simulate(strategy="apfl")
+
+
+def _full(*_: Any) -> int:
+    raise OSError(28, "No space left on device")
 
 
 @pytest.mark.usefixtures("cluster_if_needed")

@@ -22,8 +22,8 @@ RECORDED = ("versions", "command", "parts", "flower-run")
 # What does not change the result of a run: where and how fast it is computed, where it is logged, and how
 # often it is saved.
 IRRELEVANT = {
-    *("run-dir", "data-dir", "engine", "num-workers", "ray-address", "cohort-size", "connect-timeout"),
-    *("log", "report", "checkpoint-every", "resume"),
+    *("run-dir", "data-dir", "engine", "num-workers", "ray-address", "client-timeout", "cohort-size"),
+    *("connect-timeout", "log", "report", "checkpoint-every", "resume"),
     *("min-nodes", "round-deadline", "min-replies", "max-absence"),  # of devices
 }
 
@@ -131,6 +131,13 @@ class Settings:
     ray_address: str = _setting(
         ENGINE, "", "address of a running Ray cluster, HOST:PORT or auto; default: start Ray on this machine"
     )
+    client_timeout: float = _setting(
+        ENGINE,
+        0.0,
+        "seconds that one client, or clients that train in one call, may take on Ray; one that takes longer "
+        "fails; 0: no limit",
+        allowed=Allowed(least=0),
+    )
     cohort: str = _setting(
         ENGINE, "auto", "how gradients are computed; auto: chosen by model and device", client=True
     )
@@ -208,6 +215,11 @@ class Settings:
         if self.evaluate_on == "members":  # as it was called in older runs
             raise ValueError("evaluate-on is 'members'; did you mean objective?")
         check_fields(self)
+        if self.client_timeout and self.engine == "inline":
+            raise ValueError(
+                f"client-timeout is {self.client_timeout:g}, but engine is inline: only Ray can end a client "
+                "that hangs; take --engine ray, or leave the limit out"
+            )
         if not math.isfinite(self.learning_rate):  # what else it may be, strategies say
             raise ValueError(f"learning-rate is {self.learning_rate}; it must be a finite number")
         for f in fields(self):

@@ -81,6 +81,8 @@ class ProgressReport(Observer):
         self._bar.update(self._task, completed=server_round, description=f"{score}  {participation}")
         for event in record.get("events", []):
             self._print(f"round {server_round}: " + ", ".join(f"{k} {_short(v)}" for k, v in event.items()))
+        for note in record.get("notes", []):
+            self._print(f"round {server_round}: {note}")
         every = max(1, self.num_rounds // PLAIN_LINES)
         due = server_round % every == 0 or server_round == self.num_rounds
         if not self.console.is_terminal and due:

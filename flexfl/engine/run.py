@@ -51,8 +51,20 @@ FAILURES = (OSError, MemoryError, EngineLost, FolderLost)
 TESTED = ("tested_examples", "tested_clients")  # what the global model was tested on
 
 
-def virtual_transport(experiment: Experiment, availability: Callable[[int], RoundAvailability]) -> Transport:
-    """Make the transport to virtual clients that the settings name: inline or Ray."""
+def virtual_transport(
+    experiment: Experiment,
+    availability: Callable[[int], RoundAvailability],
+    tell: Callable[[str], object] = lambda line: None,
+) -> Transport:
+    """Make the transport to virtual clients that the settings name: inline or Ray.
+
+    Parameters
+    ----------
+    experiment, availability
+        What to run, and its trace by round.
+    tell
+        Is told what killed processes had left on this machine, and has been removed.
+    """
     settings = experiment.settings
     defaults = FitConfig(
         round=1,
@@ -67,6 +79,7 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
         client_device(settings),
         settings.cohort,
         settings.cohort_size,
+        settings.client_timeout,
     )
     initial, trace = experiment.initial, experiment.trace
     if settings.engine == "inline":
@@ -88,6 +101,8 @@ def virtual_transport(experiment: Experiment, availability: Callable[[int], Roun
     if interrupts:
         transport.close()
         raise KeyboardInterrupt
+    if transport.leftovers:
+        tell(f"removed what killed runs had left: {', '.join(transport.leftovers)}")
     return with_late_replies(transport, trace)
 
 

@@ -114,6 +114,7 @@ class RoundServer(Server):
             if not isinstance(self.strategy, FlexibleStrategy):
                 results, failures = _on_time(server_round, results, failures)
         record["seconds"] |= self.transport.seconds if instructions else {}
+        record |= {"notes": [*self.transport.notes]} if self.transport.notes else {}
         with _timed(record, "aggregate"):
             aggregated, metrics = self.strategy.aggregate_fit(server_round, results, list(failures))
         if aggregated is not None:

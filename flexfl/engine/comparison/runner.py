@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from flexfl.config import Settings
+from flexfl.engine.leftovers import CELL, locked_folder
 from flexfl.engine.run import simulate
 from flexfl.engine.server import RoundServer
 
@@ -108,7 +108,7 @@ def run_on_ray(
 
     from flexfl.engine.transports.ray_cluster import start_ray
 
-    start_ray(num_workers, address)
+    running = start_ray(num_workers, address)
     try:
         gpus = client_gpus if ray.cluster_resources().get("GPU", 0) else 0
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(run_cell)
@@ -131,7 +131,7 @@ def run_on_ray(
                     outcome = f"its process failed: {type(error).__name__}"
                 report(settings, outcome)
     finally:
-        ray.shutdown()
+        running.stop()
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def _folder(place: Place) -> Iterator[Path]:
     if platform.node() == place.machine and unfinished.parent.is_dir():
         yield unfinished
         return
-    with tempfile.TemporaryDirectory(prefix="flexfl-cell-") as folder:
+    with locked_folder(CELL) as folder:
         yield Path(folder) / "run"
 
 

@@ -35,7 +35,10 @@ class ClientFailure(Exception):  # noqa: N818 - an event of the round, passed on
 
 
 class EngineLost(Exception):  # noqa: N818 - what has happened, not what is wrong with the program
-    """What simulates the clients does not work any more; the message says what happened, and what to do."""
+    """What the run stands on has failed, so that it cannot go on: Ray, or the disk for the clients' memories.
+
+    No client is to blame. The message says in one line what has happened and what can be done.
+    """
 
 
 class Transport(Protocol):
@@ -46,9 +49,12 @@ class Transport(Protocol):
     seconds
         How long each phase of the last `fit` took, if the transport can measure it: `broadcast` (until the
         clients have started), `train` (until they have finished) and `collect`.
+    notes
+        What else the user should know of the last `fit`, in sentences: faults that no client was lost to.
     """
 
     seconds: Mapping[str, float]
+    notes: Sequence[str]
 
     def reachable(self) -> NDArray[np.intp] | None:
         """Return the clients that are connected now, in ascending order; None: all of them."""
@@ -65,12 +71,17 @@ class Transport(Protocol):
         """Have clients train; each of them is in exactly one of the two lists.
 
         Replies to earlier tasks that have arrived since the last call are results, too.
+
+        Raises
+        ------
+        EngineLost
+            The run cannot go on.
         """
 
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
     ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        """Have clients evaluate; each of them is in exactly one of the two lists."""
+        """Have clients evaluate; each of them is in exactly one of the two lists. Raises as `fit` does."""
 
     def state_dict(self) -> StateDict:
         """Return what has to be kept between rounds, so that a run can go on; see `strategies.core.state`."""

@@ -82,6 +82,7 @@ class GridTransport:
         self.seconds: Mapping[str, float] = {}
         self.grid, self.nodes, self.messages = grid, Nodes(num_clients), Messages(grid)
         self.deadlines, self.min_replies, self.replay = deadlines, min_replies, replay
+        self.notes: Sequence[str] = ()
         self.resumed = ""
         self._arrived: list[Arrived] = []
         self._looked = -math.inf

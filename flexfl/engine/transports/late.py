@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -58,6 +58,7 @@ class LateReplies:
     def __init__(self, transport: Transport, trace: Trace) -> None:
         self.transport, self.trace = transport, trace
         self.seconds: Mapping[str, float] = {}
+        self.notes: Sequence[str] = ()
         self._delayed: dict[int, Delayed] = {}
 
     def reachable(self) -> NDArray[np.intp] | None:
@@ -77,7 +78,7 @@ class LateReplies:
     ) -> tuple[FitResults, list[ClientFailure]]:
         """Have clients train; return the replies on time, and those to earlier tasks that arrive now."""
         results, failures = self.transport.fit(server_round, instructions, timeout)
-        self.seconds = self.transport.seconds
+        self.seconds, self.notes = self.transport.seconds, self.transport.notes
         late, farewells = self.trace.late(server_round), _farewells(instructions)
         arrived = {k: d for k, d in self._delayed.items() if d.arrival <= server_round}
         self._delayed = {k: d for k, d in self._delayed.items() if k not in arrived}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import heapq
-from collections.abc import Callable, Collection, Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import ray
@@ -19,7 +20,11 @@ from clients.memory.handshake import Memory
 from clients.training import Broadcast, Job
 from clients.virtual import Answers, Failure, Scores, VirtualClients
 from flexfl.contract import FitConfig
+from flexfl.engine.transports.base import EngineLost
+from flexfl.engine.transports.ray_calls import ALONE, Calls, Part
 from flexfl.engine.transports.ray_cluster import start_ray
+from flexfl.engine.transports.ray_liveness import PATIENCE, Liveness, engine_lost
+from flexfl.engine.transports.ray_workers import Worker, Workers
 from flexfl.engine.transports.shared_rows import AttachedRows, Lease, SharedRows
 from flexfl.engine.transports.virtual import VirtualTransport
 from strategies import FlatParameters
@@ -55,14 +60,16 @@ def assign(work: list[float], num_workers: int) -> list[list[int]]:
 class RayClients(VirtualClients):
     """Virtual clients whose memories are stored in Ray's object store."""
 
+    survived: ClassVar = (*VirtualClients.survived, KeyboardInterrupt)  # Ctrl-C reaches the driver only
+
     def __init__(self, environment: ClientEnvironment) -> None:
         super().__init__(environment)
         self.shared_rows = AttachedRows()
         gc.freeze()  # or the garbage collector would scan all of torch again and again
 
-    def node(self) -> str:
-        """Return the ID of the Ray node that this worker runs on."""
-        return cast(str, ray.get_runtime_context().get_node_id())
+    def where(self) -> tuple[str, int]:
+        """Return the IDs of the Ray node that this worker runs on, and of its process."""
+        return ray.get_runtime_context().get_node_id(), os.getpid()
 
     def fit_into(
         self, broadcast: tuple[Any, ...], jobs: list[tuple[Any, ...]], lease: Lease
@@ -76,7 +83,7 @@ class RayClients(VirtualClients):
         return answers._replace(vectors=np.empty((0, 0), np.float32)), answers.vectors.shape
 
     def fit_and_send(self, broadcast: tuple[Any, ...], jobs: list[Job]) -> Answers:
-        """Train and return complete answers, for a driver on another machine."""
+        """Train and return complete answers: to a driver on another machine, or after a fault."""
         return self.fit(Broadcast(*broadcast), jobs)
 
     def evaluate_and_send(self, broadcast: tuple[Any, ...], jobs: list[Job]) -> Scores:
@@ -91,7 +98,7 @@ class RayClients(VirtualClients):
 class RayTransport(VirtualTransport):
     """Simulates the clients in Ray actors, each of which holds the data and one model.
 
-    If an actor dies, its clients fail in that round, and a new actor replaces it.
+    If an actor fails, its clients are asked again in the same round, see `Calls`; a new actor replaces it.
 
     Parameters
     ----------
@@ -121,131 +128,123 @@ class RayTransport(VirtualTransport):
     ) -> None:
         super().__init__(initial, availability, defaults, lost)
         self.sizes = environment.data.sizes
-        self._owns_ray = not ray.is_initialized()
-        if self._owns_ray:
-            start_ray(num_workers, address)
+        self._own = None if ray.is_initialized() else start_ray(num_workers, address)
         resources = ray.cluster_resources()
         gpus = client_gpus if resources.get("GPU", 0) else 0
         if not num_workers:
             num_workers = int(resources["GPU"] / gpus) if gpus else max(1, int(resources.get("CPU", 1)))
         actor = ray.remote(num_cpus=1, num_gpus=gpus)(RayClients)
-        self._start = partial(actor.remote, ray.put(replace(environment, device="cuda" if gpus else "cpu")))
-        self._node = ray.get_runtime_context().get_node_id()
+        start = partial(actor.remote, ray.put(replace(environment, device="cuda" if gpus else "cpu")))
         self.shared_rows = SharedRows()
-        self.actors = [self._start() for _ in range(num_workers)]
-        self._nodes = [actor.node.remote() for actor in self.actors]
-        self._local: dict[int, bool] = {}
+        self._liveness = Liveness(PATIENCE if address else 0.0)
+        self.workers = Workers(start, num_workers, self._liveness)
+        self._timeout = environment.timeout
+        self._suspects: set[int] = set()  # clients that a worker has failed with
 
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
         """Have clients train in all actors at once; yields the answers of each actor when it is done.
 
         Actors on this machine write their vectors into memory that they share with this process; actors on
-        other machines send them as one array.
+        other machines, and those that take over the clients of one that failed, send them as one array.
         """
         work = [job.config.planned_steps(int(self.sizes[job.client])) * job.completion for job in jobs]
-        assigned = self._assign(jobs, work)
-        local = [worker for worker in assigned if self._is_local(worker)]
-        count = sum(len(assigned[worker]) for worker in local)
-        lease, rows = self.shared_rows.lend(count, len(broadcast.weights), np.dtype(np.float32))
-        sent, start = _put(broadcast), 0
-        calls: dict[Any, tuple[int, NDArray[np.float32]]] = {}
-        for worker, own in assigned.items():
-            actor = self.actors[worker]
-            if worker in local:
-                part, stop = lease.part(start, len(own)), start + len(own)
-                calls[actor.fit_into.remote(sent, [tuple(job) for job in own], part)] = (
-                    worker,
-                    rows[start:stop],
-                )
-                start = stop
-            else:
-                calls[actor.fit_and_send.remote(sent, own)] = (worker, rows[:0])
-        return self._answers(calls, assigned)
+        parts = self._parts(jobs, work)
+        count = sum(len(part.jobs) for part in parts if part.at is not None)
+        try:
+            lease, rows = self.shared_rows.lend(count, len(broadcast.weights), np.dtype(np.float32))
+        except OSError as error:
+            raise EngineLost(f"no room for the updates of {count} clients: {error}; set TMPDIR") from error
+        sent = self._put(broadcast)
 
-    def _answers(
-        self, calls: dict[Any, tuple[int, NDArray[np.float32]]], assigned: dict[int, list[Job]]
-    ) -> Iterator[Answers]:
-        """Wait for calls, each given with its worker and with the shared rows that it writes, if any."""
-        for call in as_completed(calls):
-            worker, rows = calls[call]
-            try:
-                answers = ray.get(call)
-            except RayError as error:
-                yield Answers(rows[:0], [], [], self._replace(worker, error, assigned[worker]))
+        def submit(worker: Worker, part: Part) -> Any:
+            if part.at is None or not worker.local:
+                return worker.actor.fit_and_send.remote(sent, part.jobs)
+            own = [tuple(job) for job in part.jobs]
+            return worker.actor.fit_into.remote(sent, own, lease.part(part.at, len(own)))
+
+        return self._answers(self._calls(parts, submit), rows)
+
+    def _answers(self, calls: Calls, rows: NDArray[np.float32]) -> Iterator[Answers]:
+        """Wait for calls that write to shared rows, or send what they would have written."""
+        for part, result in calls:
+            if isinstance(result, Failure):
+                yield Answers(rows[:0], [], [], [result])
+            elif isinstance(result, Answers):
+                yield result
             else:
-                if len(rows):
-                    answers, (count, width) = answers
-                    answers = answers._replace(vectors=rows[:count, :width])
-                yield answers
+                answers, (count, width) = result
+                yield answers._replace(vectors=rows[part.at : part.at + count, :width])
 
     def store(self, client: int, memory: Memory) -> Any:
         """Store a client's memory in the object store, which spills to disk what does not fit.
 
         This process owns it, so that it outlives the actor that made it.
         """
-        return ray.put(memory)
+        return self._stored(memory)
 
     def read(self, stored: Any) -> Memory:
         """Return a client's memory, from the object store."""
-        return cast(Memory, ray.get(stored))
+        self._liveness.check()
+        try:
+            return cast(Memory, ray.get(stored))
+        except RayError as error:
+            raise engine_lost(error) or error from error
 
     def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Scores]:
         """Have clients evaluate in all actors at once."""
-        sent, assigned = _put(broadcast), self._assign(jobs, [1.0] * len(jobs))
-        calls = {
-            self.actors[worker].evaluate_and_send.remote(sent, own): worker
-            for worker, own in assigned.items()
-        }
-        for call in as_completed(calls):
-            try:
-                yield ray.get(call)
-            except RayError as error:
-                worker = calls[call]
-                yield Scores([], self._replace(worker, error, assigned[worker]))
+        sent = self._put(broadcast)
+
+        def submit(worker: Worker, part: Part) -> Any:
+            return worker.actor.evaluate_and_send.remote(sent, part.jobs)
+
+        for _, result in self._calls(self._parts(jobs, [1.0] * len(jobs)), submit):
+            yield Scores([], [result]) if isinstance(result, Failure) else result
 
     def close(self) -> None:
-        """Stop the actors, and Ray if this transport started it."""
-        for actor in self.actors:
-            ray.kill(actor)
-        self.actors = []
+        """Stop the actors, and Ray if this transport started it.
+
+        If Ray has died, it is left to the end of this process: what it is asked may end the process at once.
+        """
+        alive = self.workers.close()
+        self._liveness.close()
         self.shared_rows.close()
-        if self._owns_ray:
-            ray.shutdown()
+        if self._own and alive:
+            self._own.stop()
 
-    def _assign(self, jobs: list[Job], work: list[float]) -> dict[int, list[Job]]:
-        """Assign jobs to workers; return the jobs of each worker that has any."""
-        assigned = enumerate(assign(work, len(self.actors)))
-        return {worker: [jobs[i] for i in positions] for worker, positions in assigned if positions}
+    @property
+    def leftovers(self) -> list[str]:
+        """What killed processes had left on this machine, and has been removed."""
+        return self._own.leftovers if self._own else []
 
-    def _is_local(self, worker: int) -> bool:
-        """Return whether a worker runs on this machine."""
-        if worker not in self._local:
-            try:
-                self._local[worker] = ray.get(self._nodes[worker]) == self._node
-            except RayError:  # it has died; the call to it reports that
-                return False
-        return self._local[worker]
+    def _parts(self, jobs: list[Job], work: list[float]) -> list[Part]:
+        """Divide jobs among the workers that are ready; clients that a worker has failed with stay alone."""
+        self.workers.prepare()
+        shared = any(worker.local for worker in self.workers.ready)
+        usual = [i for i, job in enumerate(jobs) if job.client not in self._suspects]
+        parts, start = [], 0
+        for positions in assign([work[i] for i in usual], len(self.workers.ready)):
+            if positions:
+                parts.append(Part([jobs[usual[i]] for i in positions], 0, start if shared else None))
+                start += len(positions)
+        return parts + [Part([job], ALONE) for job in jobs if job.client in self._suspects]
 
-    def _replace(self, worker: int, error: RayError, own: list[Job]) -> list[Failure]:
-        """Replace an actor that failed by a new one; return the failures of its clients."""
-        ray.kill(self.actors[worker])
-        self.shared_rows.close()  # it may still be writing
-        self.actors[worker] = self._start()
-        self._nodes[worker] = self.actors[worker].node.remote()
-        self._local.pop(worker, None)
-        reason = f"worker failed: {type(error).__name__}"
-        return [Failure(job.client, reason) for job in own]
+    def _calls(self, parts: list[Part], submit: Callable[[Worker, Part], Any]) -> Calls:
+        return Calls(self.workers, parts, submit, self._suspects, self._timeout, self._failed)
 
+    def _failed(self, note: str) -> None:
+        """Note that a worker has failed, and that it may still be writing to shared memory."""
+        self.shared_rows.retire()
+        self.notes = [*self.notes, note]
 
-def as_completed(calls: Collection[Any]) -> Iterator[Any]:
-    """Yield Ray's references in the order in which they become ready."""
-    waiting = list(calls)
-    while waiting:
-        (ready,), waiting = ray.wait(waiting)
-        yield ready
+    def _put(self, broadcast: Broadcast) -> Any:
+        """Put the arrays into the object store; small ones go with each call, which is faster."""
+        size = sum(array.nbytes for array in (broadcast.weights, *broadcast.shared))
+        return tuple(broadcast) if size <= SMALL else self._stored(tuple(broadcast))
 
-
-def _put(broadcast: Broadcast) -> Any:
-    """Put the arrays into the object store; small ones go with each call, which is faster."""
-    size = sum(array.nbytes for array in (broadcast.weights, *broadcast.shared))
-    return tuple(broadcast) if size <= SMALL else ray.put(tuple(broadcast))
+    def _stored(self, value: Any) -> Any:
+        """Put something into the object store."""
+        self._liveness.check()  # without its raylet, `put` would end this process
+        try:
+            return ray.put(value)
+        except RayError as error:
+            raise engine_lost(error) or error from error

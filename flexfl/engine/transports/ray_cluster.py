@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 
 from flexfl.dotted import modules_here
+from flexfl.engine.leftovers import end_session, lock_session, remove_leftovers
+from flexfl.engine.transports.base import EngineLost
+from flexfl.engine.wording import plain
 
 ROOT = str(Path(__file__).parents[3])  # the folder that workers import this project from
 NOT_SENT = ["/runs", "/data", "/.git", "/.venv", "/tests", "/experiments", "/docs"]  # to other machines
@@ -32,16 +36,45 @@ def check_address(address: str) -> None:
     socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
-def start_ray(num_workers: int, address: str = "") -> None:
+class RunningRay(NamedTuple):
+    """What `start_ray` has started, or connected to.
+
+    Attributes
+    ----------
+    leftovers
+        What it has removed, see `remove_leftovers`.
+    session
+        Folder of Ray's logs and of what it spills; None: on a cluster.
+    """
+
+    leftovers: list[str]
+    session: Path | None
+
+    def stop(self) -> None:
+        """Stop Ray, or leave the cluster."""
+        ray.shutdown()
+        if self.session:
+            end_session(self.session)
+
+
+def start_ray(num_workers: int, address: str = "") -> RunningRay:
     """Start Ray on this machine, quietly, with room for `num_workers` actors (0: one per CPU core).
 
     With an address, connect to the cluster there instead, and send it this project's code. What has been
-    imported from the working directory, the workers can import, too.
+    imported from the working directory, the workers can import, too. What killed processes have left on this
+    machine is removed.
+
+    Returns
+    -------
+    ray
+        Says what has been removed, and stops Ray.
 
     Raises
     ------
     ValueError
         There is no cluster at the address.
+    EngineLost
+        Ray does not start on this machine.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's next default; unset, it warns
@@ -56,12 +89,30 @@ def start_ray(num_workers: int, address: str = "") -> None:
             ray.init(address, runtime_env=code, **quiet)
         except (OSError, ValueError) as error:
             raise ValueError(f"ray-address {address}: {error}") from None
-        return
+        return RunningRay(remove_leftovers(), None)
     paths = [ROOT, *filter(None, [os.environ.get("PYTHONPATH")]), *{str(path.parent) for path in own}]
-    ray.init(
-        "local",  # otherwise Ray joins a cluster that happens to run on this machine
-        num_cpus=max(num_workers, os.cpu_count() or 1) if num_workers else None,
-        include_dashboard=False,
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
-        **quiet,
-    )
+    try:
+        started = ray.init(
+            "local",  # otherwise Ray joins a cluster that happens to run on this machine
+            num_cpus=max(num_workers, os.cpu_count() or 1) if num_workers else None,
+            include_dashboard=False,
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
+            **quiet,
+        )
+    except (OSError, RuntimeError) as error:
+        raise EngineLost(f"Ray does not start: {plain(' '.join(str(error).split()))}") from error
+    _silence()
+    session = Path(started.address_info["session_dir"])
+    lock_session(session)
+    return RunningRay(remove_leftovers(session.parent), session)
+
+
+def _silence() -> None:
+    """Keep Ray from printing a page about each dead worker to standard output, whatever `log_to_driver` is.
+
+    The round's record has it in a line, and Ray's logs have the rest.
+    """
+    with suppress(ImportError):
+        from ray._private import worker
+
+        worker.print_to_stdstream = lambda *lines, **options: None

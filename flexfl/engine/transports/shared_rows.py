@@ -6,20 +6,17 @@ small models take to train.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import tempfile
-import time
 import weakref
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-PREFIX = "flexfl-rows-"
+from flexfl.engine.leftovers import ROWS, SHARED_MEMORY, lock
 
 
 class Lease(NamedTuple):
@@ -44,8 +41,8 @@ class SharedRows:
     """
 
     def __init__(self) -> None:
-        _remove_stale()
         self._blocks: list[_Block] = []
+        self._retired: list[_Block] = []
 
     def lend(self, count: int, width: int, dtype: np.dtype[Any]) -> tuple[Lease, NDArray[Any]]:
         """Lend rows.
@@ -65,6 +62,7 @@ class SharedRows:
         OSError
             Neither shared memory nor the folder for temporary files has enough space.
         """
+        self._close(self._retired)
         size = max(1, count * width * dtype.itemsize)
         free = [block for block in self._blocks if block.is_free]
         block = next((block for block in free if block.size >= size), None)
@@ -77,11 +75,23 @@ class SharedRows:
         rows = block.rows(count, width, dtype)
         return Lease(block.path, 0, count, width, dtype.str), rows
 
+    def retire(self) -> None:
+        """Never lend again what is lent now: a worker that has failed may still write to it.
+
+        Workers that are to open it can do so until the next loan.
+        """
+        self._retired += [block for block in self._blocks if not block.is_free]
+        self._blocks = [block for block in self._blocks if block.is_free]
+
     def close(self) -> None:
         """Remove the files; existing views stay valid."""
-        for block in self._blocks:
-            block.close()
-        self._blocks = []
+        self._close(self._retired)
+        self._close(self._blocks)
+
+    @staticmethod
+    def _close(blocks: list[_Block]) -> None:
+        while blocks:
+            blocks.pop().close()
 
 
 class AttachedRows:
@@ -108,10 +118,10 @@ class _Block:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        folders = [folder for folder in ("/dev/shm",) if os.path.isdir(folder)]
+        folders = [folder for folder in (SHARED_MEMORY,) if os.path.isdir(folder)]
         for folder in [*folders, tempfile.gettempdir()]:
-            self._fd, self.path = tempfile.mkstemp(prefix=PREFIX, dir=folder)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)  # see `_remove_stale`; released when this process ends
+            self._fd, self.path = tempfile.mkstemp(prefix=ROWS, dir=folder)
+            lock(self._fd)
             try:
                 os.posix_fallocate(self._fd, 0, size)  # otherwise writing to a full disk kills the writer
             except OSError:
@@ -139,17 +149,3 @@ class _Block:
         with suppress(FileNotFoundError):
             os.unlink(self.path)
         os.close(self._fd)
-
-
-def _remove_stale() -> None:
-    """Remove the files of processes that were killed: their locks are free.
-
-    Files of the last minute are kept: their processes may not have locked them yet.
-    """
-    for folder in ("/dev/shm", tempfile.gettempdir()):
-        for path in Path(folder).glob(f"{PREFIX}*"):
-            with suppress(OSError), path.open("rb") as file:
-                if time.time() - os.fstat(file.fileno()).st_mtime < 60:
-                    continue
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, overload
 
@@ -35,6 +36,7 @@ from clients.virtual import Answers, Scores, VirtualClients
 from flexfl.contract import FitConfig, metrics
 from flexfl.engine.transports.base import (
     ClientFailure,
+    EngineLost,
     EvaluateInstructions,
     EvaluateResults,
     FitInstructions,
@@ -75,9 +77,11 @@ class VirtualTransport(ABC):
     ) -> None:
         self.initial, self.availability, self.defaults = initial, availability, defaults
         self.memories: dict[int, Any] = {}  # what `store` returned, by client
-        self._stored: dict[int, int] = {}  # the rounds in which that was
+        self._rounds: dict[int, int] = {}  # the rounds in which that was
         self.lost = lost
         self.seconds: Mapping[str, float] = {}
+        self.notes: Sequence[str] = ()
+        self._told: set[str] = set()
 
     @abstractmethod
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterable[Answers]:
@@ -92,7 +96,13 @@ class VirtualTransport(ABC):
 
     @abstractmethod
     def store(self, client: int, memory: Memory) -> Any:
-        """Store a client's memory; the client's next job carries what this returns."""
+        """Store a client's memory; the client's next job carries what this returns.
+
+        Raises
+        ------
+        EngineLost
+            There is no room for it.
+        """
 
     @abstractmethod
     def read(self, stored: Any) -> Memory:
@@ -100,7 +110,7 @@ class VirtualTransport(ABC):
 
     def state_dict(self) -> StateDict:
         """Return the clients' memories, committed and pending."""
-        keys, versions = np.array([*self._stored], np.int64), np.array([*self._stored.values()], np.int64)
+        keys, versions = np.array([*self._rounds], np.int64), np.array([*self._rounds.values()], np.int64)
         return {"memories": Rows(keys, versions, _Packed(self, keys))}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -110,7 +120,7 @@ class VirtualTransport(ABC):
             client: self.store(client, from_bytes(data.tobytes()))
             for client, data in zip(clients.tolist(), packed, strict=True)
         }
-        self._stored = dict(zip(clients.tolist(), rounds.tolist(), strict=True))
+        self._rounds = dict(zip(clients.tolist(), rounds.tolist(), strict=True))
 
     @property
     def layout(self) -> Layout:
@@ -133,6 +143,7 @@ class VirtualTransport(ABC):
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
         """Have clients train; those that get the same weights train together."""
+        self.notes = ()
         if not instructions:
             return [], []
         phases = _Phases()
@@ -147,13 +158,16 @@ class VirtualTransport(ABC):
             for answers in waiting:
                 phases.end("train")
                 failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
+                new = [note for note in answers.notes if note not in self._told]
+                self.notes = [*self.notes, *new]
+                self._told.update(answers.notes)  # several workers may find out the same
                 replies = [*zip(answers.vectors, answers.updates, strict=True)]
                 replies += [(NO_VECTOR, update) for update in answers.farewells]
                 for vector, update in replies:
                     client = update.client
                     if update.memory is not None:
                         self.memories[client] = self.store(client, update.memory)
-                        self._stored[client] = server_round
+                        self._rounds[client] = server_round
                     if lost[client]:  # its work is done, and it does not learn of the loss
                         failures.append(ClientFailure(str(client), "reply lost"))
                         continue
@@ -284,7 +298,8 @@ class InlineTransport(VirtualTransport):
 
     def store(self, client: int, memory: Memory) -> Any:
         """Store a client's memory: in RAM, or in a file."""
-        return self.stored.store(client, memory)
+        with _storing():
+            return self.stored.store(client, memory)
 
     def read(self, stored: Any) -> Memory:
         """Return a client's memory, from RAM or from the file."""
@@ -293,14 +308,26 @@ class InlineTransport(VirtualTransport):
 
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
         """Have clients train, in this process."""
-        yield self.clients.fit(broadcast, jobs)
+        with _storing():  # errors of clients have been caught
+            answers = self.clients.fit(broadcast, jobs)
+        yield answers
 
     def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> list[Scores]:
         """Have clients evaluate, in this process."""
-        return [self.clients.evaluate(broadcast, jobs)]
+        with _storing():
+            return [self.clients.evaluate(broadcast, jobs)]
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""
+
+
+@contextmanager
+def _storing() -> Iterator[None]:
+    """Say what it means if memories of clients cannot be written or read."""
+    try:
+        yield
+    except OSError as error:
+        raise EngineLost(f"the memories of clients cannot be stored or read: {error}") from error
 
 
 class VirtualProxy(ClientProxy):

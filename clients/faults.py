@@ -1,0 +1,46 @@
+"""What may go wrong while virtual clients train: a call that hangs, and memory that does not suffice."""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+_OUT_OF_MEMORY = ("out of memory", "not enough memory", "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory did not suffice, of this machine or of its GPU."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """End this process if what is done inside takes longer than `seconds`; 0: no limit.
+
+    Nothing less ends code that hangs in C. The standard error of the process then has the lines at which its
+    threads were.
+    """
+    if not seconds:
+        yield
+        return
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def described(error: BaseException) -> str:
+    """Return the type and the text of an error, of any class, even one whose text cannot be had."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}, whose text raises an error itself"

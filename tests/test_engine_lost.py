@@ -1,0 +1,81 @@
+"""What a run stands on fails: it ends with one sentence, at once, before Ray ends the process silently."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RUN = """
+import os, random, signal, sys, threading, time
+from pathlib import Path
+from flexfl.config import Settings
+from flexfl.engine.availability import TraceClientManager, remember
+from flexfl.engine.run import prepare, virtual_transport
+from flexfl.engine.server import RoundServer
+from flexfl.engine.transports.base import EngineLost
+
+settings = Settings(
+    # Clients without memory that train long: Ray is asked for something during a small part of the time only,
+    # so that its death hardly ever comes between the question whether it lives and that (docs/reliability.md).
+    strategy="fedavg", model="mlp", num_clients=4, num_rounds=10**6, evaluate_every=10**6, local_steps=500,
+    trace="always", num_workers=1, client_gpus=0.0,
+)
+experiment = prepare(settings)
+availability = remember(experiment.trace)
+transport = virtual_transport(experiment, availability)
+killed = []
+
+def kill():
+    for entry in Path("/proc").iterdir():
+        try:
+            name, _, rest = (entry / "stat").read_text().rpartition(")")
+        except OSError:
+            continue
+        if sys.argv[1] in name and int(rest.split()[1]) == os.getpid():
+            os.kill(int(entry.name), signal.SIGKILL)
+            killed.append(time.monotonic())
+
+def observe(record):
+    if record["round"] == 5:
+        threading.Timer(random.random() / 10, kill).start()
+
+server = RoundServer(
+    experiment.strategy, TraceClientManager(availability, transport, 0), transport, 10**6, [observe]
+)
+try:
+    server.fit(10**6)
+except EngineLost as error:
+    message, seconds = str(error), time.monotonic() - killed[0]
+finally:
+    transport.close()
+print(f"{seconds:.0f} s: {message}")
+sys.exit(1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+def test_a_dead_ray_ends_the_run_with_one_sentence(tmp_path: Path) -> None:
+    started = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", RUN, name],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for name in ("gcs_server", "raylet")
+    }
+    says = {"gcs_server": "control process (GCS)", "raylet": "process on this machine (raylet)"}
+    for name, process in started.items():
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 1, err
+        (line,) = [line for line in out.splitlines() if "has died, see the logs in" in line]
+        seconds, _, message = line.partition(" s: ")
+        assert int(seconds) < 10
+        assert message.startswith(f"Ray's {says[name]} has died")
+        assert "Traceback" not in err
