@@ -60,7 +60,7 @@ OF_CLIENTS = {
 OF_WORKERS = {
     "once": "a worker is killed (SIGKILL) while it trains",
     "random": "a worker is killed (SIGKILL) at a random time",
-    "stopped": "a worker is stopped (SIGSTOP), `--client-timeout 1`",
+    "stopped": "a worker is stopped (SIGSTOP), `--client-timeout 5`",
 }
 OF_RAY = {
     "raylet": "Ray's raylet is killed",
@@ -141,7 +141,7 @@ def simulate(fault: str, rounds: int, changes: dict[str, Any], flag: str) -> Out
         number = signal.SIGKILL if fault == "random" else signal.SIGSTOP
         while len(injected) < rounds:
             time.sleep(random.uniform(1, 4))
-            if len(transport.workers.ready) == 2:
+            if len(transport.workers.ready) == 2 and not set(transport.workers.ready) & set(injected):
                 worker = random.choice(transport.workers.ready)
                 os.kill(worker.process, number)
                 injected.append(worker)
@@ -159,7 +159,7 @@ def simulate(fault: str, rounds: int, changes: dict[str, Any], flag: str) -> Out
 
 def count(fault: str, times: int, flag: str) -> str:
     """Inject one kind of fault and return its row of the table."""
-    limit = {"hangs": 2.0, "stopped": 1.0}.get(fault, 0.0)
+    limit = {"hangs": 2.0, "stopped": 5.0}.get(fault, 0.0)
     begun = time.perf_counter()
     found = simulate(fault, times, ON_RAY | {"client_timeout": limit}, flag)
     seconds = (time.perf_counter() - begun) / found.injected

@@ -21,7 +21,7 @@ from clients.training import Broadcast, Job
 from clients.virtual import Answers, Failure, Scores, VirtualClients
 from flexfl.contract import FitConfig
 from flexfl.engine.transports.base import EngineLost
-from flexfl.engine.transports.ray_calls import ALONE, Calls, Part
+from flexfl.engine.transports.ray_calls import LAST, Calls, Part
 from flexfl.engine.transports.ray_cluster import start_ray
 from flexfl.engine.transports.ray_liveness import PATIENCE, Liveness, engine_lost
 from flexfl.engine.transports.ray_workers import Worker, Workers
@@ -226,7 +226,7 @@ class RayTransport(VirtualTransport):
             if positions:
                 parts.append(Part([jobs[usual[i]] for i in positions], 0, start if shared else None))
                 start += len(positions)
-        return parts + [Part([job], ALONE) for job in jobs if job.client in self._suspects]
+        return parts + [Part([job], LAST) for job in jobs if job.client in self._suspects]
 
     def _calls(self, parts: list[Part], submit: Callable[[Worker, Part], Any]) -> Calls:
         return Calls(self.workers, parts, submit, self._suspects, self._timeout, self._failed)

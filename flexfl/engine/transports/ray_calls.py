@@ -27,7 +27,7 @@ class Part(NamedTuple):
     jobs
         What they are asked to do.
     attempt
-        0: together; 1: together once more; 2: one client alone.
+        0: together; 1: together once more; 2: one client alone; 3: alone for the last time.
     at
         Where its rows begin in the memory that is shared with workers; None: it has none.
     """
@@ -37,7 +37,7 @@ class Part(NamedTuple):
     at: int | None = None
 
 
-ALONE = 2
+ALONE, LAST = 2, 3
 
 
 class _Call(NamedTuple):
@@ -53,7 +53,8 @@ class Calls:
     """Has parts done by workers that are ready; started by the constructor, waited for by iterating.
 
     The clients of a worker that fails go together to the next worker that is free, and if that fails as well,
-    each to one alone. A client that fails alone is taken for the cause and is a failure of the round.
+    each to one alone. A client that fails alone twice is taken for the cause and is a failure of the round;
+    once may have been another fault from outside.
 
     Parameters
     ----------
@@ -83,8 +84,8 @@ class Calls:
         self._workers, self._submit, self._timeout = workers, submit, timeout
         self._suspects, self._failed = suspects, failed
         self._running: dict[Any, _Call] = {}
-        self._together = deque(part for part in parts if part.attempt != ALONE)
-        self._alone = deque(part for part in parts if part.attempt == ALONE)
+        self._together = deque(part for part in parts if part.attempt != LAST)
+        self._alone = deque(part for part in parts if part.attempt == LAST)
         self._fill()
 
     def __iter__(self) -> Iterator[tuple[Part, Any]]:
@@ -138,7 +139,7 @@ class Calls:
 
     def _again(self, part: Part, reason: str, hangs: bool) -> tuple[Part, Failure] | None:
         """Queue the clients of a part that failed, or blame the only one."""
-        if part.attempt == ALONE:
+        if part.attempt == LAST:
             client = part.jobs[0].client
             self._suspects.add(client)
             return part, Failure(client, reason)
@@ -146,7 +147,8 @@ class Calls:
         if together:
             self._together.append(Part(part.jobs, 1))
         else:
-            self._alone.extendleft(Part([job], ALONE) for job in reversed(part.jobs))
-        how = "together" if together else "each alone"
+            attempt = LAST if part.attempt == ALONE else ALONE
+            self._alone.extendleft(Part([job], attempt) for job in reversed(part.jobs))
+        how = "together" if together else "alone"
         self._failed(f"{count(len(part.jobs), 'client')} of one worker: {reason}; asked once more, {how}")
         return None
