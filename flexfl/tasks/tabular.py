@@ -22,6 +22,7 @@ from flexfl.tasks.source import TaskSource
 
 TEST_SHARE = 0.2
 MOST_CLASSES = 1000
+MOST_NAMES = 50  # of columns in a message
 MOST_NUMBERS = 1 << 30  # of the features, 8 GB
 Kind = Literal["classification", "regression"]
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
@@ -51,7 +52,7 @@ class Columns:
     def remove(self, option: str, name: str) -> list[str]:
         """Remove a column and return its texts, whatever they are."""
         if name not in self.values:
-            known = ", ".join(self.values)
+            known = ", ".join(map(_printable, [*self.values][:MOST_NAMES]))
             raise ValueError(f"{self.path}: there is no column {name!r} ({option}); columns: {known}")
         return self.values.pop(name)
 
@@ -271,6 +272,11 @@ def _distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.intp]]:
 def _indicators(found: NDArray[np.intp], count: int) -> NDArray[np.bool_]:
     """Return for each row, and each of so many values, whether the row has it."""
     return np.asarray(found[:, None] == np.arange(count))
+
+
+def _printable(text: str) -> str:
+    """Return the beginning of a text without what would break a line of a message."""
+    return "".join(character if character.isprintable() else "?" for character in text[:40])
 
 
 def _names(text: str) -> tuple[str, ...]:

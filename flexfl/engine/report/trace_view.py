@@ -47,8 +47,6 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     trace = make_trace(settings)
     sizes, source = data_sizes(settings)
     work = (settings.local_steps, settings.local_epochs, settings.batch_size)
-    if min(settings.local_steps, settings.batch_size + 1, settings.local_epochs + 1) < 1:
-        raise ValueError("local-steps must be at least 1, batch-size and local-epochs at least 0")
     planned = np.array([planned_steps(*work, n) for n in sizes.tolist()], np.int64)
     collected = Collected(trace, settings.num_rounds)
     report = observe(trace, settings.num_rounds, sizes, planned, collected.add)
