@@ -226,7 +226,7 @@ def test_a_deadline_that_nobody_has_set() -> None:
     deadlines = RoundDeadlines()
     assert deadlines.of([0, 1]) == 60
     deadlines.meet(0, 7.0)
-    assert (deadlines.of([0]), deadlines.of_work(0, 60.0)) == (70, 53)
+    assert (deadlines.of([0]), deadlines.of_work(0, 60.0), deadlines.of_work(0, 10.0)) == (70, 53, 5)
     for taken in (10.0, 12.0, 500.0, 11.0, 12.0):  # one round hung
         deadlines.learn(0, taken, 2.0 if taken == 500 else taken - 3)
     assert deadlines.of_work(0, 60.0) == 57

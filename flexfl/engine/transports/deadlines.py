@@ -26,6 +26,7 @@ class RoundDeadlines:
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
         self._taken: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
+        self._met: dict[int, float] = {}
         self._besides: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
 
     def learn(self, client: int, taken: float, at_work: object = None) -> None:
@@ -47,7 +48,8 @@ class RoundDeadlines:
     def meet(self, client: int, taken: float) -> None:
         """Note how long a client took to say who it is, which is no work at all."""
         if not self._taken[client]:
-            self.learn(client, taken, 0.0)
+            self._taken[client].append(taken)
+            self._met[client] = taken
 
     def of(self, clients: Iterable[int]) -> float:
         """Return the seconds that a round of these clients may last, before the grace."""
@@ -65,7 +67,7 @@ class RoundDeadlines:
             The deadline of the round.
         """
         besides = sorted(self._besides[client])
-        if not besides:
-            return seconds
+        if not besides:  # it may have been slow to say who it is as all nodes started at once
+            return seconds - min(self._met.get(client, 0.0), seconds / 2)
         # A step less is better than a reply that comes too late, but one mishap must not cost five rounds.
         return max(0.0, seconds - (besides[-2] if len(besides) > 2 else besides[-1]))
