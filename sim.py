@@ -5,6 +5,7 @@ python sim.py --strategy fedavg --num-rounds 20
 python sim.py --strategy fedavg mifa --seed 0 1 2   # several values: a comparison
 python sim.py --list
 python sim.py --show-trace phones --num-clients 100 --num-rounds 300
+python sim.py --rehearse examples/fleet.csv         # which method for the devices of this log?
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from flexfl.engine.comparison.compare import compare
 from flexfl.engine.flower_run import run_on_grid
 from flexfl.engine.listing import allowed, listing, listing_of
 from flexfl.engine.named import check_names, named_parts
+from flexfl.engine.rehearsal import rehearsal_values, rehearse
 from flexfl.engine.report.trace_view import show_trace
 from flexfl.engine.run import drive, prepare, virtual_transport
 from flexfl.engine.run_folder import RunFolder
@@ -67,7 +69,8 @@ def make_parser() -> Parser:
     """Make the parser, with a flag for each setting."""
     parser = Parser(
         prog="sim.py",
-        usage="%(prog)s [-h] [--list] [--show-trace SPEC] [--config FILE.toml] [--SETTING VALUE ...] ...",
+        usage="%(prog)s [-h] [--list] [--show-trace SPEC] [--rehearse LOG] [--config FILE.toml] "
+        "[--SETTING VALUE ...] ...",
         description="Federated learning where clients come and go.",
         epilog="SPEC is NAME:KEY=VALUE,KEY=VALUE; --list shows all names with their options. A NAME with a "
         "dot is imported: my_methods.Momentum, or flwr.server.strategy.FedAdam. A setting with several "
@@ -115,6 +118,10 @@ def _add_commands(parser: Parser) -> None:
     )
     text = "describe which clients take part under this trace, write a page with plots to run-dir, and exit"
     parser.add_argument("--show-trace", metavar="SPEC", help=text)
+    text = (
+        "compare methods on a log of devices (the trace recorded:file=LOG) and print how to deploy the best"
+    )
+    parser.add_argument("--rehearse", metavar="LOG", help=text)
 
 
 def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -123,7 +130,7 @@ def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        The file cannot be read.
+        A file cannot be read.
     """
     values: dict[str, Any] = read_toml(arguments.config) if arguments.config else {}
     if arguments.show_trace is not None:
@@ -133,7 +140,7 @@ def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
         if given is not None:
             single = isinstance(given, list) and len(given) == 1 and field.name != "option"
             values[field.name.replace("_", "-")] = given[0] if single else given
-    return values
+    return values if arguments.rehearse is None else rehearsal_values(arguments.rehearse, values)
 
 
 def settings_of(values: Mapping[str, Any], source: str) -> Settings:
@@ -150,7 +157,7 @@ def settings_of(values: Mapping[str, Any], source: str) -> Settings:
 
 
 def run_comparison(values: dict[str, Any], arguments: argparse.Namespace, console: Console) -> int:
-    """Run all cells of a comparison; return the exit code.
+    """Run all cells of a comparison, or of a rehearsal; return the exit code.
 
     Raises
     ------
@@ -164,10 +171,11 @@ def run_comparison(values: dict[str, Any], arguments: argparse.Namespace, consol
     of_comparison = cells(values, arguments.config or "command line")
     for cell in of_comparison:
         check_names(cell.settings)  # before anything runs
-    comparison = compare(of_comparison, console, arguments.reach, arguments.fresh)
+    run = compare if arguments.rehearse is None else rehearse
+    done = run(of_comparison, console, arguments.reach, arguments.fresh)
     if arguments.json:
-        print(json.dumps(comparison.as_json()))
-    return comparison.exit_code
+        print(json.dumps(done.as_json()))
+    return done.exit_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -185,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             named = list(named_parts(values))
             print("\n".join(listing_of(named) if named else listing()))
             return 0
-        if is_comparison(values):
+        if is_comparison(values) or arguments.rehearse is not None:
             if values.get("resume"):
                 raise ValueError("resume belongs to a single run; a comparison goes on by the same command")
             return run_comparison(values, arguments, console)

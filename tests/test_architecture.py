@@ -45,6 +45,7 @@ FLOWER = {
     "flwr.server.server",
     "flwr.server.strategy",
     "flwr.serverapp",
+    "flwr.serverapp.strategy",
 }
 
 

@@ -120,6 +120,16 @@ def test_a_cell_of_other_defaults_runs_again(run: Any, tmp_path: Path) -> None:
     assert "learning-rate = 0.2" in (cell / "config.toml").read_text()
 
 
+def test_a_cell_of_a_log_that_has_grown_runs_again(run: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("client,start,end\n0,0,900\n1,0,900\n")
+    runs = ("--trace", f"recorded:file={log}", "--seed", "0", "1")
+    first = run(*runs)
+    assert run(*runs) == first
+    log.write_text(log.read_text() + "2,900,1800\n")
+    assert run(*runs)["rows"][0]["cost"]["uploads"] < first["rows"][0]["cost"]["uploads"]
+
+
 def test_fairness_towards_clients(run: Any) -> None:
     """The worst client and the tenth percentile, of the accuracies on the members' own hold-outs."""
     shown = run("--seed", "0", "1", "--evaluate-clients", "2", "--partition", "classes:m=2")

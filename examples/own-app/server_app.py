@@ -16,10 +16,9 @@ def evaluate(server_round, weights, config):
     return float(loss), {"accuracy": float((p.argmax(axis=1) == y).mean())}
 
 
-def server_fn(context):
+def make_strategy(config):
     """Make the strategy that the run config names."""
-    config = context.run_config
-    strategy = strategies.make(
+    return strategies.make(
         config["strategy"],
         ndarrays_to_parameters(initial_weights()),
         evaluate_fn=evaluate,
@@ -29,7 +28,13 @@ def server_fn(context):
         learning_rate=config["learning-rate"],
         num_rounds=config["num-rounds"],
     )
-    return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=config["num-rounds"]))
+
+
+def server_fn(context):
+    """Make what Flower's server runs."""
+    config = context.run_config
+    rounds = ServerConfig(num_rounds=config["num-rounds"])
+    return ServerAppComponents(strategy=make_strategy(config), config=rounds)
 
 
 app = ServerApp(server_fn=server_fn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -59,21 +60,43 @@ def check_names(settings: Settings) -> None:
 
 
 def own_sources(settings: Settings) -> dict[str, str]:
-    """Return a hash of the file that defines each part with a dotted name, by that name."""
-    parts = {}
+    """Return a hash of each file of the user's own that a run depends on.
+
+    These are the files that define parts with a dotted name, by that name, and those that an option `file`
+    names, by their path.
+    """
+    hashes = {}
     for kind, spec in named_parts(settings.as_mapping()):
-        name = parse(kind, spec).name
-        if dotted.is_dotted(kind, name):
-            parts[name] = find(kind, REGISTRIES[kind], name)
-            if kind == "strategy" and dotted.is_dotted("rule", rule := strategy_type(name).rule.name):
-                parts[rule] = rule_named(rule)
-    return {name: _hash(part) for name, part in sorted(parts.items())}
+        part = parse(kind, spec)
+        if "file" in part.options:
+            hashes[part.options["file"]] = _hash(Path(part.options["file"]))
+        if dotted.is_dotted(kind, part.name):
+            hashes[part.name] = _hash(_source(find(kind, REGISTRIES[kind], part.name)))
+            if kind == "strategy" and dotted.is_dotted("rule", rule := strategy_type(part.name).rule.name):
+                hashes[rule] = _hash(_source(rule_named(rule)))
+    return dict(sorted(hashes.items()))
 
 
-def _hash(part: Any) -> str:
-    """Return the first digits of the SHA-256 of the file that defines a part."""
+def _source(part: Any) -> Path:
+    """Return the file that defines a part."""
     try:
-        file = inspect.getsourcefile(inspect.unwrap(part))
-        return hashlib.sha256(Path(file or "").read_bytes()).hexdigest()[:16]
-    except (OSError, TypeError):
+        return Path(inspect.getsourcefile(inspect.unwrap(part)) or "")
+    except TypeError:
+        return Path()
+
+
+def _hash(path: Path) -> str:
+    """Return the first digits of the SHA-256 of a file, or of the files in a folder."""
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() and path.name else [path]
+        digests = [_digest(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    except OSError:
         return "unknown"
+    return (digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest())[:16]
+
+
+@lru_cache(maxsize=1000)
+def _digest(file: Path, size: int, changed: int) -> str:
+    """Return the SHA-256 of a file, which is read once while its size and time stay the same."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -172,7 +172,9 @@ def _note(
             failed[settings] = f"cannot be stored: {error.strerror}"
         else:
             if found is None:
-                failed[settings] = "its files cannot be read"
+                failed[settings] = (
+                    "its files cannot be read, or one that its settings name has changed meanwhile"
+                )
             else:
                 finished[settings] = found
     if signals:

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from flexfl.config import Settings
 from flexfl.engine.comparison.results import Cost, Estimate, Row
+from flexfl.tasks import Metric
 
 Columns = Mapping[str, str]
 """The cells of one row, by the headings of their columns."""
@@ -42,17 +43,16 @@ REACHED = {
 
 def columns(row: Row, reach: float | None) -> Columns:
     """Return what a reader of the table sees of a row; shares in percent."""
-    unit = " %" if row.metric.is_share else ""
-    number = _percent if row.metric.is_share else _plain
+    number, unit = number_of(row.metric)
     shown = {key: str(value) for key, value in row.varied.items()}
     shown |= {
         "runs": str(len(row.seeds)),
-        f"{row.metric.title}{unit}": _mean_and_deviation(row.final, number),
+        f"{row.metric.title}{unit}": mean_and_deviation(row.final, number),
         "95 % interval": _interval(row.final, number),
-        f"last 10{unit}": _mean_and_deviation(row.last, number),
-        f"worst client{unit}": _mean_and_deviation(row.worst, number),
-        f"10th percentile{unit}": _mean_and_deviation(row.tenth, number),
-        "to first": _signed(row.difference, number),
+        f"last 10{unit}": mean_and_deviation(row.last, number),
+        f"worst client{unit}": mean_and_deviation(row.worst, number),
+        f"10th percentile{unit}": mean_and_deviation(row.tenth, number),
+        "to first": signed(row.difference, number),
         "uploads": f"{row.cost.uploads:.0f}",
         "MB up": f"{row.cost.megabytes_up:.2f}",
         "MB down": f"{row.cost.megabytes_down:.2f}",
@@ -142,6 +142,11 @@ def _numbers(row: Row) -> dict[str, Any]:
     }
 
 
+def number_of(metric: Metric) -> tuple[Callable[[float], str], str]:
+    """Return how values of a metric are shown, and what follows its name in a heading."""
+    return (_percent, " %") if metric.is_share else (_plain, "")
+
+
 def _percent(value: float) -> str:
     return f"{100 * value:.2f}"
 
@@ -150,7 +155,8 @@ def _plain(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _mean_and_deviation(value: Estimate | None, number: Callable[[float], str]) -> str:
+def mean_and_deviation(value: Estimate | None, number: Callable[[float], str]) -> str:
+    """Show a mean and its standard deviation, as far as there are any."""
     if value is None or math.isnan(value.mean):
         return ""
     spread = "" if math.isnan(value.deviation) else f" ± {number(value.deviation)}"
@@ -163,7 +169,8 @@ def _interval(value: Estimate, number: Callable[[float], str]) -> str:
     return f"{number(value.mean - value.margin)} to {number(value.mean + value.margin)}"
 
 
-def _signed(value: Estimate | None, number: Callable[[float], str]) -> str:
+def signed(value: Estimate | None, number: Callable[[float], str]) -> str:
+    """Show a difference with its sign and the margin of its interval, as far as there are any."""
     if value is None or math.isnan(value.mean):
         return ""
     margin = "" if math.isnan(value.margin) else f" ± {number(value.margin)}"

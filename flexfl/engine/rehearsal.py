@@ -1,0 +1,311 @@
+"""`--rehearse`: methods compared on the recorded participation of a fleet, and how to deploy the best one."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from clients.environment import federated_data, make_trace, trace_specs
+from flexfl.config import Settings
+from flexfl.config.grid import Cell
+from flexfl.engine.comparison.compare import Comparison, compare
+from flexfl.engine.comparison.results import Estimate, estimate
+from flexfl.engine.comparison.store import CellStore, FinishedCell
+from flexfl.engine.comparison.tables import mean_and_deviation, number_of, signed
+from flexfl.engine.deployment import deployed_values, flower_command
+from flexfl.engine.report.clients import read_numbers
+from flexfl.engine.report.trace_view import print_lines, show_trace
+from flexfl.engine.run_folder import finite
+from flexfl.engine.wording import count, plain
+from flexfl.specs import bind
+from flexfl.tasks import Metric
+from traces import TRACES
+from traces.recorded.device_log import read_device_log
+from traces.recorded.sessions import DeviceLog
+
+METHODS = ["fedavg", "scheme-c", "mifa", "mimic"]  # unless others are named
+SEEDS = [0, 1, 2]
+MOST_CLIENTS = 2**20  # in a log that numbers them
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """How far a method's updates are from the clients' shares of the data, mean over seeds.
+
+    Attributes
+    ----------
+    bias
+        Half the sum of the absolute differences between the clients' shares of the updates and of the data:
+        the part of the updates that went to the wrong clients, from 0 to 1.
+    least, ratio
+        The client whose share of the updates is smallest beside its share of the data, and their ratio.
+    notes
+        Sentences on what the shares leave out.
+    """
+
+    bias: float
+    least: int
+    ratio: float
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A method, or another combination of what is compared.
+
+    Attributes
+    ----------
+    varied
+        What it is, by setting.
+    settings
+        Of its first seed.
+    metric, final
+        What the task reports, and its final value.
+    to_best
+        Difference to the best, over the seeds that both have; None for the best itself.
+    forecast
+        None where there are no shares of the updates.
+    """
+
+    varied: Mapping[str, Any]
+    settings: Settings
+    metric: Metric
+    final: Estimate
+    to_best: Estimate | None
+    forecast: Forecast | None
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a rehearsal ended with.
+
+    Attributes
+    ----------
+    participation
+        The statistics of the log, see `show_trace`.
+    comparison
+        The runs.
+    ranking
+        The best first; empty if no run is finished.
+    heard
+        Whether a reply counted in any run.
+    """
+
+    participation: Mapping[str, Any]
+    comparison: Comparison
+    ranking: Sequence[Ranked]
+    heard: bool
+
+    @property
+    def exit_code(self) -> int:
+        """That of the comparison, and 3 if no reply ever counted."""
+        return self.comparison.exit_code or (0 if self.heard else 3)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it, for `--json`."""
+        ranking = [
+            {**entry.varied, entry.metric.key: entry.final._asdict()}
+            | {"to_best": entry.to_best._asdict() if entry.to_best else None}
+            | {"forecast": vars(entry.forecast) if entry.forecast else None}
+            for entry in self.ranking
+        ]
+        deployed = deployed_values(self.ranking[0].settings) if self.ranking and self.heard else None
+        told = {"participation": self.participation, "comparison": self.comparison.as_json()}
+        command = flower_command(deployed) if deployed else None
+        shown: dict[str, Any] = finite(told | {"ranking": ranking, "deploy": deployed, "command": command})
+        return shown
+
+
+def rehearsal_values(log: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a rehearsal: those given, and what follows from the log.
+
+    Parameters
+    ----------
+    log
+        What follows `recorded:file=` in a trace: FILE, or FILE,OPTION=VALUE,...
+    values
+        Settings by kebab-case key; several values are a list.
+
+    Raises
+    ------
+    ValueError
+        The log cannot be read, or a setting contradicts it.
+    """
+    for key in ("trace", "resume", "cell"):
+        if values.get(key):
+            advice = (
+                "--rehearse FILE,OPTION=VALUE+... changes the trace" if key == "trace" else "leave it out"
+            )
+            raise ValueError(f"{key} does not go with a rehearsal: {advice}")
+    first, *others = trace_specs(f"recorded:file={log}")
+    _, options = bind("trace", TRACES, first)
+    found = read_device_log("rehearse", options["file"], MOST_CLIENTS)
+    if speeds := missing_speeds(found, options):
+        first += f",{speeds}"
+    devices = int(np.flatnonzero(np.diff(found.first))[-1]) + 1
+    given = {"strategy": METHODS, "seed": SEEDS, "num-clients": devices}
+    return {**given, **values, "trace": "+".join([first, *others])}
+
+
+def missing_speeds(log: DeviceLog, options: Mapping[str, Any]) -> str:
+    """Return options that give sessions without a speed those of the other devices; empty if none need it.
+
+    Where the log has no speeds at all, a device that is online throughout a round just finishes its steps.
+    """
+    speeds = speeds_by_device(log)
+    if not len(speeds) or not np.isnan(log.speed).any() or {"speed", "spread"} & options.keys():
+        return ""
+    return f"speed={np.median(speeds):.6g},spread={np.log(speeds).std():.6g}"
+
+
+def speeds_by_device(log: DeviceLog) -> NDArray[np.float64]:
+    """Return the median steps per second of each device of which the log has some."""
+    device = np.repeat(np.arange(log.num_devices), np.diff(log.first))
+    known = ~np.isnan(log.speed)
+    return np.array([np.median(log.speed[known & (device == d)]) for d in np.unique(device[known])])
+
+
+def rehearse(cells: Sequence[Cell], console: Console, reach: float | None, fresh: bool) -> Rehearsal:
+    """Tell what participation looks like, run the methods, rank them, and say how to deploy the best.
+
+    Parameters
+    ----------
+    cells
+        The runs, of `rehearsal_values`.
+    console, reach, fresh
+        See `compare`.
+
+    Raises
+    ------
+    ValueError
+        The settings are invalid, or a folder cannot be written.
+    """
+    first = cells[0].settings
+    federated_data(first)  # what is impossible for as many clients as the log has is refused here
+    participation = show_trace(first, console)
+    print_lines(console, [("local steps".ljust(15), _told_speeds(first))])
+    comparison = compare(cells, console, reach, fresh)
+    store = CellStore(first.run_dir)
+    loaded = {cell.settings: store.load(cell.settings) for cell in cells}
+    finished = {settings: run for settings, run in loaded.items() if run is not None}
+    heard = any(not run.summary["no_reply_counted"] for run in finished.values())
+    done = Rehearsal(participation, comparison, ranked(cells, finished, store), heard)
+    _show(done, console)
+    return done
+
+
+def ranked(
+    cells: Sequence[Cell], finished: Mapping[Settings, FinishedCell], store: CellStore
+) -> list[Ranked]:
+    """Rank what is compared by the mean of the final metric over seeds; what has none comes last."""
+    groups: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if cell.settings in finished:
+            groups[cell.row].append(cell)
+    finals = {row: {c.settings.seed: finished[c.settings].final for c in of} for row, of in groups.items()}
+    metric = next((run.metric for run in finished.values()), None)
+    worst = -math.inf if metric is None or metric.higher_is_better else math.inf
+
+    def mean(row: tuple[Any, ...]) -> float:
+        value = estimate([*finals[row].values()]).mean
+        return worst if math.isnan(value) else value
+
+    order = sorted(groups, key=mean, reverse=worst < 0)
+    found = []
+    for row in order:
+        own, best = finals[row], finals[order[0]]
+        run = finished[groups[row][0].settings]
+        found.append(
+            Ranked(
+                varied={key: value for key, value in groups[row][0].varied.items() if key != "seed"},
+                settings=groups[row][0].settings,
+                metric=run.metric,
+                final=estimate([*own.values()]),
+                to_best=None
+                if row == order[0]
+                else estimate([own[seed] - best[seed] for seed in own if seed in best]),
+                forecast=forecast([store.path(cell.settings) for cell in groups[row]]),
+            )
+        )
+    return found
+
+
+def forecast(folders: Sequence[Path]) -> Forecast | None:
+    """Return how biased the runs in these folders were, which differ in the seed only; None: unknown."""
+    kept = [numbers for folder in folders if (numbers := read_numbers(folder)) and numbers.update_shares]
+    if not kept:
+        return None
+    updates, data = (np.array([getattr(n, f"{kind}_shares") for n in kept]) for kind in ("update", "data"))
+    ratio = np.divide(
+        updates.mean(0), data.mean(0), out=np.full(data.shape[1], np.inf), where=data.mean(0) > 0
+    )
+    least = int(ratio.argmin())
+    notes = dict.fromkeys(note for numbers in kept for note in numbers.notes if "updates" in note)
+    bias = statistics.mean((np.abs(updates - data).sum(1) / 2).tolist())
+    return Forecast(bias, kept[0].clients[least], float(ratio[least]), [*notes])
+
+
+def _told_speeds(settings: Settings) -> str:
+    """Say what a local step costs."""
+    _, options = bind("trace", TRACES, trace_specs(settings.trace)[0])
+    speeds = speeds_by_device(read_device_log("rehearse", options["file"], settings.num_clients))
+    if not len(speeds):
+        return "the log has no speeds: a device that is online throughout a round just finishes its steps"
+    told = f"{np.median(speeds):.3g} per second (median of {count(len(speeds), 'device')})"
+    return f"{told}, from {speeds.min():.3g} to {speeds.max():.3g}"
+
+
+def _show(done: Rehearsal, console: Console) -> None:
+    """Print the ranking and the command that deploys its first."""
+    if not done.ranking:
+        return
+    best, names = done.ranking[0], make_trace(done.ranking[0].settings).devices
+    number, unit = number_of(best.metric)
+    table = Table(title="ranking", box=SIMPLE, pad_edge=False)
+    for name in ("", *best.varied, f"{best.metric.title}{unit}", "to best", "bias", "least heard"):
+        table.add_column(name, overflow="fold")
+    for place, entry in enumerate(done.ranking, start=1):
+        told = ["", ""]
+        if entry.forecast:
+            client = entry.forecast.least
+            name = plain(names[client], 24) if names and names[client] else f"client {client}"
+            told = [f"{entry.forecast.bias:.3f}", f"{name} ({entry.forecast.ratio:.2f})"]
+        results = [mean_and_deviation(entry.final, number), signed(entry.to_best, number)]
+        table.add_row(str(place), *(escape(str(part)) for part in [*entry.varied.values(), *results, *told]))
+    console.print(table)
+    lines = [
+        ("bias", "half the sum of |share of the updates - share of the data| over clients, mean over seeds")
+    ]
+    lines += [("least heard", "smallest share of the updates / share of the data")]
+    notes = dict.fromkeys(n for entry in done.ranking if entry.forecast for n in entry.forecast.notes)
+    lines += [("note", note) for note in notes]
+    rivals = [entry for entry in done.ranking[1:] if entry.to_best and _may_be_equal(entry.to_best)]
+    if rivals:
+        shown = ", ".join(" ".join(map(str, entry.varied.values())) for entry in rivals)
+        lines.append(
+            ("note", f"these seeds do not tell the first from {shown}; more of them may: --seed 0 1 2 ...")
+        )
+    if done.heard:
+        lines.append(("devices", "start SuperNode K with --node-config 'client-id=K', numbered as above"))
+        lines.append(("deploy", flower_command(deployed_values(best.settings))))
+    else:
+        lines.append(("note", "no reply ever counted: there is nothing to deploy"))
+    for name, text in lines:  # never broken: to be copied
+        console.print(f"{name:11}  {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _may_be_equal(difference: Estimate) -> bool:
+    """Whether zero lies in the interval of a difference, or there is no interval."""
+    return math.isnan(difference.margin) or abs(difference.mean) <= difference.margin

@@ -1,0 +1,216 @@
+"""Strategies on Flower's Message API, held against its classic server: the same clients, the same weights."""
+
+import importlib
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from flower import flwr_runs
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.client import ClientApp, NumPyClient
+from flwr.common import ndarrays_to_parameters
+from flwr.server import Server, SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import FedAvg
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+from flwr.supercore.task_identity import TaskIdentity
+
+import strategies
+from flexfl.engine.message_strategy import MessageStrategy
+
+ROOT = Path(__file__).parents[1]
+OWN_APP = ROOT / "examples" / "own-app"
+START = [np.zeros((64, 10), np.float32), np.zeros(10, np.float32)]
+NODES = [1000 - 7 * k for k in range(10)]  # node numbers say nothing of the clients
+
+
+class HereGrid(Grid):
+    """Carries messages to the ClientApp of each node, in this process.
+
+    `away` are, by round, the clients that are offline; `failing` those whose SuperLink answers with an error,
+    `silent` those who do not answer.
+    """
+
+    def __init__(self, app: ClientApp, away: Any = (), failing: Any = (), silent: Any = ()) -> None:
+        self.app, self.round, self.sent = app, 0, 0
+        self.away, self.failing, self.silent = (dict(kind) for kind in (away, failing, silent))
+        self.contexts = {
+            node: Context(1, node, {"partition-id": k, "num-partitions": 10}, RecordDict(), {})
+            for k, node in enumerate(NODES)
+        }
+
+    @property
+    def run(self) -> Any:
+        return SimpleNamespace(run_id=1)
+
+    def get_node_ids(self) -> list[int]:
+        self.round += 1
+        return [node for k, node in enumerate(NODES) if k not in self.away.get(self.round, ())]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        replies = []
+        for message in messages:
+            client = NODES.index(message.metadata.dst_node_id)
+            if message.metadata.message_type.startswith("train"):
+                self.sent += 1
+                if client in self.silent.get(self.round, ()):
+                    continue
+                if client in self.failing.get(self.round, ()):
+                    reply = Message(Error(3, "out of memory"), reply_to=message)
+                    reply.metadata.__dict__["_src_node_id"] = 1  # as the SuperLink's own replies have
+                    replies.append(reply)
+                    continue
+            replies.append(self.app(message, self.contexts[message.metadata.dst_node_id]))
+        return replies[::-1]
+
+    def _refuse(self, *args: Any) -> Any:
+        raise AssertionError("`start` needs no more than that")
+
+    set_run = create_message = push_messages = pull_messages = _refuse
+
+
+class HereProxy(ClientProxy):
+    """Reaches a client of the classic server in this process."""
+
+    def __init__(self, name: str, client: Any, absent: Any) -> None:
+        super().__init__(name)
+        self.client, self.absent = client, absent
+
+    def fit(self, ins: Any, timeout: Any, group_id: int | None) -> Any:
+        if int(self.cid) in self.absent.get(group_id, ()):
+            raise ConnectionError
+        return self.client.fit(ins)
+
+    def _refuse(self, *args: Any) -> Any:
+        raise AssertionError("clients are asked for nothing else")
+
+    get_properties = get_parameters = evaluate = reconnect = _refuse
+
+
+@pytest.fixture(autouse=True)
+def task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Flower tells the process of a ServerApp, and messages are made with."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.fixture
+def client_app(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The clients of examples/own-app: one or two digits each, and a part of the steps."""
+    monkeypatch.syspath_prepend(OWN_APP)
+    return importlib.import_module("client_app")
+
+
+def make(name: str, **options: Any) -> Any:
+    defaults = {"local_steps": 6, "batch_size": 5, "num_rounds": 6, "seed": 3}
+    return strategies.make(name, ndarrays_to_parameters(START), **{**defaults, **options})
+
+
+def classic(strategy: Any, client_app: Any, absent: Any) -> None:
+    manager = SimpleClientManager()
+    for k in range(10):
+        node = SimpleNamespace(node_config={"partition-id": k, "num-partitions": 10})
+        manager.register(HereProxy(str(k), client_app.client_fn(node), absent))
+    Server(client_manager=manager, strategy=strategy).fit(6, timeout=None)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scheme-c", "mimic"])
+def test_the_weights_are_those_of_the_classic_server(name: str, client_app: Any) -> None:
+    """Bit by bit, with clients that fail or do not answer; the names of arrays are the user's."""
+    failing, silent = {2: [0, 4], 5: range(10)}, {2: [7], 3: [1, 2, 3]}
+    absent = {t: [*failing.get(t, ()), *silent.get(t, ())] for t in range(7)}
+    expected = make(name, clients_per_round=6)
+    classic(expected, client_app, absent)
+
+    strategy = make(name, clients_per_round=6)
+    grid = HereGrid(client_app.app, failing=failing, silent=silent)
+    adapter = MessageStrategy(strategy, min_clients=10)
+    start = adapter.initial_arrays
+    named = type(start)({f"layer.{key}": array for key, array in start.items()})
+    result = adapter.start(grid, named, num_rounds=6, evaluate_fn=adapter.evaluate)
+    np.testing.assert_array_equal(strategy.weights, expected.weights)
+    assert np.abs(expected.weights).max() > 0.01
+    assert grid.sent == 36
+    assert list(result.arrays) == ["layer.0", "layer.1"]
+    sent = np.concatenate([a.ravel() for a in result.arrays.to_numpy_ndarrays()])
+    np.testing.assert_array_equal(sent, strategy.weights.astype(np.float32))
+    active = [result.train_metrics_clientapp[t]["active"] for t in range(1, 7)]
+    assert active[0] == 6
+    assert active[4] == 0
+    assert result.evaluate_metrics_serverapp == {}  # no evaluate_fn
+
+
+def test_clients_come_and_go(client_app: Any) -> None:
+    """A node that is offline is not asked, and its client keeps its name when it is back."""
+    away = {1: [2], 2: [2, 5], 3: [], 4: [0]}
+    strategy = make("mimic")
+    adapter = MessageStrategy(strategy, min_clients=9)
+    asked = []
+    update = strategy.aggregate_fit
+
+    def noted(server_round: int, results: Any, failures: Any) -> Any:
+        asked.append(sorted(int(proxy.cid) for proxy, _ in results))
+        return update(server_round, results, failures)
+
+    strategy.aggregate_fit = noted
+    adapter.start(HereGrid(client_app.app, away), adapter.initial_arrays, num_rounds=4)
+    assert asked == [[k for k in range(10) if k not in away[t]] for t in (1, 2, 3, 4)]
+    assert len(strategy.roster) == 10
+
+
+def test_too_few_clients(client_app: Any) -> None:
+    adapter = MessageStrategy(make("fedavg"), min_clients=11, connect_timeout=0.1)
+    with pytest.raises(TimeoutError, match=r"after 0.1 s, 10 of 11 clients are connected"):
+        adapter.start(HereGrid(client_app.app), adapter.initial_arrays, num_rounds=1)
+
+
+def test_wrappers_of_the_message_api_change_the_weights(client_app: Any) -> None:
+    """Flower's differential privacy for messages: the strategy goes on from the noised weights."""
+    strategy = make("scheme-c", reboot="off")
+    adapter = MessageStrategy(strategy, min_clients=10)
+    private = DifferentialPrivacyServerSideFixedClipping(adapter, 0.5, 1.0, num_sampled_clients=10)
+    result = private.start(HereGrid(client_app.app), adapter.initial_arrays, num_rounds=3)
+    noised = np.concatenate([a.ravel() for a in result.arrays.to_numpy_ndarrays()])
+    assert (noised - strategy.weights).std() == pytest.approx(0.05, rel=0.2)
+    adapter.configure_train(4, result.arrays, {}, HereGrid(client_app.app))
+    np.testing.assert_array_equal(strategy.weights.astype(np.float32), noised.astype(np.float32))
+
+
+class Asked(NumPyClient):
+    """Evaluates, and has no name."""
+
+    def fit(self, parameters: Any, config: Any) -> Any:
+        return [array + config["by"] for array in parameters], 10, {}
+
+    def evaluate(self, parameters: Any, config: Any) -> Any:
+        return float(parameters[1][0]), 10, {}
+
+
+def test_a_strategy_of_flower_that_evaluates_at_clients_without_a_name() -> None:
+    app = ClientApp(client_fn=lambda context: Asked().to_client())
+    adapter = MessageStrategy(FedAvg(min_available_clients=10), min_clients=10)
+    with pytest.raises(ValueError, match="FedAvg has no initial parameters"):
+        adapter.initial_arrays  # noqa: B018
+    start = MessageStrategy(make("fedavg")).initial_arrays
+    result = adapter.start(HereGrid(app), start, num_rounds=2, train_config=ConfigRecord({"by": 2.0}))
+    assert [result.evaluate_metrics_clientapp[t]["loss"] for t in (1, 2)] == pytest.approx([2, 4])
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[1], 4, rtol=1e-6)
+    assert {proxy.cid for proxy in adapter.manager.all().values()} == set(map(str, NODES))
+
+
+@pytest.mark.slow
+def test_the_example_under_flwr_run(flower: dict[str, str], tmp_path: Path) -> None:
+    app = tmp_path / "app"
+    shutil.copytree(OWN_APP, app, ignore=shutil.ignore_patterns("__pycache__"))
+    project = (app / "pyproject.toml").read_text()
+    assert project.count('"server_app:app"') == 1
+    (app / "pyproject.toml").write_text(project.replace('"server_app:app"', '"message_server_app:app"'))
+    env = {**flower, "PYTHONPATH": str(ROOT)}
+    (output,) = flwr_runs(env, 4, [{"strategy": "mimic", "num-rounds": 3, "clients-per-round": 4}], app=app)
+    assert "Strategy execution finished" in output, output
+    assert output.count("'active': 4, 'rejected': 0") >= 3, output

@@ -1,0 +1,170 @@
+"""`--rehearse`: which method suits the devices of a log, and the command that deploys it."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.common.config import parse_config_args
+
+import sim
+from flexfl.config import Settings
+from flexfl.engine.deployment import deployed_values, flower_command
+from flexfl.engine.rehearsal import forecast, rehearsal_values
+
+SMALL = ["--model=logistic", "--local-steps=4", "--num-rounds=6", "--num-workers=1", "--client-gpus=0"]
+# Five devices, one of which is there in the first of six rounds only.
+LOG = """device,start,end,steps_per_second
+pi-1,2026-03-01T08:00,2026-03-01T09:00,0.5
+pi-2,2026-03-01T08:00,2026-03-01T09:00,1
+pi-3,2026-03-01T08:00,2026-03-01T09:00,
+pi-4,2026-03-01T08:10,2026-03-01T08:50,2
+"shelf, left",2026-03-01T08:00,2026-03-01T08:05,0.01
+"""
+
+
+def run_config(command: str) -> Settings:
+    """Return what Flower makes of the run configuration of a command line."""
+    *start, config = shlex.split(command)
+    assert start == ["flwr", "run", ".", "--stream", "--run-config"]
+    return Settings.from_mapping(parse_config_args([config]), "run-config")
+
+
+def test_methods_are_ranked_on_a_log(write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [f"--run-dir={tmp_path / 'runs'}", "--json", "--partition=classes:m=2"]
+    arguments = [
+        *SMALL,
+        *options,
+        f"--rehearse={write(LOG)}",
+        "--strategy",
+        "fedavg",
+        "mifa",
+    ]
+    assert sim.main([*arguments, "--seed", "0", "1"]) == 0
+    out, err = capsys.readouterr()
+    (line,) = out.splitlines()
+    told = json.loads(line)
+    assert told["participation"]["devices"] == ["pi-1", "pi-2", "pi-3", "pi-4", "shelf, left"]
+    assert len(told["comparison"]["rows"]) == 2
+
+    ranking = {entry["strategy"]: entry for entry in told["ranking"]}
+    means = [entry["accuracy"]["mean"] for entry in told["ranking"]]
+    assert means == sorted(means, reverse=True)
+    assert [entry["to_best"] is None for entry in told["ranking"]] == [True, False]
+    assert told["ranking"][1]["to_best"]["mean"] == pytest.approx(means[1] - means[0])
+    # The device that is there once counts little with FedAvg; MIFA remembers its update.
+    assert ranking["fedavg"]["forecast"]["least"] == 4
+    assert ranking["fedavg"]["forecast"]["ratio"] < 0.3
+    assert ranking["mifa"]["forecast"]["bias"] < ranking["fedavg"]["forecast"]["bias"] / 2
+
+    deployed = run_config(told["command"])
+    best = told["ranking"][0]["strategy"]
+    assert (deployed.strategy, deployed.trace, deployed.num_clients) == (best, "always", 5)
+    assert (deployed.partition, deployed.num_rounds, deployed.seed) == ("classes:m=2", 6, 0)
+    assert told["command"] in err.splitlines()[-1]
+    assert re.search(
+        r"^local steps +0.75 per second \(median of 4 devices\), from 0.01 to 2$", err, re.MULTILINE
+    )
+    assert "shelf" in err.partition("ranking")[2]
+
+
+def test_what_follows_from_the_log(write: Any) -> None:
+    """The clients, and speeds for sessions without one: those of the devices that have some."""
+    path = write(LOG)
+    values = rehearsal_values(f"{path},round-seconds=60+lost:p=0.1", {"num-rounds": 3})
+    assert values["trace"].startswith(f"recorded:file={path},round-seconds=60,speed=0.75,spread=")
+    assert values["trace"].endswith("+lost:p=0.1")
+    assert (values["num-clients"], values["seed"], len(values["strategy"])) == (5, [0, 1, 2], 4)
+    values = rehearsal_values(write("client,start,end\n6,0,5\n2,0,5\n"), {"strategy": "mifa", "seed": [3, 4]})
+    assert (values["num-clients"], values["seed"], values["strategy"]) == (7, [3, 4], "mifa")
+    assert "speed" not in values["trace"]
+
+
+def test_a_forecast_is_half_the_sum_of_the_differences(tmp_path: Path) -> None:
+    numbers = {
+        **{
+            "format": 2,
+            "clients": [3, 5, 8],
+            "examples": [1, 1, 2],
+            "rates": [1, 1, 1],
+            "metric": "accuracy",
+        },
+        **{"is_share": True, "scores": [], "scores_on": "", "notes": ["Shares of the updates: a part."]},
+    }
+    for name, shares in (("a", [0.5, 0.2, 0.3]), ("b", [0.3, 0.2, 0.5])):
+        (tmp_path / name).mkdir()
+        content = numbers | {"data_shares": [0.25, 0.25, 0.5], "update_shares": shares}
+        (tmp_path / name / "clients.json").write_text(json.dumps(content))
+    found = forecast([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
+    assert found is not None
+    assert (found.bias, found.least, found.ratio) == pytest.approx((0.15, 5, 0.8))
+    assert found.notes == ["Shares of the updates: a part."]
+    assert forecast([tmp_path / "c"]) is None
+
+
+def test_nothing_is_deployed_where_no_reply_ever_counted(
+    write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first device is too slow for a single step, the other is never there when a round starts."""
+    log = write("client,start,end,steps_per_second\n0,0,600,0.001\n1,10,20,1\n")
+    arguments = [
+        *SMALL,
+        f"--run-dir={tmp_path / 'runs'}",
+        "--rehearse",
+        log,
+        "--strategy",
+        "mifa",
+        "--seed=0",
+    ]
+    assert sim.main([*arguments, "--json"]) == 3
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["deploy"], json.loads(out)["command"]) == (None, None)
+    assert "no reply ever counted: there is nothing to deploy" in err
+    assert "flwr run" not in err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"strategy": "my_methods.Momentum:beta=0.9", "option": ("departure=include", "reboot=off")},
+        {"task": "csv:file=it's here.csv,target=price", "learning_rate": 1e-5, "report": False},
+        {"model": 'my_models.Net:name="a\\b"', "num_workers": 3, "engine": "inline", "seed": 7},
+        {"data_dir": "images", "arrivals": "3=4", "train_loss": True},
+    ],
+)
+def test_flower_reads_the_settings_that_were_meant(changes: dict[str, Any]) -> None:
+    meant = {**changes, "trace": "always", "num_workers": 0, "engine": "ray"}
+    if "data_dir" in changes:
+        meant["data_dir"] = str(Path("images").resolve())
+    values = deployed_values(Settings(**{"trace": "phones", **changes}))
+    assert run_config(flower_command(values)) == Settings(**meant)
+    assert "engine" not in values
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--rehearse=nowhere.csv"], "rehearse: nowhere.csv cannot be read"),
+        (["--rehearse={log},cost=0"], "cost is 0"),
+        (["--rehearse={log},costs=2"], "trace recorded has no option 'costs'"),
+        (["--rehearse={log}", "--trace=always"], "trace does not go with a rehearsal"),
+        (["--rehearse={log}", "--resume=runs"], "resume does not go with a rehearsal"),
+        (["--rehearse={log}", "--show-trace=always"], "trace does not go with a rehearsal"),
+        (["--rehearse={log}", "--num-clients=3"], "5 devices for 3 clients"),
+        (["--rehearse={log}", "--partition=label"], "leave classes out with num-clients=5"),
+        (["--rehearse={log}", "--strategy", "mifa", "nonesuch"], "unknown strategy 'nonesuch'"),
+    ],
+)
+def test_errors_are_one_line(
+    write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    log = write(LOG)
+    with pytest.raises(SystemExit) as caught:
+        sim.main([*SMALL, f"--run-dir={tmp_path / 'runs'}", *(part.format(log=log) for part in arguments)])
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert not (tmp_path / "runs").exists()
