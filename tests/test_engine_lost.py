@@ -18,8 +18,8 @@ from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.base import EngineLost
 
 settings = Settings(
-    # Clients without memory that train long: Ray is asked for something during a small part of the time only,
-    # so that its death hardly ever comes between the question whether it lives and that (docs/reliability.md).
+    # Clients without memory that train long: Ray is asked for something during a small part of the time
+    # only, so that its death hardly ever comes between that and the question whether it lives.
     strategy="fedavg", model="mlp", num_clients=4, num_rounds=10**6, evaluate_every=10**6, local_steps=500,
     trace="always", num_workers=1, client_gpus=0.0,
 )

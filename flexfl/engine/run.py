@@ -30,8 +30,8 @@ from flexfl.engine.progress import ProgressReport
 from flexfl.engine.run_folder import FolderLost, RunFolder, finite, weights_sha256
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.base import EngineLost, Transport
+from flexfl.engine.transports.inline import InlineTransport
 from flexfl.engine.transports.late import with_late_replies
-from flexfl.engine.transports.virtual import InlineTransport
 from traces import RoundAvailability
 
 __all__ = ["Experiment", "drive", "prepare", "strategy_options", "virtual_transport"]

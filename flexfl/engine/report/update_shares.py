@@ -24,8 +24,8 @@ from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.methods import strategy_options, strategy_type
 from flexfl.engine.server import RoundServer
+from flexfl.engine.transports.inline import InlineTransport
 from flexfl.engine.transports.late import with_late_replies
-from flexfl.engine.transports.virtual import InlineTransport
 from flexfl.specs import parse
 from flexfl.tasks import CROSS_ENTROPY, Criterion, Examples
 from strategies import FlatParameters, Layout, Roster

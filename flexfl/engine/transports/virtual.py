@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
@@ -27,16 +26,13 @@ from flwr.common import (
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
-from clients.memory.spill import Memories, Spilled
 from clients.training import Broadcast, Job
-from clients.virtual import Answers, Scores, VirtualClients
+from clients.virtual import Answers, Scores
 from flexfl.contract import FitConfig, metrics
 from flexfl.engine.transports.base import (
     ClientFailure,
-    EngineLost,
     EvaluateInstructions,
     EvaluateResults,
     FitInstructions,
@@ -271,63 +267,6 @@ class _Phases:
         now = time.perf_counter()
         self.seconds[phase] = round(self.seconds[phase] + now - self._last, 6)
         self._last = now
-
-
-class InlineTransport(VirtualTransport):
-    """Simulates all clients in this process: for tests, debugging and machines without Ray.
-
-    Parameters
-    ----------
-    environment
-        The clients' data and model.
-    initial, availability, defaults, lost
-        See `VirtualTransport`.
-    """
-
-    def __init__(
-        self,
-        environment: ClientEnvironment,
-        initial: FlatParameters,
-        availability: Callable[[int], RoundAvailability],
-        defaults: FitConfig,
-        lost: Callable[[int], NDArray[np.bool_]] | None = None,
-    ) -> None:
-        super().__init__(initial, availability, defaults, lost)
-        self.clients = VirtualClients(environment)
-        self.stored = Memories()
-
-    def store(self, client: int, memory: Memory) -> Any:
-        """Store a client's memory: in RAM, or in a file."""
-        with _storing():
-            return self.stored.store(client, memory)
-
-    def read(self, stored: Any) -> Memory:
-        """Return a client's memory, from RAM or from the file."""
-        memory: Memory = stored.read() if isinstance(stored, Spilled) else stored
-        return memory
-
-    def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
-        """Have clients train, in this process."""
-        with _storing():  # errors of clients have been caught
-            answers = self.clients.fit(broadcast, jobs)
-        yield answers
-
-    def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> list[Scores]:
-        """Have clients evaluate, in this process."""
-        with _storing():
-            return [self.clients.evaluate(broadcast, jobs)]
-
-    def close(self) -> None:
-        """Do nothing: there are no resources to release."""
-
-
-@contextmanager
-def _storing() -> Iterator[None]:
-    """Say what it means if memories of clients cannot be written or read."""
-    try:
-        yield
-    except OSError as error:
-        raise EngineLost(f"the memories of clients cannot be stored or read: {error}") from error
 
 
 class VirtualProxy(ClientProxy):
