@@ -168,3 +168,16 @@ def test_what_checkpoints_cost(data: Path, tmp_path: Path) -> None:
     content, shown = run("checkpoints", data, *tiny, file=tmp_path / "c.json")
     assert [len(result["checkpoint_seconds"]) for result in content["results"]] == [2, 2]
     assert shown.count("\n| ") == 4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_short_soak(tmp_path: Path) -> None:
+    file = tmp_path / "s.json"
+    flags = ["--num-rounds", "300", "--num-clients", "20", "--kill-every", "100", "--json", str(file)]
+    done = subprocess.run([sys.executable, "benchmarks/soak.py", *flags], cwd=ROOT, timeout=300)
+    assert done.returncode == 0
+    content = json.loads(file.read_text())
+    assert content["exit_code"] == 0
+    assert content["kills"] >= 1
+    assert content["results"][-1]["round"] > 0

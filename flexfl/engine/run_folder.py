@@ -27,7 +27,7 @@ from flexfl.config import Settings
 from flexfl.config.settings import MOST_BYTES
 from flexfl.engine.named import own_sources
 from flexfl.engine.observers import Observer, Record
-from flexfl.files import parse_toml, read_text
+from flexfl.files import open_regular, parse_json, parse_toml, read_text
 
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
 
@@ -211,8 +211,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     OSError, ValueError
         `metrics.jsonl` cannot be read.
     """
-    lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    with open_regular(path / "metrics.jsonl") as file:
+        return [parse_json(line.decode()) for line in file]
 
 
 def slug(parts: Iterable[str], length: int) -> str:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from flexfl.config import Settings
-from flexfl.config.settings import IRRELEVANT
+from flexfl.config.settings import IRRELEVANT, MOST_BYTES
 from flexfl.engine.comparison.runner import Place
 from flexfl.engine.named import own_sources
 from flexfl.engine.run_folder import program_version, read_config, read_records, slug
+from flexfl.files import parse_json, read_text
 from flexfl.tasks import ACCURACY, Metric
 
 
@@ -86,7 +87,7 @@ class CellStore:
         """Return a finished cell; None if there is none, or only a part of one."""
         path = self.path(settings)
         try:
-            summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+            summary = parse_json(read_text(path / "summary.json", MOST_BYTES))
             records = read_records(path)
             config = read_config(path)
             if summary.get("interrupted") or "failed" in summary or not _is_of(settings, config):
