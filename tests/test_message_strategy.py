@@ -2,7 +2,6 @@
 
 import importlib
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,15 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from flower import flwr_runs
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord
 from flwr.client import ClientApp, NumPyClient
 from flwr.common import ndarrays_to_parameters
 from flwr.server import Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
-from flwr.supercore.task_identity import TaskIdentity
+from message_grid import NODES, HereGrid, identify
 
 import strategies
 from flexfl.engine.message_strategy import MessageStrategy
@@ -26,52 +24,6 @@ from flexfl.engine.message_strategy import MessageStrategy
 ROOT = Path(__file__).parents[1]
 OWN_APP = ROOT / "examples" / "own-app"
 START = [np.zeros((64, 10), np.float32), np.zeros(10, np.float32)]
-NODES = [1000 - 7 * k for k in range(10)]  # node numbers say nothing of the clients
-
-
-class HereGrid(Grid):
-    """Carries messages to the ClientApp of each node, in this process.
-
-    `away` are, by round, the clients that are offline; `failing` those whose SuperLink answers with an error,
-    `silent` those who do not answer.
-    """
-
-    def __init__(self, app: ClientApp, away: Any = (), failing: Any = (), silent: Any = ()) -> None:
-        self.app, self.round, self.sent = app, 0, 0
-        self.away, self.failing, self.silent = (dict(kind) for kind in (away, failing, silent))
-        self.contexts = {
-            node: Context(1, node, {"partition-id": k, "num-partitions": 10}, RecordDict(), {})
-            for k, node in enumerate(NODES)
-        }
-
-    @property
-    def run(self) -> Any:
-        return SimpleNamespace(run_id=1)
-
-    def get_node_ids(self) -> list[int]:
-        self.round += 1
-        return [node for k, node in enumerate(NODES) if k not in self.away.get(self.round, ())]
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        replies = []
-        for message in messages:
-            client = NODES.index(message.metadata.dst_node_id)
-            if message.metadata.message_type.startswith("train"):
-                self.sent += 1
-                if client in self.silent.get(self.round, ()):
-                    continue
-                if client in self.failing.get(self.round, ()):
-                    reply = Message(Error(3, "out of memory"), reply_to=message)
-                    reply.metadata.__dict__["_src_node_id"] = 1  # as the SuperLink's own replies have
-                    replies.append(reply)
-                    continue
-            replies.append(self.app(message, self.contexts[message.metadata.dst_node_id]))
-        return replies[::-1]
-
-    def _refuse(self, *args: Any) -> Any:
-        raise AssertionError("`start` needs no more than that")
-
-    set_run = create_message = push_messages = pull_messages = _refuse
 
 
 class HereProxy(ClientProxy):
@@ -94,9 +46,8 @@ class HereProxy(ClientProxy):
 
 @pytest.fixture(autouse=True)
 def task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Flower tells the process of a ServerApp, and messages are made with."""
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+    """Let this process make messages."""
+    identify(monkeypatch)
 
 
 @pytest.fixture
