@@ -41,6 +41,7 @@ from flexfl.engine.rehearsal import rehearsal_values, rehearse
 from flexfl.engine.report.trace_view import show_trace
 from flexfl.engine.run import drive, prepare, virtual_transport
 from flexfl.engine.run_folder import RunFolder
+from flexfl.engine.transports.base import EngineLost
 from flexfl.specs import did_you_mean
 
 server_app = ServerApp()
@@ -217,6 +218,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(" ".join(str(error).split()))
     except MemoryError as error:
         parser.error(f"not enough memory: {error}")
+    except EngineLost as error:
+        parser.exit(1, f"{parser.prog}: {error}\n")
     except KeyboardInterrupt:
         parser.exit(130, f"{parser.prog}: interrupted before the first round\n")
     try:

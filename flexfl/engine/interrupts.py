@@ -11,7 +11,8 @@ from rich.console import Console
 
 from flexfl.engine.server import RoundServer
 
-ENDING = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+SIGHUP = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
+ENDING = tuple({signal.SIGINT, signal.SIGTERM, SIGHUP})
 
 
 class Stopped(BaseException):
@@ -24,14 +25,16 @@ class Stopped(BaseException):
 
 @contextmanager
 def handling(handler: Callable[[int, object], object], *numbers: int) -> Iterator[None]:
-    """Handle some signals, unless they are ignored, as SIGHUP is by nohup.
+    """Handle some signals; SIGHUP unless it is ignored, as by nohup.
 
     In a thread such as that of `flwr run`, which handles them, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    # A shell's background jobs ignore SIGINT as well, which is still the way to stop a run by `kill`.
+    unheeded = {SIGHUP} if signal.getsignal(SIGHUP) is signal.SIG_IGN else set()
+    heeded = [number for number in numbers if number not in unheeded]
     before = {number: signal.signal(number, handler) for number in heeded}
     try:
         yield

@@ -191,6 +191,9 @@ def drive(
             arrays = parameters_to_ndarrays(server.parameters)
             unwritten = folder.try_to_write_weights(arrays)  # before anything else can fail
             failure = failure or unwritten
+            if failure:  # at once: where Ray has died, it ends this process seconds later
+                line = f"the run has failed: {failure}; {checkpoints.how_to_go_on()}"
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
         finally:
             transport.close()
         ended = _Ended(last, arrays, progress.client_fits, seconds, signals, failure)
@@ -199,10 +202,10 @@ def drive(
             for observer in observers:
                 observer.finish(summary)
         except OSError as error:
-            summary.setdefault("failed", str(error))
+            summary["failed"] = failure or str(error)
+            if not failure:
+                console.print(f"the run has failed: {error}", highlight=False, markup=False, soft_wrap=True)
     if "failed" in summary:
-        line = f"the run has failed: {summary['failed']}; {checkpoints.how_to_go_on()}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
         return summary
     if summary["no_reply_counted"]:
         console.print("no reply ever counted: metrics.jsonl names the reasons")

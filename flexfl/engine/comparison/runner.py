@@ -102,14 +102,18 @@ def run_on_ray(
     ------
     ValueError
         There is no cluster at the address.
+    EngineLost
+        Ray has died.
     """
     import ray  # not installed on every machine
     from ray.exceptions import RayError
 
     from flexfl.engine.transports.ray_cluster import start_ray
+    from flexfl.engine.transports.ray_liveness import Liveness
 
     running = start_ray(num_workers, address)
     try:
+        liveness = Liveness()
         gpus = client_gpus if ray.cluster_resources().get("GPU", 0) else 0
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(run_cell)
         most = num_workers or len(cells)
@@ -122,6 +126,7 @@ def run_on_ray(
                     break
             if not waiting:
                 return
+            liveness.check()
             ready, _ = ray.wait([*waiting], timeout=0.2)  # so that a signal is noticed soon
             for done in ready:
                 settings = waiting.pop(done)
