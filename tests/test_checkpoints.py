@@ -21,6 +21,7 @@ from flexfl.config import Settings
 from flexfl.engine.attributes import Attributes
 from flexfl.engine.checkpoints.folder import CheckpointFolder
 from flexfl.engine.run import simulate
+from flexfl.engine.run_folder import RunFolder
 from strategies.core.state import Rows
 
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--local-steps=4", "--engine=inline"]
@@ -198,9 +199,17 @@ def test_without_a_checkpoint_the_run_begins_again(tmp_path: Path, capsys: Any) 
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 7
 
 
-def test_two_runs_in_one_folder(tmp_path: Path, capsys: Any) -> None:
-    from flexfl.engine.run_folder import RunFolder
+def test_a_run_that_goes_on_has_not_ended(tmp_path: Path) -> None:
+    """Killed before its end, it must not look finished."""
+    simulate(SETTINGS, tmp_path / "run")
+    folder = RunFolder(replace(SETTINGS, resume=str(tmp_path / "run")))
+    folder.go_on(10)
+    folder.close()
+    assert (tmp_path / "run" / "metrics.jsonl").stat().st_size == 10
+    assert not (tmp_path / "run" / "summary.json").exists()
 
+
+def test_two_runs_in_one_folder(tmp_path: Path, capsys: Any) -> None:
     simulate(SETTINGS, tmp_path / "run")
     first = RunFolder(replace(SETTINGS, resume=str(tmp_path / "run")))
     with pytest.raises(SystemExit, match="2"):

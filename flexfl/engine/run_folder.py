@@ -126,9 +126,10 @@ class RunFolder(Observer):
         if os.fstat(self._metrics.fileno()).st_size < length:
             raise ValueError(f"metrics.jsonl is shorter than the {length} bytes that it had")
 
-    def shorten(self, length: int) -> None:
-        """Cut off what follows the first `length` bytes of `metrics.jsonl`: those rounds are done again."""
+    def go_on(self, length: int) -> None:
+        """Forget what follows the first `length` bytes of `metrics.jsonl`, and that the run had ended."""
         self._metrics.truncate(length)
+        (self.path / "summary.json").unlink(missing_ok=True)
 
     def round(self, record: Record) -> None:
         """Append the record of a round.

@@ -77,7 +77,7 @@ class Checkpointing(Observer):
                 lambda state: self.folder.check_length(take(state, "metrics_bytes"))
             )
             if found is None:
-                self.folder.shorten(0)
+                self.folder.go_on(0)
                 self._print(f"{self.folder.path} has no checkpoint: the run begins again")
                 return Position()
             for change in what_changed(self.folder.path, settings):
@@ -87,7 +87,7 @@ class Checkpointing(Observer):
             state, self._saved = found.state, found.round
             self.strategy.load_state_dict(within("strategy", state))
             self.transport.load_state_dict(within("transport", state))
-            self.folder.shorten(take(state, "metrics_bytes"))
+            self.folder.go_on(take(state, "metrics_bytes"))
         except (OSError, ValueError) as error:
             raise ResumeError(f"resume {self.folder.path}: {error}") from error
         self._begin(take(state, "seconds"))
