@@ -34,10 +34,11 @@ from flexfl.engine.availability import remember
 from flexfl.engine.checkpoints.checkpointing import ResumeError
 from flexfl.engine.checkpoints.resume import resumed_settings
 from flexfl.engine.comparison.compare import compare
+from flexfl.engine.fleet import rehearsal_values
 from flexfl.engine.flower_run import run_on_grid
 from flexfl.engine.listing import allowed, listing, listing_of
 from flexfl.engine.named import check_names, named_parts
-from flexfl.engine.rehearsal import rehearsal_values, rehearse
+from flexfl.engine.rehearsal import rehearse
 from flexfl.engine.report.trace_view import show_trace
 from flexfl.engine.run import drive, prepare, virtual_transport
 from flexfl.engine.run_folder import RunFolder

@@ -12,7 +12,8 @@ from flwr.common.config import parse_config_args
 import sim
 from flexfl.config import Settings
 from flexfl.engine.deployment import deployed_values, flower_command
-from flexfl.engine.rehearsal import forecast, rehearsal_values
+from flexfl.engine.fleet import rehearsal_values
+from flexfl.engine.rehearsal import forecast
 
 SMALL = ["--model=logistic", "--local-steps=4", "--num-rounds=6", "--num-workers=1", "--client-gpus=0"]
 # Five devices, one of which is there in the first of six rounds only.

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clients.environment import federated_data, make_trace, trace_specs
+from clients.environment import federated_data, make_trace
 from flexfl.config import Settings
 from flexfl.config.grid import Cell
 from flexfl.engine.comparison.compare import Comparison, compare
@@ -25,19 +24,12 @@ from flexfl.engine.comparison.results import Estimate, estimate
 from flexfl.engine.comparison.store import CellStore, FinishedCell
 from flexfl.engine.comparison.tables import mean_and_deviation, number_of, signed
 from flexfl.engine.deployment import deployed_values, flower_command
+from flexfl.engine.fleet import told_speeds
 from flexfl.engine.report.clients import read_numbers
 from flexfl.engine.report.trace_view import print_lines, show_trace
 from flexfl.engine.run_folder import finite
-from flexfl.engine.wording import count, plain
-from flexfl.specs import bind
+from flexfl.engine.wording import plain
 from flexfl.tasks import Metric
-from traces import TRACES
-from traces.recorded.device_log import read_device_log
-from traces.recorded.sessions import DeviceLog
-
-METHODS = ["fedavg", "scheme-c", "mifa", "mimic"]  # unless others are named
-SEEDS = [0, 1, 2]
-MOST_CLIENTS = 2**20  # in a log that numbers them
 
 
 @dataclass(frozen=True)
@@ -128,55 +120,6 @@ class Rehearsal:
         return shown
 
 
-def rehearsal_values(log: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a rehearsal: those given, and what follows from the log.
-
-    Parameters
-    ----------
-    log
-        What follows `recorded:file=` in a trace: FILE, or FILE,OPTION=VALUE,...
-    values
-        Settings by kebab-case key; several values are a list.
-
-    Raises
-    ------
-    ValueError
-        The log cannot be read, or a setting contradicts it.
-    """
-    for key in ("trace", "resume", "cell"):
-        if values.get(key):
-            advice = (
-                "--rehearse FILE,OPTION=VALUE+... changes the trace" if key == "trace" else "leave it out"
-            )
-            raise ValueError(f"{key} does not go with a rehearsal: {advice}")
-    first, *others = trace_specs(f"recorded:file={log}")
-    _, options = bind("trace", TRACES, first)
-    found = read_device_log("rehearse", options["file"], MOST_CLIENTS)
-    if speeds := missing_speeds(found, options):
-        first += f",{speeds}"
-    devices = int(np.flatnonzero(np.diff(found.first))[-1]) + 1
-    given = {"strategy": METHODS, "seed": SEEDS, "num-clients": devices}
-    return {**given, **values, "trace": "+".join([first, *others])}
-
-
-def missing_speeds(log: DeviceLog, options: Mapping[str, Any]) -> str:
-    """Return options that give sessions without a speed those of the other devices; empty if none need it.
-
-    Where the log has no speeds at all, a device that is online throughout a round just finishes its steps.
-    """
-    speeds = speeds_by_device(log)
-    if not len(speeds) or not np.isnan(log.speed).any() or {"speed", "spread"} & options.keys():
-        return ""
-    return f"speed={np.median(speeds):.6g},spread={np.log(speeds).std():.6g}"
-
-
-def speeds_by_device(log: DeviceLog) -> NDArray[np.float64]:
-    """Return the median steps per second of each device of which the log has some."""
-    device = np.repeat(np.arange(log.num_devices), np.diff(log.first))
-    known = ~np.isnan(log.speed)
-    return np.array([np.median(log.speed[known & (device == d)]) for d in np.unique(device[known])])
-
-
 def rehearse(cells: Sequence[Cell], console: Console, reach: float | None, fresh: bool) -> Rehearsal:
     """Tell what participation looks like, run the methods, rank them, and say how to deploy the best.
 
@@ -195,7 +138,7 @@ def rehearse(cells: Sequence[Cell], console: Console, reach: float | None, fresh
     first = cells[0].settings
     federated_data(first)  # what is impossible for as many clients as the log has is refused here
     participation = show_trace(first, console)
-    print_lines(console, [("local steps".ljust(15), _told_speeds(first))])
+    print_lines(console, [("local steps".ljust(15), told_speeds(first))])
     comparison = compare(cells, console, reach, fresh)
     store = CellStore(first.run_dir)
     loaded = {cell.settings: store.load(cell.settings) for cell in cells}
@@ -255,16 +198,6 @@ def forecast(folders: Sequence[Path]) -> Forecast | None:
     notes = dict.fromkeys(note for numbers in kept for note in numbers.notes if "updates" in note)
     bias = statistics.mean((np.abs(updates - data).sum(1) / 2).tolist())
     return Forecast(bias, kept[0].clients[least], float(ratio[least]), [*notes])
-
-
-def _told_speeds(settings: Settings) -> str:
-    """Say what a local step costs."""
-    _, options = bind("trace", TRACES, trace_specs(settings.trace)[0])
-    speeds = speeds_by_device(read_device_log("rehearse", options["file"], settings.num_clients))
-    if not len(speeds):
-        return "the log has no speeds: a device that is online throughout a round just finishes its steps"
-    told = f"{np.median(speeds):.3g} per second (median of {count(len(speeds), 'device')})"
-    return f"{told}, from {speeds.min():.3g} to {speeds.max():.3g}"
 
 
 def _show(done: Rehearsal, console: Console) -> None:
