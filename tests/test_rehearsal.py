@@ -62,7 +62,9 @@ def test_methods_are_ranked_on_a_log(write: Any, tmp_path: Path, capsys: pytest.
 
     deployed = run_config(told["command"])
     best = told["ranking"][0]["strategy"]
-    assert (deployed.strategy, deployed.trace, deployed.num_clients) == (best, "always", 5)
+    assert (deployed.strategy, deployed.num_clients) == (best, 5)
+    assert (deployed.min_nodes, deployed.round_deadline) == (3, 600.0)  # two are away from 8:50 on
+    assert "trace" not in told["deploy"]  # on devices, one that is named would be replayed
     assert (deployed.partition, deployed.num_rounds, deployed.seed) == ("classes:m=2", 6, 0)
     assert told["command"] in err.splitlines()[-1]
     assert re.search(
@@ -137,10 +139,10 @@ def test_nothing_is_deployed_where_no_reply_ever_counted(
     ],
 )
 def test_flower_reads_the_settings_that_were_meant(changes: dict[str, Any]) -> None:
-    meant = {**changes, "trace": "always", "num_workers": 0, "engine": "ray"}
+    meant = {**changes, "num_workers": 0, "engine": "ray", "arrivals": "", "min_nodes": 2}
     if "data_dir" in changes:
         meant["data_dir"] = str(Path("images").resolve())
-    values = deployed_values(Settings(**{"trace": "phones", **changes}))
+    values = deployed_values(Settings(**{"trace": "phones", **changes}), min_nodes=2)
     assert run_config(flower_command(values)) == Settings(**meant)
     assert "engine" not in values
 

@@ -11,18 +11,27 @@ from typing import Any
 
 from flexfl.config import Settings
 
-IDLE = {"engine", "num-workers", "client-gpus", "ray-address", "cohort-size", "resume"}  # under `flwr run`
+# What does nothing under `flwr run`, and who is there, which on devices is not simulated but happens.
+LEFT_OUT = {"engine", "num-workers", "client-gpus", "ray-address", "client-timeout", "cohort-size", "resume"}
+LEFT_OUT |= {"trace", "arrivals", "departures"}
 PATHS = {"data-dir", "run-dir"}
 
 
-def deployed_values(settings: Settings) -> dict[str, Any]:
+def deployed_values(settings: Settings, **changes: Any) -> dict[str, Any]:
     """Return the settings for `flwr run` on devices that differ from their defaults, by kebab-case key.
 
-    Who is there is not simulated but happens, so that the trace is `always`. Paths are given in full, as
-    Flower starts its processes in another folder.
+    No trace is among them, as one that is named is replayed: members are the devices that connect. Paths are
+    given in full, as Flower starts its processes in another folder.
+
+    Parameters
+    ----------
+    settings
+        Of the simulation.
+    changes
+        Settings that only devices need, by field.
     """
-    defaults, values = Settings().as_mapping(), replace(settings, trace="always").as_mapping()
-    chosen = {key: value for key, value in values.items() if value != defaults[key] and key not in IDLE}
+    defaults, values = Settings().as_mapping(), replace(settings, **changes).as_mapping()
+    chosen = {key: value for key, value in values.items() if value != defaults[key] and key not in LEFT_OUT}
     for key in PATHS & chosen.keys():
         chosen[key] = str(Path(chosen[key]).resolve())
     if "option" in chosen:  # the run configuration has no lists

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from clients.environment import trace_specs
 from flexfl.config import Settings
 from flexfl.engine.wording import count
-from flexfl.specs import bind
+from flexfl.specs import bind, options_of
 from traces import TRACES
 from traces.recorded.device_log import read_device_log
 from traces.recorded.sessions import DeviceLog
@@ -72,6 +72,13 @@ def speeds_by_device(log: DeviceLog) -> NDArray[np.float64]:
     _, start, size = np.unique(device, return_index=True, return_counts=True)
     medians: NDArray[np.float64] = speed[start + (size - 1) // 2]
     return medians
+
+
+def deadline(settings: Settings) -> float:
+    """Return the seconds that a client of this rehearsal has for its work."""
+    factory, options = bind("trace", TRACES, trace_specs(settings.trace)[0])
+    round_seconds = options.get("round_seconds", options_of(factory)["round-seconds"].default)
+    return float(options.get("deadline") or round_seconds)
 
 
 def told_speeds(settings: Settings) -> str:

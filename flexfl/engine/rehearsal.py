@@ -24,7 +24,7 @@ from flexfl.engine.comparison.results import Estimate, estimate
 from flexfl.engine.comparison.store import CellStore, FinishedCell
 from flexfl.engine.comparison.tables import mean_and_deviation, number_of, signed
 from flexfl.engine.deployment import deployed_values, flower_command
-from flexfl.engine.fleet import told_speeds
+from flexfl.engine.fleet import deadline, told_speeds
 from flexfl.engine.report.clients import read_numbers
 from flexfl.engine.report.trace_view import print_lines, show_trace
 from flexfl.engine.run_folder import finite
@@ -105,6 +105,20 @@ class Rehearsal:
         """That of the comparison, and 3 if no reply ever counted."""
         return self.comparison.exit_code or (0 if self.heard else 3)
 
+    @property
+    def deployed(self) -> dict[str, Any] | None:
+        """The settings for the best on devices, see `deployed_values`; None: there is no best.
+
+        As many devices have to be connected at the start as there were in the emptiest round of the log,
+        and they have as long for their work as in the rehearsal.
+        """
+        if not (self.ranking and self.heard):
+            return None
+        settings = self.ranking[0].settings
+        least = min(share for share in self.participation["online"] if share is not None)
+        nodes = max(1, round(least * settings.num_clients))
+        return deployed_values(settings, min_nodes=nodes, round_deadline=deadline(settings))
+
     def as_json(self) -> dict[str, Any]:
         """Return all of it, for `--json`."""
         ranking = [
@@ -113,7 +127,7 @@ class Rehearsal:
             | {"forecast": vars(entry.forecast) if entry.forecast else None}
             for entry in self.ranking
         ]
-        deployed = deployed_values(self.ranking[0].settings) if self.ranking and self.heard else None
+        deployed = self.deployed
         told = {"participation": self.participation, "comparison": self.comparison.as_json()}
         command = flower_command(deployed) if deployed else None
         shown: dict[str, Any] = finite(told | {"ranking": ranking, "deploy": deployed, "command": command})
@@ -230,9 +244,9 @@ def _show(done: Rehearsal, console: Console) -> None:
         lines.append(
             ("note", f"these seeds do not tell the first from {shown}; more of them may: --seed 0 1 2 ...")
         )
-    if done.heard:
+    if done.deployed:
         lines.append(("devices", "start SuperNode K with --node-config 'client-id=K', numbered as above"))
-        lines.append(("deploy", flower_command(deployed_values(best.settings))))
+        lines.append(("deploy", flower_command(done.deployed)))
     else:
         lines.append(("note", "no reply ever counted: there is nothing to deploy"))
     for name, text in lines:  # never broken: to be copied
