@@ -225,7 +225,7 @@ def test_a_memory_that_cannot_be_stored_or_read_ends_the_run(
     simulate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No client is to blame, and all of them would fail in all rounds."""
-    monkeypatch.setattr("flexfl.engine.transports.virtual.Memories", partial(Memories, 0))
+    monkeypatch.setattr("flexfl.engine.transports.inline.Memories", partial(Memories, 0))
     for call in ("pwrite", "preadv"):
         with monkeypatch.context() as patch:
             patch.setattr(os, call, _full)
