@@ -54,7 +54,11 @@ def sources(part: str) -> list[Path]:
     return sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
 
 
-FILES = [pytest.param(part, path, id=str(path.relative_to(ROOT))) for part in OURS for path in sources(part)]
+FILES = [
+    pytest.param(part, path, id=str(path.relative_to(ROOT)))
+    for part in sorted(OURS)
+    for path in sources(part)
+]
 
 
 def imports(path: Path) -> Iterator[str]:
