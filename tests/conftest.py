@@ -45,6 +45,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="append", help="file of golden trajectories to check, not ours")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let no two tests with a SuperLink run at the same time (--dist loadgroup): they wait for each other."""
+    for item in items:
+        if "flower" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("flower"))
+
+
 @dataclass
 class Run:
     """A run without a run folder: its experiment, its server, and the records of its rounds."""

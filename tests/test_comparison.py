@@ -215,8 +215,11 @@ def test_interrupted_and_gone_on(run: Any, tmp_path: Path, number: int, code: in
         end = time.monotonic() + 120
         while not list(tmp_path.glob("cells/[!.]*/summary.json")) and time.monotonic() < end:
             time.sleep(0.05)
-        while not list(tmp_path.glob("cells/.*/checkpoint/round-*")) and time.monotonic() < end:
-            time.sleep(0.001)
+        done = {f".{path.name}" for path in tmp_path.glob("cells/[!.]*")}
+        while time.monotonic() < end:
+            saved = {path.parents[1].name for path in tmp_path.glob("cells/.*/checkpoint/round-*")}
+            if saved - done:
+                break
         os.kill(process.pid, number)
         shown, _ = process.communicate(timeout=60)
     assert process.returncode == code

@@ -148,8 +148,8 @@ def test_a_model_with_batch_normalisation() -> None:
 def test_under_the_engine_which_records_them_nothing_is_logged(
     simulate: Callable[..., Any], warnings: list[str]
 ) -> None:
-    run = simulate(trace="always", strategy="fedavg", learning_rate=1e30)
-    assert any("weights as large as" in why for record in run.rounds for why in record["failed"].values())
+    run = simulate(trace="always", strategy="fedavg", model="mlp", learning_rate=1e9)
+    assert any("weights" in why for record in run.rounds for why in record["failed"].values())
     assert warnings == []
 
 
