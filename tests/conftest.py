@@ -45,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="append", help="file of golden trajectories to check, not ours")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let no two tests with a SuperLink run at the same time (--dist loadgroup): they wait for each other."""
     for item in items:
