@@ -20,6 +20,8 @@ from strategies.core.state import StateDict, nested, take, within
 FOLDER = "checkpoint"
 SHARE = 0.05  # of a run's time that checkpoints may take, if no number of rounds is set
 PAUSE = 10.0  # seconds between two of them at least
+MEGABYTE = 1e6
+USUAL_SPEED = 200 * MEGABYTE  # bytes a second, until one has been written
 
 
 class Position(NamedTuple):
@@ -95,8 +97,12 @@ class Checkpointing(Observer):
 
     def round(self, record: Record) -> None:
         """Save a checkpoint after this round, if one is due."""
-        if self._is_due(record["round"]):
-            self.save(record["round"])
+        server_round = record["round"]
+        if self.every:
+            if self.every > 0 and server_round > 0 and server_round % self.every == 0:
+                self.save(server_round)
+        elif time.perf_counter() - self._last >= PAUSE:
+            self._save_if_affordable(server_round)
 
     def end(self, server_round: int, always: bool) -> None:
         """Save a checkpoint after the last round, so that the run can be made longer.
@@ -108,15 +114,20 @@ class Checkpointing(Observer):
         always
             Also if it takes longer than the share of the time that it may: the run was interrupted.
         """
-        wanted = self.every > 0 or (self.every == 0 and (always or self._is_affordable()))
-        if wanted and server_round != self._saved:
+        if self.every < 0 or server_round == self._saved:
+            return
+        if self.every or always:
             self.save(server_round)
+        else:
+            self._save_if_affordable(server_round)
 
     def save(self, server_round: int) -> None:
         """Save a checkpoint; if that fails, warn once, and go on."""
-        start = time.perf_counter()
+        start, size = time.perf_counter(), 0
         try:
-            self._checkpoints.save(server_round, self._state())
+            state = self._state()
+            size = self._checkpoints.to_write(state)
+            self._checkpoints.save(server_round, state)
         except (OSError, ValueError, TypeError) as error:
             if not self._warned:
                 last = f"the last is of round {self._saved}" if self._saved >= 0 else "there is none yet"
@@ -126,8 +137,8 @@ class Checkpointing(Observer):
             self._tell_unsaved()
             self._saved, self._warned = server_round, False
         self._last = time.perf_counter()
-        self._cost = self._last - start
-        self._spent += self._cost
+        self._spent += self._last - start
+        self._seconds_a_byte = max(self._last - start, 1e-3) / max(size, MEGABYTE)
 
     def how_to_go_on(self) -> str:
         """Return what a user can do with a run that has ended too soon."""
@@ -155,16 +166,19 @@ class Checkpointing(Observer):
 
     def _begin(self, seconds_before: float) -> None:
         self._start = self._last = time.perf_counter()
-        self._seconds_before, self._cost, self._spent = seconds_before, 0.0, 0.0
+        self._seconds_before, self._spent, self._seconds_a_byte = seconds_before, 0.0, 1 / USUAL_SPEED
 
-    def _is_due(self, server_round: int) -> bool:
-        if self.every:
-            return self.every > 0 and server_round > 0 and server_round % self.every == 0
-        return time.perf_counter() - self._last >= PAUSE and self._is_affordable()
-
-    def _is_affordable(self) -> bool:
-        elapsed = time.perf_counter() - self._start
-        return self._spent + self._cost <= SHARE * elapsed
+    def _save_if_affordable(self, server_round: int) -> None:
+        """Save a checkpoint unless all together would take more than their share of the time."""
+        try:
+            expected = self._seconds_a_byte * self._checkpoints.to_write(self._state())
+        except (OSError, ValueError, TypeError):
+            expected = 0.0  # `save` says what is wrong
+        now = time.perf_counter()
+        if self._spent + expected <= SHARE * (now - self._start):
+            self.save(server_round)
+        else:
+            self._last = now
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)

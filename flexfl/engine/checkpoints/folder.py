@@ -11,7 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from flexfl.engine.checkpoints.row_file import FreeSpace, RowFile, RowIndex
+import numpy as np
+
+from flexfl.engine.checkpoints.row_file import FreeSpace, RowFile, RowIndex, unchanged
 from flexfl.engine.checkpoints.state_file import pack, unpack
 from strategies.core.state import Rows, StateDict
 
@@ -88,6 +90,18 @@ class CheckpointFolder:
         self._kept = [*self._kept, indexes][-KEPT:]
         for old in self._files()[:-KEPT]:
             old.unlink(missing_ok=True)
+
+    def to_write(self, state: StateDict) -> int:
+        """Return about how many bytes `save` would write: what has changed since the last checkpoint."""
+        before = self._kept[-1] if self._kept else {}
+        total = 0
+        for name, part in state.items():
+            if isinstance(part, Rows):
+                changed = np.flatnonzero(unchanged(before.get(name), part) < 0)
+                total += len(changed) * part.vectors[int(changed[0])].nbytes if len(changed) else 0
+            elif isinstance(part, np.ndarray):
+                total += part.nbytes
+        return total
 
     def load(self, check: Callable[[StateDict], None] = lambda state: None) -> Found | None:
         """Return the newest checkpoint that is whole; None if there is none.

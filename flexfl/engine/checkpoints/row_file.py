@@ -78,7 +78,7 @@ class RowFile:
             The disk is full.
         """
         count = len(rows.keys)
-        old = _positions(before, rows)
+        old = unchanged(before, rows)
         place = np.zeros((3, count), np.int64)  # offsets, lengths, checksums
         dtype = "|u1" if before is None else before.dtype
         if before is not None:
@@ -192,7 +192,7 @@ class FreeSpace:
         return self._start - length
 
 
-def _positions(before: RowIndex | None, rows: Rows) -> Integers:
+def unchanged(before: RowIndex | None, rows: Rows) -> Integers:
     """Return where unchanged vectors stood in an earlier index, -1 for the others, shape (R,)."""
     positions = np.full(len(rows.keys), -1, np.int64)
     if before is None or not len(before.keys):
