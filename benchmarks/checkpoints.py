@@ -45,7 +45,7 @@ CASES = {  # about 100,000 and 1,000,000 weights
 def time_checkpoints(settings: Settings) -> dict[str, Any]:
     """Run an experiment; return what its checkpoints took."""
     seconds: list[float] = []
-    size: dict[str, int] = {}
+    size = {"state": 0, "vectors": 0}
     save = CheckpointFolder.save
 
     def timed(folder: CheckpointFolder, *state: Any) -> None:
@@ -88,12 +88,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             checkpoint_every=arguments.checkpoint_every,
         )
         taken = time_checkpoints(settings)
-        seconds, size = taken["checkpoint_seconds"], taken["bytes"]
+        seconds, size = taken["checkpoint_seconds"] or [0.0], taken["bytes"]  # a short run affords none
         rows.append(
             [
                 name,
                 taken["run_seconds"],
-                len(seconds),
+                len(taken["checkpoint_seconds"]),
                 median(seconds),
                 max(seconds),
                 size["state"] / 1e6,
