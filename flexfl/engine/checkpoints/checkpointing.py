@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import NamedTuple
 
@@ -63,7 +64,9 @@ class Checkpointing(Observer):
         self._checkpoints = CheckpointFolder(folder.path / FOLDER)
         self._unsaved = Unsaved(strategy)
         self._saved = -1  # round of the last checkpoint
-        self._begin(0.0)
+        self._spent, self._seconds_a_byte = 0.0, 1 / USUAL_SPEED
+        self._start = self._last = time.perf_counter()
+        self._seconds_before = 0.0
         self._warned = False
 
     def resume(self, settings: Settings) -> Position:
@@ -92,8 +95,9 @@ class Checkpointing(Observer):
             self.folder.go_on(take(state, "metrics_bytes"))
         except (OSError, ValueError) as error:
             raise ResumeError(f"resume {self.folder.path}: {error}") from error
-        self._begin(take(state, "seconds"))
-        return Position(found.round, take(state, "seconds"))
+        self._seconds_before = take(state, "seconds")
+        self._start = self._last = time.perf_counter()
+        return Position(found.round, self._seconds_before)
 
     def round(self, record: Record) -> None:
         """Save a checkpoint after this round, if one is due."""
@@ -102,7 +106,7 @@ class Checkpointing(Observer):
             if self.every > 0 and server_round > 0 and server_round % self.every == 0:
                 self.save(server_round)
         elif time.perf_counter() - self._last >= PAUSE:
-            self._save_if_affordable(server_round)
+            self.save(server_round, SHARE)
 
     def end(self, server_round: int, always: bool) -> None:
         """Save a checkpoint after the last round, so that the run can be made longer.
@@ -116,17 +120,25 @@ class Checkpointing(Observer):
         """
         if self.every < 0 or server_round == self._saved:
             return
-        if self.every or always:
-            self.save(server_round)
-        else:
-            self._save_if_affordable(server_round)
+        self.save(server_round, math.inf if self.every or always else SHARE)
 
-    def save(self, server_round: int) -> None:
-        """Save a checkpoint; if that fails, warn once, and go on."""
+    def save(self, server_round: int, share: float = math.inf) -> None:
+        """Save a checkpoint; if that fails, warn once, and go on.
+
+        Parameters
+        ----------
+        server_round
+            After which it is.
+        share
+            None is saved if all together would take more than this share of the time.
+        """
         start, size = time.perf_counter(), 0
         try:
             state = self._state()
             size = self._checkpoints.to_write(state)
+            if self._spent + self._seconds_a_byte * size > share * (start - self._start):
+                self._last = start
+                return
             self._checkpoints.save(server_round, state)
         except (OSError, ValueError, TypeError) as error:
             if not self._warned:
@@ -163,22 +175,6 @@ class Checkpointing(Observer):
         if self._saved < 0 and (names := self._unsaved.changed()):
             what = f"{', '.join(names)} of {type(self.strategy).__name__} changes and is not in its `saved`"
             self._print(f"warning: {what}: a resumed run would start it anew (docs/extending.md)")
-
-    def _begin(self, seconds_before: float) -> None:
-        self._start = self._last = time.perf_counter()
-        self._seconds_before, self._spent, self._seconds_a_byte = seconds_before, 0.0, 1 / USUAL_SPEED
-
-    def _save_if_affordable(self, server_round: int) -> None:
-        """Save a checkpoint unless all together would take more than their share of the time."""
-        try:
-            expected = self._seconds_a_byte * self._checkpoints.to_write(self._state())
-        except (OSError, ValueError, TypeError):
-            expected = 0.0  # `save` says what is wrong
-        now = time.perf_counter()
-        if self._spent + expected <= SHARE * (now - self._start):
-            self.save(server_round)
-        else:
-            self._last = now
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
