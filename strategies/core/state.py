@@ -6,13 +6,39 @@ nested objects are joined by dots, as in `roster.member`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 StateDict = dict[str, Any]
+
+
+class Vectors(Sequence[NDArray[Any]]):
+    """Vectors that are read, or made, one at a time when they are used.
+
+    Parameters
+    ----------
+    count
+        How many.
+    read
+        Returns one, given its position.
+    """
+
+    def __init__(self, count: int, read: Callable[[int], NDArray[Any]]) -> None:
+        self._count, self._read = count, read
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, position: int) -> NDArray[Any]: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[NDArray[Any]]: ...
+    def __getitem__(self, position: int | slice) -> NDArray[Any] | list[NDArray[Any]]:
+        positions = range(self._count)[position]
+        return self._read(positions) if isinstance(positions, int) else [self._read(i) for i in positions]
 
 
 class Rows(NamedTuple):

@@ -7,15 +7,16 @@ in use needs: that one stays whole, whatever happens while the next one is writt
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.state import Rows
+from strategies.core.state import Rows, Vectors
 
 Integers = NDArray[np.int64]
 
@@ -116,7 +117,7 @@ class RowFile:
             or (index.offsets > size - index.lengths).any()
         ):
             raise ValueError("vectors beyond the end of rows.bin")
-        vectors = StoredVectors(self._fd, index)
+        vectors = Vectors(len(index.keys), partial(self._vector, index))
         for key, vector, checksum in zip(index.keys.tolist(), vectors, index.checksums.tolist(), strict=True):
             if crc32(vector.view(np.uint8).data) != checksum:
                 raise ValueError(f"the vector of {key} in rows.bin is damaged")
@@ -126,38 +127,21 @@ class RowFile:
         """Close the file."""
         os.close(self._fd)
 
-    def _write(self, left: memoryview, start: int) -> None:
-        while left:
-            done = os.pwrite(self._fd, left, start)
-            left, start = left[done:], start + done
-
-
-class StoredVectors(Sequence[NDArray[Any]]):
-    """Vectors in a file, each of which is read when it is used."""
-
-    def __init__(self, fd: int, index: RowIndex) -> None:
-        self._fd, self._index, self._dtype = fd, index, np.dtype(index.dtype)
-
-    def __len__(self) -> int:
-        return len(self._index.keys)
-
-    @overload
-    def __getitem__(self, position: int) -> NDArray[Any]: ...
-    @overload
-    def __getitem__(self, position: slice) -> list[NDArray[Any]]: ...
-    def __getitem__(self, position: int | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        if isinstance(position, slice):
-            return [self[i] for i in range(*position.indices(len(self)))]
-        if not -len(self) <= position < len(self):
-            raise IndexError(position)
-        data = np.empty(int(self._index.lengths[position]), np.uint8)
-        left, start = data.data, int(self._index.offsets[position])
+    def _vector(self, index: RowIndex, position: int) -> NDArray[Any]:
+        """Read one vector."""
+        data = np.empty(int(index.lengths[position]), np.uint8)
+        left, start = data.data, int(index.offsets[position])
         while left:
             done = os.preadv(self._fd, [left], start)
             if not done:
                 raise ValueError("rows.bin has been truncated")
             left, start = left[done:], start + done
-        return data.view(self._dtype)
+        return data.view(np.dtype(index.dtype))
+
+    def _write(self, left: memoryview, start: int) -> None:
+        while left:
+            done = os.pwrite(self._fd, left, start)
+            left, start = left[done:], start + done
 
 
 class FreeSpace:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
-from clients.memory.spill import Memories, Spilled
+from clients.memory.spill import Memories
 from clients.training import Broadcast, Job
 from clients.virtual import Answers, Scores, VirtualClients
 from flexfl.contract import FitConfig
@@ -51,8 +51,7 @@ class InlineTransport(VirtualTransport):
 
     def read(self, stored: Any) -> Memory:
         """Return a client's memory, from RAM or from the file."""
-        memory: Memory = stored.read() if isinstance(stored, Spilled) else stored
-        return memory
+        return cast(Memory, self.clients.load(stored))
 
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
         """Have clients train, in this process."""

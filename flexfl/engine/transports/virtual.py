@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from flwr.common import (
@@ -41,7 +41,7 @@ from flexfl.engine.transports.base import (
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions
 from strategies.core.parameters import read_parameters
-from strategies.core.state import Rows, StateDict, take
+from strategies.core.state import Rows, StateDict, Vectors, take
 from traces import RoundAvailability
 
 OK = Status(Code.OK, "")
@@ -107,7 +107,11 @@ class VirtualTransport(ABC):
     def state_dict(self) -> StateDict:
         """Return the clients' memories, committed and pending."""
         keys, versions = np.array([*self._rounds], np.int64), np.array([*self._rounds.values()], np.int64)
-        return {"memories": Rows(keys, versions, _Packed(self, keys))}
+
+        def packed(position: int) -> NDArray[np.uint8]:
+            return np.frombuffer(to_bytes(self.read(self.memories[int(keys[position])])), np.uint8)
+
+        return {"memories": Rows(keys, versions, Vectors(len(keys), packed))}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over the clients' memories."""
@@ -233,26 +237,6 @@ class VirtualTransport(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release the resources of the transport."""
-
-
-class _Packed(Sequence[NDArray[np.uint8]]):
-    """The memories of some clients as bytes, each packed when it is read."""
-
-    def __init__(self, transport: VirtualTransport, clients: NDArray[np.int64]) -> None:
-        self.transport, self.clients = transport, clients
-
-    def __len__(self) -> int:
-        return len(self.clients)
-
-    @overload
-    def __getitem__(self, position: int) -> NDArray[np.uint8]: ...
-    @overload
-    def __getitem__(self, position: slice) -> list[NDArray[np.uint8]]: ...
-    def __getitem__(self, position: int | slice) -> NDArray[np.uint8] | list[NDArray[np.uint8]]:
-        if isinstance(position, slice):
-            return [self[i] for i in range(*position.indices(len(self)))]
-        stored = self.transport.memories[int(self.clients[position])]
-        return np.frombuffer(to_bytes(self.transport.read(stored)), np.uint8)
 
 
 class _Phases:
