@@ -7,7 +7,6 @@ always the first rows of every array.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clients.deadline import LocalDeadline
 from clients.gradients.batches import Batch, BatchIndices, CohortBatches, DeviceData
 from clients.gradients.flat import as_tensor
 from clients.gradients.oracle import CohortOracle
@@ -151,15 +151,15 @@ def run(
 ) -> Tensor:
     """Do all local steps on weights `y`, shape (K, M), in place; return the losses, shape (T, K).
 
-    These are the losses at each step's first gradient, zero after a client's last step. With `until`, a time
-    of `time.monotonic`, no step but the first begins after it: T is then the number of steps that were done.
+    These are the losses at each step's first gradient, zero after a client's last step. With `until`, see
+    `LocalDeadline`, T is the number of steps that were done.
     """
     if until is None and _fused(rule, oracle, batches.clients[0]):
         return oracle.run_fused(y, rule.weights, rate, batches)
     losses = y.new_zeros((len(batches.counts), len(y)))
-    active, active_rate = y, rate
+    active, active_rate, deadline = y, rate, LocalDeadline(until)
     for t, count in enumerate(batches.counts):
-        if t and until is not None and time.monotonic() >= until:
+        if t and not deadline.allows_another(t):
             losses = losses[:t]
             break
         if count < len(active):

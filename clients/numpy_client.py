@@ -19,6 +19,7 @@ from flwr.app import Context
 from flwr.client import Client, ClientApp, NumPyClient
 from numpy.typing import NDArray
 
+from clients.deadline import LocalDeadline
 from flexfl.contract import SGD, FitConfig, Scalar, metrics
 
 Array = NDArray[np.floating[Any]]
@@ -90,7 +91,8 @@ class SoftmaxRegression(NumPyClient):
         planned = task.planned_steps(len(self.y))
         steps = min(planned, self.max_steps or planned)
         rng = np.random.default_rng([self.client, task.round])
-        losses = []
+        losses: list[float] = []
+        deadline = LocalDeadline(None if task.deadline_seconds is None else start + task.deadline_seconds)
         for _, rows in zip(range(steps), self._batches(batch_size, rng), strict=False):
             x, y = self.x[rows], self.y[rows]
             error = probabilities(weight, bias, x)
@@ -98,7 +100,7 @@ class SoftmaxRegression(NumPyClient):
             error[np.arange(len(y)), y] -= 1
             weight -= rate / len(y) * error.T @ x
             bias -= rate / len(y) * error.sum(axis=0)
-            if task.deadline_seconds is not None and time.monotonic() - start >= task.deadline_seconds:
+            if not deadline.allows_another(len(losses)):
                 break
         reported: dict[str, Scalar] = {metrics.TRAIN_LOSS: float(np.mean(losses))}
         if len(losses) < planned:

@@ -42,6 +42,7 @@ from flwr.common import (
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clients.deadline import LocalDeadline
 from clients.memory.handshake import Memory, open_memory
 from clients.rules import SGD, rule_named
 from clients.rules.base import Oracle, no_fisher
@@ -74,7 +75,7 @@ def fit(
         What this function returned in an earlier round, the newest that was not None; None: nothing yet.
     steps
         s_k, the number of local steps that the client has time for; default: all that are asked for, or as
-        many as it begins before the task's deadline, at least one.
+        many as the task's deadline allows, at least one.
     fisher
         Returns the diagonal of the Fisher information on the client's data, shape (M,), given weights. Only
         EFL needs it, unless its elasticity is 0.
@@ -103,9 +104,10 @@ def fit(
         raise ValueError(f"{most} local steps; a client that does none has no reply to send")
     rule = _make_rule(config, weights, own, opened, fisher)
     y, rate = rule.weights.clone(), config.learning_rate
-    for done in range(1, most + 1):  # noqa: B007 - how many they were
+    deadline = LocalDeadline(None if config.deadline_seconds is None else start + config.deadline_seconds)
+    for done in range(1, most + 1):
         rule.step(y, gradient, rate)
-        if config.deadline_seconds is not None and time.monotonic() - start >= config.deadline_seconds:
+        if not deadline.allows_another(done):
             break
     sent = [_numpy(array) for array in rule.upload(y, done, rate)]
     if rule.sends_weights:

@@ -53,7 +53,7 @@ class Job(NamedTuple):
     weights
         Its own weights to start from, shape (M,); None: those that all clients receive.
     until
-        When it begins no further step, on the clock of `time.monotonic`; None: it does all that it can.
+        When it has to be done, on the clock of `time.monotonic`; None: it does all that it can.
     """
 
     client: int

@@ -14,7 +14,7 @@ from test_clients_numpy import CONFIG, START
 from test_clients_numpy import make as numpy_client
 from test_clients_single import PLAIN, gradient, task
 
-from clients import cohort, leave, single
+from clients import deadline, leave, single
 from clients.app import client_fn
 from clients.training import Job
 
@@ -22,7 +22,7 @@ SEEN: dict[str, Any] = {"num-clients": 3, "model": "logistic", "trace": "bernoul
 
 
 class Steps:
-    """A clock that shows how often it was read: once after every step."""
+    """A clock that shows how often it was read: before the first step, and after every one."""
 
     def __init__(self) -> None:
         self.shown = 0
@@ -40,8 +40,8 @@ def test_a_client_that_runs_out_of_time_did_the_first_of_its_steps(
     done = {0: 4, 1: 2, 2: 4, 3: 4, 4: 4, 5: 1}
     for k, share in shares.items():
         expected, told = by_client(fit(model, [Job(k, [], config(), min(share, 0.6))], oracle, 1))
-        monkeypatch.setattr(cohort, "time", Steps())
-        vectors, reported = by_client(fit(model, [Job(k, [], config(), share, until=4)], oracle, 1))
+        monkeypatch.setattr(deadline, "time", Steps())
+        vectors, reported = by_client(fit(model, [Job(k, [], config(), share, until=5)], oracle, 1))
         assert reported[0]["steps"] == done[k]
         np.testing.assert_allclose(vectors, expected, rtol=1e-5, atol=1e-6)
         assert reported[0] == pytest.approx(told[0], rel=1e-5)
@@ -93,8 +93,8 @@ def test_other_clients_stop_in_time() -> None:
     assert reported["steps"] == 1
     assert reported["seconds"] > 0
     assert "steps" not in client.fit(START, {**CONFIG, "deadline-seconds": 1e6})[2]
-    for deadline, steps in ((0.0, 1), (1e6, 5)):
-        reply, _ = single.fit(task({**PLAIN, "deadline-seconds": deadline}), gradient, 7)
+    for seconds, steps in ((0.0, 1), (1e6, 5)):
+        reply, _ = single.fit(task({**PLAIN, "deadline-seconds": seconds}), gradient, 7)
         assert reply.metrics["steps"] == steps
         assert reply.metrics["seconds"] > 0
         torch.testing.assert_close(parameters_to_ndarrays(reply.parameters)[0], np.array([[1 - 0.9**steps]]))

@@ -31,7 +31,7 @@ def test_no_device_stops_the_others(flower: dict[str, str], tmp_path: Path, free
     busy = time.monotonic() - start  # how fast this machine starts processes now
     deadline = round(max(15.0, 2.5 * busy), 1)
     federation.node("0", client_id=0)
-    federation.node("1", client_id=1, slow_in=3, slow=deadline / 4)
+    federation.node("1", client_id=1, slow_in=3, slow=deadline / 6)
     federation.node("2", client_id=2, state_dir=str(tmp_path))
     federation.node("3", client_id=3, hang_from=3)
     federation.node("4", client_id=4, slow_in=3, slow=deadline)
