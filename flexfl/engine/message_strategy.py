@@ -10,10 +10,8 @@ from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import (
-    Code,
     EvaluateRes,
     FitRes,
-    GetPropertiesIns,
     MessageTypeLegacy,
     Parameters,
     ndarrays_to_parameters,
@@ -25,17 +23,13 @@ from flwr.server.strategy import Strategy as ClassicStrategy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from flexfl.contract import metrics
 from flexfl.engine.transports.base import ClientFailure
 from flexfl.engine.transports.flower_compat import (
     GridClientProxy,
     evaluateins_to_recorddict,
     fitins_to_recorddict,
-    getpropertiesins_to_recorddict,
-    recorddict_to_evaluateres,
-    recorddict_to_fitres,
-    recorddict_to_getpropertiesres,
 )
+from flexfl.engine.transports.packing import WHO_ARE_YOU, claimed_client, unpacked
 
 POLL_SECONDS = 0.1
 IDENTIFY_SECONDS = 60.0
@@ -105,7 +99,7 @@ class MessageStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Update the weights from the replies; those who were asked and did not reply are failures."""
-        results, failures = self._received(server_round, replies, _unpack_fit)
+        results, failures = self._received(server_round, replies, FitRes, MessageType.TRAIN)
         parameters, told = self.strategy.aggregate_fit(server_round, results, failures)
         return None if parameters is None else self._as_arrays(parameters), _numbers(told)
 
@@ -120,7 +114,7 @@ class MessageStrategy(Strategy):
         """Return what the strategy makes of the evaluations, if clients were asked."""
         if not self._asked:
             return None
-        results, failures = self._received(server_round, replies, recorddict_to_evaluateres)
+        results, failures = self._received(server_round, replies, EvaluateRes, MessageType.EVALUATE)
         loss, told = self.strategy.aggregate_evaluate(server_round, results, failures)
         return _numbers(told if loss is None else {"loss": loss, **told})
 
@@ -174,13 +168,12 @@ class MessageStrategy(Strategy):
         """Ask new nodes for the names of their clients; one that fails is asked again in the next round."""
         if not nodes:
             return
-        content = getpropertiesins_to_recorddict(GetPropertiesIns({}))
-        messages = [_message(content, node, MessageTypeLegacy.GET_PROPERTIES, 0) for node in nodes]
+        messages = [_message(WHO_ARE_YOU, node, MessageTypeLegacy.GET_PROPERTIES, 0) for node in nodes]
         for reply in grid.send_and_receive(messages, timeout=IDENTIFY_SECONDS):
             if not reply.has_error():
                 node = reply.metadata.src_node_id
-                properties = recorddict_to_getpropertiesres(reply.content).properties
-                self._names[node] = str(properties.get(metrics.CLIENT_ID, node))
+                client = claimed_client(reply.content)
+                self._names[node] = str(node if client is None else client)
 
     def _messages(
         self,
@@ -204,7 +197,7 @@ class MessageStrategy(Strategy):
         return messages
 
     def _received(
-        self, server_round: int, replies: Iterable[Message], unpack: Callable[[RecordDict], Res]
+        self, server_round: int, replies: Iterable[Message], wanted: type[Res], kind: str
     ) -> tuple[list[tuple[ClientProxy, Res]], list[tuple[ClientProxy, Res] | BaseException]]:
         """Sort replies into results and failures; errors of the SuperLink do not say who failed."""
         waiting, why = dict(self._asked), dict.fromkeys(self._asked, "no reply")
@@ -213,16 +206,11 @@ class MessageStrategy(Strategy):
             node = reply.metadata.src_node_id
             if node not in waiting:
                 continue
-            try:
-                if reply.has_error():
-                    raise ValueError(reply.error.reason or "failed")
-                result = unpack(reply.content)
-                if result.status.code != Code.OK:
-                    raise ValueError(result.status.message or result.status.code.name)
-            except (ValueError, KeyError, TypeError, IndexError) as reason:
-                why[node] = str(reason)
-            else:
+            result = reply.error.reason or "failed" if reply.has_error() else unpacked(reply.content, kind)
+            if isinstance(result, wanted):
                 results.append((waiting.pop(node), result))
+            else:
+                why[node] = str(result)
         failures: list[tuple[ClientProxy, Res] | BaseException] = []
         for node, proxy in waiting.items():
             failures.append(ClientFailure(proxy.cid, why[node]))
@@ -232,10 +220,6 @@ class MessageStrategy(Strategy):
 
 def _message(content: RecordDict, node: int, kind: str, server_round: int) -> Message:
     return Message(content, dst_node_id=node, message_type=kind, group_id=str(server_round))
-
-
-def _unpack_fit(content: RecordDict) -> FitRes:
-    return recorddict_to_fitres(content, keep_input=False)
 
 
 def _numbers(told: Mapping[str, Any]) -> MetricRecord:
