@@ -1,4 +1,4 @@
-"""Reading files that somebody else may have written: without waiting, and in bounded memory.
+"""Files: reading those of others without waiting and in bounded memory, writing ours so that they last.
 
 A folder, a pipe or a device is no file.
 """
@@ -11,6 +11,7 @@ import os
 import stat
 import tomllib
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -97,6 +98,35 @@ def read_arrays(path: str | Path) -> list[NDArray[Any]]:
             raise ValueError(str(error) or type(error).__name__) from None
         except (NotImplementedError, RuntimeError) as error:  # encrypted, for example
             raise ValueError(str(error)) from None
+
+
+def write_durably(path: Path, data: bytes, temporary: Path) -> None:
+    """Write or replace a file: after a power cut it is the new one or the old one, whole.
+
+    Parameters
+    ----------
+    path
+        The file.
+    data
+        Its content.
+    temporary
+        A name in the same folder, which it has until it is written.
+
+    Raises
+    ------
+    OSError
+        It cannot be written; then nothing has changed.
+    """
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # data before the name, or a power cut could leave an empty file
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def parse_json(text: str) -> Any:

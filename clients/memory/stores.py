@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord, Context
 
 from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, pack, to_bytes, unpack
-from flexfl.files import open_regular
+from flexfl.files import open_regular, write_durably
 
 RECORD = "flexfl.memory"
 KEPT_RUNS = 4  # files of other runs that are kept for each client, if they are newer than
@@ -135,14 +135,8 @@ class FileStore:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if not self.path.exists():
                 self._remove_old()
-            with temporary.open("wb") as file:
-                file.write(to_bytes(memory))
-                file.flush()
-                os.fsync(file.fileno())  # data before the name, or a power cut could leave an empty file
-            os.replace(temporary, self.path)
+            write_durably(self.path, to_bytes(memory), temporary)
         except OSError as error:
-            with suppress(OSError):
-                temporary.unlink()
             reason = error.strerror or str(error)
             raise OSError(
                 f"{self.path.parent} (state-dir): {reason}; it must be a folder with free space that can be "

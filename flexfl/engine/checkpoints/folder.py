@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +14,7 @@ import numpy as np
 
 from flexfl.engine.checkpoints.row_file import FreeSpace, RowFile, RowIndex, unchanged
 from flexfl.engine.checkpoints.state_file import pack, unpack
+from flexfl.files import write_durably
 from strategies.core.state import Rows, StateDict
 
 KEPT = 2
@@ -75,17 +75,8 @@ class CheckpointFolder:
         }
         self._rows.sync()
         data = pack({k: part for k, part in state.items() if not isinstance(part, Rows)}, indexes)
-        temporary = self.path / TEMPORARY
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(self.path / f"round-{server_round:08d}-{_checksum(data)}.safetensors")
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
+        name = f"round-{server_round:08d}-{_checksum(data)}.safetensors"
+        write_durably(self.path / name, data, self.path / TEMPORARY)
         sync_folder(self.path)
         self._kept = [*self._kept, indexes][-KEPT:]
         for old in self._files()[:-KEPT]:
