@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from flexfl.config import Settings
 from flexfl.engine.run import simulate
-from flexfl.engine.run_folder import read_records
+from flexfl.engine.run_folder import records_in
 
 SEEDS = range(5)
 LAST = 100  # rounds observed after the shift
@@ -44,7 +44,7 @@ def records(run_dir: str, **changes: Any) -> list[dict[str, Any]]:
     """Run with some settings changed; returns the records of the rounds."""
     values = BASE | {"run-dir": run_dir} | {k.replace("_", "-"): v for k, v in changes.items()}
     _, folder = simulate(Settings.from_mapping(values, "experiment"))
-    return read_records(folder.path)
+    return [*records_in(folder.path)]
 
 
 def rounds_to_recover(rounds: list[dict[str, Any]], shift: int) -> int:

@@ -12,7 +12,7 @@ from killed import kill_after, start
 import strategies
 from flexfl.config import Settings
 from flexfl.engine.run import simulate
-from flexfl.engine.run_folder import read_records
+from flexfl.engine.run_folder import records_in
 
 ROUNDS = 30
 COMMON: dict[str, Any] = {
@@ -47,7 +47,7 @@ CASES |= {
 
 def told(path: Path) -> list[dict[str, Any]]:
     """Return the records of a run, without how long things took."""
-    return [{k: v for k, v in record.items() if k != "seconds"} for record in read_records(path)]
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in records_in(path)]
 
 
 @pytest.mark.slow

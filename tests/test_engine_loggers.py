@@ -17,7 +17,7 @@ from flexfl.config import Settings
 from flexfl.engine.loggers.base import Logger, finals, scalars
 from flexfl.engine.loggers.registry import LOGGERS
 from flexfl.engine.run import simulate
-from flexfl.engine.run_folder import read_records
+from flexfl.engine.run_folder import records_in
 
 SMALL = ["--engine=inline", "--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3"]
 SMALL += ["--local-steps=4", "--num-workers=1"]
@@ -44,7 +44,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., dic
 def expected(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """The numbers that a logger has of a run: by name, their rounds and values."""
     found: dict[str, list[tuple[int, float]]] = {}
-    for record in read_records(folder):
+    for record in records_in(folder):
         for name, value in scalars(record).items():
             found.setdefault(name, []).append((record["round"], value))
     summary = json.loads((folder / "summary.json").read_text())

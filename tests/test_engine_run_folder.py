@@ -11,7 +11,7 @@ from rich.console import Console
 
 from flexfl.config import Settings
 from flexfl.engine.observers import trying_again
-from flexfl.engine.run_folder import RunFolder, read_records
+from flexfl.engine.run_folder import RunFolder, records_in
 
 
 @contextmanager
@@ -39,6 +39,6 @@ def test_records_wait_until_there_is_room(tmp_path: Path) -> None:
     write({"round": 3})
     folder.finish({})
     folder.close()
-    assert read_records(tmp_path / "run") == [{"round": t} for t in range(4)]
+    assert [*records_in(tmp_path / "run")] == [{"round": t} for t in range(4)]
     (line,) = shown.getvalue().splitlines()
     assert line == "warning: metrics.jsonl: File too large; the run goes on, and tries again each round"

@@ -22,7 +22,7 @@ import sim
 from clients.cohort import train
 from flexfl.config import Settings
 from flexfl.engine.run import simulate
-from flexfl.engine.run_folder import read_records
+from flexfl.engine.run_folder import records_in
 
 PAGE = (Path(sim.__file__).parent / "docs" / "results.md").read_text(encoding="utf-8")
 SMALL: dict[str, Any] = {
@@ -116,7 +116,7 @@ def keys_of(record: dict[str, Any]) -> Iterator[str]:
 
 
 def test_every_key_of_a_record_is_described_and_no_other(folders: list[Path]) -> None:
-    found = {key for folder in folders for record in read_records(folder) for key in keys_of(record)}
+    found = {key for folder in folders for record in records_in(folder) for key in keys_of(record)}
     assert found == described("metrics.jsonl")
 
 

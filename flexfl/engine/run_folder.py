@@ -104,10 +104,8 @@ class RunFolder(Observer):
                 csv.writer(file, lineterminator="\n").writerows([("client", "device"), *enumerate(devices)])
 
     def records(self) -> Iterator[Record]:
-        """Yield the records that `metrics.jsonl` has now."""
-        with (self.path / "metrics.jsonl").open(encoding="utf-8") as file:
-            for line in file:
-                yield json.loads(line)
+        """Return the records that `metrics.jsonl` has now."""
+        return records_in(self.path)
 
     def synced_length(self) -> int:
         """Return the bytes of `metrics.jsonl`, all of which are on the disk.
@@ -204,8 +202,8 @@ def weights_sha256(arrays: Sequence[NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of the rounds in a run folder, starting with round 0.
+def records_in(path: Path) -> Iterator[Record]:
+    """Yield the records of the rounds in a run folder, starting with round 0.
 
     Raises
     ------
@@ -213,7 +211,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         `metrics.jsonl` cannot be read.
     """
     with open_regular(path / "metrics.jsonl") as file:
-        return [parse_json(line.decode()) for line in file]
+        for line in file:
+            yield parse_json(line.decode())
 
 
 def slug(parts: Iterable[str], length: int) -> str:

@@ -17,7 +17,7 @@ from flexfl.config import Settings
 from flexfl.config.settings import IRRELEVANT, MOST_BYTES
 from flexfl.engine.comparison.runner import Place
 from flexfl.engine.named import own_sources
-from flexfl.engine.run_folder import program_version, read_config, read_records, slug
+from flexfl.engine.run_folder import program_version, read_config, records_in, slug
 from flexfl.files import parse_json, read_text
 from flexfl.tasks import ACCURACY, Metric
 
@@ -76,7 +76,7 @@ class CellStore:
         unfinished = path.with_name(f".{path.name}")
         try:
             config = read_config(unfinished)
-            keep = _is_of(settings, config) and config.get("parts", {}) == own_sources(settings)
+            keep = _is_of(settings, config)
         except (OSError, ValueError, KeyError):
             keep = False
         if not keep:
@@ -88,11 +88,9 @@ class CellStore:
         path = self.path(settings)
         try:
             summary = parse_json(read_text(path / "summary.json", MOST_BYTES))
-            records = read_records(path)
+            records = [*records_in(path)]
             config = read_config(path)
             if summary.get("interrupted") or "failed" in summary or not _is_of(settings, config):
-                return None
-            if config.get("parts", {}) != own_sources(settings):  # the user has changed them
                 return None
             return FinishedCell(summary, records, config["versions"].get("flexfl", "unknown"))
         except (OSError, ValueError, KeyError, AttributeError):
@@ -142,10 +140,13 @@ def identity(settings: Settings, without: tuple[str, ...] = ()) -> str:
 
 
 def _is_of(settings: Settings, config: Mapping[str, Any]) -> bool:
-    """Whether a run with this configuration had these settings: a default may have changed since."""
+    """Whether a run with this configuration had these settings, and the parts that the user has written.
+
+    A default may have changed since, and so may the parts.
+    """
     chosen = {"cohort"} if settings.cohort == "auto" else set()  # the run then records its choice
     relevant = settings.as_mapping().keys() - IRRELEVANT - chosen
-    return all(
+    return config.get("parts", {}) == own_sources(settings) and all(
         config[key] == value
         for key, value in settings.as_mapping().items()
         if key in relevant & config.keys()
