@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -138,7 +138,7 @@ def measure(job: Job, timeout: float = 1800.0) -> Measured:
                     if before - start > timeout:
                         measured.error = f"stopped after {timeout:.0f} s"
                         break
-                    measured.peak_bytes = _larger(measured.peak_bytes, _memory(mark))
+                    measured.peak_bytes = _larger(measured.peak_bytes, memory_of(_marked(mark)))
                     # Measuring costs time: at most a fiftieth of a core.
                     time.sleep(max(PAUSE, 50 * (time.monotonic() - before)))
             finally:
@@ -174,10 +174,10 @@ def _marked(mark: str) -> Iterator[int]:
             continue
 
 
-def _memory(mark: str) -> int | None:
-    """Return the sum of the proportional set sizes in bytes."""
+def memory_of(processes: Iterable[int]) -> int | None:
+    """Return the sum of the proportional set sizes in bytes; None if the system does not report them."""
     total = None
-    for pid in _marked(mark):
+    for pid in processes:
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
         except OSError:

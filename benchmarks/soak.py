@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.measure import ROOT, machine, machine_line, table, write_json
+from benchmarks.measure import ROOT, machine, machine_line, memory_of, table, write_json
 
 TRACE = "bernoulli:p=0.7+pools:first=8+lost:p=0.05+late:p=0.1,rounds=3"
 WORKER = b"ray::RayClients"
@@ -104,15 +104,10 @@ class Watched:
 
     def sample(self) -> dict[str, float]:
         """Return what the run uses now, by the names of COLUMNS."""
-        memory = 0
-        for pid in self.pids():
-            with suppress(OSError):
-                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                    memory += 1024 * int(line.split()[1]) if line.startswith("Pss:") else 0
         files = [path for path in self.run_dir.rglob("*") if path.name != "metrics.jsonl"]
         return {
             "round": self.rounds(),
-            "memory_mib": memory / 2**20,
+            "memory_mib": (memory_of(self.pids()) or 0) / 2**20,
             "open_files": len(os.listdir(f"/proc/{self.process.pid}/fd")),
             "shared_mib": _size(Path("/dev/shm").glob("flexfl-*")) / 2**20,
             "temporary_files": len([*Path(tempfile.gettempdir()).glob("flexfl-*")]),
