@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from flexfl.config import Settings
+from flexfl.engine.wording import say
 
 Record = dict[str, Any]
 
@@ -58,7 +59,7 @@ def trying_again(observe: Callable[[Record], None], console: Console) -> Callabl
                 line = (
                     f"warning: metrics.jsonl: {error.strerror}; the run goes on, and tries again each round"
                 )
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
+                say(console, line)
             warned = True
 
     return pass_on

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from flexfl.config import Settings
 from flexfl.engine.observers import Observer, Record
-from flexfl.engine.wording import count
+from flexfl.engine.wording import count, say
 from flexfl.tasks import ACCURACY, Metric
 
 PLAIN_LINES = 40  # about how many rounds are printed if the output is not a terminal
@@ -80,16 +80,14 @@ class ProgressReport(Observer):
         participation = _participation(record)
         self._bar.update(self._task, completed=server_round, description=f"{score}  {participation}")
         for event in record.get("events", []):
-            self._print(f"round {server_round}: " + ", ".join(f"{k} {_short(v)}" for k, v in event.items()))
+            what = ", ".join(f"{k} {_short(v)}" for k, v in event.items())
+            say(self._bar.console, f"round {server_round}: {what}")
         for note in record.get("notes", []):
-            self._print(f"round {server_round}: {note}")
+            say(self._bar.console, f"round {server_round}: {note}")
         every = max(1, self.num_rounds // PLAIN_LINES)
         due = server_round % every == 0 or server_round == self.num_rounds
         if not self.console.is_terminal and due:
-            self._print(f"round {server_round}/{self.num_rounds}  {score}  {participation}")
-
-    def _print(self, line: str) -> None:
-        self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(self._bar.console, f"round {server_round}/{self.num_rounds}  {score}  {participation}")
 
 
 def progress_bar(what: str, console: Console) -> Progress:

@@ -28,7 +28,7 @@ from flexfl.engine.fleet import deadline, told_speeds
 from flexfl.engine.report.clients import read_numbers
 from flexfl.engine.report.trace_view import print_lines, show_trace
 from flexfl.engine.run_folder import finite
-from flexfl.engine.wording import plain
+from flexfl.engine.wording import plain, say
 from flexfl.tasks import Metric
 
 
@@ -250,7 +250,7 @@ def _show(done: Rehearsal, console: Console) -> None:
     else:
         lines.append(("note", "no reply ever counted: there is nothing to deploy"))
     for name, text in lines:  # never broken: to be copied
-        console.print(f"{name:11}  {text}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"{name:11}  {text}")
 
 
 def _may_be_equal(difference: Estimate) -> bool:

@@ -32,6 +32,7 @@ from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.base import EngineLost, Transport
 from flexfl.engine.transports.inline import InlineTransport
 from flexfl.engine.transports.late import with_late_replies
+from flexfl.engine.wording import say
 from traces import RoundAvailability
 
 __all__ = ["Experiment", "drive", "prepare", "strategy_options", "virtual_transport"]
@@ -193,7 +194,7 @@ def drive(
             failure = failure or unwritten
             if failure:  # at once: where Ray has died, it ends this process seconds later
                 line = f"the run has failed: {failure}; {checkpoints.how_to_go_on()}"
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
+                say(console, line)
         finally:
             transport.close()
         ended = _Ended(last, arrays, progress.client_fits, seconds, signals, failure)
@@ -204,7 +205,7 @@ def drive(
         except OSError as error:
             summary["failed"] = failure or str(error)
             if not failure:
-                console.print(f"the run has failed: {error}", highlight=False, markup=False, soft_wrap=True)
+                say(console, f"the run has failed: {error}")
     if "failed" in summary:
         return summary
     if summary["no_reply_counted"]:

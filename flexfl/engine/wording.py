@@ -1,4 +1,6 @@
-"""Words for numbers in what users read."""
+"""How the engine words and prints what users read."""
+
+from rich.console import Console
 
 
 def count(number: int, noun: str) -> str:
@@ -10,3 +12,8 @@ def plain(text: object, most: int = 200) -> str:
     """Return a text that somebody else wrote so that it is safe to print: in one short line."""
     line = "".join(c if c.isprintable() else " " for c in str(text)[: most + 1])
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line as it is, whatever is in it and however wide the terminal."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -15,6 +15,7 @@ from flexfl.engine.checkpoints.unsaved import Unsaved
 from flexfl.engine.observers import Observer, Record
 from flexfl.engine.run_folder import RunFolder
 from flexfl.engine.transports.base import Transport
+from flexfl.engine.wording import say
 from strategies import FlexibleStrategy
 from strategies.core.state import StateDict, nested, take, within
 
@@ -83,12 +84,13 @@ class Checkpointing(Observer):
             )
             if found is None:
                 self.folder.go_on(0)
-                self._print(f"{self.folder.path} has no checkpoint: the run begins again")
+                say(self.console, f"{self.folder.path} has no checkpoint: the run begins again")
                 return Position()
             for change in what_changed(self.folder.path, settings):
-                self._print(f"warning: {change}: the numbers may differ from those of an undisturbed run")
+                what = "the numbers may differ from those of an undisturbed run"
+                say(self.console, f"warning: {change}: {what}")
             for reason in found.damaged:
-                self._print(f"{reason}; going on from round {found.round}")
+                say(self.console, f"{reason}; going on from round {found.round}")
             state, self._saved = found.state, found.round
             self.strategy.load_state_dict(within("strategy", state))
             self.transport.load_state_dict(within("transport", state))
@@ -143,7 +145,7 @@ class Checkpointing(Observer):
         except (OSError, ValueError, TypeError) as error:
             if not self._warned:
                 last = f"the last is of round {self._saved}" if self._saved >= 0 else "there is none yet"
-                self._print(f"warning: no checkpoint of round {server_round}: {error}; {last}")
+                say(self.console, f"warning: no checkpoint of round {server_round}: {error}; {last}")
             self._warned = True
         else:
             self._tell_unsaved()
@@ -174,7 +176,4 @@ class Checkpointing(Observer):
         """Say once, with the first checkpoint, what a resumed run would not have."""
         if self._saved < 0 and (names := self._unsaved.changed()):
             what = f"{', '.join(names)} of {type(self.strategy).__name__} changes and is not in its `saved`"
-            self._print(f"warning: {what}: a resumed run would start it anew (docs/extending.md)")
-
-    def _print(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(self.console, f"warning: {what}: a resumed run would start it anew (docs/extending.md)")

@@ -27,7 +27,7 @@ from flexfl.engine.loggers.base import LoggedRun
 from flexfl.engine.loggers.registry import log_finished, logger_types
 from flexfl.engine.progress import progress_bar
 from flexfl.engine.run_folder import finite, program_version, replacing, slug
-from flexfl.engine.wording import count
+from flexfl.engine.wording import count, say
 from flexfl.tasks import Metric
 
 
@@ -219,11 +219,11 @@ def _progress(
         bar.update(task, advance=1, description=_best(finished))
         name = ", ".join(f"{key} {value}" for key, value in varied[settings].items())
         if reason:
-            bar.console.print(f"failed: {name}: {reason}", highlight=False, markup=False, soft_wrap=True)
+            say(bar.console, f"failed: {name}: {reason}")
         elif not console.is_terminal:
             found = finished[settings]
             line = f"{len(finished)}/{len(cells)}  {name}: {found.metric.title} {found.final:g}"
-            bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(bar.console, line)
 
     with bar:
         yield show
@@ -282,4 +282,4 @@ def _show(console: Console, comparison: Comparison, wanted: int, done: int, reac
         console.print(f"reach is {reach:g}, but no share is above 1: 80 % is 0.8", highlight=False)
     if comparison.signal:
         console.print("interrupted: the same command goes on where it stopped", highlight=False)
-    console.print(f"tables: {comparison.folder}", highlight=False, markup=False, soft_wrap=True)
+    say(console, f"tables: {comparison.folder}")

@@ -15,6 +15,7 @@ from flexfl.engine.loggers.mlflow import MLflow
 from flexfl.engine.loggers.tensorboard import TensorBoard
 from flexfl.engine.loggers.wandb import WandB
 from flexfl.engine.observers import Observer, Record, observing
+from flexfl.engine.wording import say
 from flexfl.specs import find
 
 LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
@@ -94,8 +95,7 @@ class Guarded(Observer):
         except Exception as error:  # whatever goes wrong at a server or on a disk, the run is worth more
             self.failed = True
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            line = f"warning: --log {self.name} ended: {reason}; the run goes on without it"
-            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(self.console, f"warning: --log {self.name} ended: {reason}; the run goes on without it")
 
 
 def loggers_of(settings: Settings, run: LoggedRun, console: Console) -> list[Observer]:

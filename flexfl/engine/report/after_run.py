@@ -14,6 +14,7 @@ from flexfl.engine.report.clients import compute_numbers, keep_numbers
 from flexfl.engine.report.make import write_report
 from flexfl.engine.report.reading import read_run
 from flexfl.engine.report.records import records_of
+from flexfl.engine.wording import say
 
 
 def report_run(
@@ -41,10 +42,10 @@ def report_run(
             keep_numbers(folder, compute_numbers(experiment.settings, *made, arrays, records_of(folder)))
         return write_report([folder], compute=False, trace=experiment.trace) if page else folder
 
-    warn(console, make, say=page)
+    warn(console, make, tell=page)
 
 
-def warn(console: Console, make: Callable[[], Path], say: bool = True) -> None:
+def warn(console: Console, make: Callable[[], Path], tell: bool = True) -> None:
     """Make a report; whatever goes wrong is one line on the console, and no error."""
     try:
         path = make()
@@ -53,7 +54,7 @@ def warn(console: Console, make: Callable[[], Path], say: bool = True) -> None:
     except Exception as error:
         line = f"no report: {type(error).__name__}: {' '.join(str(error).split())}"
     else:
-        if not say:
+        if not tell:
             return
         line = f"report: {path}"
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    say(console, line)

@@ -23,6 +23,7 @@ from flexfl.engine.report.trace_page import BY_CLIENT, SHOWN, Collected, render_
 from flexfl.engine.report.trace_report import observe
 from flexfl.engine.report.trace_text import describe
 from flexfl.engine.run_folder import slug
+from flexfl.engine.wording import say
 from flexfl.specs import bind
 from flexfl.tasks import PARTITIONS, SIZES
 
@@ -74,8 +75,7 @@ def print_lines(console: Console, lines: Sequence[tuple[str, str]]) -> None:
             room = max(20, console.width - width - 2)
             parts = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
         for i, part in enumerate(parts):
-            line = f"{'' if i else name:{width}}  {part}"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(console, f"{'' if i else name:{width}}  {part}")
 
 
 def _named(devices: Sequence[str]) -> str:
