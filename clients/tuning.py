@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +42,8 @@ TIMED = (2, 4, 8, 16, 32, 64, 128)  # sizes that are timed
 CLOSE = 0.93  # of the best speed: among sizes this fast, the smallest leaves most of the cache to others
 _MOST_NUMBERS = 1 << 26  # weights, or numbers in the inputs, of a cohort that is timed (256 MB)
 _MOST_STEPS = 10  # steps that are timed
-_LEAST_SECONDS = 0.003  # for which a size is timed
+_LEAST_SECONDS = 0.004  # for which a size is timed, on average
+_TURNS = (3, 20)  # least and most trials of a size
 
 
 class Work(NamedTuple):
@@ -192,17 +193,35 @@ def _fastest_size(
     numbers = max(len(model.vector), work.batch_size * math.prod(examples[0].shape[1:]))
     # Larger working sets are fast only as long as no other worker uses the cache.
     most = min(num_clients, _MOST_NUMBERS // numbers, CPU_CACHE // max(1, working_set))
-    speeds: dict[int, float] = {}
+    trials = {size: _trial(oracle, model, size, examples, work) for size in TIMED if size <= most}
+    if len(trials) < 2:
+        return min(trials, default=TIMED[0])
     with one_thread():
-        for size in [k for k in TIMED if k <= most] or TIMED[:1]:
-            speeds[size] = size / _seconds(oracle, model, size, examples, work)
-            if speeds[size] < 0.8 * max(speeds.values()):  # larger ones will not be faster
-                break
+        speeds = _speeds(trials)
     return min(size for size, speed in speeds.items() if speed >= CLOSE * max(speeds.values()))
 
 
-def _seconds(oracle: CohortOracle, model: FlatModel, size: int, examples: Examples, work: Work) -> float:
-    """Return the seconds that a round of a cohort takes, the minimum over some trials."""
+def _speeds(trials: Mapping[int, Callable[[], float]]) -> dict[int, float]:
+    """Return the clients per second of each size, the maximum over some trials.
+
+    Sizes take turns: what else the machine does for a moment then concerns all of them.
+    """
+    speeds, turns, start = dict.fromkeys(trials, 0.0), 0, time.perf_counter()
+    while turns < _TURNS[0] or (
+        turns < _TURNS[1] and time.perf_counter() - start < len(trials) * _LEAST_SECONDS
+    ):
+        fastest = max(speeds.values())
+        for size, trial in trials.items():
+            if speeds[size] >= 0.8 * fastest:  # the others will not be chosen
+                speeds[size] = max(speeds[size], size / trial())
+        turns += 1
+    return speeds
+
+
+def _trial(
+    oracle: CohortOracle, model: FlatModel, size: int, examples: Examples, work: Work
+) -> Callable[[], float]:
+    """Return a function that trains a cohort of this size for a round, and returns the seconds it took."""
     indices = work.indices()
     generator = torch.Generator().manual_seed(0)
     count = int(indices.indices.max()) + 1
@@ -212,12 +231,10 @@ def _seconds(oracle: CohortOracle, model: FlatModel, size: int, examples: Exampl
     rate = y.new_full((size, 1), 1e-6)
     config = FitConfig(round=1, learning_rate=1e-6, batch_size=work.batch_size, local_steps=work.steps)
     rule = (SGD if work.plain else _SingleSteps)(y, [], config, {})
-    seconds: list[float] = []
-    start = time.perf_counter()
-    while len(seconds) < 4 or time.perf_counter() - start < _LEAST_SECONDS:
+
+    def trial() -> float:
         began = time.perf_counter()
         run(rule, oracle, CohortBatches(inputs, targets, [indices] * size, y.dtype), y, rate)
-        seconds.append(time.perf_counter() - began)
-        if len(seconds) > 2 and time.perf_counter() - start > 10 * _LEAST_SECONDS:  # enough for large models
-            break
-    return min(seconds)
+        return time.perf_counter() - began
+
+    return trial
