@@ -1,0 +1,75 @@
+"""Flower's SuperNode with shorter waits, which ends itself when it has nothing left to send.
+
+    python -m clients.device.supernode POLL STOP_FILE [flower-supernode's options]
+
+Flower's loop asks the SuperLink for a message, waits 3 seconds if there is none, and while a message is in
+work looks every half second for its reply. All these waits are calls of one `sleep`, which is exchanged here:
+nothing else depends on Flower's inside. Should a later version wait in another way, its waits stay as they
+are, and the command that started this ends it by a signal.
+
+It also ends when the process that started it is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from importlib.metadata import entry_points
+from types import SimpleNamespace
+
+IDLE = 1.0  # a longer wait is one between two questions to the SuperLink
+REPLY_POLL = 0.1
+
+
+def shorten_waits(poll: float, stop_file: str) -> None:
+    """Exchange the `sleep` of Flower's loop.
+
+    Parameters
+    ----------
+    poll
+        Seconds between two questions to the SuperLink.
+    stop_file
+        A file that is there once the SuperNode has to end, when it has nothing left to send.
+    """
+    try:
+        from flwr.supernode import start_client_internal as loop
+    except ImportError:
+        return
+
+    def sleep(seconds: float) -> None:
+        if seconds <= IDLE:
+            time.sleep(min(seconds, REPLY_POLL))
+        elif os.path.exists(stop_file):
+            signal.raise_signal(signal.SIGTERM)  # Flower ends in order: it tells the SuperLink
+        else:
+            time.sleep(min(seconds, poll))
+
+    vars(loop)["time"] = SimpleNamespace(sleep=sleep)
+
+
+def end_with(parent: int) -> None:
+    """End this process once its parent is gone."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> int:
+    """Run Flower's SuperNode."""
+    poll, stop_file, *options = sys.argv[1:]
+    end_with(os.getppid())
+    shorten_waits(float(poll), stop_file)
+    (command,) = entry_points(group="console_scripts", name="flower-supernode")
+    sys.argv = ["flower-supernode", *options]
+    return int(command.load()() or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
