@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -98,8 +97,7 @@ def _matching(settings: Settings, data: LocalData, shapes: Shapes) -> tuple[int,
     input_shape = data.x.shape[1:]
 
     def shapes_with(num_outputs: int) -> tuple[int, Shapes]:
-        with torch.device("meta"):
-            model = FlatModel(build_for(settings, input_shape, num_outputs)(), "meta")
+        model = FlatModel(build_for(settings, input_shape, num_outputs)())
         return sum(p.requires_grad for p in model.module.parameters()), model.shapes
 
     trained, _ = shapes_with(data.num_classes or 2)

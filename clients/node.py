@@ -4,7 +4,8 @@
 node's process, and it can be told to leave (see `clients.leave`). `record-trace` is a log, or a folder of
 logs, in which it records how fast it trains (see `traces.record`). `data`, with `target` and `classes`, is
 where its own examples are (see `clients.local_data`). `stop-file` is a file that is there once the client
-has to hand in what it has (see `clients.device`); with `departing-file` that counts as leaving for good.
+has to hand in what it has (see `clients.device`); with `departing-file` that counts as leaving for good, and
+the client writes into it whether the server will ask for its state.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Node:
         Whether it has to hand in what it has; called after each step of a task with a deadline.
     data
         Its own examples; None: a part of the run's data set.
+    departing_file
+        A file in which it notes whether the server will ask for its state; empty: none.
     """
 
     client: int
@@ -61,6 +64,7 @@ class Node:
     leaving: Callable[[], bool] = field(default=_never)
     stopping: Callable[[], bool] = field(default=_never)
     data: DataSpec | None = None
+    departing_file: str = ""
 
     def memory(self, config: FitConfig, size: int, dtype: np.dtype[Any]) -> Memory | None:
         """Return the client's memory, if its rule keeps one; it has to be of this rule and M weights."""
@@ -103,10 +107,22 @@ class Node:
         start
             When it came, on the clock of `time.monotonic`.
         """
-        said: dict[str, Scalar] = {metrics.DEPARTING: True} if self.leaving() else {}
+        said: dict[str, Scalar] = {}
+        if self.leaving():
+            said[metrics.DEPARTING] = True
+            self._expect_farewell(config)
         if config.deadline_seconds is not None:
             said[metrics.SECONDS] = time.monotonic() - start
         return said
+
+    def _expect_farewell(self, config: FitConfig) -> None:
+        """Note whether one more task comes, if this device is being stopped."""
+        expected = config.last_accepted is not None and not config.farewell
+        if self.departing_file and os.path.exists(self.departing_file):
+            try:
+                Path(self.departing_file).write_text("farewell" if expected else "", encoding="utf-8")
+            except OSError as error:
+                log.warning("%s: %s; the device does not wait", error.filename, error.strerror)
 
 
 def make_node(context: Context, num_clients: int | None = None) -> Node:
@@ -146,6 +162,7 @@ def make_node(context: Context, num_clients: int | None = None) -> Node:
         partial(_is_leaving, Path(state_dir) if state_dir else None, context.run_id, departing),
         partial(os.path.exists, stop) if stop else _never,
         spec if data else None,
+        departing,
     )
 
 

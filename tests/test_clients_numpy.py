@@ -187,3 +187,24 @@ def test_it_refuses_what_it_cannot_do() -> None:
     for ask, kind in ((empty.fit, FitIns), (empty.evaluate, EvaluateIns)):
         with pytest.raises(ValueError, match="the client has no examples"):
             ask(task(CONFIG, kind=kind))
+
+
+def test_a_damaged_memory_is_set_aside_and_the_client_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Torn, or of another model: as with the other client (test_clients_stores.py)."""
+    client = make(data=str(digits(tmp_path / "own.npz")), state_dir=str(tmp_path / "state"), num_partitions=1)
+    told = {**CONFIG, "rule": "dynamic", "strength": 0.1}
+    file = tmp_path / "state" / "run-0-client-0.safetensors"
+    assert "resync" not in client.fit(task({**told, "last-accepted": 0})).metrics
+    kept = file.read_bytes()
+    other = [np.zeros((7, 64), np.float32), np.zeros(7, np.float32), *[np.zeros((7, 7), np.float32)]]
+    other += [np.zeros(7, np.float32), np.zeros((10, 7), np.float32), np.zeros(10, np.float32)]
+    for damage, arrays in ((kept[:-9], START), (kept[:-1] + b"!", START), (kept, other)):
+        file.write_bytes(damage)
+        caplog.clear()
+        reply = client.fit(task({**told, "round": 2, "last-accepted": 1}, arrays))
+        assert reply.metrics["resync"] is True
+        assert "is no client memory" in caplog.text
+        assert file.with_name(file.name + ".bad").exists()
+        assert file.exists()  # the new one

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import socket
 import sys
@@ -194,11 +193,14 @@ def plan_of(options: argparse.Namespace, folder: Path, numpy: bool) -> Plan:
     if options.record_trace:
         recorder = ["--client", str(options.client_id), "--file", str(config["record-trace"])]
         recorder += ["--server", options.superlink]
+    imports: tuple[str, ...] = ()
+    if options.resident:  # the digits are those of scikit-learn, and what runs without data trains on them
+        client = "clients.numpy_client" if numpy else "clients.torch_client"
+        imports = (client,) if options.data else (client, "sklearn.datasets")
     return Plan(
         arguments,
         recorder,
-        options.resident,
-        numpy,
+        imports,
         options.poll,
         options.on_stop == "depart",
         options.grace,
@@ -216,30 +218,34 @@ def free_port() -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a device; return the exit code: 0 after SIGTERM or Ctrl-C, 2 for a bad command line."""
     options = parse(argv)
-
-    def ended(number: int, frame: FrameType | None) -> None:
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, ended)
-    signal.signal(signal.SIGINT, ended)
+    try:
+        check(options)
+    except ValueError as error:
+        return _refused(error)
+    numpy = options.numpy or find_spec("torch") is None
+    if numpy and not options.numpy:
+        print(f"{PROG}: PyTorch is not installed: training with NumPy", file=sys.stderr)
+    if not options.root_certificates:
+        text = "insecure: no --root-certificates, so nothing is encrypted, and anybody may be the SuperLink"
+        print(f"{PROG}: {text}", file=sys.stderr)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)  # which removes the folder
     with tempfile.TemporaryDirectory(prefix="flexfl-device-") as name:
         try:
-            check(options)
-            numpy = options.numpy or find_spec("torch") is None
             plan = plan_of(options, Path(name), numpy)
         except ValueError as error:
-            print(f"{PROG}: error: {error}", file=sys.stderr)
-            return 2
-        if numpy and not options.numpy:
-            print(f"{PROG}: PyTorch is not installed: training with NumPy", file=sys.stderr)
-        if not options.root_certificates:
-            text = (
-                "insecure: no --root-certificates, so nothing is encrypted, and anybody may be the SuperLink"
-            )
-            print(f"{PROG}: {text}", file=sys.stderr)
+            return _refused(error)
         sys.stderr.flush()
-        os.environ.setdefault("PYTHONUNBUFFERED", "1")
         return supervise(plan, Path(name))
+
+
+def _refused(error: ValueError) -> int:
+    print(f"{PROG}: error: {error}", file=sys.stderr)
+    return 2
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ class Resident:
     ----------
     folder
         A private folder, for the script and its socket.
-    numpy
-        Whether the client works without PyTorch.
+    imports
+        Modules to import.
 
     Attributes
     ----------
@@ -45,8 +45,8 @@ class Resident:
         Process ids of the clients at work.
     """
 
-    def __init__(self, folder: Path, numpy: bool) -> None:
-        self.folder, self.numpy = folder, numpy
+    def __init__(self, folder: Path, imports: Sequence[str]) -> None:
+        self.folder, self.imports = folder, imports
         self.children: set[int] = set()
         self.socket = socket.socket(socket.AF_UNIX)
 
@@ -71,9 +71,9 @@ class Resident:
     def prepare(self) -> None:
         """Import what clients need, before the first message comes."""
         _command()
-        importlib.import_module("clients.numpy_client" if self.numpy else "clients.torch_client")
-        with suppress(ImportError):  # not on a device that has its own data
-            importlib.import_module("sklearn.datasets")
+        for name in self.imports:
+            with suppress(ImportError):  # a client that needs it says so
+                importlib.import_module(name)
         gc.freeze()  # what is never looked at again stays shared with the children
 
     def answer(self) -> None:

@@ -1,6 +1,6 @@
 """Flower's SuperNode with shorter waits, which ends itself when it has nothing left to send.
 
-    python -m clients.device.supernode POLL STOP_FILE [flower-supernode's options]
+    python -m clients.device.supernode POLL STOP_FILE DEPARTING_FILE [flower-supernode's options]
 
 Flower's loop asks the SuperLink for a message, waits 3 seconds if there is none, and while a message is in
 work looks every half second for its reply. All these waits are calls of one `sleep`, which is exchanged here:
@@ -24,7 +24,7 @@ IDLE = 1.0  # a longer wait is one between two questions to the SuperLink
 REPLY_POLL = 0.1
 
 
-def shorten_waits(poll: float, stop_file: str) -> None:
+def shorten_waits(poll: float, stop_file: str, departing_file: str) -> None:
     """Exchange the `sleep` of Flower's loop.
 
     Parameters
@@ -33,6 +33,8 @@ def shorten_waits(poll: float, stop_file: str) -> None:
         Seconds between two questions to the SuperLink.
     stop_file
         A file that is there once the SuperNode has to end, when it has nothing left to send.
+    departing_file
+        A file that says something while one more task is expected.
     """
     try:
         from flwr.supernode import start_client_internal as loop
@@ -42,12 +44,19 @@ def shorten_waits(poll: float, stop_file: str) -> None:
     def sleep(seconds: float) -> None:
         if seconds <= IDLE:
             time.sleep(min(seconds, REPLY_POLL))
-        elif os.path.exists(stop_file):
+        elif os.path.exists(stop_file) and not _says_something(departing_file):
             signal.raise_signal(signal.SIGTERM)  # Flower ends in order: it tells the SuperLink
         else:
             time.sleep(min(seconds, poll))
 
     vars(loop)["time"] = SimpleNamespace(sleep=sleep)
+
+
+def _says_something(file: str) -> bool:
+    try:
+        return os.path.getsize(file) > 0
+    except OSError:
+        return False
 
 
 def end_with(parent: int) -> None:
@@ -63,9 +72,9 @@ def end_with(parent: int) -> None:
 
 def main() -> int:
     """Run Flower's SuperNode."""
-    poll, stop_file, *options = sys.argv[1:]
+    poll, stop_file, departing_file, *options = sys.argv[1:]
     end_with(os.getppid())
-    shorten_waits(float(poll), stop_file)
+    shorten_waits(float(poll), stop_file, departing_file)
     (command,) = entry_points(group="console_scripts", name="flower-supernode")
     sys.argv = ["flower-supernode", *options]
     return int(command.load()() or 0)

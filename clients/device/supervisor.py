@@ -30,8 +30,9 @@ class Plan:
         Those of `flower-supernode`.
     recorder
         Arguments of `python -m traces.record`; empty: nothing is recorded while no task is at work.
-    resident, numpy
-        Whether a resident client works for Flower, and whether it does so without PyTorch.
+    imports
+        Modules that a resident client imports; empty: there is none, and Flower starts a process for each
+        message.
     poll
         Seconds between two questions to the SuperLink.
     departs
@@ -42,8 +43,7 @@ class Plan:
 
     options: list[str]
     recorder: list[str]
-    resident: bool
-    numpy: bool
+    imports: tuple[str, ...]
     poll: float
     departs: bool
     grace: float
@@ -74,13 +74,14 @@ def supervise(plan: Plan, folder: Path) -> int:
             signal.signal(number, note)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         stack.callback(signal.set_wakeup_fd, -1)
-        resident = stack.enter_context(Resident(folder, plan.numpy)) if plan.resident else None
+        resident = stack.enter_context(Resident(folder, plan.imports)) if plan.imports else None
         if resident is not None:
             resident.prepare()
         node = _start(
             "clients.device.supernode",
             str(plan.poll),
             str(folder / STOP),
+            str(folder / DEPARTING),
             *plan.options,
             env=_env(plan, folder),
         )
@@ -120,7 +121,7 @@ def _start(module: str, *arguments: str, env: dict[str, str] | None = None) -> s
 
 def _env(plan: Plan, folder: Path) -> dict[str, str]:
     """Return the environment of the SuperNode, which finds Flower's programs, and our script, in PATH."""
-    first = [str(folder)] if plan.resident else []
+    first = [str(folder)] if plan.imports else []
     path = os.pathsep.join([*first, str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1", **os.environ, "PATH": path}
 
