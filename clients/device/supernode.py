@@ -6,8 +6,6 @@ Flower's loop asks the SuperLink for a message, waits 3 seconds if there is none
 work looks every half second for its reply. All these waits are calls of one `sleep`, which is exchanged here:
 nothing else depends on Flower's inside. Should a later version wait in another way, its waits stay as they
 are, and the command that started this ends it by a signal.
-
-It also ends when the process that started it is gone.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from importlib.metadata import entry_points
 from types import SimpleNamespace
@@ -59,21 +56,9 @@ def _says_something(file: str) -> bool:
         return False
 
 
-def end_with(parent: int) -> None:
-    """End this process once its parent is gone."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def main() -> int:
     """Run Flower's SuperNode."""
     poll, stop_file, departing_file, *options = sys.argv[1:]
-    end_with(os.getppid())
     shorten_waits(float(poll), stop_file, departing_file)
     (command,) = entry_points(group="console_scripts", name="flower-supernode")
     sys.argv = ["flower-supernode", *options]

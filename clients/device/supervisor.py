@@ -116,7 +116,8 @@ def supervise(plan: Plan, folder: Path) -> int:
 
 def _start(module: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Run a module in a session of its own: a Ctrl-C is for this process only."""
-    return subprocess.Popen([sys.executable, "-m", module, *arguments], env=env, start_new_session=True)
+    command = [sys.executable, "-m", "clients.device.tied", module, *arguments]
+    return subprocess.Popen(command, env=env, start_new_session=True)
 
 
 def _env(plan: Plan, folder: Path) -> dict[str, str]:
