@@ -7,7 +7,7 @@ always the first rows of every array.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.deadline import LocalDeadline
-from clients.gradients.batches import Batch, BatchIndices, CohortBatches, DeviceData
+from clients.draws import BatchIndices, draw_fisher
+from clients.gradients.batches import Batch, CohortBatches, DeviceData
 from clients.gradients.flat import as_tensor
 from clients.gradients.oracle import CohortOracle
 from clients.rules import SGD, rule_named
-from clients.rules.base import Change, Oracle, Rate
-from clients.training import ClientUpdate, PreparedJob, fisher_rows
+from clients.rules.base import Change, Oracle
+from clients.rules.vectors import Rate
+from clients.training import ClientUpdate, PreparedJob
 from flexfl.contract import metrics
 
 _BLOCK = 1 << 24  # numbers in the inputs that are gathered for one step (64 MB)
@@ -108,13 +110,13 @@ def train(
     start, target = _start(weights, cohort), as_tensor(out)
     rule = make_rule(start, shared, cohort, lambda at: _fisher(oracle, examples, at, cohort, seed))
     in_place = (target.device, target.dtype) == (start.device, start.dtype)
-    until = cohort[0].job.until
+    until, stop = cohort[0].job.until, cohort[0].job.stop
     fused = until is None and _fused(rule, oracle, cohort[0].batches)
     # Single steps are done in new memory, which is in the cache as it has just been written.
     y = target.copy_(start) if in_place and fused else start.clone()
     batches = examples.batches([p.job.client for p in cohort], [p.batches for p in cohort], y.dtype)
     rate = y.new_tensor([p.job.config.learning_rate for p in cohort])[:, None]
-    losses = run(rule, oracle, batches, y, rate, until)
+    losses = run(rule, oracle, batches, y, rate, until, stop)
     target.copy_(y)
     done = [min(len(p.batches.lengths), len(losses)) for p in cohort]
     steps = y.new_tensor(done)[:, None]
@@ -148,16 +150,17 @@ def run(
     y: Tensor,
     rate: Tensor,
     until: float | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Tensor:
     """Do all local steps on weights `y`, shape (K, M), in place; return the losses, shape (T, K).
 
-    These are the losses at each step's first gradient, zero after a client's last step. With `until`, see
-    `LocalDeadline`, T is the number of steps that were done.
+    These are the losses at each step's first gradient, zero after a client's last step. With `until`
+    and `stop`, see `LocalDeadline`, T is the number of steps that were done.
     """
     if until is None and _fused(rule, oracle, batches.clients[0]):
         return oracle.run_fused(y, rule.weights, rate, batches)
     losses = y.new_zeros((len(batches.counts), len(y)))
-    active, active_rate, deadline = y, rate, LocalDeadline(until)
+    active, active_rate, deadline = y, rate, LocalDeadline(until, stop)
     for t, count in enumerate(batches.counts):
         if t and not deadline.allows_another(t):
             losses = losses[:t]
@@ -234,5 +237,5 @@ def _fisher(
     oracle: CohortOracle, examples: DeviceData, at: Tensor, cohort: Sequence[PreparedJob], seed: int
 ) -> Tensor:
     """Diagonals of the clients' Fisher information, shape (K, M)."""
-    rows = ((prepared.job.client, fisher_rows(prepared, seed)) for prepared in cohort)
+    rows = ((p.job.client, draw_fisher(p.num_examples, p.job.config, p.job.client, seed)) for p in cohort)
     return torch.stack([oracle.fisher(y, examples.examples(*r)) for y, r in zip(at, rows, strict=True)])

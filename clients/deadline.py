@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 
 class LocalDeadline:
@@ -14,14 +15,16 @@ class LocalDeadline:
     ----------
     until
         When the work has to be done, on the clock of `time.monotonic`; None: whenever.
+    stop
+        Whether the work has to end now; not asked without a deadline. None: it has not.
 
     Notes
     -----
     Made when the first step begins. Without a deadline no clock is read.
     """
 
-    def __init__(self, until: float | None) -> None:
-        self.until = until
+    def __init__(self, until: float | None, stop: Callable[[], bool] | None = None) -> None:
+        self.until, self.stop = until, stop
         self.start = 0.0 if until is None else time.monotonic()
 
     def allows_another(self, done: int) -> bool:
@@ -29,4 +32,4 @@ class LocalDeadline:
         if self.until is None:
             return True
         now = time.monotonic()
-        return now + (now - self.start) / done <= self.until
+        return now + (now - self.start) / done <= self.until and not (self.stop and self.stop())

@@ -99,8 +99,13 @@ def model_name(settings: Settings) -> str:
 
 def model_builder(settings: Settings, data: FederatedData) -> Callable[[], nn.Module]:
     """Return a function that makes the model, with initial weights determined by the seed."""
+    return build_for(settings, data.input_shape, data.num_outputs)
+
+
+def build_for(settings: Settings, input_shape: tuple[int, ...], num_outputs: int) -> Callable[[], nn.Module]:
+    """Return a function that makes the model for inputs of this shape; see `model_builder`."""
     factory, options = bind("model", MODELS, model_name(settings))
-    return partial(initialise, partial(factory, data.input_shape, data.num_outputs, **options), settings.seed)
+    return partial(initialise, partial(factory, input_shape, num_outputs, **options), settings.seed)
 
 
 def make_trace(settings: Settings) -> Trace:

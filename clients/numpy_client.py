@@ -1,153 +1,203 @@
-"""A client without PyTorch, for small devices: softmax regression by mini-batch SGD in NumPy.
+"""A client without PyTorch, for small devices: local training in NumPy, with every method.
 
-It works with `model=logistic` and every method whose clients do plain SGD: FedAvg, FedSGD, the schemes, MIFA,
-FedLaAvg and MimiC, for example.
+It trains `model=logistic` and `model=mlp` on classes, by the rules and with the memory of our other clients:
+where both have the same examples, both send the same weights, up to the rounding of sums.
 
-The node config gives the node's part of the data, `partition-id` of `num-partitions`. With `data`, a path in
-the node config or the run config, the client reads `x` and `y` from that .npz file instead of scikit-learn's
-digits. With `max-steps` it is a slow device that does at most so many local steps per round.
+Its node config is that of clients/node.py. Without `data`, its examples are one of `num-partitions` parts of
+scikit-learn's digits (by default as many as clients). With `max-steps` it is a slow device that does at most
+so many local steps per round.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from flwr.app import Context
-from flwr.client import Client, ClientApp, NumPyClient
+from flwr.client import Client, ClientApp
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    GetPropertiesIns,
+    GetPropertiesRes,
+    Status,
+    ndarrays_to_parameters,
+)
 from numpy.typing import NDArray
 
-from clients.deadline import LocalDeadline
-from flexfl.contract import SGD, FitConfig, Scalar, metrics
+from clients import local_data, single
+from clients.draws import client_rng, draw_batches, draw_fisher
+from clients.local_data import DataSpec, LocalData
+from clients.node import Node, make_node
+from clients.numpy_model import LinearLayers, evaluate
+from flexfl.contract import FitConfig, metrics
 
-Array = NDArray[np.floating[Any]]
-
-
-def load(path: str) -> tuple[Array, NDArray[np.int64]]:
-    """Return inputs, shape (n, d), and labels, shape (n,), of an .npz file; of the digits without a path."""
-    if path:
-        with np.load(path) as file:
-            x, y = file["x"], file["y"]
-    else:
-        from sklearn.datasets import load_digits
-
-        x, y = load_digits(return_X_y=True)
-        x = x / 16
-    return x.reshape(len(y), -1).astype(np.float32), y.astype(np.int64)
+OK = Status(Code.OK, "")
 
 
-def probabilities(weight: Array, bias: Array, x: Array) -> Array:
-    """Return the softmax of the logits, shape (n, classes)."""
-    logits = x @ weight.T + bias
-    odds: Array = np.exp(logits - logits.max(axis=1, keepdims=True))
-    odds /= odds.sum(axis=1, keepdims=True)
-    return odds
-
-
-def loss_of(p: Array, y: NDArray[np.int64]) -> float:
-    """Return the mean cross-entropy."""
-    return float(-np.log(np.maximum(p[np.arange(len(y)), y], 1e-12)).mean())
-
-
-class SoftmaxRegression(NumPyClient):
-    """A client that trains a weight (classes, d) and a bias (classes,).
+class NumPyTrainer(Client):
+    """A client that trains linear layers on its own examples.
 
     Parameters
     ----------
-    client
-        Which client this is.
-    x, y
-        Its examples.
+    node
+        Which client this is, and what its device keeps.
+    data, held_out
+        Its examples to train on, and those to evaluate on; None held out: the same ones.
+    seed
+        Determines the batches, together with the client and the round.
     max_steps
         Local steps that it does per round, at most; 0: as many as it is asked for.
     """
 
-    def __init__(self, client: int, x: Array, y: NDArray[np.int64], max_steps: int = 0) -> None:
-        self.client, self.x, self.y, self.max_steps = client, x, y, max_steps
+    def __init__(
+        self,
+        node: Node,
+        data: LocalData,
+        held_out: LocalData | None = None,
+        seed: int = 0,
+        max_steps: int = 0,
+    ) -> None:
+        self.node, self.data, self.held_out = node, data, held_out or data
+        self.seed, self.max_steps = seed, max_steps
 
-    def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
+    def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
         """Return which client this is; the server asks each node once."""
-        return {metrics.CLIENT_ID: self.client}
+        return GetPropertiesRes(OK, {metrics.CLIENT_ID: self.node.client})
 
-    def fit(
-        self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
-    ) -> tuple[list[NDArray[Any]], int, dict[str, Scalar]]:
-        """Do local SGD until the deadline; `steps` are reported only if they are fewer than asked for.
+    def fit(self, ins: FitIns) -> FitRes:
+        """Do the local steps of the method until the deadline.
 
         Raises
         ------
         ValueError
-            The method needs more than plain SGD, the task is impossible, the model is another one, or the
-            client has no examples.
+            The task is impossible, the model is another one, or the client has no examples.
+        OSError
+            The client's memory cannot be kept.
         """
         start = time.monotonic()
-        task = FitConfig.from_wire(config)
-        if task.rule != SGD.name:
-            raise ValueError(f"this client does plain SGD only, not {task.rule!r}")
-        weight, bias = self._weights(parameters)
-        rate, batch_size = task.learning_rate, task.batch_size or len(self.y)
-        planned = task.planned_steps(len(self.y))
+        config, arrays = single.read(ins)
+        weights, _ = config.split(arrays)
+        model, n = self._model(weights), len(self.data.y)
+        planned = config.planned_steps(n)
         steps = min(planned, self.max_steps or planned)
-        rng = np.random.default_rng([self.client, task.round])
         losses: list[float] = []
-        deadline = LocalDeadline(None if task.deadline_seconds is None else start + task.deadline_seconds)
-        for _, rows in zip(range(steps), self._batches(batch_size, rng), strict=False):
-            x, y = self.x[rows], self.y[rows]
-            error = probabilities(weight, bias, x)
-            losses.append(loss_of(error, y))
-            error[np.arange(len(y)), y] -= 1
-            weight -= rate / len(y) * error.T @ x
-            bias -= rate / len(y) * error.sum(axis=0)
-            if not deadline.allows_another(len(losses)):
-                break
-        reported: dict[str, Scalar] = {metrics.TRAIN_LOSS: float(np.mean(losses))}
-        if len(losses) < planned:
-            reported[metrics.STEPS] = len(losses)
-        if task.deadline_seconds is not None:
-            reported[metrics.SECONDS] = time.monotonic() - start
-        return [weight, bias], len(self.y), reported
+        done = single.train(
+            config,
+            arrays,
+            self._gradients(model, config, steps, losses),
+            n,
+            self.node.memory(config, sum(array.size for array in weights), np.result_type(*weights)),
+            as_vector=np.asarray,
+            steps=steps,
+            fisher=lambda at: model.fisher(
+                at, *self._examples(draw_fisher(n, config, self.node.client, self.seed))
+            ),
+            stop=self.node.stopping,
+        )
+        seconds = time.monotonic() - start
+        if done.memory is not None and not config.farewell:
+            self.node.keep(config, done.memory)
+        reply = ndarrays_to_parameters(done.arrays)
+        reported = {**done.reported, metrics.CLIENT_ID: self.node.client}
+        if losses:
+            reported |= {metrics.TRAIN_LOSS: float(np.mean(losses)), metrics.FINAL_LOSS: losses[-1]}
+            self.node.worked(len(losses), seconds, sum(map(len, reply.tensors)))
+        return FitRes(OK, reply, n, reported | self.node.last_words(config, start))
 
-    def evaluate(
-        self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
-    ) -> tuple[float, int, dict[str, Scalar]]:
-        """Evaluate the weights on this client's examples."""
-        p = probabilities(*self._weights(parameters), self.x)
-        return loss_of(p, self.y), len(self.y), {metrics.ACCURACY: float((p.argmax(axis=1) == self.y).mean())}
+    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+        """Evaluate this client's model, the personal one where the method has one, on what it held out."""
+        config, arrays = single.read(ins)
+        weights, _ = config.split(arrays)
+        model, held_out = self._model(weights), self.held_out
+        memory = self.node.memory(config, sum(array.size for array in weights), np.result_type(*weights))
+        own = single.personal_weights(ins, memory, as_vector=np.asarray)
+        logits = model.logits(np.concatenate([array.ravel() for array in own]), _rows(held_out.x))
+        loss, accuracy = evaluate(logits, held_out.y)
+        return EvaluateRes(OK, loss, len(held_out.y), {metrics.ACCURACY: accuracy})
 
-    def _weights(self, parameters: list[NDArray[Any]]) -> tuple[Array, Array]:
-        """Return copies of the weight and the bias.
-
-        Raises
-        ------
-        ValueError
-            The model is another one, or there are no examples for it.
-        """
-        if len(parameters) != 2 or parameters[0].shape[1:] != self.x.shape[1:]:
-            shapes, inputs = [array.shape for array in parameters], self.x.shape[1]
-            raise ValueError(f"this client trains model=logistic on {inputs} inputs, not weights of {shapes}")
-        if not len(self.y):
+    def _model(self, weights: list[NDArray[Any]]) -> LinearLayers:
+        """Return the model that the server's weights are of, if it can be trained on the examples."""
+        if not len(self.data.y):
             raise ValueError("the client has no examples")
-        return parameters[0].copy(), parameters[1].copy()
+        model = LinearLayers([array.shape for array in weights])
+        self.data.check(model.num_inputs, model.num_outputs)
+        return model
 
-    def _batches(self, size: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
-        """Yield the indices of one batch after the other; every epoch shuffles the data anew."""
-        while True:
-            order = rng.permutation(len(self.y))
-            yield from (order[start : start + size] for start in range(0, len(order), size))
+    def _gradients(
+        self, model: LinearLayers, config: FitConfig, steps: int, losses: list[float]
+    ) -> Iterator[_Batch]:
+        """Yield the gradient of each step, and note the loss where a step first took it."""
+        for rows in self._batches(config, steps):
+            yield _Batch(model, *self._examples(rows), losses)
+
+    def _batches(self, config: FitConfig, steps: int) -> Iterator[NDArray[np.intp]]:
+        """Yield the examples of each step."""
+        rng = client_rng(self.seed, b"batches", self.node.client, config.round)
+        yield from draw_batches(len(self.data.y), config.batch_size, steps, rng).split()
+
+    def _examples(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        return _rows(self.data.x[rows]), self.data.y[rows]
+
+
+class _Batch:
+    """The gradient of the mean loss over one batch; the first loss is added to `losses`."""
+
+    def __init__(
+        self, model: LinearLayers, x: NDArray[np.float32], y: NDArray[np.int64], losses: list[float]
+    ) -> None:
+        self.model, self.x, self.y = model, x, y
+        self.losses: list[float] | None = losses
+
+    def __call__(self, at: NDArray[Any]) -> NDArray[Any]:
+        gradient, loss = self.model.gradient(at, self.x, self.y)
+        if self.losses is not None:
+            self.losses.append(loss)
+            self.losses = None
+        return gradient
+
+
+def _rows(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return inputs as vectors, shape (n, d)."""
+    return x.reshape(len(x), int(np.prod(x.shape[1:])))
+
+
+@lru_cache(maxsize=1)
+def load(spec: DataSpec | None) -> LocalData:
+    """Return a device's own examples, or scikit-learn's digits without one; once per process."""
+    if spec is not None:
+        return local_data.read(spec)
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    return LocalData((x / 16).astype(np.float32), y.astype(np.int64), 10, "the digits")
 
 
 def client_fn(context: Context) -> Client:
     """Make the client of a node; see the beginning of this file for its node config."""
-    node = context.node_config
-    if "partition-id" not in node or "num-partitions" not in node:
-        raise ValueError(
-            "node-config needs partition-id and num-partitions, such as 'partition-id=0 num-partitions=3'"
-        )
-    part, count = int(node["partition-id"]), int(node["num-partitions"])
-    x, y = load(str(node.get("data", context.run_config.get("data", ""))))
-    return SoftmaxRegression(part, x[part::count], y[part::count], int(node.get("max-steps", 0))).to_client()
+    run, config = context.run_config, context.node_config
+    num_clients = run.get("num-clients")
+    node = make_node(context, None if num_clients is None else int(num_clients))
+    data = load(node.data)
+    count = config.get("num-partitions", num_clients)
+    if node.data is None or "num-partitions" in config:
+        if count is None:
+            raise ValueError(
+                "node-config needs data, a file or folder, or num-partitions, such as num-partitions=3"
+            )
+        part = int(config.get("partition-id", node.client))
+        data = data._replace(x=data.x[part :: int(count)], y=data.y[part :: int(count)])
+    seed, held_out = int(run.get("seed", 0)), None
+    if run.get("evaluate-on", "test") != "test" or run.get("evaluate-clients"):
+        share = float(run.get("holdout", 0.2))
+        data, held_out = data.hold_out(share, client_rng(seed, b"holdout", node.client, 0))
+    return NumPyTrainer(node, data, held_out, seed, int(config.get("max-steps", 0)))
 
 
 app = ClientApp(client_fn=client_fn)

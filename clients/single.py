@@ -26,10 +26,11 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from collections.abc import Callable, Iterable
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from flwr.common import (
     Code,
     EvaluateIns,
@@ -40,13 +41,12 @@ from flwr.common import (
     parameters_to_ndarrays,
 )
 from numpy.typing import NDArray
-from torch import Tensor
 
 from clients.deadline import LocalDeadline
 from clients.memory.handshake import Memory, open_memory
-from clients.rules import SGD, rule_named
+from clients.rules import SGD, check_memory, rule_named
 from clients.rules.base import Oracle, no_fisher
-from clients.training import check_memory
+from clients.rules.vectors import Vector, copy_of
 from flexfl.contract import FitConfig, metrics
 
 
@@ -92,37 +92,100 @@ def fit(
         The task is impossible, its rule is unknown, or the client does no local step: it then has nothing to
         send.
     """
+    config, arrays = read(instruction)
+    done = train(
+        config, arrays, repeat(gradient), num_examples, memory, steps=steps, fisher=fisher, as_vector=_tensor
+    )
+    reply = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(done.arrays), num_examples, done.reported)
+    return reply, done.memory
+
+
+class Trained(NamedTuple):
+    """A client's part of a round.
+
+    Attributes
+    ----------
+    arrays
+        What to send.
+    reported
+        The metrics of the reply, see `flexfl.contract.metrics`.
+    memory
+        See `fit`.
+    """
+
+    arrays: list[NDArray[Any]]
+    reported: dict[str, Any]
+    memory: Memory | None
+
+
+def train(
+    config: FitConfig,
+    arrays: list[NDArray[Any]],
+    gradients: Iterable[Oracle],
+    num_examples: int,
+    memory: Memory | None,
+    *,
+    as_vector: Callable[[NDArray[Any]], Vector],
+    steps: int | None = None,
+    fisher: Oracle = no_fisher,
+    stop: Callable[[], bool] | None = None,
+) -> Trained:
+    """Do one client's part of a round, given the parts of the message.
+
+    Parameters
+    ----------
+    config, arrays
+        The task, and all arrays that the server sent.
+    gradients
+        The gradient of each step, in turn.
+    num_examples, memory, steps, fisher
+        See `fit`.
+    as_vector
+        Makes of an array what the rule and the gradients work on: `numpy.asarray` or `torch.from_numpy`.
+    stop
+        Whether the client has to hand in what it has; asked after each step of a task with a deadline.
+
+    Raises
+    ------
+    ValueError
+        See `fit`.
+    """
     start = time.monotonic()
-    config, weights, own = _read(instruction)
+    weights, own = config.split(arrays)
     opened, resync = _open(memory, config, weights)
     reported: dict[str, Any] = {metrics.ROUND: config.round}
     if config.farewell:
-        return _reply(list(opened.committed.values()), num_examples, reported), memory
+        return Trained(list(opened.committed.values()), reported, memory)
     planned = config.planned_steps(num_examples)
     most = planned if steps is None else min(steps, planned)
     if most < 1:
         raise ValueError(f"{most} local steps; a client that does none has no reply to send")
-    rule = _make_rule(config, weights, own, opened, fisher)
-    y, rate = rule.weights.clone(), config.learning_rate
-    deadline = LocalDeadline(None if config.deadline_seconds is None else start + config.deadline_seconds)
-    for done in range(1, most + 1):
+    rule = _make_rule(config, weights, own, opened, fisher, as_vector)
+    y, rate = copy_of(rule.weights), config.learning_rate
+    until = None if config.deadline_seconds is None else start + config.deadline_seconds
+    deadline = LocalDeadline(until, stop)
+    for done, gradient in zip(range(1, most + 1), gradients, strict=False):
         rule.step(y, gradient, rate)
         if not deadline.allows_another(done):
             break
-    sent = [_numpy(array) for array in rule.upload(y, done, rate)]
+    sent = [np.asarray(array) for array in rule.upload(y, done, rate)]
     if rule.sends_weights:
         sent = _like(weights, y) + sent
     reported |= {metrics.STEPS: done} | ({metrics.RESYNC: True} if resync else {})
-    if config.deadline_seconds is not None:
+    if until is not None:
         reported[metrics.SECONDS] = time.monotonic() - start
-    reply = _reply(sent, num_examples, reported)
     if config.last_accepted is None:
-        return reply, None
-    state = {key: _numpy(value) for key, value in rule.remember(y, done, rate).items()}
-    return reply, opened.stage(config.round, state)
+        return Trained(sent, reported, None)
+    state = {key: np.asarray(value) for key, value in rule.remember(y, done, rate).items()}
+    return Trained(sent, reported, opened.stage(config.round, state))
 
 
-def personal_weights(instruction: EvaluateIns, memory: Memory | None = None) -> list[NDArray[Any]]:
+def personal_weights(
+    instruction: EvaluateIns,
+    memory: Memory | None = None,
+    *,
+    as_vector: Callable[[NDArray[Any]], Vector] | None = None,
+) -> list[NDArray[Any]]:
     """Return the weights that the client is asked to evaluate, one array per tensor.
 
     Parameters
@@ -131,6 +194,8 @@ def personal_weights(instruction: EvaluateIns, memory: Memory | None = None) -> 
         What the server sent.
     memory
         As for `fit`.
+    as_vector
+        See `train`; default: `torch.from_numpy`.
 
     Returns
     -------
@@ -142,15 +207,22 @@ def personal_weights(instruction: EvaluateIns, memory: Memory | None = None) -> 
     ValueError
         The task is impossible, or its rule is unknown.
     """
-    config, weights, own = _read(instruction)
+    config, arrays = read(instruction)
+    weights, own = config.split(arrays)
     opened, _ = _open(memory, config, weights)
-    return _like(weights, _make_rule(config, weights, own, opened, no_fisher).personal())
+    rule = _make_rule(config, weights, own, opened, no_fisher, as_vector or _tensor)
+    return _like(weights, rule.personal())
 
 
-def _read(instruction: FitIns | EvaluateIns) -> tuple[FitConfig, list[NDArray[Any]], list[NDArray[Any]]]:
-    """Return the task, the weights, and the method's own arrays."""
-    config = FitConfig.from_wire(instruction.config)
-    return config, *config.split(parameters_to_ndarrays(instruction.parameters))
+def read(instruction: FitIns | EvaluateIns) -> tuple[FitConfig, list[NDArray[Any]]]:
+    """Return the task of a message, and its arrays.
+
+    Raises
+    ------
+    ValueError
+        The task is impossible.
+    """
+    return FitConfig.from_wire(instruction.config), parameters_to_ndarrays(instruction.parameters)
 
 
 def _open(memory: Memory | None, config: FitConfig, weights: list[NDArray[Any]]) -> tuple[Memory, bool]:
@@ -166,23 +238,26 @@ def _open(memory: Memory | None, config: FitConfig, weights: list[NDArray[Any]])
 
 
 def _make_rule(
-    config: FitConfig, weights: list[NDArray[Any]], own: list[NDArray[Any]], memory: Memory, fisher: Oracle
+    config: FitConfig,
+    weights: list[NDArray[Any]],
+    own: list[NDArray[Any]],
+    memory: Memory,
+    fisher: Oracle,
+    as_vector: Callable[[NDArray[Any]], Vector],
 ) -> SGD:
-    start = torch.from_numpy(np.concatenate([array.ravel() for array in weights]))
-    state = {key: torch.from_numpy(value.copy()) for key, value in memory.committed.items()}
-    return rule_named(config.rule)(start, [torch.from_numpy(a) for a in own], config, state, fisher)
+    start = as_vector(np.concatenate([array.ravel() for array in weights]))
+    state = {key: as_vector(value.copy()) for key, value in memory.committed.items()}
+    return rule_named(config.rule)(start, [as_vector(a) for a in own], config, state, fisher)
 
 
-def _like(weights: list[NDArray[Any]], vector: Tensor) -> list[NDArray[Any]]:
+def _tensor(array: NDArray[Any]) -> Vector:
+    """Return a PyTorch tensor; a client without PyTorch does not come here."""
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def _like(weights: list[NDArray[Any]], vector: Vector) -> list[NDArray[Any]]:
     """Split a vector of shape (M,) into arrays of the weights' shapes."""
-    parts = np.split(_numpy(vector), np.cumsum([array.size for array in weights])[:-1])
+    parts = np.split(np.asarray(vector), np.cumsum([array.size for array in weights])[:-1])
     return [part.reshape(array.shape) for part, array in zip(parts, weights, strict=True)]
-
-
-def _reply(arrays: list[NDArray[Any]], num_examples: int, reported: dict[str, Any]) -> FitRes:
-    return FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), num_examples, reported)
-
-
-def _numpy(value: Any) -> NDArray[Any]:
-    array: NDArray[Any] = value.numpy()
-    return array

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
-from clients.gradients.batches import BatchIndices, Indices, draw_batches
+from clients.draws import BatchIndices, client_rng, draw_batches
 from clients.memory.handshake import Memory, open_memory
 from clients.rules import rule_named
 from flexfl.contract import FitConfig
@@ -54,6 +52,8 @@ class Job(NamedTuple):
         Its own weights to start from, shape (M,); None: those that all clients receive.
     until
         When it has to be done, on the clock of `time.monotonic`; None: it does all that it can.
+    stop
+        Whether it has to be done now; asked after each step if there is an `until`. None: no.
     """
 
     client: int
@@ -63,6 +63,7 @@ class Job(NamedTuple):
     memory: Any = None
     weights: NDArray[Any] | None = None
     until: float | None = None
+    stop: Callable[[], bool] | None = None
 
 
 class PreparedJob(NamedTuple):
@@ -144,47 +145,3 @@ def prepare(job: Job, steps: int, memory: Memory | None, data: FederatedData, se
     rng = client_rng(seed, b"batches", client, config.round)
     batches = draw_batches(num_examples, config.batch_size, steps, rng)
     return PreparedJob(job, batches, num_examples, *open_memory(memory, config.last_accepted))
-
-
-def check_memory(memory: Memory, rule: str, size: int, dtype: np.dtype[Any]) -> None:
-    """Raise ValueError if a memory that was stored belongs to another rule or model.
-
-    Parameters
-    ----------
-    memory
-        What was stored.
-    rule
-        The rule's name; whether there is such a rule is not checked here.
-    size, dtype
-        M, and the type of the weights.
-    """
-    try:
-        known = rule_named(rule)
-    except ValueError:
-        return
-    for state in (memory.committed, memory.pending or {}):
-        known.check_state(state, size, dtype)
-
-
-def client_rng(seed: int, purpose: bytes, client: int, server_round: int) -> np.random.Generator:
-    """Return a random generator for one client, round and purpose.
-
-    It is counter-based, and its counter starts at client and round. That takes a quarter of the time of
-    hashing a seed, which counts: every client needs one in every round.
-    """
-    return np.random.Generator(
-        np.random.Philox(key=_key(seed, purpose), counter=[0, 0, client, server_round])
-    )
-
-
-@lru_cache(maxsize=8)
-def _key(seed: int, purpose: bytes) -> NDArray[Any]:
-    return np.random.SeedSequence([seed, *purpose]).generate_state(2, np.uint64)
-
-
-def fisher_rows(prepared: PreparedJob, seed: int) -> Indices:
-    """Draw the examples of the Fisher information: `fisher-batches` batches without repetition; 0: all."""
-    client, config = prepared.job.client, prepared.job.config
-    wanted = int(config.own["fisher-batches"]) * config.batch_size or prepared.num_examples
-    rng = client_rng(seed, b"fisher", client, config.round)
-    return rng.permutation(prepared.num_examples)[:wanted]

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from clients.cohort import run
-from clients.gradients.batches import BatchIndices, CohortBatches, draw_batches
+from clients.draws import BatchIndices, draw_batches
+from clients.gradients.batches import CohortBatches
 from clients.gradients.chain import Chain
 from clients.gradients.dual import DualLinear
 from clients.gradients.flat import FlatModel, as_tensor, one_thread

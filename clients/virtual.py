@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.cohort import Trained, cohorts, make_rule, train
+from clients.draws import BatchIndices
 from clients.environment import ClientEnvironment
 from clients.evaluation import evaluate, own_test
 from clients.faults import described, is_out_of_memory, time_limit
-from clients.gradients.batches import BatchIndices, DeviceData
+from clients.gradients.batches import DeviceData
 from clients.gradients.flat import FlatModel, as_tensor, one_thread
 from clients.memory.handshake import Memory, open_memory
 from clients.memory.spill import Spilled

@@ -5,13 +5,18 @@ A folder, a pipe or a device is no file.
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
 import stat
 import tomllib
 import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -86,17 +91,65 @@ def read_arrays(path: str | Path) -> list[NDArray[Any]]:
     ValueError
         The file is something else.
     """
+    return list(_arrays(path, None).values())
+
+
+def read_named_arrays(path: str | Path, most: int) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an .npz file, compressed or not, of at most so many bytes in all.
+
+    Raises
+    ------
+    OSError
+        As `open_regular`.
+    ValueError
+        The file is something else, or larger.
+    """
+    return _arrays(path, most)
+
+
+def _arrays(path: str | Path, most: int | None) -> dict[str, NDArray[Any]]:
+    """Read an .npz file; `most`: bytes of its arrays, or None where it may not be compressed."""
     with open_regular(path) as file:
         try:
             with zipfile.ZipFile(file) as archive:
-                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                members = archive.infolist()
+                if most is None and any(m.compress_type != zipfile.ZIP_STORED for m in members):
                     raise ValueError("it is compressed")
+                if most is not None and sum(member.file_size for member in members) > most:
+                    raise ValueError(f"its arrays are larger than {most / 2**20:,.0f} MiB")
             file.seek(0)
             with np.load(file) as arrays:
-                return [arrays[name] for name in arrays.files]
+                return {name: arrays[name] for name in arrays.files}
         except (zipfile.BadZipFile, EOFError, LookupError, MemoryError, RecursionError, SyntaxError) as error:
             raise ValueError(str(error) or type(error).__name__) from None
-        except (NotImplementedError, RuntimeError) as error:  # encrypted, for example
+        except (NotImplementedError, RuntimeError, TypeError, zlib.error) as error:  # encrypted, for example
+            raise ValueError(str(error)) from None
+
+
+def read_rows(path: str | Path) -> Iterator[list[str]]:
+    """Read a CSV file row by row, the names in its first line first; values are stripped.
+
+    Raises
+    ------
+    OSError
+        As `open_regular`.
+    ValueError
+        The file is something else, names a column twice, or a row has more or fewer values than there are
+        columns; the message names the line.
+    """
+    with open_regular(path) as file, TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        names: list[str] = []
+        try:
+            for line, row in enumerate(csv.reader(text, strict=True), start=1):
+                row = [value.strip() for value in row]
+                if line == 1:
+                    names = row
+                    if twice := [name for name, count in Counter(names).items() if count > 1]:
+                        raise ValueError(f"line 1: two columns are named {twice[0][:40]!r}")
+                elif len(row) != len(names):
+                    raise ValueError(f"line {line}: {len(row)} values for {len(names)} columns")
+                yield row
+        except (UnicodeDecodeError, csv.Error) as error:
             raise ValueError(str(error)) from None
 
 

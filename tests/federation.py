@@ -33,18 +33,14 @@ from flwr.client import ClientApp
 from clients import numpy_client
 
 
-class Misbehaving(numpy_client.SoftmaxRegression):
+class Misbehaving(numpy_client.NumPyTrainer):
     hang_from = slow_in = slow = 0
 
-    def fit(self, parameters, config):
-        while self.hang_from and config["round"] >= self.hang_from:
+    def _batches(self, config, steps):
+        while self.hang_from and config.round >= self.hang_from:
             time.sleep(1)
-        self.pause = self.slow if config["round"] == self.slow_in else 0
-        return super().fit(parameters, config)
-
-    def _batches(self, size, rng):
-        for batch in super()._batches(size, rng):
-            time.sleep(self.pause)
+        for batch in super()._batches(config, steps):
+            time.sleep(self.slow if config.round == self.slow_in else 0)
             yield batch
 
 
@@ -54,12 +50,11 @@ def client_fn(context):
         from clients.app import client_fn as ours
 
         return ours(context)
-    client, count = int(node["client-id"]), int(context.run_config["num-clients"])
-    x, y = numpy_client.load("")
-    made = Misbehaving(client, x[client::count], y[client::count])
+    made = numpy_client.client_fn(context)
+    made.__class__ = Misbehaving
     made.hang_from, made.slow_in = int(node.get("hang-from", 0)), int(node.get("slow-in", 0))
     made.slow = float(node.get("slow", 0))
-    return made.to_client()
+    return made
 
 
 app = ClientApp(client_fn=client_fn)

@@ -12,6 +12,7 @@ from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from test_clients_cohort import by_client, config, fit
 from test_clients_numpy import CONFIG, START
 from test_clients_numpy import make as numpy_client
+from test_clients_numpy import task as numpy_task
 from test_clients_single import PLAIN, gradient, task
 
 from clients import deadline, leave, single
@@ -82,17 +83,17 @@ def test_what_a_client_remembers_is_of_the_steps_that_it_did(tmp_path: Path) -> 
         client = app_client(tmp_path / part)
         own = ndarrays_to_parameters([*START, *(np.zeros(650, np.float32) for _ in range(1))])
         client.fit(FitIns(own, {**app_task(**told).config, **more}))
-        states.append(client.store.load().pending)
+        states.append(client.node.store.load().pending)
     for key, value in states[0].items():
         np.testing.assert_allclose(value, states[1][key], rtol=1e-5, atol=1e-7)
 
 
 def test_other_clients_stop_in_time() -> None:
     client = numpy_client()
-    _, _, reported = client.fit(START, {**CONFIG, "deadline-seconds": 0.0})
+    reported = client.fit(numpy_task({**CONFIG, "deadline-seconds": 0.0})).metrics
     assert reported["steps"] == 1
     assert reported["seconds"] > 0
-    assert "steps" not in client.fit(START, {**CONFIG, "deadline-seconds": 1e6})[2]
+    assert client.fit(numpy_task({**CONFIG, "deadline-seconds": 1e6})).metrics["steps"] == 5
     for seconds, steps in ((0.0, 1), (1e6, 5)):
         reply, _ = single.fit(task({**PLAIN, "deadline-seconds": seconds}), gradient, 7)
         assert reply.metrics["steps"] == steps

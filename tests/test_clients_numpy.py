@@ -1,6 +1,5 @@
-"""The NumPy client on its own; test_flower_run.py uses it with our methods."""
+"""The NumPy client on its own; test_flower_run.py and test_devices.py use it with our methods."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from fakes import VARIANTS
 from flwr.app import Context, RecordDict
+from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
-from clients.numpy_client import SoftmaxRegression, client_fn
+import strategies
+from clients.app import client_fn as either
+from clients.numpy_client import client_fn
+from flexfl.contract import ternary
 
 ROOT = Path(__file__).parents[1]
 CONFIG: dict[str, Any] = {"round": 1, "local-steps": 5, "batch-size": 0, "learning-rate": 0.5}
@@ -20,64 +23,139 @@ START = [np.zeros((10, 64), np.float32), np.zeros(10, np.float32)]
 
 def make(run: Any = None, **node: Any) -> Any:
     config = {"partition-id": 0, "num-partitions": 4, **{k.replace("_", "-"): v for k, v in node.items()}}
-    return client_fn(Context(0, 0, config, RecordDict(), run or {})).numpy_client  # type: ignore[attr-defined]
+    return client_fn(Context(0, 0, config, RecordDict(), run or {}))
 
 
-def test_it_needs_neither_torch_nor_the_tasks() -> None:
-    tree = ast.parse((ROOT / "clients" / "numpy_client.py").read_text())
-    used = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    used |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    assert {name for name in used if name.startswith("flexfl")} == {"flexfl.contract"}
-    assert {name for name in used if name.startswith("clients")} == {"clients.deadline"}
-    allowed = {"numpy", "flwr", "sklearn", "flexfl", "clients"}
-    assert {name.partition(".")[0] for name in used} - sys.stdlib_module_names == allowed
-    heavy = {"torch", "ray", "sklearn", "flexfl.tasks"}
-    code = f"import sys, clients.numpy_client; print(*{heavy} & set(sys.modules))"
+def task(scalars: dict[str, Any], arrays: Any = START, kind: Any = FitIns) -> Any:
+    return kind(ndarrays_to_parameters(arrays), scalars)
+
+
+def digits(path: Path) -> Path:
+    """Some digits of one client, in an .npz file."""
+    rng = np.random.default_rng(0)
+    np.savez(path, x=rng.random((43, 1, 8, 8), np.float32), y=rng.integers(0, 10, 43))
+    return path
+
+
+def test_it_needs_neither_torch_nor_the_tasks(tmp_path: Path) -> None:
+    """Not for the device's own data either, nor where the node config asks the app for it."""
+    code = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, "tests")
+sys.modules["torch"] = None
+from flwr.app import Context, RecordDict
+from flwr.common import FitIns, ndarrays_to_parameters
+import numpy as np
+from clients.app import client_fn
+node = {{"client-id": 0, "data": "{digits(tmp_path / "own.npz")}", "state-dir": "{tmp_path}"}}
+config = {CONFIG} | {{"rule": "dynamic", "strength": 0.1, "last-accepted": 0}}
+weights = ndarrays_to_parameters([np.zeros((10, 64), np.float32), np.zeros(10, np.float32)])
+reply = client_fn(Context(7, 0, node, RecordDict(), {{"num-clients": 3}})).fit(FitIns(weights, config))
+assert reply.metrics["steps"] == 5 and (Path("{tmp_path}") / "run-7-client-0.safetensors").exists()
+print(*{{"ray", "sklearn", "scipy", "flexfl.tasks"}} & set(sys.modules))
+"""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
-def test_steps_are_those_of_torch() -> None:
-    """Whole batches: the same weights and losses as autograd's."""
-    client = make()
-    arrays, n, metrics = client.fit(START, CONFIG)
-    model = torch.nn.Linear(64, 10)
-    with torch.no_grad():
-        model.weight.zero_(), model.bias.zero_()
-    losses = []
-    for _ in range(5):
-        loss = torch.nn.functional.cross_entropy(
-            model(torch.from_numpy(client.x)), torch.from_numpy(client.y)
+@pytest.mark.parametrize("model", ["logistic", "mlp:hidden=7"])
+def test_it_is_the_torch_client_without_torch(tmp_path: Path, model: str) -> None:
+    """All methods: on the same data both send, remember and report the same, also in the second round."""
+    run = {"model": model, "num-clients": 3, "seed": 5, "evaluate-clients": 1}
+    node = {"client-id": 2, "data": str(digits(tmp_path / "own.npz"))}
+    shapes = [(10, 64), (10,)] if model == "logistic" else [(7, 64), (7,), (7, 7), (7,), (10, 7), (10,)]
+    rng = np.random.default_rng(1)
+    start = [rng.normal(0, 0.3, shape).astype(np.float32) for shape in shapes]
+    initial, size = ndarrays_to_parameters(start), sum(array.size for array in start)
+    methods = [*((name, {}) for name in strategies.STRATEGIES if name != "sequential-sgd"), *VARIANTS.items()]
+    rules = set()
+    for name, options in methods:
+        strategy = strategies.make(
+            name.partition(":")[0],
+            initial,
+            num_rounds=9,
+            local_steps=6,
+            batch_size=8,
+            learning_rate=0.1,
+            **options,
         )
-        model.zero_grad()
-        loss.backward()
-        losses.append(loss.item())
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= 0.5 * parameter.grad
-    np.testing.assert_allclose(arrays[0], model.weight.detach(), atol=1e-5)
-    np.testing.assert_allclose(arrays[1], model.bias.detach(), atol=1e-5)
-    assert metrics == {"train-loss": pytest.approx(np.mean(losses), rel=1e-4)}
-    assert n == len(client.y) == 450
-    assert not START[0].any()
-    loss, n, scores = client.evaluate(arrays, {})
-    assert loss < losses[-1]
-    assert scores["accuracy"] > 0.5
+        rule = strategy.rule
+        if rule.name in rules:
+            continue
+        rules.add(rule.name)
+        folders = [tmp_path / f"{rule.name}-{kind}" for kind in ("torch", "numpy")]
+        clients = [
+            either(Context(1, 0, {**node, "state-dir": str(folder), "numpy": i == 1}, RecordDict(), run))
+            for i, folder in enumerate(folders)
+        ]
+        for server_round in (1, 2):
+            own = {key: strategy_scalar(strategy, key) for key in rule.scalars}
+            scalars = {
+                **CONFIG,
+                "round": server_round,
+                "local-steps": 6,
+                "batch-size": 8,
+                "model-arrays": len(start),
+            }
+            scalars |= {"rule": rule.name, **own}
+            if rule.remembers:
+                scalars["last-accepted"] = server_round - 1
+            extra = arrays_of(rule.name, size, rng)
+            replies = [client.fit(task(scalars, [*start, *extra])) for client in clients]
+            sent, also = (parameters_to_ndarrays(reply.parameters) for reply in replies)
+            assert len(sent) == len(also) > 0
+            for one, other in zip(sent, also, strict=True):
+                if one.dtype == np.uint8:
+                    one, other = (ternary.unpack(packed, size) for packed in (one, other))
+                assert one.shape == other.shape
+                np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
+            told, also_told = (reply.metrics for reply in replies)
+            assert also_told == pytest.approx(told, rel=1e-5)
+            assert told["steps"] == 6
+            scores = [client.evaluate(task(scalars, [*start, *extra], EvaluateIns)) for client in clients]
+            assert scores[1].loss == pytest.approx(scores[0].loss, rel=1e-5)
+            assert scores[1].metrics == pytest.approx(scores[0].metrics)
+            assert scores[0].num_examples == scores[1].num_examples == 8
+    assert len(rules) == 9
 
 
-def test_steps_are_reported_if_they_are_fewer_than_asked_for() -> None:
+def strategy_scalar(strategy: Any, key: str) -> Any:
+    """What the server sends under this name; the tests of the rules choose other values."""
+    sent = {"mu": 0.3, "strength": 0.2, "alpha": 0.4, "alpha-mode": "step", "gradient": "chain-rule"}
+    sent |= {"penalty": 2.0, "personal-rate": 0.05, "inner-steps": 2, "start": "warm", "per-step": True}
+    sent |= {
+        "normalize": True,
+        "lambda": 0.1,
+        "compress": True,
+        "kept": 20,
+        "ties": "exact",
+        "fisher-batches": 2,
+    }
+    return sent[key]
+
+
+def arrays_of(rule: str, size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """The method's own arrays that a rule needs."""
+    vectors = {"corrected": 1, "corrected-upload": 1, "elastic": 2}.get(rule, 0)
+    own = [rng.normal(0, 0.1, size).astype(np.float32) for _ in range(vectors)]
+    return [np.ones(1, np.float32)] if rule == "difference-upload" else own
+
+
+def test_a_slow_device_does_fewer_steps() -> None:
     slow = make(max_steps=3)
-    assert slow.fit(START, CONFIG)[2]["steps"] == 3
-    assert "steps" not in slow.fit(START, {**CONFIG, "local-steps": 3})[2]
+    assert slow.fit(task(CONFIG)).metrics["steps"] == 3
     epochs = {key: value for key, value in CONFIG.items() if key != "local-steps"} | {"local-epochs": 2}
-    assert "steps" not in slow.fit(START, epochs)[2]
-    assert slow.fit(START, {**epochs, "batch-size": 100})[2]["steps"] == 3  # of 2 x 5
+    assert slow.fit(task(epochs)).metrics["steps"] == 2
+    assert slow.fit(task({**epochs, "batch-size": 100})).metrics["steps"] == 3  # of 2 x 5
 
 
 def test_the_parts_make_up_the_whole_data_set() -> None:
     parts = [make(partition_id=k) for k in range(4)]
-    assert sum(len(part.y) for part in parts) == 1797
-    assert [part.get_properties({}) for part in parts] == [{"client-id": k} for k in range(4)]
+    assert sum(len(part.data.y) for part in parts) == 1797
+    assert [part.get_properties(None).properties for part in parts] == [{"client-id": k} for k in range(4)]
+    of_run = client_fn(Context(0, 0, {"client-id": 1}, RecordDict(), {"num-clients": 4}))
+    np.testing.assert_array_equal(of_run.data.x, parts[1].data.x)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("where", ["node", "run"])
@@ -86,28 +164,47 @@ def test_data_are_read_from_a_file(tmp_path: Path, where: str) -> None:
     np.savez(tmp_path / "own.npz", x=x, y=y)
     path = str(tmp_path / "own.npz")
     client = make(data=path) if where == "node" else make(run={"data": path})
-    np.testing.assert_array_equal(client.x, x[[0, 4]].reshape(2, 4))
-    np.testing.assert_array_equal(client.y, y[[0, 4]])
+    np.testing.assert_array_equal(client.data.x, x[[0, 4]])
+    np.testing.assert_array_equal(client.data.y, y[[0, 4]])
 
 
 def test_it_refuses_what_it_cannot_do() -> None:
-    client = SoftmaxRegression(0, np.zeros((1, 64)), np.zeros(1, np.int64))
-    with pytest.raises(ValueError, match="plain SGD only, not 'proximal'"):
-        client.fit(START, {**CONFIG, "rule": "proximal"})
+    client = make()
     with pytest.raises(ValueError, match="the task has no 'learning-rate'"):
-        client.fit(START, {key: value for key, value in CONFIG.items() if key != "learning-rate"})
-    with pytest.raises(
-        ValueError, match=r"model=logistic on 64 inputs, not weights of \[\(10, 8\), \(10,\)\]"
-    ):
-        client.fit([np.zeros((10, 8)), np.zeros(10)], CONFIG)
-    with pytest.raises(ValueError, match=r"not weights of \[\(10, 64\)\]"):
-        client.evaluate(START[:1], CONFIG)
-    with pytest.raises(ValueError, match="node-config needs partition-id"):
+        client.fit(task({key: value for key, value in CONFIG.items() if key != "learning-rate"}))
+    with pytest.raises(ValueError, match=r"shape \(64,\), 64 numbers, and the model of the run takes 8"):
+        client.fit(task(CONFIG, [np.zeros((10, 8)), np.zeros(10)]))
+    with pytest.raises(ValueError, match=r"10 classes where the model of the run has 4 outputs"):
+        client.fit(task(CONFIG, [np.zeros((4, 64)), np.zeros(4)]))
+    for arrays in (START[:1], START * 2, [np.zeros((6, 1, 5, 5)), np.zeros(6)]):
+        with pytest.raises(ValueError, match=r"trains model=logistic and model=mlp, not tensors of \("):
+            client.evaluate(task(CONFIG, arrays, EvaluateIns))
+    with pytest.raises(ValueError, match="node-config has no client-id"):
         client_fn(Context(0, 0, {}, RecordDict(), {}))
-
-
-def test_a_client_without_examples_refuses() -> None:
-    client = SoftmaxRegression(0, np.zeros((0, 64)), np.zeros(0, np.int64))
-    for ask in (client.fit, client.evaluate):
+    with pytest.raises(ValueError, match="needs data, a file or folder, or num-partitions"):
+        client_fn(Context(0, 0, {"client-id": 0}, RecordDict(), {}))
+    empty = make(partition_id=3000, num_partitions=5000)
+    for ask, kind in ((empty.fit, FitIns), (empty.evaluate, EvaluateIns)):
         with pytest.raises(ValueError, match="the client has no examples"):
-            ask(START, CONFIG)
+            ask(task(CONFIG, kind=kind))
+
+
+def test_a_damaged_memory_is_set_aside_and_the_client_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Torn, or of another model: as with the other client (test_clients_stores.py)."""
+    client = make(data=str(digits(tmp_path / "own.npz")), state_dir=str(tmp_path / "state"), num_partitions=1)
+    told = {**CONFIG, "rule": "dynamic", "strength": 0.1}
+    file = tmp_path / "state" / "run-0-client-0.safetensors"
+    assert "resync" not in client.fit(task({**told, "last-accepted": 0})).metrics
+    kept = file.read_bytes()
+    other = [np.zeros((7, 64), np.float32), np.zeros(7, np.float32), *[np.zeros((7, 7), np.float32)]]
+    other += [np.zeros(7, np.float32), np.zeros((10, 7), np.float32), np.zeros(10, np.float32)]
+    for damage, arrays in ((kept[:-9], START), (kept[:-1] + b"!", START), (kept, other)):
+        file.write_bytes(damage)
+        caplog.clear()
+        reply = client.fit(task({**told, "round": 2, "last-accepted": 1}, arrays))
+        assert reply.metrics["resync"] is True
+        assert "is no client memory" in caplog.text
+        assert file.with_name(file.name + ".bad").exists()
+        assert file.exists()  # the new one

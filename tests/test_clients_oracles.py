@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from clients.cohort import run
-from clients.gradients.batches import Batch, BatchIndices, CohortBatches, draw_batches
+from clients.draws import BatchIndices, draw_batches
+from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.chain import Chain, chain_layers
 from clients.gradients.dual import DualLinear
 from clients.gradients.flat import FlatModel

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from clients.draws import client_rng, draw_batches
 from clients.environment import ClientEnvironment
 from clients.evaluation import evaluate
-from clients.gradients.batches import draw_batches
 from clients.gradients.flat import FlatModel
 from clients.memory.handshake import Memory
-from clients.training import Broadcast, Job, client_rng
+from clients.training import Broadcast, Job
 from clients.virtual import Answers, VirtualClients
 from flexfl.contract import FitConfig
 from flexfl.tasks import PartitionedData

@@ -3,9 +3,10 @@
 import numpy as np
 from flwr.common import Code, FitIns, ndarrays_to_parameters
 
-from clients.app import FlexibleClient
 from clients.environment import make_trace
 from clients.memory.stores import FileStore
+from clients.node import Node
+from clients.torch_client import FlexibleClient, environment
 from flexfl.config import Settings
 
 
@@ -29,11 +30,12 @@ def test_clients_that_drop_out_have_no_reply_to_lose(simulate):
 
 def test_a_client_loses_its_reply_after_its_work(monkeypatch, tmp_path):
     settings = Settings(trace="always+lost:p=1", num_clients=4, model="logistic")
-    client = FlexibleClient(settings, 2, FileStore(tmp_path, 1, 2))
-    weights = np.zeros(client.clients.model.vector.numel(), np.float32)
+    client = FlexibleClient(settings, Node(2, FileStore(tmp_path, 1, 2)))
+    clients, _ = environment(client.settings)
+    weights = np.zeros(clients.model.vector.numel(), np.float32)
     trained = []
-    fit = client.clients.fit
-    monkeypatch.setattr(client.clients, "fit", lambda *args: trained.append(1) or fit(*args))
+    fit = clients.fit
+    monkeypatch.setattr(clients, "fit", lambda *args: trained.append(1) or fit(*args))
     config = {"round": 1, "model-arrays": 1, "local-steps": 2, "batch-size": 5, "learning-rate": 0.1}
     config["replay"] = True
     answer = client.fit(FitIns(ndarrays_to_parameters([weights]), config))

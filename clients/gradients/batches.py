@@ -11,89 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clients.draws import BatchIndices, Indices
 from clients.gradients.flat import as_tensor
 from flexfl.tasks import FederatedData, PartitionedData
-
-Indices = NDArray[np.intp]
-
-
-class BatchIndices(NamedTuple):
-    """Which of a client's examples each of its local steps uses.
-
-    Attributes
-    ----------
-    indices
-        Indices of the examples of all steps, concatenated.
-    lengths
-        Number of examples in each step's batch, shape (s,).
-    num_distinct
-        Number of distinct indices.
-    """
-
-    indices: Indices
-    lengths: NDArray[np.intp]
-    num_distinct: int
-
-    def split(self) -> list[Indices]:
-        """Return the indices of each step."""
-        return np.split(self.indices, np.cumsum(self.lengths)[:-1])
-
-    @property
-    def padded_length(self) -> int:
-        """Length B to which batches are padded: that of the longest, rounded up to three significant bits.
-
-        It depends on this client alone, so that the same sums are taken in the same order whoever else is in
-        the cohort. Rounding leaves few lengths, so that clients with different numbers of examples can train
-        together.
-        """
-        return _rounded_up(int(self.lengths.max()))
-
-    @property
-    def padded_distinct(self) -> int:
-        """Number U to which the distinct examples are padded, rounded up as `padded_length` is."""
-        return _rounded_up(self.num_distinct)
-
-    def unique(self) -> tuple[Indices, Indices]:
-        """Return the sorted distinct indices, and the position of each index among them."""
-        distinct, positions = np.unique(self.indices, return_inverse=True)
-        return distinct, positions
-
-
-def _rounded_up(size: int) -> int:
-    """Round up to a number with three significant bits, at least 2.
-
-    BLAS may round products with a vector, unlike products of matrices, differently for one client than for
-    several.
-    """
-    unit = 1 << max(0, size.bit_length() - 3)
-    return max(2, -(-size // unit) * unit)
-
-
-def draw_batches(num_examples: int, batch_size: int, steps: int, rng: np.random.Generator) -> BatchIndices:
-    """Draw the batches of a client's local steps.
-
-    Every epoch shuffles the data anew; its last batch may be smaller. The first s of E batches do not depend
-    on E: an incomplete client does the same first steps as a complete one.
-
-    Parameters
-    ----------
-    num_examples
-        How many examples the client has.
-    batch_size
-        Examples per batch; 0: all of them.
-    steps
-        Number of batches.
-    rng
-        Source of the permutations.
-    """
-    size = min(batch_size, num_examples) or num_examples
-    per_epoch = -(-num_examples // size)
-    epochs = -(-steps // per_epoch)
-    indices = np.concatenate([rng.permutation(num_examples) for _ in range(epochs)])
-    lengths = np.full(steps, size, np.intp)
-    lengths[per_epoch - 1 :: per_epoch] = num_examples - size * (per_epoch - 1)
-    total = int(lengths.sum())
-    return BatchIndices(indices[:total], lengths, min(total, num_examples))
 
 
 class Batch(NamedTuple):

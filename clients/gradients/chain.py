@@ -16,7 +16,8 @@ from torch.nn import functional
 from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import ModuleOracle
-from clients.rules.base import Change, Rate
+from clients.rules.base import Change
+from clients.rules.vectors import Rate
 
 aten = torch.ops.aten
 

@@ -14,7 +14,8 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from clients.gradients.batches import BatchIndices, CohortBatches
+from clients.draws import BatchIndices
+from clients.gradients.batches import CohortBatches
 from clients.gradients.stacked import StackedLinear, linear, subtract_gradient
 
 MOST_WORK = 1.5  # times the operations of single steps: larger products are that much faster

@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.gradients.batches import Batch, BatchIndices, CohortBatches
+from clients.draws import BatchIndices
+from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel, as_tensor
-from clients.rules.base import Change, Rate, subtract
+from clients.rules.base import Change
+from clients.rules.vectors import Rate, subtract
 from flexfl.tasks import Examples
 
 

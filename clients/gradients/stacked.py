@@ -11,10 +11,12 @@ from typing import NamedTuple, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from clients.gradients.batches import Batch, BatchIndices
+from clients.draws import BatchIndices
+from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import CohortOracle
-from clients.rules.base import Change, Rate
+from clients.rules.base import Change
+from clients.rules.vectors import Rate
 
 
 class LinearViews(NamedTuple):

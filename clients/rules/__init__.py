@@ -6,6 +6,11 @@ device. Only the gradient oracle differs.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+from clients.memory.handshake import Memory
 from clients.rules.apfl import APFL
 from clients.rules.base import SGD
 from clients.rules.corrected import Corrected
@@ -17,7 +22,7 @@ from clients.rules.pfedme import PFedMe
 from clients.rules.proximal import Proximal
 from flexfl import dotted
 
-__all__ = ["RULES", "SGD", "rule_named"]
+__all__ = ["RULES", "SGD", "check_memory", "rule_named"]
 
 RULES: dict[str, type[SGD]] = {
     "sgd": SGD,
@@ -49,3 +54,23 @@ def rule_named(name: str) -> type[SGD]:
     if not (isinstance(rule, type) and issubclass(rule, SGD)):
         raise ValueError(f"rule {name} is not derived from clients.rules.SGD")
     return rule
+
+
+def check_memory(memory: Memory, rule: str, size: int, dtype: np.dtype[Any]) -> None:
+    """Raise ValueError if a memory that was stored belongs to another rule or model.
+
+    Parameters
+    ----------
+    memory
+        What was stored.
+    rule
+        The rule's name; whether there is such a rule is not checked here.
+    size, dtype
+        M, and the type of the weights.
+    """
+    try:
+        known = rule_named(rule)
+    except ValueError:
+        return
+    for state in (memory.committed, memory.pending or {}):
+        known.check_state(state, size, dtype)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from clients.rules.base import SGD, Oracle, Rate, subtract
+from clients.rules.base import SGD, Oracle
+from clients.rules.vectors import Rate, Vector, copy_of, numbers_like, subtract
 
 
 class APFL(SGD):
@@ -28,27 +27,28 @@ class APFL(SGD):
         """Start with v = w in a client's first round."""
         if not self.state:
             w, alpha = self.weights, float(self.config.own["alpha"])
-            self.state = {"v": w.clone(), "alpha": w.new_full((*w.shape[:-1], 1), alpha)}
+            self.state = {"v": copy_of(w), "alpha": numbers_like(w, alpha)}
         self.adapts = self.config.own["alpha-mode"] != "fixed"
 
-    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
+    def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` and the state."""
         v, alpha = self.state["v"], self.state["alpha"]
-        at_local = gradient(y).clone()  # first, as the loss at the first gradient is reported
+        at_local = copy_of(gradient(y))  # first, as the loss at the first gradient is reported
         at_mixture = gradient(self.mixture(y))
-        slope = ((v - y) * at_mixture).sum(-1, keepdim=True)  # of f(vbar) in alpha
+        slope = ((v - y) * at_mixture).sum(-1, keepdims=True)  # of f(vbar) in alpha
         factor = alpha if self.config.own["gradient"] == "chain-rule" else 1.0
-        v.sub_(rate * factor * at_mixture)
+        v -= rate * factor * at_mixture
         if self.adapts:
-            alpha.sub_(rate * slope).clamp_(0, 1)
+            alpha -= rate * slope
+            alpha[...] = alpha.clip(0, 1)
             self.adapts = self.config.own["alpha-mode"] == "step"
         subtract(y, at_local, rate)
 
-    def personal(self) -> Tensor:
+    def personal(self) -> Vector:
         """Return alpha v + (1 - alpha) w."""
         return self.mixture(self.weights)
 
-    def mixture(self, y: Tensor) -> Tensor:
+    def mixture(self, y: Vector) -> Vector:
         """Return alpha v + (1 - alpha) y."""
         v, alpha = self.state["v"], self.state["alpha"]
         return alpha * v + (1 - alpha) * y

@@ -6,25 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from clients.memory.handshake import ClientState
+from clients.rules.vectors import Rate, Vector, subtract
 from flexfl.contract import FitConfig
 
-Rate = float | Tensor
-"""One number for all clients, or one for each, shape (..., 1)."""
-
-Change = Callable[[Tensor], object]
+Change = Callable[[Vector], object]
 """Changes weights (..., M) in place."""
 
-Oracle = Callable[[Tensor], Tensor]
+Oracle = Callable[[Vector], Vector]
 """Weights (..., M) -> gradient (..., M), overwritten by the next call.
 
 An oracle that has a faster way also has `descend(y, rate, change)`, see the function of that name.
 """
 
 
-def descend(y: Tensor, gradient: Oracle, rate: Rate, change: Change | None = None) -> None:
+def descend(y: Vector, gradient: Oracle, rate: Rate, change: Change | None = None) -> None:
     """y -= rate g(y), in place.
 
     Parameters
@@ -48,15 +45,7 @@ def descend(y: Tensor, gradient: Oracle, rate: Rate, change: Change | None = Non
     subtract(y, value, rate)
 
 
-def subtract(y: Tensor, vector: Tensor, factor: Rate) -> None:
-    """y -= factor * vector, in place."""
-    if isinstance(factor, Tensor):
-        y.addcmul_(vector, factor, value=-1)
-    else:
-        y.sub_(vector, alpha=factor)
-
-
-def no_fisher(at: Tensor) -> Tensor:
+def no_fisher(at: Vector) -> Vector:
     """Raise ValueError: the oracle of clients that cannot compute Fisher information."""
     raise ValueError("this client cannot compute Fisher information; set the method's elasticity to 0")
 
@@ -90,15 +79,15 @@ class SGD:
 
     def __init__(
         self,
-        weights: Tensor,
-        arrays: Sequence[Tensor],
+        weights: Vector,
+        arrays: Sequence[Vector],
         config: FitConfig,
-        state: Mapping[str, Tensor],
+        state: Mapping[str, Vector],
         fisher: Oracle = no_fisher,
     ) -> None:
         self.weights, self.arrays, self.state = weights, list(arrays), dict(state)
         self.config, self.fisher = config, fisher
-        self._all: tuple[Tensor, list[Tensor], dict[str, Tensor]] | None = None
+        self._all: tuple[Vector, list[Vector], dict[str, Vector]] | None = None
         self.setup()
 
     @classmethod
@@ -134,7 +123,7 @@ class SGD:
             self._all = (self.weights, self.arrays, self.state)
         weights, arrays, state = self._all
         self.weights = weights[:count]
-        self.arrays = [a[:count] if a.dim() == weights.dim() else a for a in arrays]
+        self.arrays = [a[:count] if a.ndim == weights.ndim else a for a in arrays]
         self.state = {key: value[:count] for key, value in state.items()}
 
     def widen(self) -> None:
@@ -152,22 +141,22 @@ class SGD:
         """Whether the local steps are y -= eta g(y) and nothing else."""
         return cls.step is SGD.step
 
-    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
+    def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` in place."""
         descend(y, gradient, rate)
 
-    def upload(self, y: Tensor, steps: Rate, rate: Rate) -> Sequence[Tensor | list[Tensor]]:
+    def upload(self, y: Vector, steps: Rate, rate: Rate) -> Sequence[Vector | list[Vector]]:
         """Return the method's own arrays to send, given the local weights `y` after `steps` steps.
 
-        An array whose length differs between clients is a list with one tensor per client.
+        An array whose length differs between clients is a list with one array per client.
         """
         return []
 
-    def personal(self) -> Tensor:
+    def personal(self) -> Vector:
         """Return the client's personal model, shape (..., M); by default the global weights."""
         return self.weights
 
-    def remember(self, y: Tensor, steps: Rate, rate: Rate) -> dict[str, Tensor]:
+    def remember(self, y: Vector, steps: Rate, rate: Rate) -> dict[str, Vector]:
         """Return the client's state if the reply of this round is accepted."""
         return self.state
 

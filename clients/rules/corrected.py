@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from clients.rules.base import SGD, Oracle, Rate, descend, subtract
+from clients.rules.base import SGD, Oracle, descend
+from clients.rules.vectors import Rate, Vector, subtract
 
 
 class Corrected(SGD):
@@ -13,7 +12,7 @@ class Corrected(SGD):
     SCAFFOLD has d = c - c_i, FedGATE and VRL-SGD have d = -delta_i.
     """
 
-    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
+    def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` in place."""
         if not self.arrays:  # the server sends none while it is zero
             return super().step(y, gradient, rate)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from clients.rules.base import Rate, VectorUpload
+from clients.rules.base import VectorUpload
+from clients.rules.vectors import Rate, Vector
 
 
 class CorrectedUpload(VectorUpload):
@@ -20,17 +19,17 @@ class CorrectedUpload(VectorUpload):
 
     vectors = ("update",)
 
-    def upload(self, y: Tensor, steps: Rate, rate: Rate) -> list[Tensor]:
+    def upload(self, y: Vector, steps: Rate, rate: Rate) -> list[Vector]:
         """Return the corrected update."""
         v = self._update(y, steps, rate)
         if "update" in self.state:
             v += self.arrays[0] - self.state["update"]
         return [v]
 
-    def remember(self, y: Tensor, steps: Rate, rate: Rate) -> dict[str, Tensor]:
+    def remember(self, y: Vector, steps: Rate, rate: Rate) -> dict[str, Vector]:
         """Return ghat_i."""
         return {"update": self._update(y, steps, rate)}
 
-    def _update(self, y: Tensor, steps: Rate, rate: Rate) -> Tensor:
+    def _update(self, y: Vector, steps: Rate, rate: Rate) -> Vector:
         change = self.weights - y
         return change / (rate * steps) if self.config.own["per-step"] else change

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from clients.rules.base import Rate, VectorUpload
+from clients.rules.base import VectorUpload
+from clients.rules.vectors import Rate, Vector
 
 
 class DifferenceUpload(VectorUpload):
@@ -18,17 +17,18 @@ class DifferenceUpload(VectorUpload):
 
     vectors = ("latest",)
 
-    def upload(self, y: Tensor, steps: Rate, rate: Rate) -> list[Tensor]:
+    def upload(self, y: Vector, steps: Rate, rate: Rate) -> list[Vector]:
         """Return the difference to the update of the last accepted round."""
         u = self._latest(y, steps)
         if "latest" in self.state:
             u -= self.state["latest"]
         return [u]
 
-    def remember(self, y: Tensor, steps: Rate, rate: Rate) -> dict[str, Tensor]:
+    def remember(self, y: Vector, steps: Rate, rate: Rate) -> dict[str, Vector]:
         """Return u_i."""
         return {"latest": self._latest(y, steps)}
 
-    def _latest(self, y: Tensor, steps: Rate) -> Tensor:
-        change = (y - self.weights).mul_(self.arrays[0])
+    def _latest(self, y: Vector, steps: Rate) -> Vector:
+        change = y - self.weights
+        change *= self.arrays[0]
         return change / steps if self.config.own["normalize"] else change

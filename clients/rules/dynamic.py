@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from clients.rules.base import SGD, Oracle, Rate, descend, subtract
+from clients.rules.base import SGD, Oracle, descend
+from clients.rules.vectors import Rate, Vector, approach, subtract
 
 
 class Dynamic(SGD):
@@ -15,17 +14,20 @@ class Dynamic(SGD):
 
     vectors = ("gradient",)
 
-    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
+    def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` in place."""
         descend(y, gradient, rate, lambda y: self._regularise(y, rate))
 
-    def remember(self, y: Tensor, steps: Rate, rate: Rate) -> dict[str, Tensor]:
+    def remember(self, y: Vector, steps: Rate, rate: Rate) -> dict[str, Vector]:
         """Return the new g_k."""
-        change = (self.weights - y).mul_(self._alpha)
-        return {"gradient": change.add_(self.state["gradient"]) if self.state else change}
+        change = self.weights - y
+        change *= self._alpha
+        if self.state:
+            change += self.state["gradient"]
+        return {"gradient": change}
 
-    def _regularise(self, y: Tensor, rate: Rate) -> None:
-        y.lerp_(self.weights, rate * self._alpha)
+    def _regularise(self, y: Vector, rate: Rate) -> None:
+        approach(y, self.weights, rate * self._alpha)
         if self.state:
             subtract(y, -self.state["gradient"], rate)
 

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
-from clients.rules.base import SGD, Oracle, Rate, descend, subtract
+from clients.rules.base import SGD, Oracle, descend
 from clients.rules.ternary import pack, ternary
+from clients.rules.vectors import Rate, Vector, is_finite, subtract
 
 
-def elastic_gradient(y: Tensor, precision: Tensor, weighted: Tensor, strength: float) -> Tensor:
+def elastic_gradient(y: Vector, precision: Vector, weighted: Vector, strength: float) -> Vector:
     """lambda (U o y - V), the gradient of EFL's elastic term (eq. 3); vectors (..., M).
 
     U = sum_i u_i and V = sum_i u_i o w_i: a pull towards the mean V / U of the clients' models, in each entry
     as strong as their data determine it.
     """
-    return (precision * y).sub_(weighted).mul_(strength)
+    pull = precision * y
+    pull -= weighted
+    pull *= strength
+    return pull
 
 
 class Elastic(SGD):
@@ -39,37 +40,37 @@ class Elastic(SGD):
         """Whether the local weights are sent, before what `upload` returns."""
         return not self.config.own["compress"]
 
-    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
+    def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` in place."""
         if not self.arrays:
             return super().step(y, gradient, rate)
         descend(y, gradient, rate, lambda y: self._pull(y, rate))
 
-    def upload(self, y: Tensor, steps: Rate, rate: Rate) -> Sequence[Tensor | list[Tensor]]:
+    def upload(self, y: Vector, steps: Rate, rate: Rate) -> Sequence[Vector | list[Vector]]:
         """Return the packed update if updates are compressed, then u and v."""
-        sent: list[Tensor | list[Tensor]] = []
+        sent: list[Vector | list[Vector]] = []
         if not self.sends_weights:
             update = self._compress(y)[0]
-            sent.append(pack(update) if update.dim() == 1 else [pack(row) for row in update])
+            sent.append(pack(update) if update.ndim == 1 else [pack(row) for row in update])
         if not float(self.config.own["lambda"]):
             return sent
         u = self.fisher(y)
         return [*sent, u, u * y]
 
-    def remember(self, y: Tensor, steps: Rate, rate: Rate) -> dict[str, Tensor]:
+    def remember(self, y: Vector, steps: Rate, rate: Rate) -> dict[str, Vector]:
         """Return R, what compression has left out so far."""
         return {} if self.sends_weights else {"residual": self._compress(y)[1]}
 
-    def _pull(self, y: Tensor, rate: Rate) -> None:
+    def _pull(self, y: Vector, rate: Rate) -> None:
         precision, weighted = self.arrays
         subtract(y, elastic_gradient(y, precision, weighted, float(self.config.own["lambda"])), rate)
 
-    def _compress(self, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _compress(self, y: Vector) -> tuple[Vector, Vector]:
         """ST(D) and D - ST(D)."""
         total = y - self.weights
         if "residual" in self.state:
             total += self.state["residual"]
-        if not bool(torch.isfinite(total).all()):  # the ternary vector would not show it
+        if not is_finite(total):  # the ternary vector would not show it
             raise ValueError("the update is not finite; is the learning rate too high?")
         sent = ternary(total, int(self.config.own["kept"]), str(self.config.own["ties"]))
         return sent, total - sent

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
-from clients.rules.base import SGD, Oracle, Rate
+from clients.rules.base import SGD, Oracle
+from clients.rules.vectors import Rate, Vector, approach, copy_of, subtract
 
 
 class PFedMe(SGD):
@@ -23,19 +21,24 @@ class PFedMe(SGD):
     vectors = ("theta",)
     first = True  # no step of this round has been done
 
-    def step(self, y: Tensor, gradient: Oracle, rate: Rate) -> None:
+    def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` and theta."""
         own = self.config.own
         penalty, personal_rate = float(own["penalty"]), float(own["personal-rate"])
         if self.first or own["start"] == "w":
-            self.state.setdefault("theta", torch.empty_like(y)).copy_(y)  # in the first step y is w
+            if "theta" in self.state:
+                self.state["theta"][...] = y  # in the first step y is w
+            else:
+                self.state["theta"] = copy_of(y)
             self.first = False
         theta = self.state["theta"]
         for _ in range(int(own["inner-steps"])):
-            pull = (theta - y).mul_(penalty)
-            theta.sub_(pull.add_(gradient(theta)), alpha=personal_rate)
-        y.lerp_(theta, rate * penalty)
+            pull = theta - y
+            pull *= penalty
+            pull += gradient(theta)
+            subtract(theta, pull, personal_rate)
+        approach(y, theta, rate * penalty)
 
-    def personal(self) -> Tensor:
+    def personal(self) -> Vector:
         """Return theta; w before the client's first round."""
         return self.state.get("theta", self.weights)

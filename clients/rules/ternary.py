@@ -1,15 +1,17 @@
-"""Ternary vectors as PyTorch tensors; see flexfl/contract/ternary.py for the definitions."""
+"""Ternary vectors, of PyTorch or of NumPy; see flexfl/contract/ternary.py for the definitions."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from clients.rules.vectors import Vector
 from flexfl.contract import ternary as codec
 
 
-def ternary(vector: Tensor, k: int, ties: str = "exact") -> Tensor:
-    """ST(T) of each vector of (..., M) independently (Ma et al., EFL, Algorithm 2)."""
+def ternary(vector: Vector, k: int, ties: str = "exact") -> Vector:
+    """ST(T) of each vector of (..., M) independently (Ma et al., EFL, Algorithm 2); of NumPy, of one (M,)."""
+    if isinstance(vector, np.ndarray):
+        return codec.ternary(vector, k, ties)
     size = vector.abs()
     edge = size.kthvalue(size.shape[-1] - k + 1, dim=-1, keepdim=True).values
     mask = size >= edge
@@ -23,6 +25,10 @@ def ternary(vector: Tensor, k: int, ties: str = "exact") -> Tensor:
     return magnitude * vector.sign() * mask
 
 
-def pack(vector: Tensor) -> Tensor:
+def pack(vector: Vector) -> Vector:
     """Encode one ternary vector, shape (M,), as bytes; see `flexfl.contract.ternary.pack`."""
+    if isinstance(vector, np.ndarray):
+        return codec.pack(vector)
+    import torch
+
     return torch.from_numpy(codec.pack(vector.cpu().numpy()))

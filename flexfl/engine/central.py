@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from clients.gradients.batches import draw_batches
+from clients.draws import draw_batches
 from clients.gradients.flat import FlatModel, one_thread
 from flexfl.tasks import Examples, FederatedData
 from strategies.core.parameters import FloatVector

@@ -1,18 +1,15 @@
 """Tabular data from a CSV file: classification or regression, divided by a column or by a partition."""
 
-import csv
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.files import open_regular
+from flexfl.files import read_rows
 from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from flexfl.tasks.data import FederatedData, PartitionedData
 from flexfl.tasks.dataset import Dataset, DatasetTask
@@ -91,18 +88,13 @@ def read_columns(path: Path) -> Columns:
         The file cannot be read, has no rows, or a row has more or fewer values than there are columns.
     """
     try:
-        with open_regular(path) as file, TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-            rows = csv.reader(text, strict=True)
-            names = [name.strip() for name in next(rows, [])]
-            if twice := [name for name, count in Counter(names).items() if count > 1]:
-                raise ValueError(f"{path}: line 1: two columns are named {twice[0][:40]!r}")
-            columns: list[list[str]] = [[] for _ in names]
-            for number, row in enumerate(rows, start=2):
-                if len(row) != len(names):
-                    raise ValueError(f"{path}: line {number}: {len(row)} values for {len(names)} columns")
-                for column, value in zip(columns, row, strict=True):
-                    column.append(value.strip())
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        rows = read_rows(path)
+        names = next(rows, [])
+        columns: list[list[str]] = [[] for _ in names]
+        for row in rows:
+            for column, value in zip(columns, row, strict=True):
+                column.append(value)
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if not names or not columns[0]:
         raise ValueError(f"{path}: there are no rows below the header")

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import strategies
+from clients.draws import BatchIndices
 from clients.environment import ClientEnvironment
-from clients.gradients.batches import Batch, BatchIndices, CohortBatches
+from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.oracle import CohortOracle
 from flexfl.config import Settings
 from flexfl.contract import FitConfig

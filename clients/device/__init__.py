@@ -1,0 +1,1 @@
+"""A device of a federation in one command: `python -m clients.device`."""

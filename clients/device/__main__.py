@@ -1,0 +1,252 @@
+"""Run a device: `python -m clients.device --superlink 192.168.1.10:8000 --client-id 3`.
+
+It starts Flower's SuperNode, for the client whose app comes from the run. SIGTERM and Ctrl-C end it in order:
+a task at work is cut short after its current local step, its reply is sent and says that the device departs
+(`--on-stop pause`: says nothing), and no process stays. `python -m clients.leave` lets a device depart that
+goes on running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+
+from clients.device.supervisor import DEPARTING, STOP, Plan, supervise
+
+PROG = "python -m clients.device"
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog=PROG, description="Run a device of a federation.")
+    parser.add_argument("--superlink", required=True, metavar="HOST:PORT", help="address of the SuperLink")
+    parser.add_argument(
+        "--client-id", required=True, type=int, metavar="K", help="which client it is, 0..N-1"
+    )
+    parser.add_argument(
+        "--state-dir", default="", metavar="DIR", help="where the client's memory outlives a restart"
+    )
+    parser.add_argument(
+        "--data",
+        default="",
+        metavar="PATH",
+        help="the device's own examples: an .npz file, a CSV file, or a folder of classes",
+    )
+    parser.add_argument("--target", default="", metavar="COLUMN", help="of a CSV file: the class (the last)")
+    parser.add_argument("--classes", default="", metavar="A+B", help="names of all classes, in their order")
+    parser.add_argument(
+        "--root-certificates", default="", metavar="CA.crt", help="certificate to know the SuperLink by"
+    )
+    parser.add_argument("--key", default="", metavar="PRIVATE_KEY", help="the device's registered key")
+    parser.add_argument(
+        "--record-trace",
+        default="",
+        metavar="FILE|DIR",
+        help="log, or folder of logs, of when the device is online and how fast it works",
+    )
+    parser.add_argument(
+        "--port", type=int, default=0, help="port of this machine that Flower uses within it (a free one)"
+    )
+    parser.add_argument("--numpy", action="store_true", help="train without PyTorch, even if it is installed")
+    parser.add_argument(
+        "--resident",
+        action="store_true",
+        help="keep what clients import in memory, instead of importing it for every message",
+    )
+    parser.add_argument(
+        "--poll",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="between two questions to the SuperLink (1)",
+    )
+    parser.add_argument(
+        "--on-stop",
+        choices=("depart", "pause"),
+        default="depart",
+        help="what a reply after SIGTERM says: that the device leaves for good, or nothing (depart)",
+    )
+    parser.add_argument(
+        "--grace", type=float, default=20.0, metavar="SECONDS", help="for that reply to be sent (20)"
+    )
+    return parser.parse_args(argv)
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raise ValueError if something is missing on this device, or a value is impossible."""
+    for package in ("flwr", "numpy", "safetensors"):
+        if find_spec(package) is None:
+            raise ValueError(f"{package} is not installed for {sys.executable}; pip install {package}")
+    host, _, port = options.superlink.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"--superlink is {options.superlink!r}; give HOST:PORT, such as 192.168.1.10:8000")
+    if options.client_id < 0:
+        raise ValueError(f"--client-id is {options.client_id}; give a whole number, 0 or more")
+    if not 0 <= options.port < 65536:
+        raise ValueError(f"--port is {options.port}; give 1 to 65535, or leave it out")
+    for name in ("poll", "grace"):
+        if not 0.05 <= getattr(options, name) <= 3600:
+            raise ValueError(f"--{name} is {getattr(options, name):g}; give 0.05 to 3600 seconds")
+    if options.key and not options.root_certificates:
+        raise ValueError("--key needs --root-certificates: Flower takes keys over encrypted connections only")
+    for name in ("root_certificates", "key"):
+        _check_file("--" + name.replace("_", "-"), getattr(options, name))
+    for name in ("state_dir", "record_trace"):
+        if path := getattr(options, name):
+            _check_writable("--" + name.replace("_", "-"), Path(path), is_folder=name == "state_dir")
+    if not options.data and (options.target or options.classes):
+        raise ValueError("--target and --classes describe the examples that --data names; give it, too")
+
+
+def _check_file(option: str, path: str) -> None:
+    """Raise ValueError unless a certificate or a key can be read, if one is given."""
+    if not path:
+        return
+    try:
+        content = Path(path).read_bytes()[:65536]
+    except OSError as error:
+        raise ValueError(f"{option} {path}: {error.strerror}") from None
+    kind = b"PRIVATE KEY" if option == "--key" else b"CERTIFICATE"
+    if b"-----BEGIN " not in content or kind + b"-----" not in content:
+        what = "private key" if option == "--key" else "certificate"
+        raise ValueError(f"{option} {path}: it is no {what} in PEM format (-----BEGIN ...)")
+    if option == "--key":
+        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+        from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+        try:
+            usable = isinstance(load_ssh_private_key(content, None), EllipticCurvePrivateKey)
+        except Exception:  # whatever is wrong with it
+            usable = False
+        if not usable:
+            raise ValueError(
+                f"{option} {path}: Flower cannot use it; make one with "
+                "ssh-keygen -t ecdsa -b 384 -N '' -f FILE"
+            )
+
+
+def _check_writable(option: str, path: Path, is_folder: bool) -> None:
+    """Make a folder, and raise ValueError unless one can write where the path says."""
+    try:
+        if is_folder:
+            path.mkdir(parents=True, exist_ok=True)
+        folder = path if path.is_dir() else path.parent
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"{option} {path}: {error.strerror}; it must be writable") from None
+
+
+def own_data(options: argparse.Namespace, folder: Path) -> dict[str, str]:
+    """Read the device's examples once; return the node config that says where the clients find them.
+
+    Where reading is slow, they are written to a file that is read fast, as clients do for every message.
+    """
+    if not options.data:
+        return {}
+    from clients.local_data import DataSpec, read, save  # once `check` has found NumPy
+
+    spec = DataSpec(str(Path(options.data).absolute()), options.target, options.classes)
+    data = read(spec)
+    shape = "x".join(map(str, data.x.shape[1:]))
+    print(f"{PROG}: {len(data.y):,} examples of shape {shape} in {spec.path}", file=sys.stderr)
+    if spec.path.lower().endswith(".npz"):
+        return {"data": spec.path, **({"classes": spec.classes} if spec.classes else {})}
+    target = Path(options.state_dir).absolute() if options.state_dir else folder
+    fast = target / f"data-client-{options.client_id}.npz"
+    try:
+        save(data, fast)
+    except OSError as error:
+        raise ValueError(f"{target}: {error.strerror}; {data.x.nbytes / 2**20:,.0f} MiB are needed") from None
+    return {"data": str(fast)}
+
+
+def plan_of(options: argparse.Namespace, folder: Path, numpy: bool) -> Plan:
+    """Return what to start."""
+    config: dict[str, object] = {"client-id": options.client_id, **own_data(options, folder)}
+    for name in ("state_dir", "record_trace"):
+        if path := getattr(options, name):
+            config[name.replace("_", "-")] = str(Path(path).absolute())
+    if numpy:
+        config["numpy"] = True
+    config |= {"stop-file": str(folder / STOP), "departing-file": str(folder / DEPARTING)}
+    if bad := next((v for v in config.values() if isinstance(v, str) and set(v) & set("\"'\\\n")), None):
+        raise ValueError(f"{bad!r}: quotation marks and backslashes cannot be passed to Flower; rename it")
+    told = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in config.items())
+    port = options.port or free_port()
+    arguments = ["--superlink", options.superlink, "--port", str(port), "--node-config", told]
+    if options.root_certificates:
+        arguments += ["--root-certificates", str(Path(options.root_certificates).absolute())]
+    else:
+        arguments.append("--insecure")
+    if options.key:
+        arguments += ["--auth-supernode-private-key", str(Path(options.key).absolute())]
+    recorder = []
+    if options.record_trace:
+        recorder = ["--client", str(options.client_id), "--file", str(config["record-trace"])]
+        recorder += ["--server", options.superlink]
+    imports: tuple[str, ...] = ()
+    if options.resident:  # the digits are those of scikit-learn, and what runs without data trains on them
+        client = "clients.numpy_client" if numpy else "clients.torch_client"
+        imports = (client,) if options.data else (client, "sklearn.datasets")
+    return Plan(
+        arguments,
+        recorder,
+        imports,
+        options.poll,
+        options.on_stop == "depart",
+        options.grace,
+    )
+
+
+def free_port() -> int:
+    """Return a port of this machine that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a device; return the exit code: 0 after SIGTERM or Ctrl-C, 2 for a bad command line."""
+    options = parse(argv)
+    try:
+        check(options)
+    except ValueError as error:
+        return _refused(error)
+    numpy = options.numpy or find_spec("torch") is None
+    if numpy and not options.numpy:
+        print(f"{PROG}: PyTorch is not installed: training with NumPy", file=sys.stderr)
+    if not options.root_certificates:
+        text = "insecure: no --root-certificates, so nothing is encrypted, and anybody may be the SuperLink"
+        print(f"{PROG}: {text}", file=sys.stderr)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)  # which removes the folder
+    with tempfile.TemporaryDirectory(prefix="flexfl-device-") as name:
+        try:
+            plan = plan_of(options, Path(name), numpy)
+        except ValueError as error:
+            return _refused(error)
+        sys.stderr.flush()
+        return supervise(plan, Path(name))
+
+
+def _refused(error: ValueError) -> int:
+    print(f"{PROG}: error: {error}", file=sys.stderr)
+    return 2
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

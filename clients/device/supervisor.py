@@ -1,0 +1,143 @@
+"""Starts a device's SuperNode, and ends it in order."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from clients.device.resident import Resident
+
+STOP, DEPARTING = "stop", "departing"  # files in the device's private folder
+_LAST_SECONDS = 8.0  # for Flower's own end; it takes 5 at most
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to start.
+
+    Attributes
+    ----------
+    options
+        Those of `flower-supernode`.
+    recorder
+        Arguments of `python -m traces.record`; empty: nothing is recorded while no task is at work.
+    imports
+        Modules that a resident client imports; empty: there is none, and Flower starts a process for each
+        message.
+    poll
+        Seconds between two questions to the SuperLink.
+    departs
+        Whether a reply that is still sent after a signal says that the device leaves for good.
+    grace
+        Seconds for the task at work to be answered.
+    """
+
+    options: list[str]
+    recorder: list[str]
+    imports: tuple[str, ...]
+    poll: float
+    departs: bool
+    grace: float
+
+
+def supervise(plan: Plan, folder: Path) -> int:
+    """Run a device until its SuperNode ends or a signal comes; return the exit code.
+
+    Parameters
+    ----------
+    plan
+        What to start.
+    folder
+        A private folder, which the node config's `stop-file` and `departing-file` name.
+    """
+    signalled: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        signalled.append(number)
+
+    wake, woken = socket.socketpair()
+    for end in (wake, woken):
+        end.setblocking(False)
+    with ExitStack() as stack:
+        stack.callback(wake.close)
+        stack.callback(woken.close)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, note)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        stack.callback(signal.set_wakeup_fd, -1)
+        resident = stack.enter_context(Resident(folder, plan.imports)) if plan.imports else None
+        if resident is not None:
+            resident.prepare()
+        node = _start(
+            "clients.device.supernode",
+            str(plan.poll),
+            str(folder / STOP),
+            str(folder / DEPARTING),
+            *plan.options,
+            env=_env(plan, folder),
+        )
+        stack.callback(_end, node)
+        if plan.recorder:
+            recorder = _start("traces.record", *plan.recorder)
+            stack.callback(_end, recorder)
+        selector = stack.enter_context(selectors.DefaultSelector())
+        selector.register(woken, selectors.EVENT_READ)
+        if resident is not None:
+            selector.register(resident.socket, selectors.EVENT_READ)
+        until: float | None = None
+        while node.poll() is None:
+            if until is not None and time.monotonic() >= until:
+                break
+            left = None if until is None else max(0.0, until - time.monotonic())
+            for key, _ in selector.select(left):
+                if resident is not None and key.fileobj is resident.socket:
+                    resident.answer()
+                else:
+                    with suppress(BlockingIOError):
+                        woken.recv(4096)
+            if resident is not None:
+                resident.reap()
+            if until is None and {signal.SIGTERM, signal.SIGINT} & set(signalled):
+                until = time.monotonic() + plan.grace
+                if plan.departs:
+                    (folder / DEPARTING).touch()
+                (folder / STOP).touch()
+        return 0 if until is not None else _exit_code(node.returncode)
+
+
+def _start(module: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Run a module in a session of its own: a Ctrl-C is for this process only."""
+    command = [sys.executable, "-m", "clients.device.tied", module, *arguments]
+    return subprocess.Popen(command, env=env, start_new_session=True)
+
+
+def _env(plan: Plan, folder: Path) -> dict[str, str]:
+    """Return the environment of the SuperNode, which finds Flower's programs, and our script, in PATH."""
+    first = [str(folder)] if plan.imports else []
+    path = os.pathsep.join([*first, str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1", **os.environ, "PATH": path}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process in order, then what it has started."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LAST_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _exit_code(code: int | None) -> int:
+    """Return the exit code for a SuperNode that ended by itself: never 0, so that systemd starts it again."""
+    return 1 if code is None or code <= 0 else code

@@ -1,0 +1,118 @@
+"""Which of its examples a client uses in a round: drawn from the seed, the client and the round.
+
+Needs NumPy only, so that a client without PyTorch draws the same.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flexfl.contract import FitConfig
+
+Indices = NDArray[np.intp]
+
+
+class BatchIndices(NamedTuple):
+    """Which of a client's examples each of its local steps uses.
+
+    Attributes
+    ----------
+    indices
+        Indices of the examples of all steps, concatenated.
+    lengths
+        Number of examples in each step's batch, shape (s,).
+    num_distinct
+        Number of distinct indices.
+    """
+
+    indices: Indices
+    lengths: NDArray[np.intp]
+    num_distinct: int
+
+    def split(self) -> list[Indices]:
+        """Return the indices of each step."""
+        return np.split(self.indices, np.cumsum(self.lengths)[:-1])
+
+    @property
+    def padded_length(self) -> int:
+        """Length B to which batches are padded: that of the longest, rounded up to three significant bits.
+
+        It depends on this client alone, so that the same sums are taken in the same order whoever else is in
+        the cohort. Rounding leaves few lengths, so that clients with different numbers of examples can train
+        together.
+        """
+        return _rounded_up(int(self.lengths.max()))
+
+    @property
+    def padded_distinct(self) -> int:
+        """Number U to which the distinct examples are padded, rounded up as `padded_length` is."""
+        return _rounded_up(self.num_distinct)
+
+    def unique(self) -> tuple[Indices, Indices]:
+        """Return the sorted distinct indices, and the position of each index among them."""
+        distinct, positions = np.unique(self.indices, return_inverse=True)
+        return distinct, positions
+
+
+def _rounded_up(size: int) -> int:
+    """Round up to a number with three significant bits, at least 2.
+
+    BLAS may round products with a vector, unlike products of matrices, differently for one client than for
+    several.
+    """
+    unit = 1 << max(0, size.bit_length() - 3)
+    return max(2, -(-size // unit) * unit)
+
+
+def draw_batches(num_examples: int, batch_size: int, steps: int, rng: np.random.Generator) -> BatchIndices:
+    """Draw the batches of a client's local steps.
+
+    Every epoch shuffles the data anew; its last batch may be smaller. The first s of E batches do not depend
+    on E: an incomplete client does the same first steps as a complete one.
+
+    Parameters
+    ----------
+    num_examples
+        How many examples the client has.
+    batch_size
+        Examples per batch; 0: all of them.
+    steps
+        Number of batches.
+    rng
+        Source of the permutations.
+    """
+    size = min(batch_size, num_examples) or num_examples
+    per_epoch = -(-num_examples // size)
+    epochs = -(-steps // per_epoch)
+    indices = np.concatenate([rng.permutation(num_examples) for _ in range(epochs)])
+    lengths = np.full(steps, size, np.intp)
+    lengths[per_epoch - 1 :: per_epoch] = num_examples - size * (per_epoch - 1)
+    total = int(lengths.sum())
+    return BatchIndices(indices[:total], lengths, min(total, num_examples))
+
+
+def client_rng(seed: int, purpose: bytes, client: int, server_round: int) -> np.random.Generator:
+    """Return a random generator for one client, round and purpose.
+
+    It is counter-based, and its counter starts at client and round. That takes a quarter of the time of
+    hashing a seed, which counts: every client needs one in every round.
+    """
+    return np.random.Generator(
+        np.random.Philox(key=_key(seed, purpose), counter=[0, 0, client, server_round])
+    )
+
+
+@lru_cache(maxsize=8)
+def _key(seed: int, purpose: bytes) -> NDArray[Any]:
+    return np.random.SeedSequence([seed, *purpose]).generate_state(2, np.uint64)
+
+
+def draw_fisher(num_examples: int, config: FitConfig, client: int, seed: int) -> Indices:
+    """Draw the examples of the Fisher information: `fisher-batches` batches without repetition; 0: all."""
+    wanted = int(config.own["fisher-batches"]) * config.batch_size or num_examples
+    rng = client_rng(seed, b"fisher", client, config.round)
+    return rng.permutation(num_examples)[:wanted]

@@ -1,0 +1,144 @@
+"""`python -m clients.device`: what it refuses, and a federation of real devices, one of which is ended."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flower import BIN, ROOT, flwr_run, processes_of, wait_for_port
+from sklearn.datasets import load_digits
+
+from clients.device.__main__ import check, main, own_data, parse
+
+GOOD = ["--superlink", "127.0.0.1:8000", "--client-id", "0"]
+
+
+def refused(*arguments: str) -> str:
+    with pytest.raises(ValueError, match=r".+") as raised:
+        check(parse([*GOOD, *arguments]))
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_bad_values_get_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check(parse([*GOOD, "--state-dir", str(tmp_path / "made")]))
+    assert (tmp_path / "made").is_dir()
+    (tmp_path / "file").write_text("x")
+    for address in ("lab", "lab:", ":80", "lab:http", "lab:70000"):
+        assert refused("--superlink", address).startswith(f"--superlink is {address!r}; give HOST:PORT")
+    assert refused("--client-id", "-1") == "--client-id is -1; give a whole number, 0 or more"
+    assert "--poll is 0; give 0.05 to 3600 seconds" in refused("--poll", "0")
+    assert "--state-dir" in refused("--state-dir", str(tmp_path / "file"))
+    assert "must be writable" in refused("--record-trace", str(tmp_path / "no" / "log.csv"))
+    assert "--key needs --root-certificates" in refused("--key", str(tmp_path / "file"))
+    certificate = tmp_path / "ca.crt"
+    assert "ca.crt: No such file or directory" in refused("--root-certificates", str(certificate))
+    certificate.write_text("hello")
+    assert "it is no certificate in PEM format" in refused("--root-certificates", str(certificate))
+    certificate.write_text("-----BEGIN CERTIFICATE-----\n")
+    both = ["--root-certificates", str(certificate), "--key", str(tmp_path / "file")]
+    assert "it is no private key in PEM format" in refused(*both)
+    (tmp_path / "file").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    assert "Flower cannot use it; make one with ssh-keygen -t ecdsa -b 384" in refused(*both)
+    assert "give it, too" in refused("--classes", "cat+dog")
+    assert main([*GOOD, "--client-id", "-1"]) == 2
+    assert capsys.readouterr().err == (
+        "python -m clients.device: error: --client-id is -1; give a whole number, 0 or more\n"
+    )
+
+
+def test_data_are_read_once(tmp_path: Path) -> None:
+    """A CSV file becomes a file that every message's process reads fast."""
+    (tmp_path / "own.csv").write_text("a,kind\n1,dog\n2,cat\n")
+    options = parse([*GOOD, "--data", str(tmp_path / "own.csv"), "--classes", "cat+dog"])
+    config = own_data(options, tmp_path)
+    assert config == {"data": str(tmp_path / "data-client-0.npz")}
+    with np.load(config["data"]) as arrays:
+        assert (arrays["y"].tolist(), int(arrays["num_classes"])) == ([1, 0], 2)
+    np.savez(tmp_path / "own.npz", x=np.zeros((2, 3)), y=np.zeros(2, int))
+    assert own_data(parse([*GOOD, "--data", str(tmp_path / "own.npz")]), tmp_path) == {
+        "data": str(tmp_path / "own.npz")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
+def test_devices_train_on_their_own_data_until_they_are_ended(
+    flower: dict[str, str], tmp_path: Path, free_ports: Any
+) -> None:
+    """One with PyTorch and two without, two of them resident; one is ended while it works, and departs."""
+    x, y = load_digits(return_X_y=True)
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    connection = f'[superlink]\ndefault = "lab"\n\n[superlink.lab]\naddress = "{address}"\n'
+    (Path(flower["FLWR_HOME"]) / "config.toml").write_text(connection + "insecure = true\n")
+    link = ["--insecure", "--host", "127.0.0.1", "--port", str(port)]
+    log = (tmp_path / "link.log").open("wb")
+    subprocess.Popen([BIN / "flower-superlink", *link], cwd=tmp_path, env=flower, stdout=log, stderr=log)
+    wait_for_port(port)
+    devices, marks = [], []
+    for k, kind in enumerate((["--resident"], ["--numpy", "--resident", "--grace", "300"], ["--numpy"])):
+        state = tmp_path / f"state-{k}"
+        np.savez(tmp_path / f"{k}.npz", x=(x[k::3] / 16).reshape(-1, 1, 8, 8), y=y[k::3])
+        options = ["--client-id", str(k), "--state-dir", str(state), "--data", str(tmp_path / f"{k}.npz")]
+        options += ["--superlink", address, "--record-trace", str(state), *kind]
+        marks.append(f"DEVICE={k}-{tmp_path}")
+        name, _, value = marks[-1].partition("=")
+        with (tmp_path / f"{k}.log").open("wb") as output:
+            command = [sys.executable, "-m", "clients.device", *options]
+            env = {**flower, name: value}
+            devices.append(subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output))
+    settings = {"strategy": "feddyn", "model": "logistic", "num-clients": 3, "num-rounds": 4, "min-nodes": 3}
+    settings |= {"local-steps": 2000, "learning-rate": 0.1, "run-dir": str(tmp_path / "runs")}
+    settings |= {"round-deadline": 60.0, "connect-timeout": 240.0}
+
+    def end_one() -> int:
+        """Send SIGTERM to device 1 when it has the task of round 2; return its exit code."""
+        patience = time.monotonic() + 300
+        while not re.search(r"ROUND 2\]\s.*?Receiving", (tmp_path / "1.log").read_text(), re.S):
+            assert time.monotonic() < patience
+            time.sleep(0.02)
+        devices[1].send_signal(signal.SIGTERM)
+        return devices[1].wait(310)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(flwr_run, flower, settings, "lab", app=ROOT, patience=550)
+        assert end_one() == 0
+        assert not [pid for pid in processes_of(Path(flower["FLWR_HOME"])) if has(pid, marks[1])]
+        told = running.result()
+    (metrics,) = (tmp_path / "runs").glob("*/metrics.jsonl")
+    start, *rounds = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert len(rounds) == 4, told
+    first, second, *later = rounds
+    assert first["active"] == second["active"] == [0, 1, 2]
+    assert first["steps"] == [2000] * 3
+    assert 1 <= second["steps"][1] < 2000  # what it had done by then
+    events = [{"event": "departure", "client": 1}, {"event": "farewell", "client": 1, "received": True}]
+    happened = [event for record in rounds for event in record["events"]]
+    assert [{key: event.get(key) for key in e} for e, event in zip(events, happened, strict=True)] == events
+    assert all(record["active"] == [0, 2] for record in later)
+    assert later[-1]["loss"] < 0.5 * start["loss"]
+    for k in (0, 1, 2):
+        (memory,) = (tmp_path / f"state-{k}").glob("run-*-client-*.safetensors")
+        assert memory.stat().st_size > 0
+        notes = (tmp_path / f"state-{k}" / f"client-{k}.csv").read_text()
+        assert len(re.findall(r"steps in", notes)) == (2 if k == 1 else 4)
+    for device in (devices[0], devices[2]):
+        device.send_signal(signal.SIGTERM)
+    assert [device.wait(60) for device in devices] == [0, 0, 0]
+    assert not [pid for pid in processes_of(Path(flower["FLWR_HOME"])) if any(has(pid, m) for m in marks)]
+    assert "insecure: no --root-certificates" in (tmp_path / "0.log").read_text()
+
+
+def has(pid: int, variable: str) -> bool:
+    try:
+        return variable.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False

@@ -1,0 +1,190 @@
+"""A device's own examples: what is read from files, how classes are numbered, and what is refused."""
+
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.common import FitIns, ndarrays_to_parameters
+from PIL import Image
+
+from clients import local_data
+from clients.app import client_fn
+from clients.local_data import DataSpec, read
+
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (6, 8, 8), np.uint8)
+CLASSES = [1, 0, 1, 1, 0, 1]
+
+
+def write_npz(path: Path, **arrays: np.ndarray) -> str:
+    np.savez_compressed(path, **{"x": PIXELS[:, None] / 255, "y": np.array(CLASSES), **arrays})
+    return str(path)
+
+
+def write_csv(path: Path, *rows: str, header: str = "a,label,b") -> str:
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def write_folder(path: Path, names: tuple[str, ...] = ("cat", "dog")) -> str:
+    for i, number in enumerate(CLASSES):
+        folder = path / names[number]
+        folder.mkdir(parents=True, exist_ok=True)
+        if i == 5:
+            np.savez(folder / "one.npz", x=PIXELS[i][None, None].astype(np.float32) / np.float32(255))
+        else:
+            Image.fromarray(PIXELS[i]).save(folder / f"{i}.png")
+    (path / ".hidden").mkdir()
+    (path / names[0] / ".DS_Store").touch()
+    return str(path)
+
+
+def test_all_forms_give_the_same_examples(tmp_path: Path) -> None:
+    npz = read(DataSpec(write_npz(tmp_path / "own.npz")))
+    assert (npz.x.shape, npz.x.dtype, npz.y.dtype) == ((6, 1, 8, 8), np.float32, np.int64)
+    assert npz.y.tolist() == CLASSES
+    assert npz.num_classes is None
+    header = ",".join([*(f"p{i}" for i in range(64)), "class"])
+    rows = [",".join(map(repr, [*row.ravel().tolist(), c])) for row, c in zip(npz.x, CLASSES, strict=True)]
+    csv = read(DataSpec(write_csv(tmp_path / "own.csv", *rows, header=header)))
+    np.testing.assert_allclose(csv.x, npz.x.reshape(6, 64))
+    assert csv.y.tolist() == CLASSES
+    folder = read(DataSpec(write_folder(tmp_path / "images")))
+    assert folder.num_classes == 2
+    assert folder.y.tolist() == [0, 0, 1, 1, 1, 1]
+    np.testing.assert_allclose(folder.x, npz.x[np.argsort(CLASSES, kind="stable")], rtol=1e-6)
+    local_data.save(folder, tmp_path / "fast.npz")
+    fast = read(DataSpec(str(tmp_path / "fast.npz")))
+    np.testing.assert_array_equal(fast.x, folder.x)
+    assert fast.num_classes == 2
+
+
+def test_classes_have_the_same_numbers_on_all_devices(tmp_path: Path) -> None:
+    """By their own numbers, by the names that are given, or by all names in order."""
+    numbered = read(DataSpec(write_folder(tmp_path / "numbered", ("10", "9"))))
+    assert numbered.y.tolist() == [10, 10, 9, 9, 9, 9]
+    assert numbered.num_classes is None
+    named = read(DataSpec(str(tmp_path / "numbered"), classes="9+x+10"))
+    assert named.y.tolist() == [2, 2, 0, 0, 0, 0]
+    assert named.num_classes == 3
+    path = write_csv(tmp_path / "named.csv", "1,dog,2", "3,cat,4")
+    table = read(DataSpec(path, "label", "dog+cat"))
+    assert (table.y.tolist(), table.x.tolist()) == ([0, 1], [[1, 2], [3, 4]])
+    with pytest.raises(ValueError, match="2 classes where the model of the run has 3 outputs; name all"):
+        table.check(2, 3)
+    with pytest.raises(ValueError, match=r"class 10 where the model of the run has 10 outputs, 0\.\.9"):
+        numbered.check(64, 10)
+
+
+def damage_image(path: Path) -> str:
+    write_folder(path)
+    (path / "dog" / "0.png").write_bytes(b"\x89PNG no")
+    return str(path)
+
+
+def other_size(path: Path) -> str:
+    write_folder(path)
+    Image.fromarray(PIXELS[0, :4]).save(path / "dog" / "9.png")
+    return str(path)
+
+
+def with_notes(path: Path) -> str:
+    write_folder(path)
+    (path / "dog" / "notes.txt").touch()
+    return str(path)
+
+
+def bomb(path: Path) -> str:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as member:
+        member.write(bytes(2 << 20))
+    return str(path)
+
+
+def objects(path: Path) -> str:
+    return write_npz(path, x=np.array([{}] * 6, object))
+
+
+BAD: dict[str, tuple[Callable[[Path], str], DataSpec, str]] = {
+    "none.npz": (str, DataSpec(""), "data .*none.npz: No such file"),
+    "own.txt": (lambda p: write_csv(p), DataSpec(""), "neither a folder of classes nor an .npz or .csv file"),
+    "torn.npz": (lambda p: str(p.write_bytes(b"PK") and p), DataSpec(""), "torn.npz: File is not a zip file"),
+    "bomb.npz": (bomb, DataSpec(""), "bomb.npz: its arrays are larger than 1 MiB"),
+    "objects.npz": (objects, DataSpec(""), "objects.npz: Object arrays cannot be loaded"),
+    "no-y.npz": (lambda p: str(np.savez(p, x=PIXELS) or p), DataSpec(""), "it has no array 'y'; x has the"),
+    "short.npz": (lambda p: write_npz(p, y=np.zeros(5, int)), DataSpec(""), r"x has shape .* and y \(5,\)"),
+    "half.npz": (lambda p: write_npz(p, y=np.full(6, 0.5)), DataSpec(""), "it must have class numbers"),
+    "minus.npz": (lambda p: write_npz(p, y=np.full(6, -1)), DataSpec(""), "y has classes from -1 to -1"),
+    "nan.npz": (lambda p: write_npz(p, x=np.array([0, 0, np.nan, 0, 0, 0])), DataSpec(""), "example 2 of x"),
+    "word.csv": (
+        lambda p: write_csv(p, "1,0,2", "1,0,x"),
+        DataSpec("", "label"),
+        "word.csv: line 3, column 'b': 'x' is not a number",
+    ),
+    "inf.csv": (
+        lambda p: write_csv(p, "1,0,inf"),
+        DataSpec("", "label"),
+        "line 2, column 'b': the number is",
+    ),
+    "long.csv": (lambda p: write_csv(p, "1,0,2,3"), DataSpec(""), "line 2: 4 values for 3 columns"),
+    "last.csv": (
+        lambda p: write_csv(p, "1,0,dog"),
+        DataSpec(""),
+        "line 2, column 'b': 'dog' is not the number of a class, 0 or more; name the classes",
+    ),
+    "none.csv": (lambda p: write_csv(p, "1,0,2"), DataSpec("", "class"), "no column 'class' .*: a, label, b"),
+    "empty.csv": (lambda p: write_csv(p), DataSpec("", "label"), "there are no rows below the header"),
+    "fox": (
+        lambda p: write_folder(p, ("cat", "fox")),
+        DataSpec("", "", "cat+dog"),
+        "data .*fox: 'fox' is none of the classes cat",
+    ),
+    "damaged": (damage_image, DataSpec(""), "data .*damaged/dog/0.png: it is no image that can be read"),
+    "sizes": (
+        other_size,
+        DataSpec(""),
+        r"dog/9.png: an example has shape \(1, 4, 8\), and the first one \(1, 8",
+    ),
+    "notes": (with_notes, DataSpec(""), "notes.txt: it is neither an image nor an .npz file; take it out"),
+    "flat": (lambda p: str(p.mkdir() or p), DataSpec(""), "it has no subfolders; there must be one for each"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_line_says_what_is_wrong_and_where(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_data, "MOST_BYTES", 1 << 20)
+    make, spec, message = BAD[name]
+    with pytest.raises(ValueError, match=message) as raised:
+        read(spec._replace(path=make(tmp_path / name)))
+    assert "\n" not in str(raised.value)
+    assert re.match("data ", str(raised.value))
+
+
+def test_any_model_trains_on_own_data_that_fit_it(tmp_path: Path) -> None:
+    """Here LeNet, on images; its tensors say how many classes there are."""
+    node = {"client-id": 0, "data": write_folder(tmp_path / "images"), "classes": "cat+dog+fox"}
+    run = {"num-clients": 2, "model": "lenet"}
+    shapes = [(6, 1, 5, 5), (6,), (16, 6, 5, 5), (16,), (120, 64), (120,), (84, 120), (84,), (3, 84), (3,)]
+    config = {"round": 1, "local-steps": 3, "batch-size": 2, "learning-rate": 0.1, "model-arrays": 10}
+
+    def fit(shapes: list[tuple[int, ...]], **told: object) -> object:
+        weights = [RNG.normal(0, 0.1, shape).astype(np.float32) for shape in shapes]
+        client = client_fn(Context(1, 0, node, RecordDict(), {**run, **told}))
+        return client.fit(FitIns(ndarrays_to_parameters(weights), {**config, "model-arrays": len(shapes)}))
+
+    reply = fit(shapes)
+    assert reply.metrics["steps"] == 3
+    assert reply.num_examples == 6
+    with pytest.raises(ValueError, match="3 classes where the model of the run has 4 outputs"):
+        fit([*shapes[:-2], (4, 84), (4,)])
+    with pytest.raises(
+        ValueError, match=r"shape \(1, 8, 8\) do not fit the run's model lenet, whose tensors are"
+    ):
+        fit([*shapes[:4], (120, 400), *shapes[5:]])
+    with pytest.raises(ValueError, match="do not fit the run's model logistic"):
+        fit([(3, 60), (3,)], model="logistic")
