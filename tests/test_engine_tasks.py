@@ -140,7 +140,7 @@ def test_a_run_folder_names_the_metric(
     shown = capsys.readouterr().out
     (folder,) = tmp_path.glob("*-csv*")
     assert "mean absolute error" in shown
-    assert "mean_absolute_error" in records_in(folder)[-1]
+    assert "mean_absolute_error" in [*records_in(folder)][-1]
     assert '"higher_is_better": false' in (folder / "summary.json").read_text()
     assert "Mean absolute error and loss" in (folder / "report.html").read_text()
     assert json.loads((folder / "clients.json").read_text())["metric"] == "mean absolute error"
