@@ -138,7 +138,9 @@ class FlexibleClient(Client):
         """Return the weights, and this client's job as a list."""
         arrays, own = config.split(parameters_to_ndarrays(ins.parameters))
         weights = np.concatenate([array.ravel() for array in arrays])
-        check = partial(check_memory, rule=config.rule, size=len(weights), dtype=self.clients.dtype)
+        check = partial(
+            check_memory, rule=config.rule, size=self.clients.model.num_trainable, dtype=self.clients.dtype
+        )
         store = self.store.of_run(config.run)
         memory = store.load(check) if config.last_accepted is not None else None
         return Broadcast(weights), [Job(self.client, own, config, completion, memory, until=until)]

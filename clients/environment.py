@@ -100,6 +100,8 @@ def model_name(settings: Settings) -> str:
 def model_builder(settings: Settings, data: FederatedData) -> Callable[[], nn.Module]:
     """Return a function that makes the model, with initial weights determined by the seed."""
     factory, options = bind("model", MODELS, model_name(settings))
+    if "vocabulary" in options_of(factory) and not options.get("vocabulary"):
+        options["vocabulary"] = getattr(data, "vocabulary", 0)
     return partial(initialise, partial(factory, data.input_shape, data.num_outputs, **options), settings.seed)
 
 

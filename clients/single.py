@@ -68,7 +68,9 @@ def fit(
     gradient
         Returns the gradient of the mean loss over one batch, shape (M,), given weights of shape (M,): all
         tensors that the server sent, flattened and concatenated in its order, in their type. It may be called
-        several times per step, must not change the weights, and may reuse the memory of its result.
+        several times per step, must not change the weights, and may reuse the memory of its result. If the
+        last of the tensors are buffers (`FitConfig.buffer_arrays`), it may change these, and what it returns
+        for them does not count.
     num_examples
         n_k, the size of the client's whole data set.
     memory
@@ -102,6 +104,8 @@ def fit(
     most = planned if steps is None else min(steps, planned)
     if most < 1:
         raise ValueError(f"{most} local steps; a client that does none has no reply to send")
+    buffers = _flat(weights[len(weights) - config.buffer_arrays :], weights)
+    gradient, fisher = (_with_buffers(oracle, buffers) for oracle in (gradient, fisher))
     rule = _make_rule(config, weights, own, opened, fisher)
     y, rate = rule.weights.clone(), config.learning_rate
     deadline = LocalDeadline(None if config.deadline_seconds is None else start + config.deadline_seconds)
@@ -110,8 +114,10 @@ def fit(
         if not deadline.allows_another(done):
             break
     sent = [_numpy(array) for array in rule.upload(y, done, rate)]
+    trained = len(weights) - config.buffer_arrays
+    sent = _like(weights[trained:], buffers) + sent
     if rule.sends_weights:
-        sent = _like(weights, y) + sent
+        sent = _like(weights[:trained], y) + sent
     reported |= {metrics.STEPS: done} | ({metrics.RESYNC: True} if resync else {})
     if config.deadline_seconds is not None:
         reported[metrics.SECONDS] = time.monotonic() - start
@@ -144,7 +150,9 @@ def personal_weights(instruction: EvaluateIns, memory: Memory | None = None) -> 
     """
     config, weights, own = _read(instruction)
     opened, _ = _open(memory, config, weights)
-    return _like(weights, _make_rule(config, weights, own, opened, no_fisher).personal())
+    trained = len(weights) - config.buffer_arrays
+    personal = _make_rule(config, weights, own, opened, no_fisher).personal()
+    return _like(weights[:trained], personal) + weights[trained:]
 
 
 def _read(instruction: FitIns | EvaluateIns) -> tuple[FitConfig, list[NDArray[Any]], list[NDArray[Any]]]:
@@ -156,7 +164,7 @@ def _read(instruction: FitIns | EvaluateIns) -> tuple[FitConfig, list[NDArray[An
 def _open(memory: Memory | None, config: FitConfig, weights: list[NDArray[Any]]) -> tuple[Memory, bool]:
     """Open the client's memory; one of another rule or model counts as none, with a warning."""
     if memory is not None and config.last_accepted is not None:
-        size = sum(array.size for array in weights)
+        size = sum(array.size for array in weights[: len(weights) - config.buffer_arrays])
         try:
             check_memory(memory, config.rule, size, np.result_type(*weights))
         except ValueError as error:
@@ -168,14 +176,35 @@ def _open(memory: Memory | None, config: FitConfig, weights: list[NDArray[Any]])
 def _make_rule(
     config: FitConfig, weights: list[NDArray[Any]], own: list[NDArray[Any]], memory: Memory, fisher: Oracle
 ) -> SGD:
-    start = torch.from_numpy(np.concatenate([array.ravel() for array in weights]))
+    start = _flat(weights[: len(weights) - config.buffer_arrays], weights)
     state = {key: torch.from_numpy(value.copy()) for key, value in memory.committed.items()}
     return rule_named(config.rule)(start, [torch.from_numpy(a) for a in own], config, state, fisher)
 
 
+def _with_buffers(oracle: Oracle, buffers: Tensor) -> Oracle:
+    """Return an oracle of the weights alone, given one of both, which may change the buffers."""
+    if not len(buffers):
+        return oracle
+
+    def of_weights(at: Tensor) -> Tensor:
+        whole = torch.cat([at, buffers])
+        value = oracle(whole)[: len(at)]
+        buffers.copy_(whole[len(at) :])
+        return value
+
+    return of_weights
+
+
+def _flat(arrays: list[NDArray[Any]], weights: list[NDArray[Any]]) -> Tensor:
+    """Return some of the weights as one vector, in the type that all of them have together."""
+    parts = [np.empty(0, np.result_type(*weights)), *(array.ravel() for array in arrays)]
+    return torch.from_numpy(np.concatenate(parts))
+
+
 def _like(weights: list[NDArray[Any]], vector: Tensor) -> list[NDArray[Any]]:
-    """Split a vector of shape (M,) into arrays of the weights' shapes."""
-    parts = np.split(_numpy(vector), np.cumsum([array.size for array in weights])[:-1])
+    """Split a vector into arrays of the weights' shapes."""
+    ends = np.cumsum([array.size for array in weights], dtype=int)
+    parts = np.split(_numpy(vector), ends)[: len(weights)]
     return [part.reshape(array.shape) for part, array in zip(parts, weights, strict=True)]
 
 
