@@ -68,17 +68,13 @@ class Augmentation:
         return padded
 
 
-def augmentation(task: str, text: str, black: tuple[float, ...]) -> Augmentation | None:
-    """Return what a text such as ``crop+flip`` names; None for ``none``.
-
-    Raises
-    ------
-    ValueError
-        It names something else.
-    """
-    if text == "none":
-        return None
+def check_augment(task: str, text: str) -> None:
+    """Raise a ValueError unless a text is ``none``, ``crop``, ``flip`` or ``crop+flip``."""
     names = text.split("+")
-    if len(set(names)) != len(names) or not {*names} <= {"crop", "flip"}:
+    if text != "none" and (len({*names}) < len(names) or not {*names} <= {"crop", "flip"}):
         raise ValueError(f"task {task}: augment must be none, crop, flip or crop+flip, not {text!r}")
-    return Augmentation("crop" in names, "flip" in names, black)
+
+
+def augmentation(text: str, black: tuple[float, ...]) -> Augmentation | None:
+    """Return what such a text names; None for ``none``."""
+    return None if text == "none" else Augmentation("crop" in text, "flip" in text, black)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flexfl.files import read_bytes
+from flexfl.tasks.augmentation import check_augment
 from flexfl.tasks.data import Examples
 from flexfl.tasks.dataset import Dataset, DatasetTask
 from flexfl.tasks.download import download
@@ -113,6 +114,7 @@ def cifar10(*, data_dir: str = "data", normalize: bool = True, augment: Augment 
     Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
     """
     scale = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)) if normalize else None
+    check_augment("cifar10", augment)
     load = partial(_load, "cifar10", CIFAR10, data_dir, scale, augment)
     return DatasetTask("cifar10", load, default_model="cnn3x3")
 
@@ -144,6 +146,7 @@ def cifar100(*, data_dir: str = "data", normalize: bool = True, augment: Augment
     Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
     """
     scale = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)) if normalize else None
+    check_augment("cifar100", augment)
     load = partial(_load, "cifar100", CIFAR100, data_dir, scale, augment)
     return DatasetTask("cifar100", load, default_model="resnet18")
 
@@ -168,7 +171,7 @@ def _load(task: str, files: Files, data_dir: str, scale: Scale | None, augment: 
             f"{task}: cannot read the images from directory '{data_dir}' or download them into it "
             f"({reason}); put {SITE}{files.archive} there, or set --data-dir to a directory that has them"
         ) from None
-    return image_dataset(task, train, test, files.num_classes, scale, augment)
+    return image_dataset(train, test, files.num_classes, scale, augment)
 
 
 def _unpack(root: Path, files: Files) -> None:

@@ -53,7 +53,7 @@ def lenet(
     input_shape: tuple[int, ...],
     num_outputs: int,
     *,
-    padding: Annotated[int, "0 or 2"] = 2,
+    padding: Annotated[int, "0 | 2"] = 2,
 ) -> nn.Module:
     """Two 5x5 convolutions (6, 16) with max pooling, then 120 and 84 units: LeNet-5 with ReLU.
 
@@ -113,8 +113,8 @@ def cnn3x3(
     input_shape: tuple[int, ...],
     num_outputs: int,
     *,
-    hidden: Annotated[str, "units of each hidden layer, with + between them"] = "256+64",
-    dropout: Annotated[float, "in [0, 1)"] = 0.0,
+    hidden: str = "256+64",
+    dropout: Annotated[float, "from 0, below 1"] = 0.0,
 ) -> nn.Module:
     """Two 3x3 convolutions (32, 32) with max pooling, then hidden layers: the CNN of FedAU and FedAWE.
 
@@ -127,7 +127,7 @@ def cnn3x3(
     num_outputs : int
         Numbers that it returns for an example, such as the logits of the classes.
     hidden : str
-        Units of the hidden layers.
+        Units of the hidden layers, with `+` between them.
     dropout : float
         Share of the inputs of each linear layer that is dropped in training.
 
@@ -170,8 +170,8 @@ def vgg11(
     input_shape: tuple[int, ...],
     num_outputs: int,
     *,
-    norm: Annotated[str, "none, group or batch"] = "none",
-    dropout: Annotated[float, "in [0, 1)"] = 0.0,
+    norm: Annotated[str, "none | group | batch"] = "none",
+    dropout: Annotated[float, "from 0, below 1"] = 0.0,
     width: Annotated[int, "at least 1"] = 64,
     hidden: Annotated[int, "at least 0"] = 512,
 ) -> nn.Module:

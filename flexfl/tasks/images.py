@@ -11,7 +11,7 @@ from flexfl.tasks.augmentation import augmentation
 from flexfl.tasks.data import Examples
 from flexfl.tasks.dataset import Dataset
 
-Augment = Annotated[str, "none, crop, flip or crop+flip"]
+Augment = Annotated[str, "none | crop | flip | crop+flip"]
 Scale = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation of each channel, of pixels from 0 to 1."""
 
@@ -19,14 +19,12 @@ Pixels = NDArray[np.uint8]
 
 
 def image_dataset(
-    task: str, train: Examples, test: Examples, num_classes: int, scale: Scale | None, augment: str
+    train: Examples, test: Examples, num_classes: int, scale: Scale | None, augment: str
 ) -> Dataset:
     """Return a data set of images.
 
     Parameters
     ----------
-    task : str
-        Its name, for messages.
     train, test : Examples
         Pixels of shape (n, C, H, W) and type uint8, and classes.
     num_classes : int
@@ -39,7 +37,7 @@ def image_dataset(
     channels = train[0].shape[1]
     mean, std = scale or ((0.0,) * channels, (1.0,) * channels)
     black = tuple(-m / s for m, s in zip(mean, std, strict=True))
-    changes = augmentation(task, augment, black)
+    changes = augmentation(augment, black)
     first, second = ((standardised(x, mean, std), y) for x, y in (train, test))
     return Dataset(first, second, num_outputs=num_classes, augmentation=changes)
 

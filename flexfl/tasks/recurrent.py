@@ -14,8 +14,8 @@ def lstm(
     embedding: Annotated[int, "at least 1"] = 8,
     hidden: Annotated[int, "at least 1"] = 256,
     layers: Annotated[int, "at least 1"] = 2,
-    dropout: Annotated[float, "in [0, 1)"] = 0.0,
-    vocabulary: Annotated[int, "0: that of the task"] = 0,
+    dropout: Annotated[float, "from 0, below 1"] = 0.0,
+    vocabulary: Annotated[int, "at least 0"] = 0,
 ) -> nn.Module:
     """Long short-term memory over a text, and a linear layer on its last output.
 
@@ -37,7 +37,7 @@ def lstm(
     dropout : float
         Share of each layer's outputs that is dropped in training, but not of the last one's.
     vocabulary : int
-        How many different characters or words there are.
+        How many different characters or words there are; 0: as many as the task says.
 
     Returns
     -------

@@ -12,7 +12,7 @@ def resnet18(
     input_shape: tuple[int, ...],
     num_outputs: int,
     *,
-    norm: Annotated[str, "group, batch or none"] = "group",
+    norm: Annotated[str, "group | batch | none"] = "group",
     width: Annotated[int, "at least 1"] = 64,
 ) -> nn.Module:
     """Residual network of 18 layers for small images: its first convolution is 3x3, without pooling.
@@ -52,7 +52,7 @@ def resnet50(
     input_shape: tuple[int, ...],
     num_outputs: int,
     *,
-    norm: Annotated[str, "group, batch or none"] = "group",
+    norm: Annotated[str, "group | batch | none"] = "group",
     width: Annotated[int, "at least 1"] = 64,
 ) -> nn.Module:
     """Residual network of 50 layers for small images: its first convolution is 3x3, without pooling.

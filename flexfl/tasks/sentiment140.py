@@ -42,7 +42,7 @@ def sentiment140(
     words: Annotated[int, "at least 1"] = 25,
     min_tweets: Annotated[int, "at least 2"] = 41,
     vocabulary: Annotated[int, "at least 3"] = 10_000,
-    glove: Annotated[str, "a file of GloVe vectors"] = "",
+    glove: str = "",
 ) -> Sentiment140Task:
     """Whether a tweet is positive or negative, from its first 25 words; one client for each user.
 
@@ -185,8 +185,17 @@ class _Table:
                         raise ValueError("not polarity (0, 2 or 4), number, date, query, user and text")
                     if row[0] in LABELS:
                         yield int(row[1][:20]), LABELS[row[0]], row[4], row[5]
-        except (OSError, ValueError, csv.Error, zipfile.BadZipFile, zlib.error, EOFError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
+        # Of an archive that is encrypted or packed in another way, zipfile says so by RuntimeError.
+        except (
+            OSError,
+            ValueError,
+            csv.Error,
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            RuntimeError,
+        ) as error:
+            reason = getattr(error, "strerror", None) or str(error)[:200]
             raise ValueError(f"sentiment140: {self.path}: line {max(1, line)}: {reason}") from None
 
     @contextmanager

@@ -95,6 +95,6 @@ def choose_clients(
     """
     if num_clients > available:
         raise ValueError(f"task {task}: there are {available} {what}; set --num-clients {available} or less")
-    require_own_sizes(f"task {task}: examples belong to {what}", num_clients, num_clients, sizes, seed)
+    require_own_sizes(f"task {task}: examples belong to {what}", num_clients, 1000 * num_clients, sizes, seed)
     rng = np.random.default_rng([seed, *b"natural"])
     return sorted(rng.choice(available, num_clients, replace=False).tolist())

@@ -9,6 +9,7 @@ from contextlib import redirect_stdout
 from functools import partial
 from typing import Annotated, Any
 
+from flexfl.tasks.augmentation import check_augment
 from flexfl.tasks.data import Examples
 from flexfl.tasks.dataset import Dataset, DatasetTask
 from flexfl.tasks.images import Augment, Pixels, Scale, image_dataset, scale_of
@@ -42,6 +43,7 @@ def mnist(*, data_dir: str = "data", normalize: bool = True, augment: Augment = 
     LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998.
     """
     scale = ((0.1307,), (0.3081,)) if normalize else None
+    check_augment("mnist", augment)
     return DatasetTask("mnist", partial(_mnist, "mnist", "MNIST", data_dir, scale, augment))
 
 
@@ -74,12 +76,13 @@ def fashion_mnist(
     """
     scale = ((0.2860,), (0.3530,)) if normalize else None
     load = partial(_mnist, "fashion-mnist", "FashionMNIST", data_dir, scale, augment)
+    check_augment("fashion-mnist", augment)
     return DatasetTask("fashion-mnist", load)
 
 
 def emnist(
     *,
-    split: Annotated[str, "balanced, byclass, bymerge, digits, letters or mnist"] = "balanced",
+    split: Annotated[str, "balanced | byclass | bymerge | digits | letters | mnist"] = "balanced",
     data_dir: str = "data",
     normalize: bool = True,
     augment: Augment = "none",
@@ -119,6 +122,7 @@ def emnist(
     ----------
     Cohen et al., EMNIST: an Extension of MNIST to Handwritten Letters, 2017.
     """
+    check_augment("emnist", augment)
     if split not in EMNIST_CLASSES:
         raise ValueError(f"task emnist: split must be one of {', '.join(EMNIST_CLASSES)}, not {split!r}")
     return DatasetTask("emnist", partial(_emnist, split, data_dir, normalize, augment), default_model="cnn")
@@ -151,6 +155,7 @@ def svhn(*, data_dir: str = "data", normalize: bool = True, augment: Augment = "
     Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, NIPS workshop 2011.
     """
     scale = ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)) if normalize else None
+    check_augment("svhn", augment)
     return DatasetTask("svhn", partial(_svhn, data_dir, scale, augment), default_model="cnn3x3:hidden=128")
 
 
@@ -160,8 +165,7 @@ def _mnist(task: str, name: str, data_dir: str, scale: Scale | None, augment: st
         return images.data.numpy()[:, None], images.targets.numpy()
 
     by_hand = f"unpack the four files into '{data_dir}/{name}/raw'"
-    train, test = _read(task, data_dir, by_hand, read)
-    return image_dataset(task, train, test, 10, scale, augment)
+    return _read(task, data_dir, by_hand, read, lambda a, b: image_dataset(a, b, 10, scale, augment))
 
 
 def _emnist(split: str, data_dir: str, normalize: bool, augment: str) -> Dataset:
@@ -172,9 +176,12 @@ def _emnist(split: str, data_dir: str, normalize: bool, augment: str) -> Dataset
 
     page = "www.nist.gov/itl/products-and-services/emnist-dataset"
     by_hand = f"unpack the files of gzip.zip, from {page}, into '{data_dir}/EMNIST/raw'"
-    train, test = _read("emnist", data_dir, by_hand, read)
-    scale = scale_of(train[0]) if normalize else None
-    return image_dataset("emnist", train, test, EMNIST_CLASSES[split], scale, augment)
+
+    def make(train: Examples, test: Examples) -> Dataset:
+        scale = scale_of(train[0]) if normalize else None
+        return image_dataset(train, test, EMNIST_CLASSES[split], scale, augment)
+
+    return _read("emnist", data_dir, by_hand, read, make)
 
 
 def _svhn(data_dir: str, scale: Scale | None, augment: str) -> Dataset:
@@ -183,20 +190,23 @@ def _svhn(data_dir: str, scale: Scale | None, augment: str) -> Dataset:
         return images.data, images.labels
 
     by_hand = f"put train_32x32.mat and test_32x32.mat from ufldl.stanford.edu/housenumbers into '{data_dir}'"
-    train, test = _read("svhn", data_dir, by_hand, read)
-    return image_dataset("svhn", train, test, 10, scale, augment)
+    return _read("svhn", data_dir, by_hand, read, lambda a, b: image_dataset(a, b, 10, scale, augment))
 
 
 def _read(
-    task: str, data_dir: str, by_hand: str, read: Callable[[Any, bool], tuple[Pixels, Any]]
-) -> tuple[Examples, Examples]:
-    """Read training and test images through torchvision, which downloads them if need be."""
+    task: str,
+    data_dir: str,
+    by_hand: str,
+    read: Callable[[Any, bool], tuple[Pixels, Any]],
+    make: Callable[[Examples, Examples], Dataset],
+) -> Dataset:
+    """Make a data set of training and test images that torchvision reads, and downloads if need be."""
     from torchvision import datasets  # slow to import, and only these tasks need it
 
     try:
         # Standard output is reserved for the run's results; download progress goes to standard error.
         with redirect_stdout(sys.stderr):
-            train, test = (read(datasets, part) for part in (True, False))
+            return make(*(read(datasets, part) for part in (True, False)))
     except (OSError, RuntimeError, AssertionError, ValueError, LookupError, EOFError, zlib.error) as error:
         # Only the first line: torchvision adds one for each mirror that it tried.
         reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
@@ -204,4 +214,3 @@ def _read(
             f"{task}: cannot read the images from directory '{data_dir}' or download them into it "
             f"({reason}); {by_hand}, or set --data-dir to a directory that has them"
         ) from error
-    return train, test
