@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from fakes import AT_ONCE, FEDERATED, SIZES, START, VARIANTS, N, Rounds, same_state, stored
-from flwr.common import EvaluateIns, parameters_to_ndarrays
+from flwr.common import EvaluateIns, ndarrays_to_parameters, parameters_to_ndarrays
 
 import strategies
 from clients import single
 from clients.memory.handshake import Memory
-from strategies import FlatParameters, Layout, Roster
+from strategies import FlatParameters, Roster
 
 BUFFERS = [np.array([1.0, -2.0]), np.array(3.0)]
 M, B = 9, 3
@@ -42,10 +42,9 @@ class Client:
 
 def make(name: str, options: Mapping[str, Any], buffers: bool) -> Any:
     arrays = [*START, *(BUFFERS if buffers else [])]
-    layout = Layout.of(arrays, len(BUFFERS) if buffers else 0)
-    initial = FlatParameters(layout.flatten(arrays), layout)
     options = {"local_steps": 2, "learning_rate": 0.1, "seed": 1, **AT_ONCE.get(name, {}), **options}
-    return strategies.make(name, initial, Roster(SIZES, np.ones(N, bool)), **options)
+    initial, count = ndarrays_to_parameters(arrays), len(BUFFERS) if buffers else 0
+    return strategies.make(name, initial, Roster(SIZES, np.ones(N, bool)), num_buffers=count, **options)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)

@@ -114,12 +114,12 @@ class ShakespeareTask:
         train, test, begin = [], [], 0
         for text in codes:
             cut, end = begin + int(TRAIN_SHARE * len(text)), begin + len(text)
-            train.append(np.arange(begin, cut - self.length, self.stride))
-            test.append(np.arange(cut, end - self.length, self.test_stride))
+            train.append(np.arange(begin, cut - self.length, self.stride, dtype=np.int32))
+            test.append(np.arange(cut, end - self.length, self.test_stride, dtype=np.int32))
             begin = end
         ends = np.cumsum([len(starts) for starts in train])
         parts = np.split(np.arange(ends[-1]), ends[:-1])
-        stored = [(starts, np.zeros(len(starts), np.int64)) for starts in map(np.concatenate, (train, test))]
+        stored = [(starts, np.zeros(len(starts), np.uint8)) for starts in map(np.concatenate, (train, test))]
         data = PartitionedData.divide(stored[0], stored[1], len(ALPHABET), parts, holdout, seed)
         return DerivedData(data, Sequences(np.concatenate(codes), self.length), len(ALPHABET))
 
