@@ -22,7 +22,7 @@ from clients.gradients.flat import as_tensor
 from clients.gradients.oracle import CohortOracle
 from clients.rules import SGD, rule_named
 from clients.rules.base import Change, Oracle
-from clients.rules.vectors import Rate
+from clients.rules.vectors import Rate, subtract
 from clients.training import ClientUpdate, PreparedJob
 from flexfl.contract import metrics
 
@@ -97,7 +97,8 @@ def train(
     examples
         The clients' data.
     weights
-        Weights to start from, shape (M,), on the device that trains; clients may have their own.
+        Weights and buffers to start from, in one vector, on the device that trains; clients may have their
+        own.
     shared
         The method's arrays that are the same for all clients, each of shape (M,).
     cohort
@@ -105,10 +106,15 @@ def train(
     seed
         Determines the examples for the Fisher information.
     out
-        Receives the local weights after training, shape (K, M).
+        Receives the local weights and buffers after training, a row for each client.
     """
-    start, target = _start(weights, cohort), as_tensor(out)
-    rule = make_rule(start, shared, cohort, lambda at: _fisher(oracle, examples, at, cohort, seed))
+    start, target, trained = _start(weights, cohort), as_tensor(out), oracle.model.num_trainable
+    rule = make_rule(
+        start[:, :trained],
+        shared,
+        cohort,
+        lambda at: _fisher(oracle, examples, _whole(at, y), cohort, seed)[:, :trained],
+    )
     in_place = (target.device, target.dtype) == (start.device, start.dtype)
     until, stop = cohort[0].job.until, cohort[0].job.stop
     fused = until is None and _fused(rule, oracle, cohort[0].batches)
@@ -118,15 +124,16 @@ def train(
     rate = y.new_tensor([p.job.config.learning_rate for p in cohort])[:, None]
     losses = run(rule, oracle, batches, y, rate, until, stop)
     target.copy_(y)
+    weights_after = y[:, :trained]
     done = [min(len(p.batches.lengths), len(losses)) for p in cohort]
     steps = y.new_tensor(done)[:, None]
     extra = [
         array.cpu().numpy() if isinstance(array, Tensor) else [row.cpu().numpy() for row in array]
-        for array in rule.upload(y, steps, rate)
+        for array in rule.upload(weights_after, steps, rate)
     ]
     states: list[dict[str, NDArray[Any]]] | None = None
     if cohort[0].job.config.last_accepted is not None:
-        new = {key: value.cpu().numpy() for key, value in rule.remember(y, steps, rate).items()}
+        new = {key: value.cpu().numpy() for key, value in rule.remember(weights_after, steps, rate).items()}
         states = [{key: value[k].copy() for key, value in new.items()} for k in range(len(cohort))]
     of_client = losses.double().cpu().numpy().T
     updates = []
@@ -138,7 +145,7 @@ def train(
 
 
 def _start(weights: Tensor, cohort: Sequence[PreparedJob]) -> Tensor:
-    """Return what each client starts from, shape (K, M)."""
+    """Return what each client starts from, in K rows."""
     own = [prepared.job.weights for prepared in cohort if prepared.job.weights is not None]
     return _stacked(own).to(weights) if own else weights.expand(len(cohort), -1)
 
@@ -152,7 +159,7 @@ def run(
     until: float | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Tensor:
-    """Do all local steps on weights `y`, shape (K, M), in place; return the losses, shape (T, K).
+    """Do all local steps on weights and buffers `y`, in K rows, in place; return the losses, shape (T, K).
 
     These are the losses at each step's first gradient, zero after a client's last step. With `until`
     and `stop`, see `LocalDeadline`, T is the number of steps that were done.
@@ -160,6 +167,7 @@ def run(
     if until is None and _fused(rule, oracle, batches.clients[0]):
         return oracle.run_fused(y, rule.weights, rate, batches)
     losses = y.new_zeros((len(batches.counts), len(y)))
+    trained = oracle.model.num_trainable
     active, active_rate, deadline = y, rate, LocalDeadline(until, stop)
     for t, count in enumerate(batches.counts):
         if t and not deadline.allows_another(t):
@@ -168,8 +176,12 @@ def run(
         if count < len(active):
             rule.narrow(count)
             active, active_rate = y[:count], rate[:count]
-        step = _Step(oracle, batches.step(t))
-        rule.step(active, step, active_rate)
+        if trained == y.shape[1]:
+            step = _Step(oracle, batches.step(t))
+            rule.step(active, step, active_rate)
+        else:
+            step = _StepWithBuffers(oracle, batches.step(t), active)
+            rule.step(active[:, :trained], step, active_rate)
         losses[t, :count] = step.losses
     rule.widen()
     return losses
@@ -213,6 +225,43 @@ class _Step:
     def descend(self, y: Tensor, rate: Rate, change: Change | None) -> None:
         losses = self.oracle.descend(y, rate, self.batch, change)
         self._losses = losses if self._losses is None else self._losses
+
+
+class _StepWithBuffers(_Step):
+    """The same for a model with buffers, which the rule does not see.
+
+    A client has its buffers once, also where a rule computes gradients at several models: each notes there
+    what it has seen.
+
+    Parameters
+    ----------
+    oracle, batch
+        See `_Step`.
+    y
+        Weights and buffers of the clients, in rows; the buffers are changed.
+    """
+
+    def __init__(self, oracle: CohortOracle, batch: Batch, y: Tensor) -> None:
+        super().__init__(oracle, batch)
+        self.y, self.trained = y, oracle.model.num_trainable
+
+    def __call__(self, at: Tensor) -> Tensor:
+        whole = _whole(at, self.y)
+        gradient = super().__call__(whole)
+        self.y[:, self.trained :] = whole[:, self.trained :]
+        return gradient[:, : self.trained]
+
+    def descend(self, y: Tensor, rate: Rate, change: Change | None) -> None:
+        gradient = self(y)
+        if change is not None:
+            change(y)
+        subtract(y, gradient, rate)
+
+
+def _whole(weights: Tensor, y: Tensor) -> Tensor:
+    """Return weights in rows, each followed by what comes after as many numbers in the row of `y`."""
+    trained = weights.shape[1]
+    return weights if trained == y.shape[1] else torch.cat([weights, y[: len(weights), trained:]], dim=1)
 
 
 def _stacked(rows: Iterable[NDArray[Any]]) -> Tensor:

@@ -27,11 +27,18 @@ class BatchIndices(NamedTuple):
         Number of examples in each step's batch, shape (s,).
     num_distinct
         Number of distinct indices.
+    changes
+        A random change of each of these examples, see `flexfl.tasks.Augmentation`; None: they stay as they
+        are.
+    seeds
+        Of what the model draws in each step, as for dropout, shape (s,); None: it draws nothing.
     """
 
     indices: Indices
     lengths: NDArray[np.intp]
     num_distinct: int
+    changes: NDArray[np.int64] | None = None
+    seeds: NDArray[np.int64] | None = None
 
     def split(self) -> list[Indices]:
         """Return the indices of each step."""

@@ -99,12 +99,17 @@ def model_name(settings: Settings) -> str:
 
 def model_builder(settings: Settings, data: FederatedData) -> Callable[[], nn.Module]:
     """Return a function that makes the model, with initial weights determined by the seed."""
-    return build_for(settings, data.input_shape, data.num_outputs)
+    vocabulary = getattr(data, "vocabulary", 0)
+    return build_for(settings, data.input_shape, data.num_outputs, vocabulary)
 
 
-def build_for(settings: Settings, input_shape: tuple[int, ...], num_outputs: int) -> Callable[[], nn.Module]:
+def build_for(
+    settings: Settings, input_shape: tuple[int, ...], num_outputs: int, vocabulary: int = 0
+) -> Callable[[], nn.Module]:
     """Return a function that makes the model for inputs of this shape; see `model_builder`."""
     factory, options = bind("model", MODELS, model_name(settings))
+    if "vocabulary" in options_of(factory) and not options.get("vocabulary"):
+        options["vocabulary"] = vocabulary
     return partial(initialise, partial(factory, input_shape, num_outputs, **options), settings.seed)
 
 

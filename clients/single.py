@@ -46,7 +46,7 @@ from clients.deadline import LocalDeadline
 from clients.memory.handshake import Memory, open_memory
 from clients.rules import SGD, check_memory, rule_named
 from clients.rules.base import Oracle, no_fisher
-from clients.rules.vectors import Vector, copy_of
+from clients.rules.vectors import Vector, copy_of, joined
 from flexfl.contract import FitConfig, metrics
 
 
@@ -68,7 +68,9 @@ def fit(
     gradient
         Returns the gradient of the mean loss over one batch, shape (M,), given weights of shape (M,): all
         tensors that the server sent, flattened and concatenated in its order, in their type. It may be called
-        several times per step, must not change the weights, and may reuse the memory of its result.
+        several times per step, must not change the weights, and may reuse the memory of its result. If the
+        last of the tensors are buffers (`FitConfig.buffer_arrays`), it may change these, and what it returns
+        for them does not count.
     num_examples
         n_k, the size of the client's whole data set.
     memory
@@ -160,17 +162,20 @@ def train(
     most = planned if steps is None else min(steps, planned)
     if most < 1:
         raise ValueError(f"{most} local steps; a client that does none has no reply to send")
-    rule = _make_rule(config, weights, own, opened, fisher, as_vector)
+    trained = len(weights) - config.buffer_arrays
+    buffers = as_vector(_flat(weights[trained:], weights))
+    rule = _make_rule(config, weights, own, opened, _with_buffers(fisher, buffers), as_vector)
     y, rate = copy_of(rule.weights), config.learning_rate
     until = None if config.deadline_seconds is None else start + config.deadline_seconds
     deadline = LocalDeadline(until, stop)
     for done, gradient in zip(range(1, most + 1), gradients, strict=False):
-        rule.step(y, gradient, rate)
+        rule.step(y, _with_buffers(gradient, buffers), rate)
         if not deadline.allows_another(done):
             break
     sent = [np.asarray(array) for array in rule.upload(y, done, rate)]
+    sent = _like(weights[trained:], buffers) + sent
     if rule.sends_weights:
-        sent = _like(weights, y) + sent
+        sent = _like(weights[:trained], y) + sent
     reported |= {metrics.STEPS: done} | ({metrics.RESYNC: True} if resync else {})
     if until is not None:
         reported[metrics.SECONDS] = time.monotonic() - start
@@ -211,7 +216,8 @@ def personal_weights(
     weights, own = config.split(arrays)
     opened, _ = _open(memory, config, weights)
     rule = _make_rule(config, weights, own, opened, no_fisher, as_vector or _tensor)
-    return _like(weights, rule.personal())
+    trained = len(weights) - config.buffer_arrays
+    return _like(weights[:trained], rule.personal()) + weights[trained:]
 
 
 def read(instruction: FitIns | EvaluateIns) -> tuple[FitConfig, list[NDArray[Any]]]:
@@ -228,7 +234,7 @@ def read(instruction: FitIns | EvaluateIns) -> tuple[FitConfig, list[NDArray[Any
 def _open(memory: Memory | None, config: FitConfig, weights: list[NDArray[Any]]) -> tuple[Memory, bool]:
     """Open the client's memory; one of another rule or model counts as none, with a warning."""
     if memory is not None and config.last_accepted is not None:
-        size = sum(array.size for array in weights)
+        size = sum(array.size for array in weights[: len(weights) - config.buffer_arrays])
         try:
             check_memory(memory, config.rule, size, np.result_type(*weights))
         except ValueError as error:
@@ -245,9 +251,23 @@ def _make_rule(
     fisher: Oracle,
     as_vector: Callable[[NDArray[Any]], Vector],
 ) -> SGD:
-    start = as_vector(np.concatenate([array.ravel() for array in weights]))
+    start = as_vector(_flat(weights[: len(weights) - config.buffer_arrays], weights))
     state = {key: as_vector(value.copy()) for key, value in memory.committed.items()}
     return rule_named(config.rule)(start, [as_vector(a) for a in own], config, state, fisher)
+
+
+def _with_buffers(oracle: Oracle, buffers: Vector) -> Oracle:
+    """Return an oracle of the weights alone, given one of both, which may change the buffers."""
+    if not len(buffers):
+        return oracle
+
+    def of_weights(at: Vector) -> Vector:
+        whole = joined(at, buffers)
+        value = oracle(whole)[: len(at)]
+        buffers[:] = whole[len(at) :]
+        return value
+
+    return of_weights
 
 
 def _tensor(array: NDArray[Any]) -> Vector:
@@ -257,7 +277,13 @@ def _tensor(array: NDArray[Any]) -> Vector:
     return torch.from_numpy(array)
 
 
+def _flat(arrays: list[NDArray[Any]], weights: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return some of the weights as one vector, in the type that all of them have together."""
+    return np.concatenate([np.empty(0, np.result_type(*weights)), *(array.ravel() for array in arrays)])
+
+
 def _like(weights: list[NDArray[Any]], vector: Vector) -> list[NDArray[Any]]:
-    """Split a vector of shape (M,) into arrays of the weights' shapes."""
-    parts = np.split(np.asarray(vector), np.cumsum([array.size for array in weights])[:-1])
+    """Split a vector into arrays of the weights' shapes."""
+    ends = np.cumsum([array.size for array in weights], dtype=int)
+    parts = np.split(np.asarray(vector), ends)[: len(weights)]
     return [part.reshape(array.shape) for part, array in zip(parts, weights, strict=True)]

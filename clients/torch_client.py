@@ -124,7 +124,7 @@ class FlexibleClient(Client):
         """Return the weights, and this client's job as a list."""
         parts, own = config.split(arrays)
         weights = np.concatenate([array.ravel() for array in parts])
-        memory = self.node.memory(config, len(weights), clients.dtype)
+        memory = self.node.memory(config, clients.model.num_trainable, clients.dtype)
         job = Job(self.client, own, config, completion, memory, until=until, stop=self.node.stopping)
         return Broadcast(weights), [job]
 

@@ -112,7 +112,9 @@ class ClientUpdate(NamedTuple):
     memory: Memory | None
 
 
-def prepare(job: Job, steps: int, memory: Memory | None, data: FederatedData, seed: int) -> PreparedJob:
+def prepare(
+    job: Job, steps: int, memory: Memory | None, data: FederatedData, seed: int, draws: bool = False
+) -> PreparedJob:
     """Draw the batches of a client and open its memory.
 
     Parameters
@@ -127,6 +129,8 @@ def prepare(job: Job, steps: int, memory: Memory | None, data: FederatedData, se
         The data of all clients.
     seed
         Determines the batches, together with the client and the round.
+    draws
+        Whether the model draws random numbers in training, as for dropout.
 
     Raises
     ------
@@ -144,4 +148,10 @@ def prepare(job: Job, steps: int, memory: Memory | None, data: FederatedData, se
         raise DroppedError("dropped in mid-round")
     rng = client_rng(seed, b"batches", client, config.round)
     batches = draw_batches(num_examples, config.batch_size, steps, rng)
+    if (augmentation := getattr(data, "augmentation", None)) is not None:
+        rng = client_rng(seed, b"augmentation", client, config.round)
+        batches = batches._replace(changes=augmentation.draw(len(batches.indices), rng))
+    if draws:
+        rng = client_rng(seed, b"dropout", client, config.round)
+        batches = batches._replace(seeds=rng.integers(2**63, size=steps))
     return PreparedJob(job, batches, num_examples, *open_memory(memory, config.last_accepted))

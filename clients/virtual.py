@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from clients.environment import ClientEnvironment
 from clients.evaluation import evaluate, own_test
 from clients.faults import described, is_out_of_memory, time_limit
 from clients.gradients.batches import DeviceData
-from clients.gradients.flat import FlatModel, as_tensor, one_thread
+from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
 from clients.memory.handshake import Memory, open_memory
 from clients.memory.spill import Spilled
 from clients.rules.base import no_fisher
@@ -43,7 +44,8 @@ class Answers(NamedTuple):
     Attributes
     ----------
     vectors
-        Local weights of the clients that trained, shape (K, M); (K, 0) where the method sends none.
+        Local weights of the clients that trained, shape (K, M), and after them the model's buffers; the
+        buffers alone where the method sends no weights.
     updates
         What else each of them returns.
     farewells
@@ -102,6 +104,7 @@ class VirtualClients:
         )
         self.dtype = torch.empty(0, dtype=self.model.vector.dtype).numpy().dtype
         self.examples = DeviceData(self.data, self.model.device)
+        self.draws = self.model.draws(as_tensor(blank(self.data, 2)[0]).to(self.model.device))
 
     def load(self, memory: Any) -> Memory | None:
         """Return a client's memory, given `Job.memory`.
@@ -121,7 +124,7 @@ class VirtualClients:
         jobs
             What the clients are asked to do.
         out
-            Array for the local weights, shape (K, M) or longer; None: a new one.
+            Array for the local weights and buffers, a row for each client, or longer; None: a new one.
         """
         failures: list[Failure] = []
         farewells = self._farewells([job for job in jobs if job.config.farewell])
@@ -132,7 +135,7 @@ class VirtualClients:
         sends_weights = True
         too_many: list[int] = []  # sizes of cohorts for which memory did not suffice
         queue = cohorts(prepared, self.limit, int(np.prod(self.data.input_shape)), self.oracle)[::-1]
-        with one_thread():
+        with one_thread(), own_draws(self.model.device) if self.draws else nullcontext():
             while queue:
                 cohort = queue.pop()
                 rows = vectors[len(updates) : len(updates) + len(cohort)]
@@ -151,8 +154,11 @@ class VirtualClients:
                     failures.append(_failure(cohort[0].job, trained))
                 else:
                     queue += [cohort[at : at + half] for at in range(0, len(cohort), half)][::-1]
-        vectors = vectors[: len(updates)]
-        sent = vectors if sends_weights else vectors[:, :0]
+        sent = vectors[: len(updates)]
+        if not sends_weights:  # buffers come to the front of memory that others may read
+            buffers = sent[:, self.model.num_trainable :].copy()
+            sent = sent[:, : buffers.shape[1]]
+            sent[:] = buffers
         return Answers(sent, updates, farewells, failures, self._learn(too_many))
 
     def evaluate(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Scores:
@@ -160,6 +166,7 @@ class VirtualClients:
         scores: list[Score] = []
         failures: list[Failure] = []
         start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
+        trained = self.model.num_trainable
         with one_thread():
             for job in jobs:
                 memory = self.load(job.memory)
@@ -168,8 +175,8 @@ class VirtualClients:
                         examples = own_test(self.data, job.client)
                         opened = open_memory(memory, job.config.last_accepted)
                         prepared = PreparedJob(job, NO_BATCHES, 0, *opened)
-                        rule = make_rule(start[None], shared, [prepared], no_fisher)
-                        self.model.load(rule.personal()[0])
+                        rule = make_rule(start[None, :trained], shared, [prepared], no_fisher)
+                        self.model.load(torch.cat([rule.personal()[0], start[trained:]]))
                         loss, score = evaluate(self.model, examples)
                 except self.survived as error:  # one client's error must not end the round
                     failures.append(_failure(job, error))
@@ -221,7 +228,7 @@ class VirtualClients:
         for job, steps in zip(jobs, finished, strict=True):
             memory = self.load(job.memory)
             try:
-                prepared.append(prepare(job, steps, memory, self.data, self.seed))
+                prepared.append(prepare(job, steps, memory, self.data, self.seed, self.draws))
             except DroppedError as reason:
                 failures.append(Failure(job.client, str(reason)))
             except self.survived as error:  # one client's error must not end the round

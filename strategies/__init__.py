@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from flwr.common import Parameters
+from flwr.common import Parameters, parameters_to_ndarrays
 
 from flexfl.specs import build, check_kind, did_you_mean, find
 from strategies.amplified_scaffold import AmplifiedScaffold
@@ -112,6 +112,7 @@ def make(
     *,
     options: Options | None = None,
     trainer: Trainer | None = None,
+    num_buffers: int = 0,
     **values: Any,
 ) -> FlexibleStrategy:
     """Make a strategy by its name, or by its class.
@@ -122,6 +123,9 @@ def make(
         One of `STRATEGIES`, or the class of any method, also one of your own.
     initial_parameters, roster, evaluate_fn, trainer
         See `FlexibleStrategy`.
+    num_buffers
+        How many of the initial arrays, the last ones, are buffers such as BatchNorm's running means and
+        variances: they are averaged, and no formula of the method is applied to them.
     options
         The strategy's options, an object of its `options_type()`.
     values
@@ -149,6 +153,10 @@ def make(
         options = options_type(**_built(values))
     elif values or not isinstance(options, options_type):
         raise ValueError(f"{name} takes either options of {options_type.__name__}, or their values")
+    if num_buffers:
+        arrays = parameters_to_ndarrays(initial_parameters)
+        layout = Layout.of(arrays, num_buffers)
+        initial_parameters = FlatParameters(layout.flatten(arrays), layout)
     return _variant(strategy, options)(initial_parameters, roster, evaluate_fn, options, trainer)
 
 

@@ -25,7 +25,6 @@ from flexfl.contract import Rule
 from flexfl.contract.ternary import ROUNDINGS, TIES, kept, ternary
 from strategies.core.instructions import Task
 from strategies.core.options import Options, choice, number, positive
-from strategies.core.parameters import FlatParameters
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
@@ -130,8 +129,7 @@ class EFL(FlexibleStrategy):
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
         """Evaluate the server's model, where it is not that of the clients."""
         if self.options.apply == "full":
-            model = (self.weights + self.drift).astype(self.layout.dtype)
-            parameters = FlatParameters(model, self.layout)
+            parameters = self.pack(self.weights + self.drift)
         return super().evaluate(server_round, parameters)
 
     def select(self, available: Clients) -> Clients:

@@ -55,4 +55,5 @@ class SequentialSGD(FlexibleStrategy):
                 "strategies.core.interfaces.Trainer; sim.py and flwr run do so"
             )
         work = self.iterations, self.learning_rate, self.options.batch_size
-        self.weights = self.trainer(self._sent.vector, members, self.round, *work).astype(np.float64)
+        trained = self.trainer(self._sent.vector, members, self.round, *work)
+        self.weights, self.buffers = self._divided(trained)

@@ -99,7 +99,10 @@ def test_flwr_run_keeps_memory_and_finds_own_parts(
     }
     named = {"model": "logistic", "num-clients": 3, "num-rounds": 2, "local-steps": 3}
     mine = {**named, "strategy": "my_methods.Momentum:clip=0.1", "trace": "my_traces.Office:start=0"}
-    runs = {"memory": settings, "mine": {**mine, "app": app}}
+    # BatchNorm's running means beside the vectors of clients that send no weights, and dropout.
+    deep = {**named, "strategy": "mimic:memory=client", "trace": "bernoulli:p=0.8", "num-rounds": 3}
+    deep["model"] = "vgg11:norm=batch,width=1,hidden=4,dropout=0.5"
+    runs = {"memory": settings, "mine": {**mine, "app": app}, "deep": deep}
     outputs = flwr_runs(flower, 3, [{**run, "run-dir": str(tmp_path / key)} for key, run in runs.items()])
     for (key, run), output in zip(runs.items(), outputs, strict=True):
         run.pop("app", None)

@@ -69,7 +69,7 @@ def play_table(strategy: Any, table: Any, check: Callable[..., None]) -> None:
         for client, instruction in rounds.ask(online, arrived=arrived, departed=departed).items():
             reply = devices[client].fit(instruction, steps[client])
             if client not in lost:
-                sent, _ = decode(reply.parameters, strategy.rule, rounds.parameters)
+                sent, _, _ = decode(reply.parameters, strategy.rule, rounds.parameters)
                 counted[client] = (sent, devices[client].update, steps[client])
                 replies.append((client, reply))
         rounds.hear(*replies)

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 PACKAGES = {"clients", "flexfl", "strategies", "traces"}
 DATA = {
     "flexfl/engine/report/page.md",
+    "flexfl/tasks/shakespeare.toml",
     "traces/patterns/pools.toml",
     "traces/patterns/pools_measured.json",
     "traces/recorded/phones.json",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clients.draws import BatchIndices, Indices
 from clients.gradients.flat import as_tensor
-from flexfl.tasks import FederatedData, PartitionedData
+from flexfl.tasks import Augmentation, FederatedData, PartitionedData
 
 
 class Batch(NamedTuple):
@@ -29,12 +29,15 @@ class Batch(NamedTuple):
         Weight of each example in its client's mean loss, shape (A, B): 1 / n for n examples, 0 for padding.
     lengths
         Number n of each client's examples without padding, shape (A,).
+    seeds
+        Of what each client's model draws, shape (A,); None: it draws nothing.
     """
 
     inputs: Tensor
     targets: Tensor
     weights: Tensor
     lengths: NDArray[np.intp]
+    seeds: Sequence[int] | None = None
 
 
 class CohortBatches:
@@ -49,6 +52,8 @@ class CohortBatches:
         `padded_length`.
     dtype
         Of `Batch.weights`.
+    augmentation
+        Makes the random changes of the examples; None: they stay as they are.
 
     Attributes
     ----------
@@ -57,9 +62,14 @@ class CohortBatches:
     """
 
     def __init__(
-        self, inputs: Tensor, targets: Tensor, clients: Sequence[BatchIndices], dtype: torch.dtype
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        clients: Sequence[BatchIndices],
+        dtype: torch.dtype,
+        augmentation: Augmentation | None = None,
     ) -> None:
-        self.inputs, self.clients = inputs, clients
+        self.inputs, self.clients, self.augmentation = inputs, clients, augmentation
         self.lengths = np.zeros((len(clients[0].lengths), len(clients)), np.intp)
         for k, client in enumerate(clients):
             self.lengths[: len(client.lengths), k] = client.lengths
@@ -67,6 +77,8 @@ class CohortBatches:
         real = np.arange(clients[0].padded_length) < self.lengths[..., None]
         self.indices = self._padded([client.indices for client in clients])
         self.targets = targets[self.indices]
+        changes = [client.changes for client in clients if client.changes is not None]
+        self.changes = self._padded(changes) if changes else None
         self.weights = torch.from_numpy(real / np.maximum(self.lengths, 1)[..., None]).to(
             inputs.device, dtype
         )
@@ -75,8 +87,13 @@ class CohortBatches:
         """Return the batches of step t for the clients that do it, the first `counts[t]`."""
         count = self.counts[t]
         indices = self.indices[t, :count]
-        inputs = self.inputs.index_select(0, indices.reshape(-1)).view(*indices.shape, *self.inputs.shape[1:])
-        return Batch(inputs, self.targets[t, :count], self.weights[t, :count], self.lengths[t, :count])
+        inputs = self.inputs.index_select(0, indices.reshape(-1))
+        if self.augmentation is not None and self.changes is not None:
+            inputs = self.augmentation.apply(inputs, self.changes[t, :count].reshape(-1))
+        inputs = inputs.view(*indices.shape, *self.inputs.shape[1:])
+        seeds = [int(client.seeds[t]) for client in self.clients[:count] if client.seeds is not None]
+        lengths = self.lengths[t, :count]
+        return Batch(inputs, self.targets[t, :count], self.weights[t, :count], lengths, seeds or None)
 
     def distinct_inputs(self) -> tuple[Tensor, Tensor]:
         """Return the inputs of each client's distinct examples, and which of them each step uses.
@@ -125,6 +142,7 @@ class DeviceData:
 
     def __init__(self, data: FederatedData, device: torch.device) -> None:
         self.data, self.device = data, device
+        self.augmentation: Augmentation | None = getattr(data, "augmentation", None)
         self._all: tuple[Tensor, Tensor] | None = None
         if isinstance(data, PartitionedData):
             # Targets that cannot be learnt are the failures of the clients that have them.
@@ -149,7 +167,7 @@ class DeviceData:
         if self._all is not None and isinstance(self.data, PartitionedData):
             own = map(self.data.train_rows, clients)
             of_all = [b._replace(indices=rows[b.indices]) for rows, b in zip(own, indices, strict=True)]
-            return CohortBatches(*self._all, of_all, dtype)
+            return CohortBatches(*self._all, of_all, dtype, self.augmentation)
         parts, of_parts, start = [], [], 0
         for client, wanted in zip(clients, indices, strict=True):
             distinct, positions = wanted.unique()
@@ -158,7 +176,7 @@ class DeviceData:
             start += len(distinct)
         inputs, targets = (np.concatenate(part) for part in zip(*parts, strict=True))
         self.data.criterion.check(targets, self.data.num_outputs)
-        return CohortBatches(*self._move((inputs, targets)), of_parts, dtype)
+        return CohortBatches(*self._move((inputs, targets)), of_parts, dtype, self.augmentation)
 
     def _move(self, examples: tuple[NDArray[Any], NDArray[Any]]) -> tuple[Tensor, Tensor]:
         inputs, targets = (as_tensor(array).to(self.device) for array in examples)

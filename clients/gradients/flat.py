@@ -39,6 +39,13 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+@contextmanager
+def own_draws(device: torch.device) -> Iterator[None]:
+    """Leave PyTorch's generators as they are, whatever is drawn."""
+    with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+        yield
+
+
 class FlatModel:
     """A model whose tensors are views of one vector and whose gradients are views of another.
 
@@ -61,6 +68,8 @@ class FlatModel:
         Shape of each of these tensors.
     num_trainable
         How many numbers of the vector are trained: the first ones.
+    num_buffers
+        How many of the tensors are buffers: the last ones.
     """
 
     def __init__(
@@ -68,7 +77,10 @@ class FlatModel:
     ) -> None:
         self.module, self.criterion = module.to(device), criterion
         trainable = [p for p in module.parameters() if p.requires_grad]
-        self._tensors = [*trainable, *(b for b in module.buffers() if b.is_floating_point())]
+        buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        self._tensors = [*trainable, *buffers.values()]
+        self.num_buffers = len(buffers)
+        self._names = [name for name, p in module.named_parameters() if p.requires_grad] + [*buffers]
         self.shapes = tuple(tuple(t.shape) for t in self._tensors)
         self._sizes = [t.numel() for t in self._tensors]
         self.num_trainable = sum(t.numel() for t in trainable)
@@ -83,6 +95,13 @@ class FlatModel:
         """Where the model computes."""
         return self.vector.device
 
+    @property
+    def generator(self) -> torch.Generator:
+        """What the model draws from."""
+        if self.device.type == "cpu":
+            return torch.default_generator
+        return torch.cuda.default_generators[self.device.index or 0]
+
     def views(self, vector: Tensor) -> list[Tensor]:
         """Split a vector of shape (M,) into one view per tensor."""
         parts = torch.split(vector, self._sizes)
@@ -95,9 +114,10 @@ class FlatModel:
             tensor.data = part
 
     def split(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
-        """Split a vector of shape (M,) into one array per tensor."""
-        parts = np.split(vector, np.cumsum(self._sizes)[:-1])
-        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        """Split a vector of shape (M,), or one with the buffers alone, into one array per tensor."""
+        first = 0 if len(vector) == len(self.vector) else len(self.shapes) - self.num_buffers
+        parts = np.split(vector, np.cumsum(self._sizes[first:])[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes[first:], strict=True)]
 
     def arrays(self) -> list[NDArray[Any]]:
         """Return copies of the tensors, in the order of the vector."""
@@ -132,13 +152,27 @@ class FlatModel:
         loss.backward()  # type: ignore[no-untyped-call]
         return self._gradient, loss.detach()
 
+    def draws(self, inputs: Tensor) -> bool:
+        """Return whether the model draws random numbers in training, as for dropout, given some inputs."""
+        kept = self.vector.clone()
+        self.bind(self.vector)
+        with own_draws(self.device), torch.no_grad():
+            before = self.generator.get_state()
+            try:
+                self.module(inputs)
+            except (RuntimeError, ValueError, IndexError, TypeError):
+                return False  # it cannot be trained at all, which shows when it is tried
+            finally:
+                self.load(kept)
+            return not torch.equal(before, self.generator.get_state())
+
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
         """Return the diagonal of the empirical Fisher information: the mean squared per-example gradient.
 
         Parameters
         ----------
         y
-            Weights, shape (M,); buffers are the model's own.
+            Weights, shape (M,).
         examples
             Inputs and targets; the model is in evaluation mode.
 
@@ -147,11 +181,12 @@ class FlatModel:
         diagonal
             Shape (M,), zero for buffers.
         """
-        names = [name for name, p in self.module.named_parameters() if p.requires_grad]
-        parameters = dict(zip(names, self.views(y), strict=False))
+        tensors = dict(zip(self._names, self.views(y), strict=True))
+        names = self._names[: len(tensors) - self.num_buffers]
+        parameters = {name: tensors.pop(name) for name in names}
 
         def loss(parameters: dict[str, Tensor], x: Tensor, target: Tensor) -> Tensor:
-            outputs = functional_call(self.module, parameters, (x[None],))
+            outputs = functional_call(self.module, {**parameters, **tensors}, (x[None],))
             return self.criterion.mean(outputs, target[None])
 
         inputs, targets = examples

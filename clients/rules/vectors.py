@@ -39,6 +39,14 @@ def copy_of(vector: Vector) -> Vector:
     return vector.copy() if isinstance(vector, np.ndarray) else vector.clone()
 
 
+def joined(first: Vector, second: Vector) -> Vector:
+    """Return two vectors as one, a new one."""
+    size = len(first) + len(second)
+    whole = np.empty_like(first, shape=size) if isinstance(first, np.ndarray) else first.new_empty(size)
+    whole[: len(first)], whole[len(first) :] = first, second
+    return whole
+
+
 def numbers_like(vector: Vector, value: float) -> Vector:
     """Return the same number for each client, shape (..., 1), in the type of a vector (..., M)."""
     one = vector[..., :1]

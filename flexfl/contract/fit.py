@@ -47,6 +47,9 @@ class FitConfig:
         Examples per step; 0: all examples of the client.
     model_arrays
         How many of the arrays sent are weights, one per tensor; the others are the method's own. 0: all.
+    buffer_arrays
+        How many of these, the last ones, are buffers, such as running means: training notes them, and no
+        method's rule is applied to them.
     local_steps
         E, the steps of a complete client; 0 where `local_epochs` is set.
     local_epochs
@@ -73,6 +76,7 @@ class FitConfig:
     learning_rate: float
     batch_size: int
     model_arrays: int = 0
+    buffer_arrays: int = 0
     local_steps: int = 0
     local_epochs: int = 0
     rule: str = SGD.name

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from clients.draws import draw_batches
-from clients.gradients.flat import FlatModel, one_thread
+from clients.gradients.flat import FlatModel, one_thread, own_draws
 from flexfl.tasks import Examples, FederatedData
 from strategies.core.parameters import FloatVector
 
@@ -45,12 +45,21 @@ class CentralTrainer:
     ) -> FloatVector:
         """Train, see `strategies.core.interfaces.Trainer`; each pass over the union is shuffled anew."""
         x, targets = self._examples(members)
-        rng = np.random.default_rng([self.seed, *b"central", server_round])
+        rng, of_changes, of_model = (
+            np.random.default_rng([self.seed, *purpose, server_round])
+            for purpose in (b"central", b"central augmentation", b"central dropout")
+        )
+        augmentation = getattr(self.data, "augmentation", None)
         self.model.load(weights)
         y = self.model.vector
-        with one_thread():  # as at the clients: the result does not depend on the number of cores
+        # One thread as at the clients: the result does not depend on the number of cores.
+        with one_thread(), own_draws(self.model.device):
             for rows in draw_batches(len(targets), batch_size, iterations, rng).split():
                 batch = torch.from_numpy(x[rows]), torch.from_numpy(targets[rows])
+                if augmentation is not None:
+                    changes = torch.from_numpy(augmentation.draw(len(rows), of_changes))
+                    batch = augmentation.apply(batch[0], changes), batch[1]
+                self.model.generator.manual_seed(int(of_model.integers(2**63)))
                 gradient, _ = self.model.gradient(y, batch)
                 y.sub_(gradient, alpha=learning_rate)
         return y.numpy().copy()

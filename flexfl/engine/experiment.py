@@ -84,7 +84,7 @@ def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace]
     model = FlatModel(module, client_device(settings), data.criterion)
     check_outputs(model, data)
     arrays = model.arrays()
-    layout = Layout.of(arrays)
+    layout = Layout.of(arrays, model.num_buffers)
     initial = FlatParameters(layout.flatten(arrays), layout)
     trace = observed() if observed is not None else trace
     roster = Roster(data.sizes, trace.round(1).member, trace.participation)

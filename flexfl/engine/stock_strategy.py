@@ -219,12 +219,12 @@ class StockStrategy(FlexibleStrategy):
 
     def _read_weights(self, parameters: Parameters) -> Any:
         """Return weights as a vector, shape (M,); refuse what clients could not start from."""
-        vector, extra = read_parameters(parameters, self.layout)
+        vector, extra = read_parameters(parameters, self.wire)
         if extra:
             raise ValueError(f"{len(extra)} arrays more than the model has")
         if not np.isfinite(vector).all():
             raise ValueError("weights that are not finite")
-        return vector
+        return vector[: self.layout.size]
 
     @contextmanager
     def _noting(self, event: str, nobody: bool) -> Iterator[None]:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.tasks.augmentation import Augmentation
 from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion
 
 Examples = tuple[NDArray[Any], NDArray[Any]]
@@ -131,6 +132,7 @@ class PartitionedData:
     sizes: NDArray[np.int64]
     holdout_share: float
     criterion: Criterion = CROSS_ENTROPY
+    augmentation: Augmentation | None = None
 
     @classmethod
     def divide(
@@ -142,6 +144,7 @@ class PartitionedData:
         holdout_share: float,
         seed: int,
         criterion: Criterion = CROSS_ENTROPY,
+        augmentation: Augmentation | None = None,
     ) -> "PartitionedData":
         """Assign each client its part, and hold out a share of it.
 
@@ -159,6 +162,8 @@ class PartitionedData:
             Seed of the choice of the held-out examples.
         criterion : Criterion
             The loss and the metric.
+        augmentation : Augmentation or None
+            Random changes of training images.
 
         Raises
         ------
@@ -173,7 +178,8 @@ class PartitionedData:
             keys = np.random.default_rng([seed, *b"holdout"]).random(len(order))
             order = order[np.lexsort((keys, np.repeat(np.arange(len(parts)), totals)))]
         offsets = np.concatenate([[0], np.cumsum(totals)])
-        return cls(train, test, num_outputs, order, offsets, sizes, holdout_share, criterion)
+        stored = (train, test, num_outputs, order, offsets, sizes, holdout_share)
+        return cls(*stored, criterion, augmentation)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.tasks.augmentation import Augmentation
 from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion
 from flexfl.tasks.data import Examples, FederatedData, PartitionedData
 from flexfl.tasks.partition import PartitionFn
@@ -25,10 +26,12 @@ class Dataset:
         Numbers that a model returns for an example, or for a position of a sequence: as many as classes.
     criterion : Criterion
         The loss and the metric.
+    augmentation : Augmentation or None
+        Random changes of training images.
 
     Attributes
     ----------
-    train, test, num_outputs, criterion
+    train, test, num_outputs, criterion, augmentation
         The same, in the types that models train in: float32 and int64.
 
     Raises
@@ -38,9 +41,14 @@ class Dataset:
     """
 
     def __init__(
-        self, train: Examples, test: Examples, num_outputs: int, criterion: Criterion = CROSS_ENTROPY
+        self,
+        train: Examples,
+        test: Examples,
+        num_outputs: int,
+        criterion: Criterion = CROSS_ENTROPY,
+        augmentation: Augmentation | None = None,
     ) -> None:
-        self.num_outputs, self.criterion = num_outputs, criterion
+        self.num_outputs, self.criterion, self.augmentation = num_outputs, criterion, augmentation
         self.train, self.test = self._checked("training", train), self._checked("test", test)
         for kind, own, other in zip(("inputs", "targets"), self.train, self.test, strict=True):
             if own.shape[1:] != other.shape[1:] or own.dtype != other.dtype:
@@ -105,5 +113,12 @@ class DatasetTask:
         counts = sizes(num_clients, len(targets), np.random.default_rng([seed, *b"sizes"]))
         parts = partition(targets, counts, np.random.default_rng([seed, *b"partition"]))
         return PartitionedData.divide(
-            dataset.train, dataset.test, dataset.num_outputs, parts, holdout, seed, dataset.criterion
+            dataset.train,
+            dataset.test,
+            dataset.num_outputs,
+            parts,
+            holdout,
+            seed,
+            dataset.criterion,
+            dataset.augmentation,
         )

@@ -160,6 +160,13 @@ def normal(
     return sizes.astype(np.int64)
 
 
+def require_own_sizes(what: str, num_clients: int, count: int, sizes: SizesFn, seed: int) -> None:
+    """Raise a ValueError, which begins with `what`, if sizes are set for clients that have their own."""
+    found, default = (f(num_clients, count, np.random.default_rng([seed, *b"sizes"])) for f in (sizes, equal))
+    if not np.array_equal(found, default):
+        raise ValueError(f"{what}; leave --sizes out")
+
+
 SIZES: dict[str, Callable[..., NDArray[np.int64]]] = {"equal": equal, "pareto": pareto, "normal": normal}
 """Size distributions by name: ``(num_clients, num_examples, rng, *, options)``."""
 

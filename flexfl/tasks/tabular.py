@@ -14,7 +14,7 @@ from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from flexfl.tasks.data import FederatedData, PartitionedData
 from flexfl.tasks.dataset import Dataset, DatasetTask
 from flexfl.tasks.partition import PartitionFn
-from flexfl.tasks.sizes import SizesFn, equal
+from flexfl.tasks.sizes import SizesFn, require_own_sizes
 from flexfl.tasks.source import TaskSource
 
 TEST_SHARE = 0.2
@@ -234,11 +234,8 @@ class NaturalTask:
     ) -> FederatedData:
         """Give each client its rows; see `TaskSource.federate`."""
         dataset, owners = self.table.load()
-        rng = np.random.default_rng([seed, *b"sizes"])
-        if not np.array_equal(sizes(num_clients, len(owners), rng), equal(num_clients, len(owners), rng)):
-            raise ValueError(
-                f"{self.table.path}: rows belong to the clients that they name; leave --sizes out"
-            )
+        what = f"{self.table.path}: rows belong to the clients that they name"
+        require_own_sizes(what, num_clients, len(owners), sizes, seed)
         names, numbers = _distinct(owners)
         if len(names) != num_clients:
             raise ValueError(

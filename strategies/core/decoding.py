@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from flexfl.contract import Rule, metrics, ternary
 from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters, FloatVector, read_arrays, read_parameters
-from strategies.core.replies import Reply
+from strategies.core.replies import NO_BUFFERS, Reply
 from strategies.core.tasks import Sent
 
 MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
@@ -79,11 +79,12 @@ def read_reply(
     if steps == 0:
         raise ValueError("no local steps")
     # Some methods scale the update up by planned / steps.
-    vector, extra = decode(result.parameters, rule, sent.weights, MAX_WEIGHT * steps / planned)
+    limit = MAX_WEIGHT * steps / planned
+    vector, buffers, extra = decode(result.parameters, rule, sent.weights, limit)
     return Reply(
         client=client,
         vector=vector,
-        origin=sent.weights.vector if rule.sends == "weights" else None,
+        origin=sent.weights.weights if rule.sends == "weights" else None,
         learning_rate=sent.learning_rate,
         version=sent.version,
         steps=steps,
@@ -93,6 +94,7 @@ def read_reply(
         final_loss=_loss(told, metrics.FINAL_LOSS),
         extra=extra,
         resync=told.get(metrics.RESYNC) is True,
+        buffers=buffers,
     )
 
 
@@ -123,46 +125,54 @@ def answers(result: FitRes, server_round: int) -> bool:
 
 def decode(
     parameters: Parameters, rule: Rule, sent: FlatParameters, limit: float = MAX_WEIGHT
-) -> tuple[FloatVector, list[NDArray[Any]]]:
+) -> tuple[FloatVector, FloatVector, list[NDArray[Any]]]:
     """Read what a client of this rule sends.
 
     Parameters
     ----------
     parameters
-        What came.
+        What came: the weights, unless the rule sends something else, the buffers, and what the rule sends.
     rule
         Says what it should be. Where updates are packed, a client of another kind may send weights.
     sent
-        The global weights that the client started from.
+        The weights that the client started from, and the buffers.
     limit
         Largest absolute value of a number.
 
     Returns
     -------
-    vector, extra
-        Local weights if `rule.sends` is `weights`, else what is sent in their place, shape (M,); and the
-        vectors that follow.
+    vector, buffers, extra
+        Local weights if `rule.sends` is `weights`, else what is sent in their place, shape (M,); the buffers
+        in one vector; and the vectors that follow.
 
     Raises
     ------
     ValueError
         It is something else, not finite, or too large; the message says what.
     """
-    size, count = len(sent.vector), len(sent.layout.shapes)
-    if rule.sends == "vector":
-        return read_vector(parameters, size, limit), []
+    wire, origin, buffers = sent.layout, sent.weights, NO_BUFFERS
+    size, count = len(origin), len(wire.shapes)
     if rule.sends == "weights":
-        vector, extra = read_parameters(parameters, sent.layout)
+        vector, extra = read_parameters(parameters, wire)
+        vector, buffers = vector[:size], vector[size:] if wire.num_buffers else NO_BUFFERS
         check_range(vector, limit)
     else:
         arrays = read_arrays(parameters)
-        if arrays and arrays[0].dtype == np.uint8 and arrays[0].ndim == 1:
+        packed = arrays[wire.num_buffers :]
+        instead = rule.sends == "vector" or (packed and packed[0].dtype == np.uint8 and packed[0].ndim == 1)
+        if instead and wire.num_buffers:
+            buffers, arrays = wire.buffers.flatten(arrays[: wire.num_buffers]), packed
+        if rule.sends == "vector":
+            vector, extra, count = read_vector(arrays, size, limit), [], 1
+        elif instead:
             vector, extra, count = ternary.unpack(arrays[0], size), arrays[1:], 1
             check_range(vector, limit)
         else:
-            weights, extra = sent.layout.flatten(arrays[:count]), arrays[count:]
-            check_range(weights, limit)
-            vector = np.subtract(weights, sent.vector, dtype=np.float64)
+            weights, extra = wire.flatten(arrays[:count]), arrays[count:]
+            check_range(weights[:size], limit)
+            vector = np.subtract(weights[:size], origin, dtype=np.float64)
+            buffers = weights[size:]
+    check_range(buffers)
     if len(extra) not in (0, rule.extra):
         expected = f"{count} or {count + rule.extra}" if rule.extra else str(count)
         raise ValueError(f"{count + len(extra)} arrays where {expected} are expected")
@@ -170,10 +180,10 @@ def decode(
         if array.shape != (size,) or array.dtype.kind != "f":
             raise ValueError(f"an array of shape {array.shape} and type {array.dtype} after the weights")
         check_range(array, limit)
-    return vector, extra
+    return vector, buffers, extra
 
 
-def read_vector(parameters: Parameters, size: int, limit: float = MAX_WEIGHT) -> FloatVector:
+def read_vector(arrays: list[NDArray[Any]], size: int, limit: float = MAX_WEIGHT) -> FloatVector:
     """Return the only array, shape (M,), of a client that sends something else than its weights.
 
     Raises
@@ -181,7 +191,6 @@ def read_vector(parameters: Parameters, size: int, limit: float = MAX_WEIGHT) ->
     ValueError
         Something else was sent.
     """
-    arrays = read_arrays(parameters)
     shapes = [array.shape for array in arrays]
     if shapes != [(size,)]:
         expected = f"one of ({size},) is expected; memory=client needs the clients of flexfl"

@@ -16,22 +16,22 @@ class ServerEvaluated(Strategy):
 
     Attributes
     ----------
-    layout
-        Layout of the weights.
+    wire
+        Layout of the weights and buffers.
     evaluate_fn
-        Called with the round, the weights (one array per tensor) and an empty configuration, as in Flower's
-        `FedAvg`; None: no evaluation.
+        Called with the round, the weights and buffers (one array per tensor) and an empty configuration, as
+        in Flower's `FedAvg`; None: no evaluation.
     """
 
-    layout: Layout
+    wire: Layout
     evaluate_fn: EvaluateFn | None
 
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
         """Evaluate the global weights at the server, if there is an `evaluate_fn`."""
         if self.evaluate_fn is None:
             return None
-        vector, extra = read_parameters(parameters, self.layout)
-        return self.evaluate_fn(server_round, [*self.layout.split(vector), *extra], {})
+        vector, extra = read_parameters(parameters, self.wire)
+        return self.evaluate_fn(server_round, [*self.wire.split(vector), *extra], {})
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager

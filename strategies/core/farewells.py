@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from strategies.core.decoding import check_round, read_vector
 from strategies.core.instructions import RoundInstructions, Task
+from strategies.core.parameters import read_arrays
 
 Answers = dict[int, NDArray[np.float64] | None]
 Results = list[tuple[ClientProxy, FitRes]]
@@ -84,7 +85,7 @@ def collect(
             if answers[client] is not None:
                 raise ValueError("second farewell")
             check_round(result, server_round)
-            answers[client] = read_vector(result.parameters, size).astype(np.float64)
+            answers[client] = read_vector(read_arrays(result.parameters), size).astype(np.float64)
         except ValueError as reason:
             rejected.append((proxy.cid, str(reason)))
     return answers, others, rejected

@@ -44,7 +44,7 @@ class Trainer(Protocol):
         learning_rate: float,
         batch_size: int,
     ) -> FloatVector:
-        """Do steps of SGD on the union of the members' data; the new weights, shape (M,).
+        """Do steps of SGD on the union of the members' data; the new weights, and after them the buffers.
 
         Which examples are drawn must depend on the round alone. `batch_size` 0 takes all in every step.
         """

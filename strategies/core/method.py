@@ -32,7 +32,8 @@ class Method(Stateful, ABC):
     Attributes
     ----------
     weights
-        Global weights in float64, shape (M,); clients get them in the type of `initial_parameters`.
+        Global weights in float64, shape (M,), without the model's buffers, which the base class averages;
+        clients get them in the type of `initial_parameters`.
     version
         How often they have changed.
     round, learning_rate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,18 @@ class Layout:
         Shape of each tensor, in the order in which they are sent.
     dtype
         Data type of the weights on the wire.
+    num_buffers
+        How many of the tensors, the last ones, are buffers: numbers that training notes, such as the running
+        means and variances of BatchNorm. No method's formula is applied to them; the server averages them.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     dtype: np.dtype[Any]
+    num_buffers: int = 0
 
     @classmethod
-    def of(cls, arrays: Sequence[NDArray[Any]]) -> Layout:
-        """Layout of a list of arrays, all of which must be floating point."""
+    def of(cls, arrays: Sequence[NDArray[Any]], num_buffers: int = 0) -> Layout:
+        """Layout of a list of arrays, all of which must be floating point, buffers last."""
         if not arrays:
             raise ValueError("a model needs at least one array of weights")
         for position, array in enumerate(arrays):
@@ -40,22 +45,34 @@ class Layout:
                     "leave out, at the server and in the clients, others such as num_batches_tracked of "
                     "BatchNorm: [t for t in model.state_dict().values() if t.is_floating_point()]"
                 )
-        return cls(tuple(a.shape for a in arrays), np.result_type(*arrays))
+        if not 0 <= num_buffers < len(arrays):
+            raise ValueError(f"{num_buffers} of {len(arrays)} arrays cannot be buffers")
+        return cls(tuple(a.shape for a in arrays), np.result_type(*arrays), num_buffers)
 
     @property
     def size(self) -> int:
-        """Number of scalars M."""
+        """Number of scalars."""
         return sum(int(np.prod(shape)) for shape in self.shapes)
 
+    @property
+    def weights(self) -> Layout:
+        """Layout of the tensors without the buffers."""
+        return Layout(self.shapes[: len(self.shapes) - self.num_buffers], self.dtype)
+
+    @property
+    def buffers(self) -> Layout:
+        """Layout of the buffers alone."""
+        return Layout(self.shapes[len(self.shapes) - self.num_buffers :], self.dtype)
+
     def flatten(self, arrays: Sequence[NDArray[Any]]) -> FloatVector:
-        """Concatenate arrays of this layout to one vector of shape (M,)."""
+        """Concatenate arrays of this layout to one vector."""
         shapes = tuple(a.shape for a in arrays)
         if shapes != self.shapes:
             raise ValueError(f"arrays of shapes {list(shapes)} where {list(self.shapes)} are expected")
-        return np.concatenate([np.ravel(a) for a in arrays])
+        return np.concatenate([np.ravel(a) for a in arrays] or [np.empty(0, self.dtype)])
 
     def split(self, vector: FloatVector) -> list[NDArray[Any]]:
-        """Cut a vector of shape (M,) into views, one per tensor."""
+        """Cut a vector into views, one per tensor."""
         arrays, start = [], 0
         for shape in self.shapes:
             stop = start + int(np.prod(shape))
@@ -73,7 +90,7 @@ class FlatParameters(Parameters):
     Parameters
     ----------
     vector
-        The weights, shape (M,).
+        The weights, shape (M,), and after them the buffers, if `layout` has any.
     layout
         How `vector` is cut into tensors.
     extra
@@ -98,6 +115,11 @@ class FlatParameters(Parameters):
         """The weights cut into tensors, then the extra arrays."""
         return [*self.layout.split(self.vector), *self.extra]
 
+    @cached_property
+    def weights(self) -> FloatVector:
+        """The weights without the buffers, shape (M,); always the same object."""
+        return self.vector[: self.layout.weights.size] if self.layout.num_buffers else self.vector
+
     @property
     def num_bytes(self) -> int:
         """Size of the arrays without any framing."""
@@ -113,7 +135,7 @@ def stacked(models: Collection[FlatParameters], layout: Layout) -> FloatVector:
 
 
 def read_parameters(parameters: Parameters, layout: Layout) -> tuple[FloatVector, list[NDArray[Any]]]:
-    """Split received parameters into the flat weights and the method's extra arrays.
+    """Split received parameters into a flat vector of this layout and the method's extra arrays.
 
     Raises
     ------

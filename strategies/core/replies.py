@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from strategies.core.parameters import FloatVector
 
+NO_BUFFERS: FloatVector = np.empty(0)
 _BLOCK = 1 << 16  # numbers converted to float64 at a time: as many as stay in the cache
 
 
@@ -39,6 +40,8 @@ class Reply(NamedTuple):
         The method's own arrays.
     resync
         Whether the client had lost its state, see clients/memory/handshake.py.
+    buffers
+        The model's buffers after training, all in one vector, which is empty for most models.
     """
 
     client: int
@@ -53,6 +56,7 @@ class Reply(NamedTuple):
     final_loss: float
     extra: Sequence[NDArray[Any]]
     resync: bool
+    buffers: FloatVector = NO_BUFFERS
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class Replies:
         The method's own arrays of each client.
     resync
         Which clients had lost their state, shape (K,).
+    buffers
+        The model's buffers at each client, K vectors. The base class averages them; methods leave them alone.
     """
 
     clients: NDArray[np.intp]
@@ -101,6 +107,7 @@ class Replies:
     final_loss: NDArray[np.float64]
     extra: Sequence[Sequence[NDArray[Any]]] = field(default_factory=list)
     resync: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    buffers: Sequence[FloatVector] = ()
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -169,6 +176,11 @@ class Replies:
             total[at] = coefficients @ deltas
         return total
 
+    def mean_buffers(self) -> NDArray[np.float64]:
+        """sum_S n_k b_k / sum_S n_k, the mean of the clients' buffers, all in one vector."""
+        rows = np.array(self.buffers, np.float64)
+        return self.mean_coefficients("n") @ rows
+
     def ordered_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """Like `weighted_sum`, one client after the other in every entry: equal entries have equal sums.
 
@@ -207,4 +219,5 @@ class Replies:
             final_loss=np.array([r.final_loss for r in rows], np.float64),
             extra=[r.extra for r in rows],
             resync=np.array([r.resync for r in rows], np.bool_),
+            buffers=[r.buffers for r in rows],
         )

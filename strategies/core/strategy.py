@@ -33,7 +33,7 @@ from strategies.core.membership import Membership
 from strategies.core.method import Method
 from strategies.core.norms import NormLimit
 from strategies.core.options import Options
-from strategies.core.parameters import FlatParameters, Layout, read_parameters
+from strategies.core.parameters import FlatParameters, FloatVector, Layout, read_parameters
 from strategies.core.replies import Replies, Reply
 from strategies.core.report import RoundReport
 from strategies.core.roster import Clients, Roster
@@ -47,7 +47,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
     Parameters
     ----------
     initial_parameters
-        Weights to start from.
+        Weights to start from; `FlatParameters` can have buffers after them, see `Layout`.
     roster
         The clients known at the start; default: none, clients join when they are first seen.
     evaluate_fn
@@ -66,14 +66,20 @@ class FlexibleStrategy(Method, ServerEvaluated):
         options: Options | None = None,
         trainer: Trainer | None = None,
     ) -> None:
-        arrays = parameters_to_ndarrays(initial_parameters)
-        self.layout = Layout.of(arrays)
-        self.weights: NDArray[np.float64] = self.layout.flatten(arrays).astype(np.float64)
+        if isinstance(initial_parameters, FlatParameters):
+            self.wire, vector = initial_parameters.layout, initial_parameters.vector
+        else:
+            arrays = parameters_to_ndarrays(initial_parameters)
+            self.wire = Layout.of(arrays)
+            vector = self.wire.flatten(arrays)
+        self.layout = self.wire.weights  # what methods see
+        self.weights: NDArray[np.float64]
+        self.weights, self.buffers = self._divided(vector)
         self.evaluate_fn, self.trainer = evaluate_fn, trainer
         self.options = options if options is not None else self.options_type()()
         self.roster = roster if roster is not None else Roster()  # the clients, and who of them is a member
         self.membership = Membership(self.roster, self.options, self)
-        self.tasks = OpenTasks(self.layout)
+        self.tasks = OpenTasks(self.wire)
         self.norms = NormLimit(self.options.max_update_norm, self.options.outliers == "clip")
         self.version = self.round = 0
         self.learning_rate = self.options.learning_rate
@@ -137,19 +143,24 @@ class FlexibleStrategy(Method, ServerEvaluated):
             for name, reason in rejected:
                 report.reject(name, reason)
         replies, before = self._read(server_round, results, asked), self.weights.copy()
+        buffers = self.buffers
         report.active = replies.clients
         report.incomplete = int((replies.steps < replies.planned).sum())
         if len(replies):
             self.membership.learn(replies)
             self.update(replies)
+            if len(self.buffers):
+                self.buffers = replies.mean_buffers()
             self.roster.accept(replies.clients, server_round)
         elif asked:
             self.empty_round()
         if asked:
             self._finish_update(before)
         if not np.array_equal(self.weights, before):
-            self._sent = self._pack()
             self.version += 1
+            self._sent = self._pack()
+        elif not np.array_equal(self.buffers, buffers):
+            self._sent = self._pack()
         if not self._recorded:
             self._rejections.warn(server_round, report.rejected)
         told: dict[str, Scalar] = {"active": len(replies), "rejected": len(report.rejected)}
@@ -162,12 +173,18 @@ class FlexibleStrategy(Method, ServerEvaluated):
 
     # Resuming
 
+    def state_dict(self) -> StateDict:
+        """Return the state; the model's buffers are part of it if there are any."""
+        return super().state_dict() | ({"buffers": self.buffers.copy()} if len(self.buffers) else {})
+
     def load_state_dict(self, state: StateDict) -> None:
         """Go on from a state: a strategy with the same options then does bit by bit what this one would."""
         if take(state, "weights").shape != self.weights.shape:
             shapes = f"{take(state, 'weights').shape} where {self.weights.shape} are expected"
             raise ValueError(f"the state has weights of shape {shapes}")
         super().load_state_dict(state)
+        if len(self.buffers):
+            self.buffers = np.array(take(state, "buffers"), np.float64)
         self._sent = self._pack()
 
     # Details
@@ -178,17 +195,18 @@ class FlexibleStrategy(Method, ServerEvaluated):
         accepted = int(self.roster.accepted[client]) if self.rule.remembers else None
         if accepted is None and weights is None:
             return task
+        weights = None if weights is None else self.pack(weights.vector)
         return replace(task or Task(), last_accepted=accepted, weights=weights)
 
     def _adopt(self, parameters: Parameters) -> None:
         """Take over the weights if the server, or a wrapper such as differential privacy, changed them."""
         if parameters is not self._sent:
-            before, changed = self.weights, read_parameters(parameters, self.layout)[0]
+            before, changed = self.weights, read_parameters(parameters, self.wire)[0]
             if not largest(changed) <= MAX_RESULT:  # False for NaN
                 raise ValueError(
                     "the weights that a wrapper of the strategy returned are not finite, or too large"
                 )
-            self.weights = changed.astype(np.float64)
+            self.weights, self.buffers = self._divided(changed)
             self._sent = self._pack()
             self.on_outside_change(self.weights - before)
 
@@ -214,7 +232,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
                 if sent.round != server_round:
                     self.check_late(sent)
                 own = self.start(client)
-                sent = sent if own is None else sent._replace(weights=own)
+                sent = sent if own is None else sent._replace(weights=self.pack(own.vector))
                 first_size = int(self.roster.first_size[client])
                 reply = read_reply(client, result, sent, self.rule, self.work, first_size)
                 self.check_extra(list(reply.extra))
@@ -247,8 +265,19 @@ class FlexibleStrategy(Method, ServerEvaluated):
             reason = f"weights as large as {size:.1e}"
             self.report.events.append({"event": "discarded update", "reason": reason})
 
+    def pack(self, weights: FloatVector) -> FlatParameters:
+        """Return weights, shape (M,), as clients get them: with the model's buffers, if it has any."""
+        if not len(self.buffers):
+            return FlatParameters(weights.astype(self.layout.dtype, copy=False), self.layout)
+        return FlatParameters(np.concatenate([weights, self.buffers]).astype(self.wire.dtype), self.wire)
+
     def _pack(self) -> FlatParameters:
-        return FlatParameters(self.weights.astype(self.layout.dtype), self.layout)
+        return self.pack(self.weights.copy())
+
+    def _divided(self, vector: FloatVector) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the weights, shape (M,), and the buffers of one vector, in float64."""
+        size = self.layout.size
+        return vector[:size].astype(np.float64), vector[size:].astype(np.float64)
 
     def _config(self, shared: Task) -> FitConfig:
         """Return the scalars for all clients of a round."""
@@ -259,7 +288,8 @@ class FlexibleStrategy(Method, ServerEvaluated):
             round=self.round,
             learning_rate=self.learning_rate,
             batch_size=work.batch_size,
-            model_arrays=len(self.layout.shapes),
+            model_arrays=len(self.wire.shapes),
+            buffer_arrays=self.wire.num_buffers,
             local_steps=0 if work.local_epochs else work.local_steps,
             local_epochs=work.local_epochs,
             rule=self.rule.name,

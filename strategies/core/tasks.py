@@ -43,7 +43,7 @@ class OpenTasks(Stateful):
     Parameters
     ----------
     layout
-        Layout of the weights.
+        Layout of the weights and buffers.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class OpenTasks(Stateful):
         return self.sent[self._open[client]]
 
     def state_dict(self) -> StateDict:
-        """Return what was sent: rounds, rates and versions of shape (R,), weights of shape (R, M)."""
+        """Return what was sent: rounds, rates and versions of shape (R,), weights in R rows."""
         sent = self.sent.values()
         return {
             "rounds": np.array([*self.sent], np.int64),

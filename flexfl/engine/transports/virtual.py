@@ -46,7 +46,7 @@ from traces import RoundAvailability
 
 OK = Status(Code.OK, "")
 NO_VECTOR = np.empty(0, np.float32)
-NO_WEIGHTS = Layout((), np.dtype(np.float32))  # for methods that send no weights, only their own arrays
+NO_WEIGHTS = Layout((), np.dtype(np.float32))  # before the method's own arrays
 
 
 class VirtualTransport(ABC):
@@ -171,8 +171,7 @@ class VirtualTransport(ABC):
                     if lost[client]:  # its work is done, and it does not learn of the loss
                         failures.append(ClientFailure(str(client), "reply lost"))
                         continue
-                    layout = self.layout if len(vector) else NO_WEIGHTS
-                    parameters = FlatParameters(vector, layout, update.extra)
+                    parameters = FlatParameters(vector, self._layout_of(vector), update.extra)
                     result = FitRes(OK, parameters, update.num_examples, dict(update.metrics))
                     results.append((proxies[client], result))
                 phases.end("collect")
@@ -233,6 +232,12 @@ class VirtualTransport(ABC):
             client = int(proxy.cid)
             jobs.append(Job(client, arrays, config, float(completion[client]), self.memories.get(client)))
         yield from ((broadcast, jobs) for broadcast, _, jobs in groups.values())
+
+    def _layout_of(self, vector: NDArray[Any]) -> Layout:
+        """Return the layout of what a client sends before the method's own arrays."""
+        if len(vector) == self.layout.size:
+            return self.layout
+        return self.layout.buffers if len(vector) else NO_WEIGHTS
 
     @abstractmethod
     def close(self) -> None:

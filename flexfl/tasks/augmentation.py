@@ -1,0 +1,80 @@
+"""Random changes of training images: crops and flips."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+PADDING = 4  # pixels
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Which changes are made, each image anew whenever it is used.
+
+    Attributes
+    ----------
+    crop : bool
+        Whether images are padded by four pixels on each side, and cut back to their size anywhere.
+    flip : bool
+        Whether every other image is mirrored.
+    black : tuple of float
+        Value of the padding, for each channel.
+    """
+
+    crop: bool
+    flip: bool
+    black: tuple[float, ...]
+
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw a change for each of so many images; the first do not depend on how many follow."""
+        places = (2 * PADDING + 1) ** 2
+        return rng.integers(2 * places, size=count)
+
+    def apply(self, images: Tensor, changes: Tensor) -> Tensor:
+        """Return changed images.
+
+        Parameters
+        ----------
+        images : Tensor, shape (n, C, H, W)
+            The images.
+        changes : Tensor, shape (n,)
+            What `draw` returned.
+        """
+        n, channels, height, width = images.shape
+        places = 2 * PADDING + 1
+        rows, columns = torch.arange(height).expand(n, -1), torch.arange(width).expand(n, -1)
+        rows, columns, changes = rows.to(images.device), columns.to(images.device), changes.to(images.device)
+        if self.flip:
+            mirrored = (changes % 2 == 1)[:, None]
+            columns = torch.where(mirrored, width - 1 - columns, columns)
+        if self.crop:
+            images = self._padded(images)
+            rows = rows + (changes // 2 % places)[:, None]
+            columns = columns + (changes // (2 * places))[:, None]
+        which = torch.arange(n, device=images.device)[:, None, None, None]
+        channel = torch.arange(channels, device=images.device)[None, :, None, None]
+        return images[which, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+    def _padded(self, images: Tensor) -> Tensor:
+        n, channels, height, width = images.shape
+        black = images.new_tensor(self.black).view(1, channels, 1, 1)
+        padded = black.expand(n, -1, height + 2 * PADDING, width + 2 * PADDING).clone()
+        padded[..., PADDING : PADDING + height, PADDING : PADDING + width] = images
+        return padded
+
+
+def check_augment(task: str, text: str) -> None:
+    """Raise a ValueError unless a text is ``none``, ``crop``, ``flip`` or ``crop+flip``."""
+    names = text.split("+")
+    if text != "none" and (len({*names}) < len(names) or not {*names} <= {"crop", "flip"}):
+        raise ValueError(f"task {task}: augment must be none, crop, flip or crop+flip, not {text!r}")
+
+
+def augmentation(text: str, black: tuple[float, ...]) -> Augmentation | None:
+    """Return what such a text names; None for ``none``."""
+    return None if text == "none" else Augmentation("crop" in text, "flip" in text, black)

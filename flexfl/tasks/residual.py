@@ -1,0 +1,152 @@
+"""Residual networks for small images."""
+
+from typing import Annotated
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from flexfl.tasks.layers import image_shape, normalisation, start_for_relu
+
+
+def resnet18(
+    input_shape: tuple[int, ...],
+    num_outputs: int,
+    *,
+    norm: Annotated[str, "group | batch | none"] = "group",
+    width: Annotated[int, "at least 1"] = 64,
+) -> nn.Module:
+    """Residual network of 18 layers for small images: its first convolution is 3x3, without pooling.
+
+    On 32x32 images with 10 classes it has 11,173,962 parameters.
+
+    Parameters
+    ----------
+    input_shape : tuple of int
+        Channels, height and width of an image, at least 4x4 pixels.
+    num_outputs : int
+        Numbers that it returns for an example, such as the logits of the classes.
+    norm : str
+        Normalisation after each convolution.
+    width : int
+        Channels of the first stage; the last one has eight times as many.
+
+    Returns
+    -------
+    torch.nn.Module
+        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
+
+    Raises
+    ------
+    ValueError
+        If the inputs are not images, or an option is impossible.
+
+    References
+    ----------
+    He et al., Deep Residual Learning for Image Recognition, CVPR 2016; group normalisation as in Hsieh et
+    al., The Non-IID Data Quagmire of Decentralized Machine Learning, ICML 2020.
+    """
+    return _network("resnet18", input_shape, num_outputs, norm, width, (2, 2, 2, 2), bottleneck=False)
+
+
+def resnet50(
+    input_shape: tuple[int, ...],
+    num_outputs: int,
+    *,
+    norm: Annotated[str, "group | batch | none"] = "group",
+    width: Annotated[int, "at least 1"] = 64,
+) -> nn.Module:
+    """Residual network of 50 layers for small images: its first convolution is 3x3, without pooling.
+
+    On 32x32 images with 10 classes it has 23,520,842 parameters.
+
+    Parameters
+    ----------
+    input_shape : tuple of int
+        Channels, height and width of an image, at least 4x4 pixels.
+    num_outputs : int
+        Numbers that it returns for an example, such as the logits of the classes.
+    norm : str
+        Normalisation after each convolution.
+    width : int
+        Channels within the first stage's blocks; the last one's have eight times as many.
+
+    Returns
+    -------
+    torch.nn.Module
+        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
+
+    Raises
+    ------
+    ValueError
+        If the inputs are not images, or an option is impossible.
+
+    References
+    ----------
+    He et al., Deep Residual Learning for Image Recognition, CVPR 2016.
+    """
+    return _network("resnet50", input_shape, num_outputs, norm, width, (3, 4, 6, 3), bottleneck=True)
+
+
+class Block(nn.Module):
+    """Convolutions whose outputs are added to the inputs.
+
+    Parameters
+    ----------
+    main, shortcut : list of modules
+        What is added: the convolutions' outputs, and the inputs, converted to the same shape.
+    """
+
+    def __init__(self, main: list[nn.Module], shortcut: list[nn.Module]) -> None:
+        super().__init__()
+        self.main, self.shortcut = nn.Sequential(*main), nn.Sequential(*shortcut)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum, after ReLU."""
+        return functional.relu(self.main(x) + self.shortcut(x))
+
+
+def _network(
+    name: str,
+    input_shape: tuple[int, ...],
+    num_outputs: int,
+    norm: str,
+    width: int,
+    blocks: tuple[int, ...],
+    bottleneck: bool,
+) -> nn.Module:
+    channels, _, _ = image_shape(name, input_shape)
+    if width < 1:
+        raise ValueError(f"model {name}: width must be at least 1, not {width}")
+    what = f"model {name}: norm"
+    layers: list[nn.Module] = [*_convolution(what, norm, channels, width, 3), nn.ReLU()]
+    channels = width
+    for stage, count in enumerate(blocks):
+        inner = width << stage
+        outputs = 4 * inner if bottleneck else inner
+        for position in range(count):
+            stride = 2 if stage and not position else 1
+            if bottleneck:
+                steps = [(channels, inner, 1, 1), (inner, inner, 3, stride), (inner, outputs, 1, 1)]
+            else:
+                steps = [(channels, inner, 3, stride), (inner, outputs, 3, 1)]
+            main: list[nn.Module] = []
+            for step in steps:
+                main += [*_convolution(what, norm, *step), nn.ReLU()]
+            main.pop()  # the last ReLU comes after the sum
+            same = stride == 1 and channels == outputs
+            shortcut = [] if same else _convolution(what, norm, channels, outputs, 1, stride)
+            layers.append(Block(main, shortcut))
+            channels = outputs
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            start_for_relu(module)
+    return model.append(nn.Linear(channels, num_outputs))
+
+
+def _convolution(
+    what: str, norm: str, inputs: int, outputs: int, size: int, stride: int = 1
+) -> list[nn.Module]:
+    """Return a convolution and its normalisation, which makes its bias superfluous."""
+    layer = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=norm == "none")
+    return [layer, *normalisation(what, norm, outputs)]

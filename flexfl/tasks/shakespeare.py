@@ -1,0 +1,250 @@
+"""Shakespeare's plays: the next character, one client for each speaking role."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from xml.parsers import expat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flexfl.files import read_bytes
+from flexfl.tasks.data import Examples, FederatedData, PartitionedData
+from flexfl.tasks.download import download
+from flexfl.tasks.partition import PartitionFn
+from flexfl.tasks.sizes import SizesFn
+from flexfl.tasks.texts import DerivedData, choose_clients
+
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""The characters, as LEAF numbers them; any other becomes a space."""
+
+TRAIN_SHARE = 0.8
+MOST_BYTES = 1 << 24  # of a play; the longest has 288 kB
+_CODES = np.full(256, ALPHABET.index(" "), np.uint8)
+_CODES[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
+Roles = dict[tuple[str, str], list[str]]
+"""Lines by play and role."""
+
+
+def shakespeare(
+    *,
+    data_dir: str = "data",
+    length: Annotated[int, "at least 1"] = 80,
+    min_lines: Annotated[int, "at least 1"] = 5,
+    stride: Annotated[int, "at least 1"] = 1,
+    test_stride: Annotated[int, "at least 1"] = 80,
+) -> ShakespeareTask:
+    """Next character in Shakespeare's plays, after the 80 before it; one client for each speaking role.
+
+    The input shape is (80,), numbers of 80 characters. As in LEAF, the first four fifths of a role's text are
+    its training data, the rest are test data, and a client's examples are all sequences of 80 characters. Of
+    the roles with enough lines, --num-clients are drawn by the seed. Plays missing from the directory are
+    downloaded into it: 37 files, 7.6 MB, Moby's texts with Jon Bosak's markup, in the public domain or free
+    to copy. LEAF takes Project Gutenberg's edition, whose roles differ a little.
+
+    Parameters
+    ----------
+    data_dir : str
+        Directory of the plays (``shakespeare/*.xml`` in it).
+    length : int
+        Characters before the one to predict.
+    min_lines : int
+        Roles with fewer lines are left out.
+    stride : int
+        Characters from the beginning of a training sequence to that of the next.
+    test_stride : int
+        The same for test sequences: 80 tests on one in 80 of LEAF's.
+
+    Returns
+    -------
+    ShakespeareTask
+        The task; its `federate` raises ValueError if the plays are missing and cannot be downloaded.
+
+    Raises
+    ------
+    ValueError
+        An option is below 1.
+
+    References
+    ----------
+    Caldas et al., LEAF: A Benchmark for Federated Settings, 2018; McMahan et al., AISTATS 2017.
+    """
+    options = {"length": length, "min-lines": min_lines, "stride": stride, "test-stride": test_stride}
+    for name, value in options.items():
+        if value < 1:
+            raise ValueError(f"task shakespeare: {name} must be at least 1, not {value}")
+    return ShakespeareTask(data_dir, length, min_lines, stride, test_stride)
+
+
+@dataclass(frozen=True)
+class ShakespeareTask:
+    """The plays, and how they become examples; see `shakespeare`."""
+
+    data_dir: str
+    length: int
+    min_lines: int
+    stride: int
+    test_stride: int
+    default_partition: None = None
+    default_model: str = "lstm"
+
+    def federate(
+        self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
+    ) -> FederatedData:
+        """Give each client a role; see `TaskSource.federate`."""
+        roles = read_plays(Path(self.data_dir))
+        texts = [
+            " ".join(" ".join(lines).split())
+            for _, lines in sorted(roles.items())
+            if len(lines) >= self.min_lines
+        ]
+        # Each part needs one sequence and the character after it.
+        least = self.length + 1
+        texts = [t for t in texts if (cut := int(TRAIN_SHARE * len(t))) >= least and len(t) - cut >= least]
+        what = f"roles with at least {self.min_lines} lines and enough text"
+        chosen = choose_clients("shakespeare", what, len(texts), num_clients, sizes, seed)
+        return self._divide([texts[role] for role in chosen], holdout, seed)
+
+    def _divide(self, texts: list[str], holdout: float, seed: int) -> FederatedData:
+        codes = [_CODES[np.frombuffer(t.encode("latin-1", "replace"), np.uint8)] for t in texts]
+        train, test, begin = [], [], 0
+        for text in codes:
+            cut, end = begin + int(TRAIN_SHARE * len(text)), begin + len(text)
+            train.append(np.arange(begin, cut - self.length, self.stride, dtype=np.int32))
+            test.append(np.arange(cut, end - self.length, self.test_stride, dtype=np.int32))
+            begin = end
+        ends = np.cumsum([len(starts) for starts in train])
+        parts = np.split(np.arange(ends[-1]), ends[:-1])
+        stored = [(starts, np.zeros(len(starts), np.uint8)) for starts in map(np.concatenate, (train, test))]
+        data = PartitionedData.divide(stored[0], stored[1], len(ALPHABET), parts, holdout, seed)
+        return DerivedData(data, Sequences(np.concatenate(codes), self.length), len(ALPHABET))
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Makes examples of where they begin in a text: so many characters, and the one after them.
+
+    Attributes
+    ----------
+    text : ndarray of uint8
+        Numbers of characters.
+    length : int
+        Characters before the one to predict.
+    """
+
+    text: NDArray[np.uint8]
+    length: int
+
+    def __call__(self, stored: Examples) -> Examples:
+        """Return numbers of characters, shape (n, length), and of those that follow, shape (n,)."""
+        starts, _ = stored
+        found = self.text[starts[:, None] + np.arange(self.length + 1)].astype(np.int64)
+        return found[:, :-1].copy(), found[:, -1].copy()
+
+
+def read_plays(data_dir: Path) -> Roles:
+    """Read the plays of a directory, after downloading them if there are none.
+
+    Raises
+    ------
+    ValueError
+        They cannot be downloaded, or a file is no play.
+    """
+    folder = data_dir / "shakespeare"
+    source = _source()
+    try:
+        if not any(folder.glob("*.xml")):
+            # Elsewhere first: an interrupted download must not look like a complete one.
+            part = data_dir / "shakespeare.part"
+            for name, (size, digest) in source["files"].items():
+                download(f"{source['url']}/{name}", part / name, size, f"sha256:{digest}")
+            part.rename(folder)
+        contents = {path: read_bytes(path, MOST_BYTES) for path in sorted(folder.glob("*.xml"))}
+    except OSError as error:
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        raise ValueError(
+            f"shakespeare: cannot read the plays from directory '{folder}' or download them into it "
+            f"({reason}); put the .xml files of {source['page']} there, or set --data-dir"
+        ) from None
+    roles: Roles = {}
+    for path, content in contents.items():
+        try:
+            title, lines = read_play(content)
+        except ValueError as error:
+            raise ValueError(f"shakespeare: {path}: {error}") from None
+        roles |= {(title, role): own for role, own in lines.items()}
+    return roles
+
+
+def read_play(content: bytes) -> tuple[str, dict[str, list[str]]]:
+    """Read a play in Jon Bosak's markup: speeches of speakers and lines.
+
+    Returns
+    -------
+    title, lines
+        The play's title; and by role its lines, without stage directions. A speech of several speakers
+        belongs to each of them.
+
+    Raises
+    ------
+    ValueError
+        It is no XML, or no play.
+    """
+    reader = _PlayReader()
+    try:
+        reader.parser.Parse(content, True)
+    except expat.ExpatError as error:
+        raise ValueError(f"it is not XML: {error}") from None
+    if not reader.lines:
+        raise ValueError("it has no speech with a SPEAKER and a LINE")
+    return reader.title, reader.lines
+
+
+class _PlayReader:
+    """Notes who says what."""
+
+    def __init__(self) -> None:
+        self.title = ""
+        self.lines: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self._text: list[str] = []
+        self._speakers: list[str] = []
+        self.parser = expat.ParserCreate()
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._characters
+        self.parser.EntityDeclHandler = self._entity
+
+    def _start(self, name: str, attributes: Mapping[str, str]) -> None:
+        self._open.append(name)
+        if name == "SPEECH":
+            self._speakers = []
+        if name in ("TITLE", "SPEAKER", "LINE"):
+            self._text = []
+
+    def _end(self, name: str) -> None:
+        self._open.pop()
+        text = " ".join("".join(self._text).split())
+        if name == "TITLE":
+            self.title = self.title or text
+        elif name == "SPEAKER" and text:
+            self._speakers.append(text.upper())
+        elif name == "LINE" and text:
+            for speaker in self._speakers:
+                self.lines.setdefault(speaker, []).append(text)
+
+    def _characters(self, text: str) -> None:
+        if self._open and self._open[-1] in ("TITLE", "SPEAKER", "LINE"):
+            self._text.append(text)
+
+    def _entity(self, *declaration: Any) -> None:
+        raise ValueError("it declares an entity, which plays do not")
+
+
+def _source() -> dict[str, Any]:
+    """Return where the plays are: the page, the address of the files, and their sizes and checksums."""
+    return tomllib.loads((Path(__file__).parent / "shakespeare.toml").read_text(encoding="utf-8"))
