@@ -57,7 +57,7 @@ class RoundServer(Server):
         evaluate_every: int = 1,
         observers: Sequence[Callable[[Record], None]] = (),
         clock: Callable[[int], float | None] = lambda server_round: None,
-        told: Callable[[], Record] = dict,
+        told: Callable[[TraceClientManager], Record] = lambda manager: {},
     ) -> None:
         super().__init__(client_manager=client_manager, strategy=strategy)
         self.transport, self.evaluate_every, self.observers = transport, evaluate_every, observers
@@ -128,7 +128,7 @@ class RoundServer(Server):
             record["batch_loss"] = metrics[TRAIN_LOSS]
         if (seconds := self.clock(server_round)) is not None:
             record["virtual_seconds"] = seconds
-        told = self.told()
+        told = self.told(self.trace_manager)
         events = [*record.get("events", ()), *told.pop("events", ())]
         return record | told | ({"events": events} if events else {})
 
