@@ -29,5 +29,5 @@ openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -set_serial "0x$(opens
     -sha256 -out server.pem 2> /dev/null \
     -extfile <(printf 'subjectAltName=%s\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n' "$names")
 rm server.csr
-chmod 644 ca.crt server.pem
+chmod 755 . && chmod 644 ca.crt server.pem
 echo "$folder: ca.crt for devices and users, server.pem and server.key for the SuperLink (${names//,/, }; $days days)"
