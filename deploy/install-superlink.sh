@@ -15,7 +15,7 @@ done
 id flexfl > /dev/null 2>&1 || useradd --system --home-dir /var/lib/flexfl flexfl
 
 mkdir -p /opt/flexfl /etc/flexfl
-rsync --archive --delete --exclude .venv --exclude .git --exclude runs "$root/" /opt/flexfl/
+rsync --archive --delete --exclude '.*' --exclude runs "$root/" /opt/flexfl/
 [[ -x /opt/flexfl/.venv/bin/pip ]] || python3 -m venv /opt/flexfl/.venv
 /opt/flexfl/.venv/bin/pip install --quiet -r "/opt/flexfl/${REQUIREMENTS:-requirements.txt}"
 

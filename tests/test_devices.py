@@ -43,7 +43,7 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path, free_ports: Any) -
     assert "let fewer begin with --run-config 'min-nodes=...'" in few.told()
     assert [*federation.statuses().values()] == ["finished:failed"]
 
-    deadline = round(max(15.0, busy), 1)
+    deadline = round(max(15.0, 1.5 * busy), 1)
     data = federated_data(Settings(num_clients=5))
     state = [tmp_path / f"state-{k}" for k in range(5)]
     for client, folder in enumerate(state):
@@ -60,21 +60,23 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path, free_ports: Any) -
     start_node(1, nan_in=2, slow_in=3, slow=deadline / 6)
     start_node(2, hang_in=3)
     start_node(3, hang_in=3)
-    limits = {**SETTINGS, "round-deadline": deadline}
-    run = federation.run("scheme-c", {**limits, "strategy": "scheme-c"})
+    settings = {**SETTINGS, "strategy": "scheme-c", "round-deadline": deadline}
+    run = federation.run("scheme-c", settings)
     strangers(federation)
-    records = comings_and_goings(federation, run, start_node)
-    check(records, deadline, busy)
+    records = comings_and_goings(federation, run, deadline, start_node)
+    check(records, busy)
     replay(run.path, tmp_path / "replay-scheme-c", records)
     for name, reason in STRANGERS.items():
         assert reason in (tmp_path / f"{name}.log").read_text(), name
         assert "SuperNode ID" not in (tmp_path / f"{name}.log").read_text(), name
 
-    federation.kill("3")
+    for name in ("3", "copy", "plain"):
+        federation.kill(name)
     start_node(3)
-    run = federation.run("fedlaavg", {**limits, "strategy": "fedlaavg:memory=client"})
-    records = a_restart_of_the_superlink(federation, run, limits, state[1])
-    check(records, deadline, busy)
+    settings = {**SETTINGS, "strategy": "fedlaavg:memory=client"}
+    run = federation.run("fedlaavg", settings)
+    records = a_restart_of_the_superlink(federation, run, settings, state[1])
+    check(records, busy)
     replay(run.path, tmp_path / "replay-fedlaavg", records)
 
 
@@ -93,7 +95,9 @@ def strangers(federation: Federation) -> None:
     federation.node("plain", secure=False, key=False, again=False, client_id=4)
 
 
-def comings_and_goings(federation: Federation, run: Running, start_node: Callable[..., None]) -> Records:
+def comings_and_goings(
+    federation: Federation, run: Running, deadline: float, start_node: Callable[..., None]
+) -> Records:
     """Client 0 has a copy, 1 sends NaN and is slow, 2 has a power cut, 3 hangs for good, 4 comes later."""
     run.wait_until(lambda records: len(records) >= 1)
     start_node(0, "copy")
@@ -110,6 +114,7 @@ def comings_and_goings(federation: Federation, run: Running, start_node: Callabl
     federation.stop()
     records = run.ended()
     first, second, third, *later = records
+    assert {record["deadline_seconds"] for record in records} == {deadline}
     assert first["active"] == first["members"] == [0, 1, 2, 3]
     assert first["steps"] == [None] * 4  # all of them
     assert second["failed"] == {"1": "weights are not finite"}
@@ -144,8 +149,7 @@ def a_restart_of_the_superlink(
     assert summary["interrupted"]
     assert summary["rounds"] == len(before)
     federation.superlink()
-    resume = {"strategy": "fedlaavg:memory=client", "resume": str(run.path)}
-    again = federation.run("fedlaavg", {**settings, **resume})
+    again = federation.run("fedlaavg", {**settings, "resume": str(run.path)})
     again.wait_until(lambda records: len(records) >= len(before) + 2 and 3 in records[-1]["active"])
     federation.stop()
     records = again.ended()
@@ -161,12 +165,12 @@ def events(records: Records) -> set[tuple[str, Any]]:
     return {(event["event"], event.get("client")) for record in records for event in record["events"]}
 
 
-def check(records: Records, deadline: float, polls: float) -> None:
+def check(records: Records, polls: float) -> None:
     """What holds after every round."""
     for number, record in enumerate(records, 1):
         assert record["round"] == number
-        assert record["deadline_seconds"] == deadline
-        assert record["seconds"]["train"] < deadline + 5 + polls
+        if record["selected"]:
+            assert record["seconds"]["train"] < record["deadline_seconds"] + 5 + polls
         selected, active, failed = (set(record[key]) for key in ("selected", "active", "failed"))
         failed = {int(client) for client in failed}
         late = {entry["client"] for entry in record.get("late", ())}
