@@ -14,6 +14,8 @@ import socket
 import sys
 import tempfile
 import time
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -104,9 +106,9 @@ def measure(federation: Federation) -> None:
     usual = median(r["seconds"]["train"] for r in records if r["round"] not in FAULTS)
     for server_round, what in FAULTS.items():
         record = records[server_round - 1]
-        seconds = record["seconds"]["train"] - usual
-        row(f"a reply: {what}", max(0.0, seconds), f"`failed`: {record['failed'].get('2', 'NOT REFUSED')}")
-    print(f"\na round usually takes {usual:.1f} s; all rounds: {[r['active'] for r in records]}")
+        reason = record["failed"].get("2", "NOT REFUSED")
+        row(f"a reply: {what}", record["seconds"]["train"], f"`failed`: {reason}")
+    print(f"\nreplies: seconds of the round; without a broken one {usual:.1f} s")
     print(f"weights and those of the simulation differ by {difference(run, len(records)):.1e} at most")
 
 
@@ -126,7 +128,8 @@ def difference(run: Running, num_rounds: int) -> float:
     config, trace = run.path / "config.toml", f"run:file={run.path / 'metrics.jsonl'}"
     runs = run.runs.parent / "replay"
     flags: list[Any] = ["--config", config, "--trace", trace, "--num-rounds", num_rounds, "--run-dir", runs]
-    sim.main([*map(str, flags), "--engine", "inline", "--client-gpus", "0"])
+    with redirect_stdout(StringIO()):
+        sim.main([*map(str, flags), "--engine", "inline", "--client-gpus", "0"])
     _, weights = outcome(runs)
     with np.load(run.path / "weights.npz") as arrays:
         return float(np.abs(weights - np.concatenate([arrays[n].ravel() for n in arrays.files])).max())

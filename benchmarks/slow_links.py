@@ -24,6 +24,10 @@ import threading
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from flower import end_processes
+
 DEPLOY = Path(__file__).parents[1] / "deploy"
 BIN = Path(sys.executable).parent
 SERVER, PORT = "10.77.255.1", "8000"
@@ -158,7 +162,7 @@ def main() -> None:
         raise SystemExit(subprocess.run(again, env=os.environ | {"SLOW_LINKS": "1"}, check=False).returncode)
     quality = arguments.delay, arguments.rate, arguments.loss
     sh(f"ip link set lo up; ip addr add {SERVER}/32 dev lo")
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder, begin = Path(name), time.monotonic()
         processes = federation(folder, arguments.devices, arguments.run_config, quality)
         try:
@@ -168,7 +172,7 @@ def main() -> None:
                 process.terminate()
             for process in processes:
                 process.wait()
-            time.sleep(3)  # what they have started ends by itself
+            end_processes(folder / "flower")  # which they have started
 
 
 def watch(folder: Path, run: subprocess.Popen[bytes], begin: float) -> None:
