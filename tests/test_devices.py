@@ -175,10 +175,12 @@ def check(records: Records, polls: float) -> None:
         failed = {int(client) for client in failed}
         late = {entry["client"] for entry in record.get("late", ())}
         at_work = set(record.get("at_work", ()))
-        assert selected <= set(record["available"])
+        # Who leaves is asked once more, for what it remembers.
+        leaving = {event["client"] for event in record["events"] if event["event"] == "farewell"}
+        assert selected - leaving <= set(record["available"])
         assert not selected & at_work
         assert not active & failed
-        assert active - late <= selected <= active | failed
+        assert active - late <= selected <= active | failed | leaving
         assert all(1 <= (steps or STEPS) <= STEPS for steps in record["steps"])
         assert record["planned"] == [STEPS] * len(active)
         assert np.isfinite(record["loss"])
