@@ -16,6 +16,7 @@ import json
 import os
 import random
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -159,7 +160,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if os.environ.get("SLOW_LINKS") != "1":  # this process again, in a namespace of its own
         again = ["unshare", "--net", sys.executable, *sys.argv]
-        raise SystemExit(subprocess.run(again, env=os.environ | {"SLOW_LINKS": "1"}, check=False).returncode)
+        os.execvpe(again[0], again, os.environ | {"SLOW_LINKS": "1"})
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # cleans up
     quality = arguments.delay, arguments.rate, arguments.loss
     sh(f"ip link set lo up; ip addr add {SERVER}/32 dev lo")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
