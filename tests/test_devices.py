@@ -1,80 +1,203 @@
-"""A federation of real SuperNodes in which boards come, go, hang and pretend to be others."""
+"""Five real SuperNodes with TLS and keys: they come, go, hang, are slow, and others pretend to be them."""
 
+import json
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from federation import Federation
+from federation import Federation, Running
+from flower import outcome
 from test_results_page import described, keys_of
 
+import sim
 from clients import leave
+from clients.environment import federated_data
+from flexfl.config import Settings
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc"),
 ]
 
+STEPS = 8
+SETTINGS = {"model": "logistic", "num-clients": 5, "min-nodes": 4, "local-steps": STEPS, "num-rounds": 99}
+SETTINGS |= {"batch-size": 0, "checkpoint-every": 1}
+Records = list[dict[str, Any]]
 
-def test_no_device_stops_the_others(flower: dict[str, str], tmp_path: Path, free_ports: Any) -> None:
-    """Client 0 has a copy, 1 is slow in round 3, 2 leaves, 3 hangs, 4 has a power cut, 5 comes later."""
-    settings = {"strategy": "scheme-c", "model": "logistic", "num-clients": 6, "min-nodes": 5}
-    settings |= {"local-steps": 8, "num-rounds": 7}
+
+def test_five_devices(flower: dict[str, str], tmp_path: Path, free_ports: Any) -> None:
+    """Two methods, each until all has happened that is to happen; then its records are replayed."""
     federation = Federation(flower, tmp_path, free_ports)
-    start = time.monotonic()
-    few = federation.run("few", {**settings, "connect-timeout": 0.0})
-    assert few.finished() == []
-    assert "only 0 of num-clients=6 are connected after 0 s; 5 have to be (min-nodes)" in few.told()
+    with ThreadPoolExecutor(1) as pool:
+        start = time.monotonic()
+        admitted = pool.submit(federation.admit, *"01234", "copy")
+        few = federation.run("few", {**SETTINGS, "strategy": "scheme-c", "connect-timeout": 0.0})
+        assert few.finished() == []
+        busy = time.monotonic() - start  # how fast this machine starts processes now
+        admitted.result()
+    assert "only 0 of num-clients=5 are connected after 0 s; 4 have to be (min-nodes)" in few.told()
     assert "let fewer begin with --run-config 'min-nodes=...'" in few.told()
-    assert federation.status() == ["finished:failed"]
+    assert [*federation.statuses().values()] == ["finished:failed"]
 
-    busy = time.monotonic() - start  # how fast this machine starts processes now
-    deadline = round(max(15.0, 2.5 * busy), 1)
-    federation.node("0", client_id=0)
-    federation.node("1", client_id=1, slow_in=3, slow=deadline / 6)
-    federation.node("2", client_id=2, state_dir=str(tmp_path))
-    federation.node("3", client_id=3, hang_from=3)
-    federation.node("4", client_id=4, slow_in=3, slow=deadline)
-    run = federation.run("runs", {**settings, "round-deadline": deadline})
-    run.wait_for(1)
-    federation.node("copy of 0", client_id=0)
-    run.wait_for(2)
-    time.sleep(2)
-    federation.kill("4")
-    federation.node("4 again", client_id=4)
-    federation.node("5", client_id=5)
-    run.wait_for(4)
-    leave.main([str(tmp_path)])
-    rounds = run.finished()
-    assert len(rounds) == 7, run.told()
+    deadline = round(max(15.0, 1.5 * busy), 1)
+    data = federated_data(Settings(num_clients=5))
+    state = [tmp_path / f"state-{k}" for k in range(5)]
+    for client, folder in enumerate(state):
+        folder.mkdir()
+        x, y = data.train_set(np.array([client]))
+        np.savez(folder / "data.npz", x=x, y=y)
 
-    first, second, third, *later = rounds
-    assert first["selected"] == second["selected"] == [0, 1, 2, 3, 4]
-    # Nobody did less than he could: the default trace is for simulations.
-    assert {*first["steps"], *second["steps"]} <= {8, None}  # None is all of them, too
-    assert first["incomplete"] == second["incomplete"] == 0
-    assert {record["deadline_seconds"] for record in rounds} == {deadline}
-    assert (
-        max(record["seconds"]["train"] for record in rounds) < deadline + 5 + busy / 4
-    )  # the grace, and polls
+    def start_node(client: int, name: str = "", **faults: Any) -> None:
+        here = {"state_dir": str(state[client]), "data": str(state[client] / "data.npz")}
+        here["marks"] = str(federation.marks)
+        federation.node(name or str(client), client_id=client, **here, **faults)
 
+    start_node(0, lose_in=2)
+    start_node(1, nan_in=2, slow_in=3, slow=deadline / 6)
+    start_node(2, hang_in=3)
+    start_node(3, hang_in=3)
+    settings = {**SETTINGS, "strategy": "scheme-c", "round-deadline": deadline}
+    run = federation.run("scheme-c", settings)
+    strangers(federation)
+    records = comings_and_goings(federation, run, deadline, start_node)
+    check(records, busy)
+    replay(run.path, tmp_path / "replay-scheme-c", records)
+    for name, reason in STRANGERS.items():
+        assert reason in (tmp_path / f"{name}.log").read_text(), name
+        assert "SuperNode ID" not in (tmp_path / f"{name}.log").read_text(), name
+
+    for name in ("3", "copy", "plain"):
+        federation.kill(name)
+    start_node(3)
+    settings = {**SETTINGS, "strategy": "fedlaavg:memory=client"}
+    run = federation.run("fedlaavg", settings)
+    records = a_restart_of_the_superlink(federation, run, settings, state[1])
+    check(records, busy)
+    replay(run.path, tmp_path / "replay-fedlaavg", records)
+
+
+STRANGERS = {
+    "stranger": "[code: 2004] Failed to activate SuperNode",
+    "keyless": "[code: 2001] SuperNode authentication is enabled",
+    "plain": "Connection attempt failed",
+}
+
+
+def strangers(federation: Federation) -> None:
+    """Start nodes that may not take part: with an unregistered key, without one, and without TLS."""
+    federation.deploy("key.sh", str(federation.keys / "stranger"))
+    federation.node("stranger", again=False, client_id=4)
+    federation.node("keyless", key=False, again=False, client_id=4)
+    federation.node("plain", secure=False, key=False, again=False, client_id=4)
+
+
+def comings_and_goings(
+    federation: Federation, run: Running, deadline: float, start_node: Callable[..., None]
+) -> Records:
+    """Client 0 has a copy, 1 sends NaN and is slow, 2 has a power cut, 3 hangs for good, 4 comes later."""
+    run.wait_until(lambda records: len(records) >= 1)
+    start_node(0, "copy")
+    run.wait_for_file(federation.marks / "2-3")
+    federation.kill("2")
+    start_node(2)
+    start_node(4)
+
+    def all_back(records: Records) -> bool:
+        active = {client for record in records[3:] for client in record["active"]}
+        return {2, 4} <= active and ("refused-node", 0) in events(records)
+
+    run.wait_until(all_back)
+    federation.stop()
+    records = run.ended()
+    first, second, third, *later = records
+    assert {record["deadline_seconds"] for record in records} == {deadline}
+    assert first["active"] == first["members"] == [0, 1, 2, 3]
+    assert first["steps"] == [STEPS] * 4
+    assert second["failed"] == {"1": "weights are not finite"}
     slow = third["active"].index(1)
-    assert 1 <= third["steps"][slow] < 8
-    assert third["incomplete"] >= 1
-    assert third["failed"].keys() == {"3", "4"}  # of 4, Flower may have noticed by then
+    assert 1 <= third["steps"][slow] < STEPS
+    assert third["incomplete"] == 1
+    assert third["failed"].keys() == {"2", "3"}  # of 2, Flower may have noticed by then
     assert third["failed"]["3"].startswith("no reply within")
-    assert all(3 in record["at_work"] and 3 not in record["selected"] for record in later)
-    assert any(4 in record["active"] for record in later)
-    events = {(event["event"], event["client"]) for record in rounds for event in record["events"]}
-    events -= {("refused-node", 4)}  # unless Flower has noticed the power cut before it could say who it is
-    assert events == {("refused-node", 0), ("arrival", 5), ("departure", 2)}
-    assert 5 in rounds[-1]["active"]
-    assert 2 in rounds[3]["selected"]
-    assert 2 not in rounds[-1]["selected"]
-    assert rounds[-1]["loss"] < 0.9 * first["loss"]
-    assert federation.status().count("finished:completed") == 1
+    assert all(3 in record["at_work"] for record in later)
+    found = events(records) - {("refused-node", 2)}  # unless Flower has noticed the power cut by then
+    assert found == {("refused-node", 0), ("arrival", 4)}
+    (reason,) = (e["reason"] for r in records for e in r["events"] if e.get("node") == "copy")
+    assert reason == "client 0 has another key"
+    assert records[-1]["loss"] < first["loss"]
+    assert "finished:stopped" in federation.statuses().values()
+    # The page says what is written, but for nodes that do not say who they are, and departures.
+    written = {key for record in records for key in keys_of(record)} - described("metrics.jsonl")
+    assert written | {f"unidentified-node.{key}" for key in ("node", "reason")} == described("On devices")
+    return records
 
-    # The page says what is written, but for nodes that do not say who they are.
-    found = {key for record in rounds for key in keys_of(record)} - described("metrics.jsonl")
-    found |= {f"unidentified-node.{key}" for key in ("node", "reason")}
-    assert found == described("On devices")
+
+def a_restart_of_the_superlink(
+    federation: Federation, run: Running, settings: dict[str, Any], leaving: Path
+) -> Records:
+    """The reply of client 0 is lost in round 2, 1 leaves, the SuperLink is killed, and the run goes on."""
+    run.wait_until(lambda records: len(records) >= 2)
+    leave.main([str(leaving)])
+    run.wait_until(lambda records: ("departure", 1) in events(records))
+    federation.kill("superlink")
+    before = run.ended()
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert summary["interrupted"]
+    assert summary["rounds"] == len(before)
+    federation.superlink()
+    again = federation.run("fedlaavg", {**settings, "resume": str(run.path)})
+    again.wait_until(lambda records: len(records) >= len(before) + 2 and 3 in records[-1]["active"])
+    federation.stop()
+    records = again.ended()
+    assert [r["active"] for r in records[: len(before)]] == [r["active"] for r in before]
+    assert "reply lost" in records[1]["failed"]["0"]
+    assert all(1 not in record["selected"] for record in records[len(before) :])
+    assert not any("resync" in str(record) for record in records)
+    assert [*federation.statuses().values()][:2] == ["finished:stopped", "finished:failed"]
+    return records
+
+
+def events(records: Records) -> set[tuple[str, Any]]:
+    return {(event["event"], event.get("client")) for record in records for event in record["events"]}
+
+
+def check(records: Records, polls: float) -> None:
+    """What holds after every round."""
+    for number, record in enumerate(records, 1):
+        assert record["round"] == number
+        if record["selected"]:
+            assert record["seconds"]["train"] < record["deadline_seconds"] + 5 + polls
+        selected, active, failed = (set(record[key]) for key in ("selected", "active", "failed"))
+        failed = {int(client) for client in failed}
+        late = {entry["client"] for entry in record.get("late", ())}
+        at_work = set(record.get("at_work", ()))
+        # Who leaves is asked once more, for what it remembers.
+        leaving = {event["client"] for event in record["events"] if event["event"] == "farewell"}
+        assert selected - leaving <= set(record["available"])
+        assert not selected & at_work
+        assert not active & failed
+        assert active - late <= selected <= active | failed | leaving
+        assert all(1 <= (steps or STEPS) <= STEPS for steps in record["steps"])
+        assert record["planned"] == [STEPS] * len(active)
+        assert np.isfinite(record["loss"])
+
+
+def replay(path: Path, runs: Path, records: Records) -> None:
+    """The simulation of what has happened comes to the same weights."""
+    trace = f"run:file={path / 'metrics.jsonl'}"
+    flags = ["--config", str(path / "config.toml"), "--trace", trace, "--num-rounds", str(len(records))]
+    assert sim.main([*flags, "--run-dir", str(runs), "--engine", "inline", "--client-gpus", "0"]) == 0
+    replayed, weights = outcome(runs)
+    told = ("arrival", "departure", "farewell")
+    for there, here in zip(records, replayed, strict=True):
+        for key in ("round", "selected", "active", "incomplete", "learning_rate"):
+            assert there[key] == here[key], (key, there["round"])
+        assert [s or STEPS for s in there["steps"]] == here["steps"]
+        assert here["events"] == [e for e in there["events"] if e["event"] in told]
+    with np.load(path / "weights.npz") as arrays:
+        expected = np.concatenate([arrays[name].ravel() for name in arrays.files])
+    np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-6)

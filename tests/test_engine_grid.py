@@ -374,7 +374,7 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
         TraceClientManager(remember(trace), nodes, 0),
         nodes,
         observers=[records.append],
-        told=nodes.record,
+        told=lambda manager: nodes.record() | manager.record(),
     )
     server.parameters = experiment.strategy.initialize_parameters(server.client_manager())
     number = 0
@@ -389,6 +389,7 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
 
     first = play()
     assert (first["selected"], first["active"], first["events"]) == ([0, 1], [0, 1], [])
+    assert first["members"] == first["available"] == [0, 1]
     assert first["deadline_seconds"] == 5.0
     node.append(federation.node(2))
     eventually(lambda: nodes.reachable().size == 3)
@@ -420,7 +421,8 @@ class _History:
         return lambda *args: None
 
 
-def test_a_run_that_goes_on_has_the_members_of_its_roster() -> None:
+@pytest.mark.parametrize("after", [1, 2, 6])
+def test_a_run_that_goes_on_has_the_members_of_its_roster(after: int) -> None:
     class Everybody:
         def reachable(self) -> Any:
             return np.array([0, 1, 3])
@@ -428,13 +430,14 @@ def test_a_run_that_goes_on_has_the_members_of_its_roster() -> None:
         def at_work(self) -> Any:
             return np.array([], np.intp)
 
-    trace = ConnectedClients(4, Everybody(), np.array([0, 1]))
+    trace = ConnectedClients(4, Everybody(), np.array([0, 1, 3]))
+    trace.round(1)
     roster = prepare(Settings(num_clients=4), tune=False).strategy.roster
     roster.member[:] = [True, True, True, False]
     trace.roster = roster
-    assert trace.round(6).member.tolist() == [True, True, True, False]
-    assert trace.round(7).member.tolist() == [True, True, True, True]
-    assert trace.round(3).member.tolist() == [True, True, True, False]
+    assert trace.round(after).member.tolist() == [True, True, True, False]
+    assert trace.round(after + 1).member.tolist() == [True, True, True, True]
+    assert trace.round(after).member.tolist() == [True, True, True, False]
 
 
 def test_a_trace_is_replayed_where_the_user_chose_one(federation: Federation) -> None:

@@ -19,7 +19,7 @@ from strategies import STRATEGIES, Options
 from strategies.apfl import APFL
 from strategies.schemes import SchemeC
 
-FROM_FILE = ("", "recorded", "flash", "table")
+FROM_FILE = ("", "recorded", "flash", "table", "run")
 SMALL: dict[str, Any] = {"engine": "inline", "num_clients": 10, "strategy": "fedavg", "num_rounds": 1}
 
 

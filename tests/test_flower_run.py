@@ -131,7 +131,16 @@ def trace_files(folder: Path) -> dict[str, Path]:
         events = [*ready, f"2020-01-31 08:0{k}:00\tscreen_lock", f"2020-01-31 08:3{k}:00\t4G"]
         phones[f"phone {k}"] = {"messages": "\n".join(events)}
     (folder / "flash.json").write_text(json.dumps(phones))
-    return {"recorded": folder / "log.csv", "table": folder / "rounds.csv", "flash": folder / "flash.json"}
+    record = {"members": [*range(5)], "available": [0, 1, 3, 4], "selected": [0, 1, 3], "active": [0, 1]}
+    record |= {"steps": [5, 3], "planned": [5, 5], "failed": {"3": "its node has gone"}}
+    rounds = [json.dumps(record | {"round": t}) + "\n" for t in (1, 2, 3)]
+    (folder / "metrics.jsonl").write_text("".join(rounds))
+    return {
+        "recorded": folder / "log.csv",
+        "table": folder / "rounds.csv",
+        "flash": folder / "flash.json",
+        "run": folder / "metrics.jsonl",
+    }
 
 
 # Every kind of trace; traces are combined by a seed with which some clients reply in each round.
@@ -161,6 +170,7 @@ COMPOSED = {
         "phones:round-seconds=300,cost=200",
         "flash:round-seconds=300,speed=0.04,spread=0.5,file={flash}",
     ],
+    0: ["run:file={run}"],
 }
 
 

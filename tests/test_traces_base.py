@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from flexfl.specs import options_of
 from traces import TRACES, Trace, finished_steps
 
-FROM_FILE = {"recorded", "flash", "table"}  # need a file, see test_traces_clock.py and _readers
+FROM_FILE = {"recorded", "flash", "table", "run"}  # need a file, see test_traces_clock.py and _readers
 EVERY_TRACE = sorted(set(TRACES) - FROM_FILE)
 BY_SHARE = {"diurnal", "periodic", "time-varying"}  # choose a fraction of the N clients, which depends on N
 

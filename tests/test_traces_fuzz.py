@@ -51,6 +51,7 @@ READERS = {
     "fedscale": lambda path: read_fedscale("test", path),
     "flash": lambda path: read_flash("test", path),
     "sleep": lambda path: TRACES["sleep"](2, 0, file=path),
+    "run": lambda path: TRACES["run"](2, 0, file=path).round(1),
 }
 STARTS = {
     "log": "client,start,end\n",
@@ -58,6 +59,7 @@ STARTS = {
     "fedscale": '{"1": {"finish_time": 9, "active": [',
     "flash": '{"a": {"messages": "2020-01-31 08:00:00\\twifi\\n',
     "sleep": "client,seconds\n",
+    "run": '{"round": 0}\n{"round": 1, "selected": [0], "active": [0], "planned": [8], "steps": [4], ',
 }
 
 
@@ -89,6 +91,9 @@ VALID = {
     "log": b"client,start,end,steps_per_second\n0,1,2,3\n1,2.5,3,\n0,4,9,1e-3\n",
     "table": TABLE.encode(),
     "sleep": b"client,seconds\n0,5\n1,7.5\n",
+    "run": b'{"round": 1, "members": [0, 1], "available": [0, 1], "selected": [0, 1], "active": [0], '
+    b'"steps": [3], "planned": [4], "failed": {"1": "late reply of round 1"}, "seconds": {"train": 2.5}, '
+    b'"late": [{"client": 0, "task": 1}], "events": [{"event": "departure", "client": 1}]}\n',
 }
 
 

@@ -17,6 +17,7 @@ from traces.patterns.pools import Pools
 from traces.patterns.rates import rates
 from traces.patterns.sleep import Sleep
 from traces.recorded.device_log import Recorded
+from traces.recorded.device_run import DeviceRun
 from traces.recorded.fedscale import Phones
 from traces.recorded.flash import Flash
 from traces.recorded.round_table import RoundTable
@@ -43,6 +44,7 @@ TRACES: dict[str, Callable[..., Trace]] = {
     "recorded": Recorded,
     "flash": Flash,
     "table": RoundTable,
+    "run": DeviceRun,
 }
 
 __all__ = [

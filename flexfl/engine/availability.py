@@ -79,6 +79,16 @@ class TraceClientManager(ClientManager):
         member = self.availability(self.round).member
         return int(member.sum() - member[self.at_work(self.round)].sum()) - self.num_available()
 
+    def record(self) -> dict[str, list[int]]:
+        """Return who could be asked in the current round, and in round 1 who is a member.
+
+        With these, the record of a run on devices tells who was there, see the trace `run`.
+        """
+        told = {"available": self.available(self.round).tolist()}
+        if self.round == 1:
+            told["members"] = np.flatnonzero(self.availability(1).member).tolist()
+        return told
+
     def proxy(self, client: int) -> ClientProxy:
         """Return the proxy of one client."""
         return self.transport.proxy(client)

@@ -55,17 +55,19 @@ class ConnectedClients(Trace):
         self._seen = np.ones(num_clients, np.int64)  # the last round in which each was available
         self._silent = np.zeros(num_clients, np.bool_)  # departed because it was not
         self._reachable = self._founders
+        self._begun = False
 
     def round(self, t: int) -> RoundAvailability:
         """See `Trace.round`."""
         check_round(t)
+        if self.roster is not None and not self._begun:
+            # A run may go on from a round that was observed by another process, with others connected now.
+            self._begun = True
+            self._members = {t: self._present()}
+            self._seen[:] = t
         if t not in self._members:
-            known, last = self._present(), max(self._members)
-            if t == last + 1:
-                known = self._observe(t, known)
-            elif t > last:  # the run goes on from a round that was observed by another process
-                self._seen[:] = t
-            self._members[t] = known
+            known = self._present()
+            self._members[t] = self._observe(t, known) if t == max(self._members) + 1 else known
         now = complete_if_online(np.ones(self.num_clients, np.bool_))
         return now._replace(member=self._members[t].copy())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.serverapp import Grid
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from flexfl.config import Settings
-from flexfl.engine.availability import remember
+from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.checkpoints.resume import resumed_settings
 from flexfl.engine.connected import ConnectedClients
+from flexfl.engine.interrupts import ENDING, deferring, stopping_at_once
 from flexfl.engine.run import drive, prepare
 from flexfl.engine.run_folder import RunFolder
 from flexfl.engine.transports.deadlines import RoundDeadlines
@@ -64,8 +66,23 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     transport = with_late_replies(nodes, trace)
     folder = RunFolder(settings, flower_run=str(grid.run.run_id))
     nodes.resumed = folder.flower_run if folder.resumed else ""
-    told = dict if deadlines is None else nodes.record  # without deadlines, a record is that of sim.py
-    summary = drive(experiment, transport, remember(trace), folder, Console(), told=told)
+
+    def told(manager: TraceClientManager) -> dict[str, Any]:
+        if deadlines is None:  # a record is that of sim.py
+            return {}
+        planned = experiment.strategy.report.planned.tolist()
+        return nodes.record() | manager.record() | {"planned": planned}
+
+    with deferring(*ENDING):  # a signal must not end this process while results are written
+        summary = drive(
+            experiment,
+            transport,
+            remember(trace),
+            folder,
+            Console(),
+            stopping=stopping_at_once,
+            told=told,
+        )
     if "failed" in summary:
         raise RuntimeError(f"{summary['failed']}; {folder.path} has what was done")
     if summary["no_reply_counted"]:

@@ -80,6 +80,31 @@ def stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[lis
 
 
 @contextmanager
+def stopping_at_once(server: RoundServer, console: Console) -> Iterator[list[int]]:
+    """End the training where it next needs a client, at the first of these signals; ignore those that follow.
+
+    Flower sends one to a ServerApp when its run has been stopped, or its SuperLink has ended: nobody can be
+    reached any more, and a call of the Grid would try again for ever.
+
+    Yields
+    ------
+    list
+        The signal, if there was one.
+    """
+    signals: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        if not signals:
+            signals.append(number)
+            server.cut_off = True
+            if server.reaching:
+                raise KeyboardInterrupt
+
+    with handling(stop, *ENDING):
+        yield signals
+
+
+@contextmanager
 def raising_stopped() -> Iterator[None]:
     """Turn these signals into `Stopped`."""
 

@@ -117,7 +117,7 @@ def drive(
     stopping: Callable[[RoundServer, Console], AbstractContextManager[list[int]]] = stopping_on_interrupt,
     page: bool = True,
     extendable: bool = True,
-    told: Callable[[], dict[str, Any]] = dict,
+    told: Callable[[TraceClientManager], dict[str, Any]] = lambda manager: {},
 ) -> dict[str, Any]:
     """Run the rounds of an experiment over a transport, and close the transport.
 

@@ -47,6 +47,10 @@ class RoundServer(Server):
     ----------
     stopping
         Set to True to end the training after the current round.
+    cut_off
+        Set to True when clients cannot be reached any more: the next attempt raises KeyboardInterrupt.
+    reaching
+        Whether clients are being reached now.
     """
 
     def __init__(
@@ -57,13 +61,13 @@ class RoundServer(Server):
         evaluate_every: int = 1,
         observers: Sequence[Callable[[Record], None]] = (),
         clock: Callable[[int], float | None] = lambda server_round: None,
-        told: Callable[[], Record] = dict,
+        told: Callable[[TraceClientManager], Record] = lambda manager: {},
     ) -> None:
         super().__init__(client_manager=client_manager, strategy=strategy)
         self.transport, self.evaluate_every, self.observers = transport, evaluate_every, observers
         self.clock, self.told = clock, told
         self.trace_manager = client_manager
-        self.stopping = False
+        self.stopping = self.cut_off = self.reaching = False
         self._seconds_to_report = 0.0
 
     def fit(
@@ -107,9 +111,9 @@ class RoundServer(Server):
         """Select, train, aggregate; a round without active clients leaves the parameters unchanged."""
         record: Record = {"round": server_round, "seconds": {}}
         self.trace_manager.begin(server_round)
-        with _timed(record, "select"):
+        with _timed(record, "select"), self._reaching_clients():
             instructions = self.strategy.configure_fit(server_round, self.parameters, self._client_manager)
-        with _timed(record, "train"):
+        with _timed(record, "train"), self._reaching_clients():
             results, failures = self.transport.fit(server_round, instructions, timeout)
             if not isinstance(self.strategy, FlexibleStrategy):
                 results, failures = _on_time(server_round, results, failures)
@@ -128,7 +132,7 @@ class RoundServer(Server):
             record["batch_loss"] = metrics[TRAIN_LOSS]
         if (seconds := self.clock(server_round)) is not None:
             record["virtual_seconds"] = seconds
-        told = self.told()
+        told = self.told(self.trace_manager)
         events = [*record.get("events", ()), *told.pop("events", ())]
         return record | told | ({"events": events} if events else {})
 
@@ -147,12 +151,24 @@ class RoundServer(Server):
                 server_round, self.parameters, self._client_manager
             )
             if instructions:
-                results, failures = self.transport.evaluate(server_round, instructions, None)
+                with self._reaching_clients():
+                    results, failures = self.transport.evaluate(server_round, instructions, None)
                 mean, metrics = self.strategy.aggregate_evaluate(server_round, results, list(failures))
                 if mean is not None:
                     history.add_loss_distributed(server_round, mean)
                     record["client_loss"] = mean
                 record |= {f"client_{key}": value for key, value in _snake(metrics).items()}
+
+    @contextmanager
+    def _reaching_clients(self) -> Iterator[None]:
+        """Do what needs the clients."""
+        self.reaching = True
+        try:
+            if self.cut_off:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.reaching = False
 
     def _report(self, record: Record) -> None:
         """Call the observers; the next round's record gives their time, as `write`."""

@@ -28,6 +28,8 @@ class RoundReport:
         The clients' rate.
     active
         Clients whose replies counted, in ascending order.
+    planned
+        The steps that each of them was asked to do, shape (K,).
     incomplete
         How many of them did fewer steps than planned.
     rejected
@@ -45,6 +47,7 @@ class RoundReport:
 
     learning_rate: float = 0.0
     active: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
+    planned: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
     incomplete: int = 0
     rejected: list[tuple[str, str]] = field(default_factory=list)
     diverged: bool = False

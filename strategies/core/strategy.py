@@ -144,7 +144,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
                 report.reject(name, reason)
         replies, before = self._read(server_round, results, asked), self.weights.copy()
         buffers = self.buffers
-        report.active = replies.clients
+        report.active, report.planned = replies.clients, replies.planned
         report.incomplete = int((replies.steps < replies.planned).sum())
         if len(replies):
             self.membership.learn(replies)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-PATIENCE_SECONDS = 60.0  # for the first answer; doubled each time
+PATIENCE_SECONDS = 180.0  # for the first answer, which also fetches the app; doubled each time
 MOST_PATIENCE_SECONDS = 3600.0
 
 Event = dict[str, Any]

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Certificates of a SuperLink: deploy/certificates.sh HOST...
+#
+# HOST: every name and address by which devices and users reach the SuperLink. In the folder certificates/ (or
+# $CERTIFICATES) there are then ca.crt, which devices and users get, and server.pem and server.key for the
+# SuperLink. A CA that is there is kept: a new server certificate needs nothing new on the devices.
+set -euo pipefail
+if (($# == 0)) || [[ $1 == -* ]]; then
+    echo "usage: deploy/certificates.sh HOST...   (names and addresses of the SuperLink)" >&2
+    exit 2
+fi
+
+names="DNS:localhost,IP:127.0.0.1"  # the SuperLink's own processes connect there
+for host in "$@"; do
+    if [[ $host =~ ^[0-9]+(\.[0-9]+){3}$ || $host == *:* ]]; then names+=",IP:$host"; else names+=",DNS:$host"; fi
+done
+
+folder=${CERTIFICATES:-certificates}
+days=${DAYS:-825}
+curve=(-newkey ec -pkeyopt ec_paramgen_curve:P-384 -nodes -sha256)
+umask 077
+mkdir -p "$folder"
+cd "$folder"
+if [[ ! -e ca.key ]]; then
+    openssl req -x509 "${curve[@]}" -days 3650 -subj "/O=flexfl/CN=flexfl CA" -keyout ca.key -out ca.crt
+fi 2> /dev/null
+openssl req -new "${curve[@]}" -subj "/O=flexfl/CN=${1:0:64}" -keyout server.key -out server.csr 2> /dev/null
+openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -set_serial "0x$(openssl rand -hex 16)" -days "$days" \
+    -sha256 -out server.pem 2> /dev/null \
+    -extfile <(printf 'subjectAltName=%s\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n' "$names")
+rm server.csr
+chmod 755 . && chmod 644 ca.crt server.pem
+echo "$folder: ca.crt for devices and users, server.pem and server.key for the SuperLink (${names//,/, }; $days days)"

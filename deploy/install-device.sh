@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Makes this board a device, as root: install-device.sh CLIENT-ID SUPERLINK CA.crt [REQUIREMENTS]
+#
+# CLIENT-ID is 0, 1, 2, ...; SUPERLINK is HOST:PORT; REQUIREMENTS is requirements-device-torch.txt unless given.
+# Called again, it updates the packages, the scripts and the settings, and keeps the key. The last line is the
+# file to register.
+set -euo pipefail
+if (($# < 3)) || ! [[ $1 =~ ^[0-9]+$ && $2 == *:* && -r $3 ]]; then
+    echo "usage: install-device.sh CLIENT-ID SUPERLINK CA.crt [REQUIREMENTS]   (SUPERLINK is HOST:PORT)" >&2
+    exit 2
+fi
+deploy=$(cd "$(dirname "$0")" && pwd)
+dpkg -s python3-venv openssh-client > /dev/null 2>&1 || apt-get install -y python3-venv openssh-client
+id flexfl > /dev/null 2>&1 || useradd --system --home-dir /var/lib/flexfl flexfl
+[[ -z ${SUDO_USER:-} ]] || usermod --append --groups flexfl "$SUDO_USER" # who collects the traces
+
+mkdir -p /opt/flexfl/deploy /etc/flexfl
+cp "$deploy"/* /opt/flexfl/deploy/
+[[ -x /opt/flexfl/.venv/bin/pip ]] || python3 -m venv /opt/flexfl/.venv
+/opt/flexfl/.venv/bin/pip install --quiet -r "/opt/flexfl/deploy/${4:-requirements-device-torch.txt}"
+
+install -m 644 "$3" /etc/flexfl/ca.crt
+"$deploy/key.sh" /etc/flexfl/device.key
+chown flexfl /etc/flexfl/device.key
+sed -e "s/^CLIENT_ID=.*/CLIENT_ID=$1/" -e "s/^SUPERLINK=.*/SUPERLINK=$2/" "$deploy/device.env" > /etc/flexfl/device.env
+install -m 644 "$deploy/flexfl-device.service" /etc/systemd/system/
+if [[ -d /run/systemd/system ]]; then
+    systemctl daemon-reload
+    systemctl enable --quiet systemd-time-wait-sync flexfl-device
+    systemctl restart --no-block flexfl-device
+fi
+echo /etc/flexfl/device.key.pub

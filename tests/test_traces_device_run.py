@@ -1,0 +1,128 @@
+"""The trace that replays a run on devices from its records."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from traces import TRACES, Trace
+
+
+def record(t: int, available: list[int], **told: Any) -> dict[str, Any]:
+    """The record of a round: by default all who can be asked are asked, and complete 8 steps."""
+    selected = told.get("selected", available)
+    active = told.setdefault("active", selected)
+    counts = {"steps": [8] * len(active), "planned": [8] * len(active), "failed": {}, "events": []}
+    seconds = {"select": 0.5, "train": 1.5}
+    return {"round": t, "available": available, "selected": selected, **counts, "seconds": seconds, **told}
+
+
+def event(kind: str, client: int, **told: Any) -> dict[str, Any]:
+    return {"event": kind, "client": client, **told}
+
+
+# Client 4 of 6 never comes. In round 2, 3 is lost, and 1 is late until round 4; 5 arrives, and 2 leaves.
+ROUNDS = [
+    {"round": 0, "seconds": {}},
+    record(1, [0, 1, 2, 3], members=[0, 1, 2, 3], steps=[8, 4, None, 8]),
+    record(2, [0, 1, 2, 3], active=[0, 2], steps=[2, 8], planned=[8, 8], failed={"1": "no reply", "3": "?"}),
+    record(3, [0, 2, 5], selected=[2], events=[event("arrival", 5), event("refused-node", 0)]),
+    record(
+        4,
+        [0, 2, 5],
+        active=[0, 1, 5],
+        steps=[8, 6, 8],
+        planned=[8, 8, 8],
+        late=[{"client": 1, "task": 2, "lag": 2}],
+        failed={"2": "weights are not finite"},
+        at_work=[1],
+    ),
+    record(5, [0, 1, 5], events=[event("departure", 2), event("farewell", 2, received=False)]),
+]
+
+
+def lines(records: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(r) + "\n" for r in records)
+
+
+@pytest.fixture
+def trace(write: Callable[..., str]) -> Trace:
+    return TRACES["run"](6, 0, file=write(lines(ROUNDS)))
+
+
+def test_a_run_on_devices_is_replayed(trace: Trace) -> None:
+    rounds = [trace.round(t) for t in range(1, 6)]
+    assert [np.flatnonzero(r.member).tolist() for r in rounds] == [
+        *([[0, 1, 2, 3]] * 2),
+        *([[0, 1, 2, 3, 5]] * 2),
+        [0, 1, 3, 5],
+    ]
+    assert [np.flatnonzero(r.online).tolist() for r in rounds] == [r["available"] for r in ROUNDS[1:]]
+    assert rounds[0].completion.tolist() == [1, 0.5, 1, 1, 0, 0]
+    # 1 did 6 of its 8 steps, as its late reply says; nobody knows what 3 did.
+    assert rounds[1].completion.tolist() == [0.25, 0.75, 1, 0, 0, 0]
+    # 0 was not asked: as before; neither was 5, which is new: as in its first task.
+    assert rounds[2].completion.tolist() == [0.25, 0, 1, 0, 0, 1]
+    assert rounds[3].completion.tolist() == [1, 0, 0, 0, 0, 1]
+    assert [trace.late(t).tolist() for t in (1, 2, 3)] == [[0] * 6, [0, 2, 0, 0, 0, 0], [0] * 6]
+    assert trace.has_late_replies
+    assert [np.flatnonzero(trace.lost(t)).tolist() for t in (1, 4, 5)] == [[], [], [2]]
+    assert [trace.seconds(t) for t in (1, 5, 6)] == [2, 10, 12]
+
+
+def test_it_starts_over_with_those_who_are_members(trace: Trace, write: Callable[..., str]) -> None:
+    again = trace.round(6)
+    assert np.flatnonzero(again.member).tolist() == [0, 1, 3, 5]
+    assert np.flatnonzero(again.online).tolist() == [0, 1, 3]
+    once = TRACES["run"](6, 0, file=write(lines(ROUNDS)), repeat=False)
+    assert not once.round(6).online.any()
+    assert np.array_equal(once.round(6).member, again.member)
+
+
+def test_a_late_reply_that_the_method_dropped_is_late(write: Callable[..., str]) -> None:
+    dropped = "late reply of round 1: SchemeC takes none"
+    rounds = [
+        record(1, [0, 1], members=[0, 1], active=[0], failed={"1": "no reply within 9 s"}),
+        record(2, [0], at_work=[1]),
+        record(3, [0], at_work=[1], failed={"1": dropped}),
+    ]
+    trace = TRACES["run"](2, 0, file=write(lines(rounds)))
+    assert trace.late(1).tolist() == [0, 2]
+    assert trace.round(1).completion.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"available": None}, "'available' is not a list"),
+        ({"available": [6]}, "client 6 does not exist, the clients are 0 to 5"),
+        ({"late": [3]}, "3 is no event"),
+        ({"events": [event("arrival", -1)]}, "client -1 does not exist"),
+        ({"planned": [8]}, "'active', 'planned' and 'steps' are not of the same length"),
+        ({"steps": [8, 9]}, "9 steps of 8 were done"),
+        ({"steps": [8, "x"]}, "'x' steps of 8 were done"),
+        ({"failed": {"1": 3}}, "'failed' is"),
+        ({"round": 3}, "round 3 follows round 1"),
+    ],
+)
+def test_what_is_no_run_on_devices_is_refused(
+    write: Callable[..., str], change: dict[str, Any], message: str
+) -> None:
+    good = [record(t, [0, 1], members=[0, 1]) for t in (1, 2)]
+    with pytest.raises(ValueError, match=f"line 2.*{message}"):
+        TRACES["run"](6, 0, file=write(lines([good[0], good[1] | change])))
+
+
+def test_a_simulation_says_what_to_replay_instead(write: Callable[..., str]) -> None:
+    simulated = {key: value for key, value in record(1, [0]).items() if key != "available"}
+    with pytest.raises(ValueError, match=r"this is no run on devices.*`trace` in its config\.toml"):
+        TRACES["run"](6, 0, file=write(lines([simulated])))
+    with pytest.raises(ValueError, match="line 1: no record of a round"):
+        TRACES["run"](6, 0, file=write("client,start,end\n"))
+    with (
+        pytest.warns(UserWarning, match="line 2 is torn and left out"),
+        pytest.raises(ValueError, match="no round found"),
+    ):
+        TRACES["run"](6, 0, file=write('{"round": 0}\n{"round": 1'))

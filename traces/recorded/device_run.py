@@ -1,0 +1,239 @@
+"""Runs on devices replayed: who took part in which round, and how much of its work each client did."""
+
+import re
+import warnings
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flexfl.files import parse_json
+from traces.base import RoundAvailability, check_round
+from traces.files.lines import open_data
+from traces.seeded import SeededTrace
+
+_MOST_BYTES = 16 << 20  # of a record
+_FOREVER = np.iinfo(np.int64).max
+_LATE = re.compile(r"late reply of round ([0-9]{1,9})")
+
+Record = dict[str, Any]
+
+
+class _Round(NamedTuple):
+    """What the record of a round says: the clients that could be asked, and, by client, what came of it."""
+
+    available: list[int]
+    completion: dict[int, float]
+    late: dict[int, int]
+    lost: list[int]
+    seconds: float
+
+
+class DeviceRun(SeededTrace):
+    """Clients that do what they did in a run on devices, given by its `metrics.jsonl`.
+
+    Who was connected and free is online; who was asked and whose reply did not count drops out. A client that
+    was free but was not asked would have completed as much as in the last round in which it did something
+    (before the first such round: as in that one; if there is none, all). Replies that were late are as late.
+
+    Parameters
+    ----------
+    num_clients : int
+        N; clients that the run did not have are never members.
+    seed : int
+        Not used: nothing is drawn.
+    file : str
+        `metrics.jsonl` of a run on devices.
+    repeat : bool
+        Whether participation starts over after the last round, among those who are members by then;
+        otherwise nobody is online from then on.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, is not of a run on devices, has a client that does not exist, or a round
+        is missing; the message names file and line.
+    """
+
+    def __init__(self, num_clients: int, seed: int, *, file: str = "", repeat: bool = True) -> None:
+        super().__init__(num_clients, seed)
+        records = list(_read_records(file, num_clients))
+        self._rounds = _rounds(records)
+        self._repeat, self.num_rounds = repeat, len(records)
+        self.has_late_replies = any(r.late for r in self._rounds)
+        self._passed = list(accumulate((r.seconds for r in self._rounds), initial=0.0))
+        spells = _memberships(records)
+        self._member, self._from, self._until = np.array(spells, np.int64).reshape(-1, 3).T
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return the availability in round t (see `Trace.round`)."""
+        check_round(t)
+        member, online = np.zeros((2, self.num_clients), np.bool_)
+        completion = np.zeros(self.num_clients, np.float32)
+        member[self._member[(self._from <= t) & (t < self._until)]] = True
+        if (now := self._of(t)) is not None:
+            online[now.available] = True
+            completion[[*now.completion]] = [*now.completion.values()]
+        online &= member
+        return RoundAvailability(member, online, completion * online)
+
+    def lost(self, t: int) -> NDArray[np.bool_]:
+        """Return which clients left without handing in their state (see `Trace.lost`)."""
+        check_round(t)
+        lost = np.zeros(self.num_clients, np.bool_)
+        if (now := self._of(t)) is not None:
+            lost[now.lost] = True
+        return lost
+
+    def late(self, t: int) -> NDArray[np.int32]:
+        """Return by how many rounds replies to tasks of round t are late (see `Trace.late`)."""
+        check_round(t)
+        late = np.zeros(self.num_clients, np.int32)
+        if (now := self._of(t)) is not None:
+            late[[*now.late]] = [*now.late.values()]
+        return late
+
+    def seconds(self, t: int) -> float:
+        """Return the seconds that the run took until the end of round t (see `Trace.seconds`)."""
+        check_round(t)
+        cycles, rest = divmod(t, self.num_rounds)
+        return cycles * self._passed[-1] + self._passed[rest]
+
+    def _of(self, t: int) -> _Round | None:
+        """Return the recorded round that is replayed in round t; None: the recording is over."""
+        if t > self.num_rounds and not self._repeat:
+            return None
+        return self._rounds[(t - 1) % self.num_rounds]
+
+
+def _read_records(file: str, num_clients: int) -> Iterator[Record]:
+    """Yield the checked records of the training rounds.
+
+    Raises
+    ------
+    ValueError
+        The file is something else; the message names file and line.
+    """
+    t = 0
+    with open_data("trace run", file) as lines:
+        for number in range(1, _FOREVER):
+            line = lines.readline(_MOST_BYTES)
+            if not line:
+                break
+            place = f"trace run: {file}, line {number}"
+            if not line.endswith(b"\n"):
+                if len(line) == _MOST_BYTES:
+                    raise ValueError(
+                        f"{place}: longer than {_MOST_BYTES >> 20} MiB; give metrics.jsonl of a run"
+                    )
+                warnings.warn(f"{place} is torn and left out", stacklevel=2)
+                break
+            record = _parsed(place, line)
+            if record["round"] == 0:
+                continue
+            t += 1
+            if record["round"] != t:
+                raise ValueError(f"{place}: round {record['round']!r} follows round {t - 1}")
+            yield _checked(place, record, num_clients)
+    if not t:
+        raise ValueError(f"trace run: {file}: no round found, give metrics.jsonl of a run on devices")
+
+
+def _parsed(place: str, line: bytes) -> Record:
+    """Return a line of `metrics.jsonl`, which has a round."""
+    try:
+        record = parse_json(line.decode())
+    except ValueError:
+        record = None
+    if not isinstance(record, dict) or not isinstance(record.get("round"), int):
+        raise ValueError(f"{place}: no record of a round, give metrics.jsonl of a run")
+    return record
+
+
+def _checked(place: str, record: Record, num_clients: int) -> Record:
+    """Return the record of a round on devices, with defaults for what is left out where there is none."""
+    if "available" not in record or (record["round"] == 1 and "members" not in record):
+        raise ValueError(
+            f"{place}: the record does not say who was `available`: this is no run on devices, or one of an "
+            "earlier version; what a simulation replays is `trace` in its config.toml"
+        )
+    checked = {"members": [], "late": [], "events": [], "failed": {}, "seconds": {}, **record}
+    for key in ("members", "available", "selected", "active", "planned", "steps", "late", "events"):
+        if not isinstance(checked.get(key), list):
+            raise ValueError(f"{place}: {key!r} is not a list, give metrics.jsonl of a run")
+    for key, kind in (("failed", str), ("seconds", int | float)):
+        if not isinstance(checked[key], dict) or not all(isinstance(v, kind) for v in checked[key].values()):
+            raise ValueError(f"{place}: {key!r} is {checked[key]!r:.60}, give metrics.jsonl of a run")
+    kinds = ("arrival", "departure", "farewell")
+    events = checked["events"]
+    checked["events"] = [e for e in events if not isinstance(e, dict) or e.get("event") in kinds]
+    clients = [k for key in ("members", "available", "selected", "active") for k in checked[key]]
+    for entry in (*checked["late"], *checked["events"]):
+        if not isinstance(entry, dict):
+            raise ValueError(f"{place}: {entry!r:.60} is no event, give metrics.jsonl of a run")
+        clients.append(entry.get("client"))
+    for client in clients:
+        if not isinstance(client, int) or not 0 <= client < num_clients:
+            last = num_clients - 1
+            raise ValueError(f"{place}: client {client!r} does not exist, the clients are 0 to {last}")
+    if not len(checked["active"]) == len(checked["planned"]) == len(checked["steps"]):
+        raise ValueError(f"{place}: 'active', 'planned' and 'steps' are not of the same length")
+    for steps, planned in zip(checked["steps"], checked["planned"], strict=True):
+        done = planned if steps is None else steps
+        if not isinstance(done, int) or not isinstance(planned, int) or not 1 <= done <= planned:
+            raise ValueError(f"{place}: {steps!r} steps of {planned!r} were done, give 1 to all of them")
+    return checked
+
+
+def _rounds(records: list[Record]) -> list[_Round]:
+    """Return what happened in each round."""
+    done: list[dict[int, float]] = [{} for _ in records]  # by the round of the task
+    late: list[dict[int, int]] = [{} for _ in records]
+    for t, record in enumerate(records):
+        task = {entry["client"]: entry.get("task") for entry in record["late"]}
+        for client, steps, planned in zip(record["active"], record["steps"], record["planned"], strict=True):
+            of = _task(task.get(client), t)
+            done[of][client] = 1.0 if steps is None else steps / planned
+            late[of] |= {client: t - of} if of < t else {}
+        for name, reason in record["failed"].items():
+            match = _LATE.match(reason)
+            of = _task(match and int(match[1]), t)
+            if of < t and name.isdecimal() and int(name) in records[of]["selected"]:
+                late[of][int(name)] = t - of
+    usual: dict[int, float] = {}
+    for shares in reversed(done):
+        usual |= shares
+    rounds = []
+    for record, shares, delays in zip(records, done, late, strict=True):
+        usual |= shares
+        dropped = set(record["selected"]) - shares.keys() - delays.keys()
+        completion = {k: 0.0 if k in dropped else usual.get(k, 1.0) for k in record["available"]}
+        silent = [
+            event["client"]
+            for event in record["events"]
+            if event.get("event") == "farewell" and not event.get("received")
+        ]
+        passed = float(sum(record["seconds"].values()))
+        rounds.append(_Round(record["available"], completion, delays, silent, passed))
+    return rounds
+
+
+def _task(task: Any, t: int) -> int:
+    """Return the index of the round of a task, given its number, as it is seen from round index t."""
+    return task - 1 if isinstance(task, int) and 0 < task <= t else t
+
+
+def _memberships(records: list[Record]) -> list[tuple[int, int, int]]:
+    """Return client, first round, and the round after the last one of each spell of membership."""
+    since: dict[int, int] = dict.fromkeys(records[0]["members"], 1)
+    spells = []
+    for t, record in enumerate(records, 1):
+        for event in record["events"]:
+            kind, client = event.get("event"), event.get("client")
+            if kind == "arrival":
+                since.setdefault(client, t)
+            elif kind == "departure" and client in since:
+                spells.append((client, since.pop(client), t))
+    return [*spells, *((client, t, _FOREVER) for client, t in since.items())]
