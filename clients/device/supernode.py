@@ -46,7 +46,7 @@ def shorten_waits(poll: float, stop_file: str, departing_file: str) -> None:
         else:
             time.sleep(min(seconds, poll))
 
-    vars(loop)["time"] = SimpleNamespace(sleep=sleep)
+    vars(loop)["time"] = SimpleNamespace(**{**vars(time), "sleep": sleep})
 
 
 def _says_something(file: str) -> bool:
