@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.measure import Job, machine, machine_line, measure, mebibytes, table, write_json
+from benchmarks.measure import Job, machine, machine_line, measure, mebibytes, shown, table, write_json
 
 IMAGES, TEXTS = "benchmarks.stand_in.images", "benchmarks.stand_in.texts"
 COLOUR, EMNIST = f"{IMAGES}:channels=3,side=32", f"{IMAGES}:channels=1,side=28,classes=47"
@@ -97,8 +97,8 @@ def main() -> None:
             seconds = measured.notes.get("seconds", measured.seconds)
             row += [seconds, mebibytes(measured.peak_bytes)]
             results.append({**case._asdict(), "engine": engine, **measured.as_json(), "seconds": seconds})
-            if measured.error:
-                print(f"{case.model}, {engine}: {measured.error}", file=sys.stderr)
+            told = measured.error or f"{shown(seconds)} s, {mebibytes(measured.peak_bytes)} MiB"
+            print(f"{case.data}, {case.model}, {engine}: {told}", file=sys.stderr, flush=True)
         rows.append(row)
     header = ["data", "model", *(f"{engine} {what}" for engine in args.engines for what in ("s", "MiB"))]
     print(table(header, rows))
