@@ -35,7 +35,7 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     ValueError
         The settings are invalid, or too few clients connect in time.
     RuntimeError
-        The run has failed, or no reply of any client ever counted; the run folder is complete.
+        The run has failed or was cut off, or no reply of any client ever counted; the run folder is complete.
     """
     # Flower chooses this process's working directory: the full path tells users where the results are.
     settings = replace(settings, run_dir=str(Path(settings.run_dir).resolve()))
@@ -85,6 +85,8 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
         )
     if "failed" in summary:
         raise RuntimeError(f"{summary['failed']}; {folder.path} has what was done")
+    if summary["interrupted"]:  # a SuperLink that is back would take the run for completed
+        raise RuntimeError(f"interrupted; --run-config 'resume=\"{folder.path}\"' goes on")
     if summary["no_reply_counted"]:
         raise RuntimeError(f"no reply ever counted; {folder.path}/metrics.jsonl names the reasons")
 
