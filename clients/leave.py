@@ -15,15 +15,15 @@ from pathlib import Path
 NAME = "leave"
 
 
-def is_leaving(folder: Path, run_id: int) -> bool:
+def is_leaving(folder: Path, run: str) -> bool:
     """Whether a device is to leave this run; the first run that asks is the one.
 
     Parameters
     ----------
     folder
         Its `state-dir`.
-    run_id
-        The run.
+    run
+        Flower's number of the run; of one that goes on, its first number.
 
     Raises
     ------
@@ -32,12 +32,12 @@ def is_leaving(folder: Path, run_id: int) -> bool:
     """
     file = folder / NAME
     try:
-        run = file.read_text(encoding="utf-8").strip()
+        noted = file.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return False
-    if not run:
-        file.write_text(f"{run_id}\n", encoding="utf-8")
-    return run in ("", str(run_id))
+    if not noted:
+        file.write_text(f"{run}\n", encoding="utf-8")
+    return noted in ("", run)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

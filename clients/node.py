@@ -49,7 +49,8 @@ class Node:
     record
         Log, or folder of logs, in which it records how fast it trains; empty: none.
     leaving
-        Whether it leaves the federation for good; called before each reply.
+        Whether it leaves the federation for good, given the run that goes on (empty: this one); called before
+        each reply.
     stopping
         Whether it has to hand in what it has; called after each step of a task with a deadline.
     data
@@ -61,7 +62,7 @@ class Node:
     client: int
     store: Store
     record: str = ""
-    leaving: Callable[[], bool] = field(default=_never)
+    leaving: Callable[[str], bool] = field(default=lambda run: False)
     stopping: Callable[[], bool] = field(default=_never)
     data: DataSpec | None = None
     departing_file: str = ""
@@ -108,7 +109,7 @@ class Node:
             When it came, on the clock of `time.monotonic`.
         """
         said: dict[str, Scalar] = {}
-        if self.leaving():
+        if self.leaving(config.run):
             said[metrics.DEPARTING] = True
             self._expect_farewell(config)
         if config.deadline_seconds is not None:
@@ -159,21 +160,21 @@ def make_node(context: Context, num_clients: int | None = None) -> Node:
         client,
         store,
         str(config.get("record-trace", "")),
-        partial(_is_leaving, Path(state_dir) if state_dir else None, context.run_id, departing),
+        partial(_is_leaving, Path(state_dir) if state_dir else None, str(context.run_id), departing),
         partial(os.path.exists, stop) if stop else _never,
         spec if data else None,
         departing,
     )
 
 
-def _is_leaving(folder: Path | None, run_id: int, departing: str) -> bool:
+def _is_leaving(folder: Path | None, run: str, departing: str, resumed: str) -> bool:
     """Whether the client leaves; a folder that cannot be used does not discard its work."""
     if departing and os.path.exists(departing):
         return True
     if folder is None:
         return False
     try:
-        return is_leaving(folder, run_id)
+        return is_leaving(folder, resumed or run)
     except OSError as error:
         log.warning("%s: %s; the client stays", error.filename, error.strerror)
         return False

@@ -102,14 +102,15 @@ def test_other_clients_stop_in_time() -> None:
 
 
 def test_a_device_leaves_when_it_is_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def departing(run: int) -> bool:
-        return app_client(tmp_path, run).fit(app_task()).metrics.get("departing", False)
+    def departing(number: int, **more: Any) -> bool:
+        return app_client(tmp_path, number).fit(app_task(**more)).metrics.get("departing", False)
 
     assert not departing(1)
     assert leave.main([str(tmp_path)]) == 0
     assert departing(1)
     assert departing(1)  # that reply may have been lost
     assert not departing(2)  # another day, another run
+    assert departing(3, run="1")  # which goes on with run 1
     assert leave.main([str(tmp_path), "--undo"]) == 0
     assert not departing(1)
     with pytest.raises(SystemExit) as ended:
