@@ -2,12 +2,13 @@
 # Starts a device, in the foreground. Its settings are environment variables, see device.env.
 set -euo pipefail
 : "${SUPERLINK:?HOST:PORT of the SuperLink}" "${CLIENT_ID:?0, 1, 2, ...}" "${STATE_DIR:?folder of the state}"
+PYTHONPATH=$(cd "$(dirname "$0")/.." && pwd)
+export PYTHONPATH
 cd "$STATE_DIR"
-config="client-id=$CLIENT_ID state-dir=\"$STATE_DIR\""
-[[ -z ${TRACE_DIR:-} ]] || config+=" record-trace=\"$TRACE_DIR\""
-[[ -z ${NODE_CONFIG:-} ]] || config+=" $NODE_CONFIG"
+read -r -a options <<< "${OPTIONS:-}"
 
-# The device's command: here, and nowhere else.
-exec "${BIN:-/opt/flexfl/.venv/bin}/flower-supernode" --superlink "$SUPERLINK" --port "${PORT:-9094}" \
-    --root-certificates "${ROOT_CERTIFICATES:-/etc/flexfl/ca.crt}" \
-    --auth-supernode-private-key "${KEY:-/etc/flexfl/device.key}" --node-config "$config"
+# The device's command: here, and nowhere else. A restart is no departure.
+exec "${BIN:-/opt/flexfl/.venv/bin}/python" -m clients.device --superlink "$SUPERLINK" --port "${PORT:-9094}" \
+    --client-id "$CLIENT_ID" --state-dir "$STATE_DIR" ${TRACE_DIR:+--record-trace "$TRACE_DIR"} \
+    --root-certificates "${ROOT_CERTIFICATES:-/etc/flexfl/ca.crt}" --key "${KEY:-/etc/flexfl/device.key}" \
+    --on-stop pause "${options[@]}"

@@ -2,7 +2,7 @@
 # Makes this board a device, as root: install-device.sh CLIENT-ID SUPERLINK CA.crt [REQUIREMENTS]
 #
 # CLIENT-ID is 0, 1, 2, ...; SUPERLINK is HOST:PORT; REQUIREMENTS is requirements-device-torch.txt unless given.
-# Called again, it updates the packages, the scripts and the settings, and keeps the key. The last line is the
+# Called again, it updates code, packages, scripts and settings, and keeps the key. The last line is the
 # file to register.
 set -euo pipefail
 if (($# < 3)) || ! [[ $1 =~ ^[0-9]+$ && $2 == *:* && -r $3 ]]; then
@@ -16,6 +16,7 @@ id flexfl > /dev/null 2>&1 || useradd --system --home-dir /var/lib/flexfl flexfl
 
 mkdir -p /opt/flexfl/deploy /etc/flexfl
 cp "$deploy"/* /opt/flexfl/deploy/
+cp -r "$deploy"/../{clients,flexfl,strategies,traces} /opt/flexfl/
 [[ -x /opt/flexfl/.venv/bin/pip ]] || python3 -m venv /opt/flexfl/.venv
 /opt/flexfl/.venv/bin/pip install --quiet -r "/opt/flexfl/deploy/${4:-requirements-device-torch.txt}"
 
