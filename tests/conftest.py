@@ -47,10 +47,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let no two tests with a SuperLink run at the same time (--dist loadgroup): they wait for each other."""
+    """Let no two tests with `flwr run` run at the same time (--dist loadgroup): they wait for each other."""
     for item in items:
         if "flower" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("flower"))
+            # Those on devices mostly wait, for deadlines that allow for a busy machine.
+            group = "devices" if "device" in item.path.name else "flower"
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @dataclass

@@ -211,6 +211,13 @@ def test_the_name_of_a_run_folder_tells_runs_apart_and_is_bounded(run: Any, tmp_
 # Errors
 
 
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """In a process of its own: where Ray runs already, it is taken."""
+    done = command("--engine=ray", "--ray-address=127.0.0.1:1", f"--run-dir={tmp_path}")
+    assert done.returncode == 2
+    assert re.search("ray-address 127.0.0.1:1: .*refused", done.stderr)
+
+
 @pytest.mark.parametrize("runs", [["--seed=0"], ["--seed", "0", "1"]])
 def test_without_ray_it_says_so(tmp_path: Path, runs: list[str]) -> None:
     """Nothing but an inline run needs no Ray."""
@@ -299,7 +306,6 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--trace bernoulli p=0.3", "unknown trace 'p=0.3'; .*options follow a name and a colon"),
         ("--strategy=fedavg,mifa", "several values are separated by spaces"),
         ("--run-dir a b", "run-dir: give one value, as it does not change the results"),
-        ("--engine=ray --ray-address=127.0.0.1:1", "ray-address 127.0.0.1:1: .*refused"),
         ("--amplify=3", "amplify '3' is not PERIOD,FACTOR such as 10,2.0"),
         ("--amplify=0,2", "amplify: the period is 0 rounds; it must be at least 1"),
         ("--amplify=2,0.5", "amplify: the factor is 0.5; it must be at least 1"),

@@ -115,6 +115,7 @@ def test_clients_that_start_from_weights_of_their_own(model: str, cohort: str, b
         np.testing.assert_allclose(together[k], answers.vectors[0], rtol=1e-5, atol=1e-6)
 
 
+@settings(max_examples=30)
 @given(
     completions=st.lists(st.floats(0, 1), min_size=6, max_size=6),
     batch_size=st.integers(0, 50),

@@ -4,30 +4,23 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from flower import (
-    BIN,
     assert_same_run,
     copy_app,
-    flwr_run,
     flwr_runs,
     outcome,
     processes_of,
     sim,
-    wait_for_port,
 )
 from own_parts import Folder, of_the_page
 from sklearn.datasets import load_diabetes
-
-from traces.recorded.device_log import read_device_log
 
 HEADER = ",".join([*(f"x{j}" for j in range(10)), "y"])
 
@@ -213,76 +206,6 @@ def test_flwr_run_has_the_same_participation_under_every_trace(
             r.get("virtual_seconds") for r in outcome(there)[0]
         ]
     assert tried == set(TRACES)
-
-
-def test_supernodes_give_the_same_result_as_sim(
-    flower: dict[str, str], tmp_path: Path, free_ports: Any
-) -> None:
-    settings = {
-        "strategy": "fedavg",
-        "model": "logistic",
-        "trace": "always",
-        "num-clients": 3,
-        "num-rounds": 2,
-        "local-steps": 5,
-    }
-    port, *node_ports = free_ports(4)
-    address = f"127.0.0.1:{port}"
-    config = f'[superlink]\ndefault = "lab"\n\n[superlink.lab]\naddress = "{address}"\ninsecure = true\n'
-    (Path(flower["FLWR_HOME"]) / "config.toml").write_text(config)
-    commands = [["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]]
-    for client, node_port in enumerate(node_ports):
-        config = f'client-id={client} record-trace="{tmp_path}"'
-        node = ["--superlink", address, "--port", str(node_port), "--node-config", config]
-        commands.append(["flower-supernode", "--insecure", *node])
-    log = tmp_path / "flower.log"
-    with log.open("w") as sink:
-        for command in commands:
-            subprocess.Popen(
-                [BIN / command[0], *command[1:]], cwd=tmp_path, env=flower, stdout=sink, stderr=sink
-            )
-    wait_for_port(port)
-    output = flwr_run(flower, {**settings, "run-dir": str(tmp_path / "flwr")}, "lab")
-    sim({**settings, "run-dir": tmp_path / "inline"})
-    assert_same_run(tmp_path / "flwr", tmp_path / "inline", output + log.read_text())
-    # The log of their work is a trace.
-    for client in range(3):
-        lines = (tmp_path / f"client-{client}.csv").read_text().splitlines()
-        assert [line.split(" in ")[0] for line in lines if line[0] == "#"] == [
-            f"# client {client}: 5 steps"
-        ] * 2
-    log = read_device_log("test", str(tmp_path), 3)
-    assert np.diff(log.first).tolist() == [2, 2, 2]
-    assert (log.speed > 0).all()
-    assert time.time() - 600 < log.start.min() < log.end.max() < time.time()
-
-
-def test_a_numpy_client_works_with_our_methods(flower: dict[str, str], tmp_path: Path) -> None:
-    """clients/numpy_client.py replaces our client by one line in pyproject.toml."""
-    app = copy_app(tmp_path / "app")
-    ours, theirs = 'clientapp = "clients.app:app"', 'clientapp = "clients.numpy_client:app"'
-    project = (app / "pyproject.toml").read_text()
-    assert project.count(ours) == 1
-    (app / "pyproject.toml").write_text(project.replace(ours, theirs))
-    settings = {
-        "model": "logistic",
-        "trace": "bernoulli:p=0.6",
-        "num-clients": 4,
-        "num-rounds": 4,
-        "local-steps": 10,
-    }
-    methods = ("scheme-c", "mifa", "mimic")
-    runs = [{**settings, "strategy": method, "run-dir": str(tmp_path / method)} for method in methods]
-    for method, output in zip(methods, flwr_runs(flower, 4, runs, app=app), strict=True):
-        folders = list((tmp_path / method).glob("*"))
-        assert len(folders) == 1, output
-        start, *records = [
-            json.loads(line) for line in (folders[0] / "metrics.jsonl").read_text().splitlines()
-        ]
-        assert [r["failed"] for r in records] == [{}] * 4, output
-        assert all(r["active"] == r["selected"] != [] for r in records)
-        assert {k for r in records for k in r["active"]} == {0, 1, 2, 3}
-        assert records[-1]["loss"] < 0.9 * start["loss"], method
 
 
 def test_a_killed_serverapp_goes_on_from_its_run_folder(flower: dict[str, str], tmp_path: Path) -> None:
