@@ -272,7 +272,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
         return FlatParameters(np.concatenate([weights, self.buffers]).astype(self.wire.dtype), self.wire)
 
     def _pack(self) -> FlatParameters:
-        return self.pack(self.weights.copy())
+        return self.pack(self.weights.astype(self.layout.dtype))
 
     def _divided(self, vector: FloatVector) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the weights, shape (M,), and the buffers of one vector, in float64."""
