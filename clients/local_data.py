@@ -15,7 +15,6 @@ if they are grey, else (3, H, W), from 0 to 1. Nothing is unpickled, and memory 
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.files import open_regular, read_named_arrays, read_rows
+from flexfl.files import open_regular, read_named_arrays, read_rows, replacing
 
 MOST_BYTES = 1 << 30  # of the inputs, and of an .npz file
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".webp", ".tif", ".tiff")
@@ -134,10 +133,8 @@ def read(spec: DataSpec) -> LocalData:
 def save(data: LocalData, path: Path) -> None:
     """Write examples as an .npz file that `read` reads fast; atomically."""
     known: dict[str, Any] = {} if data.num_classes is None else {_NUM_CLASSES: np.array(data.num_classes)}
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, x=data.x, y=data.y, **known)
-    os.replace(temporary, path)
 
 
 def _read_npz(path: Path, names: Sequence[str]) -> LocalData:

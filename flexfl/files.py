@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -151,6 +151,20 @@ def read_rows(path: str | Path) -> Iterator[list[str]]:
                 yield row
         except (UnicodeDecodeError, csv.Error) as error:
             raise ValueError(str(error)) from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Write a file atomically: yields a temporary path, which is renamed at the end."""
+    temporary = path.with_name(f".{path.name}")
+    temporary.unlink(missing_ok=True)  # in a folder of somebody else's it may be a link that leads elsewhere
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def write_durably(path: Path, data: bytes, temporary: Path) -> None:

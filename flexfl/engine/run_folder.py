@@ -14,7 +14,6 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from flexfl.config import Settings
 from flexfl.config.settings import MOST_BYTES
 from flexfl.engine.named import own_sources
 from flexfl.engine.observers import Observer, Record
-from flexfl.files import open_regular, parse_json, parse_toml, read_text
+from flexfl.files import open_regular, parse_json, parse_toml, read_text, replacing
 
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
 
@@ -258,17 +257,3 @@ def _lock(file: Any, path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ValueError(f"{path}: another process runs in this folder; wait until it has ended") from None
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Write a file atomically: yields a temporary path, which is renamed at the end."""
-    temporary = path.with_name(f".{path.name}")
-    temporary.unlink(missing_ok=True)  # in a folder of somebody else's it may be a link that leads elsewhere
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flexfl.files import read_bytes
+from flexfl.files import read_bytes, replacing
 from flexfl.tasks.augmentation import check_augment
 from flexfl.tasks.data import Examples
 from flexfl.tasks.dataset import Dataset, DatasetTask
@@ -155,16 +155,11 @@ def _load(task: str, files: Files, data_dir: str, scale: Scale | None, augment: 
     root = Path(data_dir)
     try:
         if not (root / files.folder).is_dir() and (root / files.pickled).is_dir():
-            train, test = (
-                _joined([read_pickled(root / files.pickled / name, files) for name in names])
-                for names in (files.pickled_train, files.pickled_test)
-            )
+            read, folder, parts = read_pickled, files.pickled, (files.pickled_train, files.pickled_test)
         else:
             _unpack(root, files)
-            train, test = (
-                _joined([read_binary(root / files.folder / name, files) for name in names])
-                for names in (files.train, files.test)
-            )
+            read, folder, parts = read_binary, files.folder, (files.train, files.test)
+        train, test = (_joined([read(root / folder / name, files) for name in names]) for names in parts)
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         raise ValueError(
@@ -188,9 +183,8 @@ def _unpack(root: Path, files: Files) -> None:
                 member = tar.extractfile(f"{files.folder}/{name}")
                 if member is None:
                     raise OSError(0, f"{name} in it is no file", str(archive))
-                part = folder / f"{name}.part"
-                part.write_bytes(member.read(MOST_BYTES))
-                part.replace(folder / name)
+                with replacing(folder / name) as part:
+                    part.write_bytes(member.read(MOST_BYTES))
     except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
         raise OSError(0, f"it is damaged ({error}); remove it", str(archive)) from None
 

@@ -26,8 +26,9 @@ from flexfl.engine.interrupts import ENDING, Stopped, deferring, raising_stopped
 from flexfl.engine.loggers.base import LoggedRun
 from flexfl.engine.loggers.registry import log_finished, logger_types
 from flexfl.engine.progress import progress_bar
-from flexfl.engine.run_folder import finite, program_version, replacing, slug
+from flexfl.engine.run_folder import finite, program_version, slug
 from flexfl.engine.wording import count, say
+from flexfl.files import replacing
 from flexfl.tasks import Metric
 
 

@@ -20,8 +20,7 @@ from flexfl.config import Settings
 from flexfl.engine.report.reading import Run
 from flexfl.engine.report.records import MOST_LINE, Record, records_of
 from flexfl.engine.report.shares import bounded_shares
-from flexfl.engine.run_folder import replacing
-from flexfl.files import parse_json, read_arrays, read_text
+from flexfl.files import parse_json, read_arrays, read_text, replacing
 from flexfl.tasks import Examples, FederatedData
 from traces import Trace
 

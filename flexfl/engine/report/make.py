@@ -25,8 +25,8 @@ from flexfl.engine.report.participation_figure import MOST_RUNS, participation_f
 from flexfl.engine.report.phase_figure import phase_figure
 from flexfl.engine.report.reading import Run, Subject, groups_of, read_subject
 from flexfl.engine.report.records import records_of
-from flexfl.engine.run_folder import replacing
 from flexfl.engine.wording import count
+from flexfl.files import replacing
 from traces import Trace
 
 FILE = "report.html"
