@@ -21,31 +21,24 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from flower import free_ports, wait_for_port
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 MODES = {"plain": (), "short": (), "resident": ("--resident",)}
 PROGRAMS = {"clients.device.supernode": "SuperNode", "flower-supernode": "SuperNode"}
 PROGRAMS |= {"flower-superexec": "SuperExec", "flwr-clientapp": "client", "clients.device": "device"}
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that are free now."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 class Memory(threading.Thread):
@@ -116,7 +109,7 @@ def measure(mode: str, client: str, nodes: int, rounds: int) -> dict[str, Any]:
         settings = f"num-clients={nodes} num-rounds={rounds} model='logistic' local-steps=5 report=false"
         settings += f" run-dir='{folder / 'runs'}' connect-timeout=240.0"
         run = [str(BIN / "flwr"), "run", str(ROOT), "lab", "--stream", "--run-config", settings]
-        _wait_for(port)
+        wait_for_port(port)
         done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=1800)
         memory.ended.set()
         memory.join()
@@ -144,14 +137,6 @@ def _work(logs: Path) -> list[float]:
     texts = [file.read_text() for file in logs.glob("*.csv")]
     times = [[float(found) for found in re.findall(r"steps in ([\d.]+) s", text)] for text in texts]
     return [max(of_round) for of_round in zip(*times, strict=False)]
-
-
-def _wait_for(port: int) -> None:
-    for _ in range(600):
-        with suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        time.sleep(0.1)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

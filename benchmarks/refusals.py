@@ -10,7 +10,6 @@ have to be the same.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import numpy as np
 from federation import Federation, Running
-from flower import end_processes, outcome
+from flower import end_processes, free_ports, outcome
 
 import sim
 
@@ -133,15 +132,6 @@ def difference(run: Running, num_rounds: int) -> float:
     _, weights = outcome(runs)
     with np.load(run.path / "weights.npz") as arrays:
         return float(np.abs(weights - np.concatenate([arrays[n].ravel() for n in arrays.files])).max())
-
-
-def free_ports(count: int) -> list[int]:
-    """Return unused ports on 127.0.0.1."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 if __name__ == "__main__":

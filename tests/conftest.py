@@ -1,6 +1,5 @@
 import logging
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ import hypothesis
 import numpy as np
 import pytest
 from flower import BIN, end_processes, processes_of
+from flower import free_ports as unused_ports
 from numpy.typing import NDArray
 from own_parts import Folder
 
@@ -156,15 +156,7 @@ def ray_cluster() -> Iterator[None]:
 @pytest.fixture
 def free_ports() -> Callable[[int], list[int]]:
     """Return a function that finds unused ports on 127.0.0.1."""
-
-    def find(count: int) -> list[int]:
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-        ports = [s.getsockname()[1] for s in sockets]
-        for s in sockets:
-            s.close()
-        return ports
-
-    return find
+    return unused_ports
 
 
 @pytest.fixture

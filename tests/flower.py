@@ -90,6 +90,15 @@ def copy_app(folder: Path) -> Path:
     return folder
 
 
+def free_ports(count: int) -> list[int]:
+    """Return unused ports on 127.0.0.1."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
 def wait_for_port(port: int) -> None:
     """Wait until a process listens at the port, for at most 30 seconds."""
     deadline = time.monotonic() + 30
