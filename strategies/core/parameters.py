@@ -49,17 +49,17 @@ class Layout:
             raise ValueError(f"{num_buffers} of {len(arrays)} arrays cannot be buffers")
         return cls(tuple(a.shape for a in arrays), np.result_type(*arrays), num_buffers)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of scalars."""
         return sum(int(np.prod(shape)) for shape in self.shapes)
 
-    @property
+    @cached_property
     def weights(self) -> Layout:
         """Layout of the tensors without the buffers."""
         return Layout(self.shapes[: len(self.shapes) - self.num_buffers], self.dtype)
 
-    @property
+    @cached_property
     def buffers(self) -> Layout:
         """Layout of the buffers alone."""
         return Layout(self.shapes[len(self.shapes) - self.num_buffers :], self.dtype)
