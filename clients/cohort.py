@@ -7,6 +7,7 @@ always the first rows of every array.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,11 +21,13 @@ from clients.draws import BatchIndices, draw_fisher
 from clients.gradients.batches import Batch, CohortBatches, DeviceData
 from clients.gradients.flat import as_tensor
 from clients.gradients.oracle import CohortOracle
+from clients.memory.handshake import Memory
 from clients.rules import SGD, rule_named
 from clients.rules.base import Change, Oracle
 from clients.rules.vectors import Rate, subtract
-from clients.training import ClientUpdate, PreparedJob
-from flexfl.contract import metrics
+from clients.training import PreparedJob
+from clients.updates import Updates
+from flexfl.contract import REPORTED, Reported
 
 _BLOCK = 1 << 24  # numbers in the inputs that are gathered for one step (64 MB)
 
@@ -32,7 +35,7 @@ _BLOCK = 1 << 24  # numbers in the inputs that are gathered for one step (64 MB)
 class Trained(NamedTuple):
     """What a cohort returns: the update of each client, and whether their weights are sent as well."""
 
-    updates: list[ClientUpdate]
+    updates: Updates
     sends_weights: bool
 
 
@@ -125,23 +128,21 @@ def train(
     losses = run(rule, oracle, batches, y, rate, until, stop)
     target.copy_(y)
     weights_after = y[:, :trained]
-    done = [min(len(p.batches.lengths), len(losses)) for p in cohort]
+    done = np.array([min(len(p.batches.lengths), len(losses)) for p in cohort])
     steps = y.new_tensor(done)[:, None]
-    extra = [
+    sent = [
         array.cpu().numpy() if isinstance(array, Tensor) else [row.cpu().numpy() for row in array]
         for array in rule.upload(weights_after, steps, rate)
     ]
-    states: list[dict[str, NDArray[Any]]] | None = None
+    server_round, memories = cohort[0].job.config.round, list[Memory]()
     if cohort[0].job.config.last_accepted is not None:
         new = {key: value.cpu().numpy() for key, value in rule.remember(weights_after, steps, rate).items()}
-        states = [{key: value[k].copy() for key, value in new.items()} for k in range(len(cohort))]
-    of_client = losses.double().cpu().numpy().T
-    updates = []
-    for k, p in enumerate(cohort):
-        memory = None if states is None else p.memory.stage(p.job.config.round, states[k])
-        arrays, reported = [array[k] for array in extra], _metrics(p, of_client[k, : done[k]])
-        updates.append(ClientUpdate(p.job.client, arrays, reported, p.num_examples, memory))
-    return Trained(updates, rule.sends_weights)
+        states = ({key: value[k].copy() for key, value in new.items()} for k in range(len(cohort)))
+        memories = [p.memory.stage(server_round, state) for p, state in zip(cohort, states, strict=True)]
+    norms = _update_norms(weights_after, start[:, :trained]) if rule.sends_weights else math.nan
+    reported = _reported(cohort, losses.double().cpu().numpy(), done, norms)
+    extra = [[array[k] for array in sent] for k in range(len(cohort))] if sent else ()
+    return Trained(Updates(server_round, reported, extra, memories), rule.sends_weights)
 
 
 def _start(weights: Tensor, cohort: Sequence[PreparedJob]) -> Tensor:
@@ -269,17 +270,28 @@ def _stacked(rows: Iterable[NDArray[Any]]) -> Tensor:
     return torch.from_numpy(np.stack(list(rows)))
 
 
-def _metrics(prepared: PreparedJob, losses: NDArray[np.float64]) -> dict[str, int | float]:
-    """Return what a client reports, given the losses of its steps."""
-    steps = len(losses)
-    reported: dict[str, int | float] = {
-        metrics.CLIENT_ID: prepared.job.client,
-        metrics.ROUND: prepared.job.config.round,
-        metrics.STEPS: steps,
-        metrics.TRAIN_LOSS: float(losses.sum()) / steps,
-        metrics.FINAL_LOSS: float(losses[-1]),
-    }
-    return reported | ({metrics.RESYNC: True} if prepared.resync else {})
+def _update_norms(after: Tensor, before: Tensor) -> NDArray[Any]:
+    """Return the norms of the clients' updates, shape (K,); infinite where single precision overflows."""
+    norms: NDArray[Any] = torch.linalg.vector_norm(after - before, dim=1).cpu().numpy()
+    return norms
+
+
+def _reported(
+    cohort: Sequence[PreparedJob],
+    losses: NDArray[np.float64],
+    done: NDArray[np.intp],
+    norms: NDArray[Any] | float,
+) -> Reported:
+    """Return what the clients report, given the losses of their steps, (T, K), and how many they did."""
+    reported = np.empty(len(cohort), REPORTED)
+    reported["client"] = [p.job.client for p in cohort]
+    reported["num_examples"] = [p.num_examples for p in cohort]
+    reported["steps"] = done
+    reported["train_loss"] = losses.sum(axis=0) / done
+    reported["final_loss"] = losses[done - 1, np.arange(len(cohort))]
+    reported["update_norm"] = norms
+    reported["resync"] = [p.resync for p in cohort]
+    return reported
 
 
 def _fisher(

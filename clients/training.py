@@ -88,30 +88,6 @@ class PreparedJob(NamedTuple):
     resync: bool
 
 
-class ClientUpdate(NamedTuple):
-    """What a client returns besides its weights.
-
-    Attributes
-    ----------
-    client
-        Its index.
-    extra
-        The method's own arrays.
-    metrics
-        See `flexfl.contract.metrics`.
-    num_examples
-        n_k.
-    memory
-        Its memory from now on; None: unchanged.
-    """
-
-    client: int
-    extra: list[NDArray[Any]]
-    metrics: dict[str, int | float]
-    num_examples: int
-    memory: Memory | None
-
-
 def prepare(
     job: Job, steps: int, memory: Memory | None, data: FederatedData, seed: int, draws: bool = False
 ) -> PreparedJob:

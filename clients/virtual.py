@@ -22,8 +22,9 @@ from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
 from clients.memory.handshake import Memory, open_memory
 from clients.memory.spill import Spilled
 from clients.rules.base import no_fisher
-from clients.training import Broadcast, ClientUpdate, DroppedError, Job, PreparedJob, prepare
+from clients.training import Broadcast, DroppedError, Job, PreparedJob, prepare
 from clients.tuning import make_oracle
+from clients.updates import ClientUpdate, Updates, joined
 from flexfl.contract import Scalar, metrics
 from flexfl.tasks import blank
 from traces import finished_steps
@@ -47,7 +48,7 @@ class Answers(NamedTuple):
         Local weights of the clients that trained, shape (K, M), and after them the model's buffers; the
         buffers alone where the method sends no weights.
     updates
-        What else each of them returns.
+        What else they return.
     farewells
         What the clients that leave return.
     failures
@@ -57,7 +58,7 @@ class Answers(NamedTuple):
     """
 
     vectors: NDArray[Any]
-    updates: list[ClientUpdate]
+    updates: Updates
     farewells: list[ClientUpdate]
     failures: list[Failure]
     notes: tuple[str, ...] = ()
@@ -131,18 +132,19 @@ class VirtualClients:
         prepared = self._prepare([job for job in jobs if not job.config.farewell], failures)
         start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
         vectors = np.empty((len(prepared), len(start)), self.dtype) if out is None else out
-        updates: list[ClientUpdate] = []
-        sends_weights = True
+        parts: list[Updates] = []
+        count, sends_weights = 0, True
         too_many: list[int] = []  # sizes of cohorts for which memory did not suffice
         queue = cohorts(prepared, self.limit, int(np.prod(self.data.input_shape)), self.oracle)[::-1]
         with one_thread(), own_draws(self.model.device) if self.draws else nullcontext():
             while queue:
                 cohort = queue.pop()
-                rows = vectors[len(updates) : len(updates) + len(cohort)]
+                rows = vectors[count : count + len(cohort)]
                 trained = self._train(start, shared, cohort, rows)
                 if isinstance(trained, Trained):
                     sends_weights &= trained.sends_weights
-                    updates += trained.updates
+                    parts.append(trained.updates)
+                    count += len(cohort)
                     continue
                 if is_out_of_memory(trained):
                     too_many.append(len(cohort))
@@ -154,12 +156,12 @@ class VirtualClients:
                     failures.append(_failure(cohort[0].job, trained))
                 else:
                     queue += [cohort[at : at + half] for at in range(0, len(cohort), half)][::-1]
-        sent = vectors[: len(updates)]
+        sent = vectors[:count]
         if not sends_weights:  # buffers come to the front of memory that others may read
             buffers = sent[:, self.model.num_trainable :].copy()
             sent = sent[:, : buffers.shape[1]]
             sent[:] = buffers
-        return Answers(sent, updates, farewells, failures, self._learn(too_many))
+        return Answers(sent, joined(parts), farewells, failures, self._learn(too_many))
 
     def evaluate(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Scores:
         """Evaluate each client's model, the personal one where the method has one, on `own_test`."""

@@ -5,6 +5,17 @@ It needs NumPy and the standard library only, so that a client on a small device
 
 from flexfl.contract import metrics, ternary
 from flexfl.contract.fit import FitConfig, Scalar
+from flexfl.contract.reported import REPORTED, Reported
 from flexfl.contract.rule import CORRECTED, SGD, Rule
 
-__all__ = ["CORRECTED", "SGD", "FitConfig", "Rule", "Scalar", "metrics", "ternary"]
+__all__ = [
+    "CORRECTED",
+    "REPORTED",
+    "SGD",
+    "FitConfig",
+    "Reported",
+    "Rule",
+    "Scalar",
+    "metrics",
+    "ternary",
+]

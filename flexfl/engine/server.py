@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
-from flwr.common import FitIns, Scalar
+from flwr.common import FitIns, FitRes, Scalar
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.history import History
 from flwr.server.server import Server
@@ -15,10 +15,11 @@ from flwr.server.strategy import Strategy
 
 from flexfl.contract.metrics import ROUND, STEPS, TRAIN_LOSS
 from flexfl.engine.availability import TraceClientManager
-from flexfl.engine.transports.base import ClientFailure, FitResults, Transport
+from flexfl.engine.transports.base import ClientFailure, Transport
 from flexfl.engine.wording import plain
 from strategies import FlexibleStrategy
 from strategies.core.parameters import count_bytes
+from strategies.core.results import FitResults, RoundResults
 
 Record = dict[str, Any]
 
@@ -120,7 +121,8 @@ class RoundServer(Server):
         record["seconds"] |= self.transport.seconds if instructions else {}
         record |= {"notes": [*self.transport.notes]} if self.transport.notes else {}
         with _timed(record, "aggregate"):
-            aggregated, metrics = self.strategy.aggregate_fit(server_round, results, list(failures))
+            as_list = cast(list[tuple[ClientProxy, FitRes]], results)  # in all but its type
+            aggregated, metrics = self.strategy.aggregate_fit(server_round, as_list, list(failures))
         if aggregated is not None:
             self.parameters = aggregated
         history.add_metrics_distributed_fit(server_round, metrics)
@@ -196,24 +198,34 @@ def _participation(
 ) -> Record:
     """Record the selected, active and failed clients, the steps done, and the bytes sent each way."""
     failed = [(failure.client, failure.reason) for failure in failures]
-    active = {proxy.cid for proxy, _ in results}
     record: Record = {"selected": _names(proxy.cid for proxy, _ in instructions)}
     if isinstance(strategy, FlexibleStrategy):
         report = strategy.report
         failed += report.rejected
-        accepted = set(report.active.tolist())
-        active = {name for name in active if strategy.roster.find(name) in accepted}
         record |= {"learning_rate": report.learning_rate, "events": report.events}
         record |= {"incomplete": report.incomplete, **report.measured}
         record |= {"late": report.late} if report.late else {}
-    steps = {proxy.cid: result.metrics.get(STEPS) for proxy, result in results if proxy.cid in active}
-    record["active"] = _names(active)
-    told = (steps[str(name)] for name in record["active"])
-    record["steps"] = [s if isinstance(s, int | float) else None for s in told]
+    record["active"], record["steps"] = _counted(strategy, results)
     record["failed"] = {plain(name): plain(reason) for name, reason in sorted(failed)}
     record["bytes_down"] = sum(count_bytes(ins.parameters) for _, ins in instructions)
-    record["bytes_up"] = sum(count_bytes(result.parameters) for _, result in results)
+    if isinstance(results, RoundResults) and not results.is_list:
+        record["bytes_up"] = results.num_bytes
+    else:
+        record["bytes_up"] = sum(count_bytes(result.parameters) for _, result in results)
     return record
+
+
+def _counted(strategy: Strategy, results: FitResults) -> tuple[list[int | str], list[int | float | None]]:
+    """Return the clients whose replies counted, and the steps that each of them reports."""
+    if isinstance(results, RoundResults) and not results.is_list:  # which were read together, as all count
+        return results.reported["client"].tolist(), results.reported["steps"].tolist()
+    steps = {proxy.cid: result.metrics.get(STEPS) for proxy, result in results}
+    if isinstance(strategy, FlexibleStrategy):
+        accepted = set(strategy.report.active.tolist())
+        steps = {name: s for name, s in steps.items() if strategy.roster.find(name) in accepted}
+    names = _names(steps)
+    told = (steps[str(name)] for name in names)
+    return names, [s if isinstance(s, int | float) else None for s in told]
 
 
 def _names(names: Any) -> list[int | str]:

@@ -26,11 +26,11 @@ from flexfl.specs import REQUIRED, as_options
 from strategies import FlatParameters, FlexibleStrategy, Options, Replies
 from strategies.core.instructions import Task
 from strategies.core.parameters import read_parameters
+from strategies.core.results import FitResults
 from strategies.core.roster import Clients
 from strategies.core.state import StateDict
 from strategies.fedprox import FedProx
 
-Results = list[tuple[ClientProxy, FitRes]]
 Failures = list[tuple[ClientProxy, FitRes] | BaseException]
 
 # Unless options say otherwise, one client is enough for a round, and evaluation happens at the server.
@@ -137,7 +137,7 @@ class StockStrategy(FlexibleStrategy):
         return self._tasks[client].weights if client in self._tasks else None
 
     def aggregate_fit(
-        self, server_round: int, results: Results, failures: Failures
+        self, server_round: int, results: FitResults, failures: Failures
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Pass the replies that count on to the strategy."""
         self._results = {int(proxy.cid): (proxy, result) for proxy, result in reversed(results)}  # the first

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
-from flwr.common import FitIns, FitRes
+from flwr.common import FitIns
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from strategies.core.decoding import check_round, read_vector
 from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.parameters import read_arrays
+from strategies.core.results import FitResult, FitResults
 
 Answers = dict[int, NDArray[np.float64] | None]
-Results = list[tuple[ClientProxy, FitRes]]
 
 
 def ask(
@@ -48,8 +48,8 @@ def ask(
 
 
 def collect(
-    leaving: list[int], server_round: int, results: Results, find: Callable[[str], int | None], size: int
-) -> tuple[Answers, Results, list[tuple[str, str]]]:
+    leaving: list[int], server_round: int, results: FitResults, find: Callable[[str], int | None], size: int
+) -> tuple[Answers, FitResults, list[tuple[str, str]]]:
     """Separate the answers of those who leave from the round's other results.
 
     Parameters
@@ -74,7 +74,7 @@ def collect(
     if not leaving:
         return {}, results, []
     answers: Answers = dict.fromkeys(leaving)
-    others: Results = []
+    others: list[FitResult] = []
     rejected: list[tuple[str, str]] = []
     for proxy, result in results:
         client = find(proxy.cid)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.common import FitIns, FitRes
+from flwr.common import FitIns
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
@@ -17,6 +17,7 @@ from strategies.core.interfaces import AvailabilityManager
 from strategies.core.method import Method
 from strategies.core.options import Options
 from strategies.core.replies import Replies
+from strategies.core.results import FitResults
 from strategies.core.roster import Clients, Roster
 from strategies.core.state import Stateful
 
@@ -131,8 +132,8 @@ class Membership(Stateful):
         farewells.ask(self.leaving, instructions, self.roster.accepted, proxy)
 
     def take_leave(
-        self, server_round: int, results: farewells.Results, size: int
-    ) -> tuple[list[tuple[ClientProxy, FitRes]], list[tuple[str, str]]]:
+        self, server_round: int, results: FitResults, size: int
+    ) -> tuple[FitResults, list[tuple[str, str]]]:
         """Take in the states, M = `size` numbers, of those who leave.
 
         Returns

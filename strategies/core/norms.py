@@ -7,7 +7,7 @@ mean harm: they can stay below any such limit.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,8 +56,7 @@ class NormLimit(Stateful):
         if self.limit == "off" or not replies:
             return replies
         norms = {client: norm(replies[client]) for client in sorted(replies)}
-        usual = self._median(np.array([*norms.values()]))
-        most = USUAL * usual if self.limit in ("warn", "auto") else float(self.limit)
+        most, usual = self._most(np.array([*norms.values()]))
         kept = dict(replies)
         for client, size in norms.items():
             if size <= most:
@@ -75,9 +74,25 @@ class NormLimit(Stateful):
                 del kept[client]
                 reason = f"update of norm {size:.3g}, more than {most:.3g}"
                 report.reject(names[client], reason)
-        accepted = [norms[client] for client in norms if client in kept]
-        self._recent = np.concatenate([self._recent, accepted])[-HISTORY:]
+        self._accept([norms[client] for client in norms if client in kept])
         return kept
+
+    def let_pass(self, norms: NDArray[np.float64]) -> bool:
+        """Accept the updates of a round, by their norms, if there is nothing to say about any of them."""
+        if self.limit == "off" or not len(norms):
+            return True
+        passed = bool((norms <= self._most(norms)[0]).all())
+        if passed:
+            self._accept(norms)
+        return passed
+
+    def _most(self, norms: NDArray[np.float64]) -> tuple[float, float]:
+        """Return the largest norm about which there is nothing to say, and the usual one."""
+        usual = self._median(norms)
+        return USUAL * usual if self.limit in ("warn", "auto") else float(self.limit), usual
+
+    def _accept(self, norms: Sequence[float] | NDArray[np.float64]) -> None:
+        self._recent = np.concatenate([self._recent, norms])[-HISTORY:]
 
     def _median(self, current: NDArray[np.float64]) -> float:
         """Return the median norm so far, or that of the present round where most would be refused by it.

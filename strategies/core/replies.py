@@ -13,6 +13,7 @@ from strategies.core.parameters import FloatVector
 
 NO_BUFFERS: FloatVector = np.empty(0)
 _BLOCK = 1 << 16  # numbers converted to float64 at a time: as many as stay in the cache
+_WIDTH, _HEIGHT = 1 << 13, 16  # of such a block in a sum
 
 
 class Reply(NamedTuple):
@@ -169,11 +170,25 @@ class Replies:
     def weighted_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """sum_k coefficients_k delta_k in float64, shape (M,).
 
-        Clients are added in ascending order, whatever the order in which they answered.
+        Clients are added in ascending order, whatever the order in which they answered, some of them at a
+        time: as many as stay in the cache.
         """
-        total = np.zeros(self.size)
-        for at, deltas in self.blocks():
-            total[at] = coefficients @ deltas
+        total, width = np.zeros(self.size), min(self.size, _WIDTH)
+        rows = np.empty((_HEIGHT, width))
+        common = self._common_origin()
+        for left in range(0, self.size, width):
+            at = slice(left, min(left + width, self.size))
+            origin = None if common is None else common[at].astype(np.float64)
+            for top in range(0, len(self), len(rows)):
+                block = rows[: len(self) - top, : at.stop - left]
+                for k, row in enumerate(block, top):
+                    row[:] = self.vectors[k][at]
+                if origin is not None:
+                    block -= origin
+                elif self.origins is not None:
+                    for k, row in enumerate(block, top):
+                        row -= self.origins[k][at]
+                total[at] += coefficients[top : top + len(block)] @ block
         return total
 
     def mean_buffers(self) -> NDArray[np.float64]:

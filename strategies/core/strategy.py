@@ -19,29 +19,24 @@ from flexfl.contract import FitConfig, metrics
 from strategies.core import rejections
 from strategies.core.decoding import (
     MAX_RESULT,
-    DivergedError,
-    NoExamplesError,
-    answers,
-    check_form,
     largest,
-    read_reply,
 )
 from strategies.core.evaluation import ServerEvaluated
 from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.interfaces import AvailabilityManager, EvaluateFn, Trainer
 from strategies.core.membership import Membership
-from strategies.core.method import Method
 from strategies.core.norms import NormLimit
 from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters, FloatVector, Layout, read_parameters
-from strategies.core.replies import Replies, Reply
+from strategies.core.reading import RepliesRead
 from strategies.core.report import RoundReport
+from strategies.core.results import FitResults
 from strategies.core.roster import Clients, Roster
 from strategies.core.state import StateDict, take
 from strategies.core.tasks import OpenTasks, Sent
 
 
-class FlexibleStrategy(Method, ServerEvaluated):
+class FlexibleStrategy(RepliesRead, ServerEvaluated):
     """A federated method that handles incomplete, inactive, arriving and departing clients; see `Method`.
 
     Parameters
@@ -132,7 +127,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
     def aggregate_fit(
         self,
         server_round: int,
-        results: list[tuple[ClientProxy, FitRes]],
+        results: FitResults,
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Update the global weights from the active replies; without any they usually stay."""
@@ -142,7 +137,7 @@ class FlexibleStrategy(Method, ServerEvaluated):
             results, rejected = self.membership.take_leave(server_round, results, self.layout.size)
             for name, reason in rejected:
                 report.reject(name, reason)
-        replies, before = self._read(server_round, results, asked), self.weights.copy()
+        replies, before = self.read(server_round, results, asked), self.weights.copy()
         buffers = self.buffers
         report.active, report.planned = replies.clients, replies.planned
         report.incomplete = int((replies.steps < replies.planned).sum())
@@ -210,46 +205,6 @@ class FlexibleStrategy(Method, ServerEvaluated):
             self._sent = self._pack()
             self.on_outside_change(self.weights - before)
 
-    def _read(self, server_round: int, results: list[tuple[ClientProxy, FitRes]], asked: bool) -> Replies:
-        """Keep the active replies; the report names the others.
-
-        That a client departs is believed whatever its work is worth, unless the reply is late.
-        """
-        active: dict[int, Reply] = {}
-        names: dict[int, str] = {}
-        for proxy, result in results:
-            client = self.roster.find(proxy.cid)
-            sent = self.tasks.of(client, server_round) if asked else None
-            if client is None or sent is None:
-                self.report.reject(proxy.cid, "was not asked in this round")
-                continue
-            try:
-                if client in active:
-                    raise ValueError("second reply in one round")
-                check_form(result)
-                if result.metrics.get(metrics.DEPARTING) is True and answers(result, sent.round):
-                    self.membership.announce_departure(client)
-                if sent.round != server_round:
-                    self.check_late(sent)
-                own = self.start(client)
-                sent = sent if own is None else sent._replace(weights=self.pack(own.vector))
-                first_size = int(self.roster.first_size[client])
-                reply = read_reply(client, result, sent, self.rule, self.work, first_size)
-                self.check_extra(list(reply.extra))
-                active[client], names[client] = reply, proxy.cid
-            except ValueError as reason:
-                self.report.reject(proxy.cid, str(reason))
-                self.report.diverged |= isinstance(reason, DivergedError)
-                if isinstance(reason, NoExamplesError):
-                    self.membership.learn_data_less(client)
-            else:
-                if sent.round != server_round:
-                    lag = self.version - sent.version
-                    self.report.late.append({"client": client, "task": sent.round, "lag": lag})
-        self.report.late.sort(key=lambda entry: entry["client"])
-        active = self.norms.screen(active, names, self.report)
-        return Replies.collect(active, self.layout.size, self.version)
-
     def _finish_update(self, before: NDArray[np.float64]) -> None:
         """Apply the layers; keep the old weights where later replies to the new ones could not count."""
         states, size = [layer.state_dict() for layer in self.layers], largest(self.weights)
@@ -264,12 +219,6 @@ class FlexibleStrategy(Method, ServerEvaluated):
             self.on_discarded_update()
             reason = f"weights as large as {size:.1e}"
             self.report.events.append({"event": "discarded update", "reason": reason})
-
-    def pack(self, weights: FloatVector) -> FlatParameters:
-        """Return weights, shape (M,), as clients get them: with the model's buffers, if it has any."""
-        if not len(self.buffers):
-            return FlatParameters(weights.astype(self.layout.dtype, copy=False), self.layout)
-        return FlatParameters(np.concatenate([weights, self.buffers]).astype(self.wire.dtype), self.wire)
 
     def _pack(self) -> FlatParameters:
         return self.pack(self.weights.astype(self.layout.dtype))

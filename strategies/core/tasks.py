@@ -85,6 +85,13 @@ class OpenTasks(Stateful):
             return None
         return self.sent[self._open[client]]
 
+    def of_all(self, clients: Clients, server_round: int) -> Sent | None:
+        """Return what all these clients were sent in this round; None: that is not so for one of them."""
+        if server_round != self._round or server_round not in self.sent:
+            return None
+        asked = all(self._open.get(client) == server_round for client in clients.tolist())
+        return self.sent[server_round] if asked else None
+
     def state_dict(self) -> StateDict:
         """Return what was sent: rounds, rates and versions of shape (R,), weights in R rows."""
         sent = self.sent.values()

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
-from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
+from flwr.common import EvaluateIns, EvaluateRes, FitIns
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
+from strategies.core.results import FitResults
 from strategies.core.state import StateDict
 
 FitInstructions = Sequence[tuple[ClientProxy, FitIns]]
-FitResults = list[tuple[ClientProxy, FitRes]]
 EvaluateInstructions = Sequence[tuple[ClientProxy, EvaluateIns]]
 EvaluateResults = list[tuple[ClientProxy, EvaluateRes]]
 

@@ -20,7 +20,6 @@ from flexfl.engine.transports.base import (
     EvaluateInstructions,
     EvaluateResults,
     FitInstructions,
-    FitResults,
 )
 from flexfl.engine.transports.deadlines import GRACE_SECONDS, RoundDeadlines
 from flexfl.engine.transports.flower_compat import GridClientProxy
@@ -28,6 +27,7 @@ from flexfl.engine.transports.messages import Messages, Sent
 from flexfl.engine.transports.nodes import PATIENCE_SECONDS, Nodes
 from flexfl.engine.transports.packing import WHO_ARE_YOU, claimed_client, packed, unpacked, with_scalars
 from flexfl.engine.wording import plain
+from strategies.core.results import FitResults
 from strategies.core.state import StateDict
 
 POLL_SECONDS = 0.1

@@ -16,11 +16,11 @@ from flexfl.engine.transports.base import (
     EvaluateInstructions,
     EvaluateResults,
     FitInstructions,
-    FitResults,
     Transport,
 )
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions
+from strategies.core.results import FitResults
 from strategies.core.state import StateDict, nested, take, within
 from traces import Trace
 

@@ -18,9 +18,20 @@ from ray.exceptions import RayError
 from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
 from clients.training import Broadcast, Job
+from clients.updates import Updates
 from clients.virtual import Answers, Failure, Scores, VirtualClients
 from flexfl.contract import FitConfig
 from flexfl.engine.transports.base import EngineLost
+from flexfl.engine.transports.job_columns import (
+    Packed,
+    Sent,
+    pack_answers,
+    pack_broadcast,
+    pack_jobs,
+    unpack_answers,
+    unpack_broadcast,
+    unpack_jobs,
+)
 from flexfl.engine.transports.ray_calls import LAST, Calls, Part
 from flexfl.engine.transports.ray_cluster import start_ray
 from flexfl.engine.transports.ray_liveness import PATIENCE, Liveness, engine_lost
@@ -71,24 +82,18 @@ class RayClients(VirtualClients):
         """Return the IDs of the Ray node that this worker runs on, and of its process."""
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
-    def fit_into(
-        self, broadcast: tuple[Any, ...], jobs: list[tuple[Any, ...]], lease: Lease
-    ) -> tuple[Answers, tuple[int, ...]]:
-        """Train into memory shared with the driver; return answers without vectors, and the vectors' shape.
+    def fit_into(self, broadcast: Sent, jobs: Packed, lease: list[Any]) -> Packed:
+        """Train into memory shared with the driver; return answers without their vectors."""
+        rows = self.shared_rows.open(Lease(*lease))
+        return pack_answers(self.fit(unpack_broadcast(broadcast), unpack_jobs(jobs), rows))
 
-        Broadcast and jobs are plain tuples, which Ray serialises in half the time.
-        """
-        rows = self.shared_rows.open(lease)
-        answers = self.fit(Broadcast(*broadcast), [Job(*job) for job in jobs], rows)
-        return answers._replace(vectors=np.empty((0, 0), np.float32)), answers.vectors.shape
-
-    def fit_and_send(self, broadcast: tuple[Any, ...], jobs: list[Job]) -> Answers:
+    def fit_and_send(self, broadcast: Sent, jobs: Packed) -> Answers:
         """Train and return complete answers: to a driver on another machine, or after a fault."""
-        return self.fit(Broadcast(*broadcast), jobs)
+        return self.fit(unpack_broadcast(broadcast), unpack_jobs(jobs))
 
-    def evaluate_and_send(self, broadcast: tuple[Any, ...], jobs: list[Job]) -> Scores:
+    def evaluate_and_send(self, broadcast: Sent, jobs: Packed) -> Scores:
         """Evaluate."""
-        return self.evaluate(Broadcast(*broadcast), jobs)
+        return self.evaluate(unpack_broadcast(broadcast), unpack_jobs(jobs))
 
     def load(self, memory: Any) -> Memory | None:
         """Return a client's memory from the object store."""
@@ -157,10 +162,10 @@ class RayTransport(VirtualTransport):
         sent = self._put(broadcast)
 
         def submit(worker: Worker, part: Part) -> Any:
+            jobs = pack_jobs(part.jobs)
             if part.at is None or not worker.local:
-                return worker.actor.fit_and_send.remote(sent, part.jobs)
-            own = [tuple(job) for job in part.jobs]
-            return worker.actor.fit_into.remote(sent, own, lease.part(part.at, len(own)))
+                return worker.actor.fit_and_send.remote(sent, jobs)
+            return worker.actor.fit_into.remote(sent, jobs, [*lease.part(part.at, len(part.jobs))])
 
         return self._answers(self._calls(parts, submit), rows)
 
@@ -168,12 +173,11 @@ class RayTransport(VirtualTransport):
         """Wait for calls that write to shared rows, or send what they would have written."""
         for part, result in calls:
             if isinstance(result, Failure):
-                yield Answers(rows[:0], [], [], [result])
+                yield Answers(rows[:0], Updates(), [], [result])
             elif isinstance(result, Answers):
                 yield result
             else:
-                answers, (count, width) = result
-                yield answers._replace(vectors=rows[part.at : part.at + count, :width])
+                yield unpack_answers(result, rows[part.at :])
 
     def store(self, client: int, memory: Memory) -> Any:
         """Store a client's memory in the object store, which spills to disk what does not fit.
@@ -195,7 +199,7 @@ class RayTransport(VirtualTransport):
         sent = self._put(broadcast)
 
         def submit(worker: Worker, part: Part) -> Any:
-            return worker.actor.evaluate_and_send.remote(sent, part.jobs)
+            return worker.actor.evaluate_and_send.remote(sent, pack_jobs(part.jobs))
 
         for _, result in self._calls(self._parts(jobs, [1.0] * len(jobs)), submit):
             yield Scores([], [result]) if isinstance(result, Failure) else result
@@ -239,7 +243,7 @@ class RayTransport(VirtualTransport):
     def _put(self, broadcast: Broadcast) -> Any:
         """Put the arrays into the object store; small ones go with each call, which is faster."""
         size = sum(array.nbytes for array in (broadcast.weights, *broadcast.shared))
-        return tuple(broadcast) if size <= SMALL else self._stored(tuple(broadcast))
+        return pack_broadcast(broadcast) if size <= SMALL else self._stored(tuple(broadcast))
 
     def _stored(self, value: Any) -> Any:
         """Put something into the object store."""

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
 from clients.training import Broadcast, Job
+from clients.updates import ClientUpdate, Updates, joined
 from clients.virtual import Answers, Scores
 from flexfl.contract import FitConfig, metrics
 from flexfl.engine.transports.base import (
@@ -36,11 +37,11 @@ from flexfl.engine.transports.base import (
     EvaluateInstructions,
     EvaluateResults,
     FitInstructions,
-    FitResults,
 )
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions
 from strategies.core.parameters import read_parameters
+from strategies.core.results import FitResults, RoundResults
 from strategies.core.state import Rows, StateDict, Vectors, take
 from traces import RoundAvailability
 
@@ -150,7 +151,9 @@ class VirtualTransport(ABC):
         completion = self.availability(server_round).completion
         lost = self.lost(server_round) if self.lost else np.zeros(len(completion), np.bool_)
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
-        results: FitResults = []
+        updates: list[Updates] = []
+        vectors: list[NDArray[Any]] = []
+        farewells: list[ClientUpdate] = []
         failures: list[ClientFailure] = []
         for broadcast, jobs in self._jobs(server_round, instructions, completion):
             waiting = iter(self.run(broadcast, jobs))
@@ -161,22 +164,43 @@ class VirtualTransport(ABC):
                 new = [note for note in answers.notes if note not in self._told]
                 self.notes = [*self.notes, *new]
                 self._told.update(answers.notes)  # several workers may find out the same
-                replies = [*zip(answers.vectors, answers.updates, strict=True)]
-                replies += [(NO_VECTOR, update) for update in answers.farewells]
-                for vector, update in replies:
-                    client = update.client
-                    if update.memory is not None:
-                        self.memories[client] = self.store(client, update.memory)
-                        self._rounds[client] = server_round
-                    if lost[client]:  # its work is done, and it does not learn of the loss
-                        failures.append(ClientFailure(str(client), "reply lost"))
-                        continue
-                    parameters = FlatParameters(vector, self._layout_of(vector), update.extra)
-                    result = FitRes(OK, parameters, update.num_examples, dict(update.metrics))
-                    results.append((proxies[client], result))
+                done = answers.updates.reported["client"].tolist()
+                for client, memory in zip(done, answers.updates.memories, strict=False):
+                    self.memories[client], self._rounds[client] = self.store(client, memory), server_round
+                arrived = ~lost[done]
+                updates.append(answers.updates.kept(arrived))
+                vectors += [row for row, here in zip(answers.vectors, arrived, strict=True) if here]
+                farewells += [update for update in answers.farewells if not lost[update.client]]
+                gone = [client for client, here in zip(done, arrived, strict=True) if not here]
+                gone += [update.client for update in answers.farewells if lost[update.client]]
+                # The work of these is done, and they do not learn of the loss.
+                failures += [ClientFailure(str(client), "reply lost") for client in gone]
                 phases.end("collect")
+        results = self._results(joined(updates), vectors, proxies)
+        phases.end("collect")
         self.seconds = phases.seconds
+        if farewells:
+            return [*results, *(self._result(NO_VECTOR, update, proxies) for update in farewells)], failures
         return results, failures
+
+    def _results(
+        self, updates: Updates, vectors: list[NDArray[Any]], proxies: Mapping[int, ClientProxy]
+    ) -> FitResults:
+        """Return the results of clients that have trained: in columns, unless they send other arrays."""
+
+        def result(k: int) -> tuple[ClientProxy, FitRes]:
+            return self._result(vectors[k], updates[k], proxies)
+
+        if updates.extra or any(len(vector) != self.layout.size for vector in vectors):
+            return [result(k) for k in range(len(updates))]
+        return RoundResults(updates.reported, vectors, result)
+
+    def _result(
+        self, vector: NDArray[Any], update: ClientUpdate, proxies: Mapping[int, ClientProxy]
+    ) -> tuple[ClientProxy, FitRes]:
+        """Return the result of one client, with all that it sends."""
+        parameters = FlatParameters(vector, self._layout_of(vector), update.extra)
+        return proxies[update.client], FitRes(OK, parameters, update.num_examples, dict(update.metrics))
 
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
