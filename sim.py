@@ -208,6 +208,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(json.dumps(report))
             return 0
         experiment = prepare(settings)
+        if experiment.why_engine:
+            console.print(f"engine: {experiment.settings.engine} ({experiment.why_engine})", markup=False)
         availability = remember(experiment.trace)
         folder = RunFolder(experiment.settings)
         try:

@@ -4,13 +4,14 @@
     python benchmarks/throughput.py --workload 2nn --contenders ray,inline,bare --seconds 30
 
 FedLaAvg's setting: MNIST, 1,000 clients of 60 images, logistic regression, 10 local steps of batch 5. The
-contenders run one after the other, in separate processes. Failed work is an error, not a result.
+contenders run in turns, in separate processes. Failed work is an error, not a result.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import statistics
 import sys
 import tempfile
 import tomllib
@@ -61,9 +62,32 @@ def contenders_of(names: str) -> list[str]:
     return [name for name in CONTENDERS if name != "pfl" or importlib.util.find_spec("pfl")]
 
 
-def clients_per_second(measured: Measured, clients: int) -> float | None:
-    """Return the clients per second of the median round."""
-    return clients / measured.seconds if measured.seconds else None
+def in_turns(jobs: dict[str, Job], turns: int, timeout: float, clients: int) -> list[dict[str, Any]]:
+    """Measure every job as often as there are turns, all of them in each turn; return their results."""
+    measured: dict[str, list[Measured]] = {name: [] for name in jobs}
+    for turn in range(turns):
+        for name, job in jobs.items():
+            if any(one.error for one in measured[name]):
+                continue  # it would fail again
+            measured[name].append(one := measure(job, timeout))
+            rate = clients / one.seconds if one.seconds else None
+            told = f"# K = {clients}, turn {turn + 1}, {name}: {rate} clients/s {one.error}"
+            print(told, file=sys.stderr, flush=True)
+    return [result_of(name, clients, of_job) for name, of_job in measured.items()]
+
+
+def result_of(name: str, clients: int, measured: list[Measured]) -> dict[str, Any]:
+    """Return the result of a contender: the median of its turns, with the slowest and the fastest."""
+    rates = sorted(clients / one.seconds for one in measured if one.seconds)
+    failed = next((one.error for one in measured if one.error), "")
+    return {
+        "clients_per_round": clients,
+        "contender": name,
+        **measured[-1].as_json(),
+        "clients_per_second": statistics.median(rates) if rates and not failed else None,
+        "turns": rates,
+        "rounds": sum(len(one.round_seconds) for one in measured),
+    }
 
 
 def describe(results: list[dict[str, Any]]) -> str:
@@ -77,13 +101,23 @@ def describe(results: list[dict[str, Any]]) -> str:
                 f"{result['clients_per_round']:,}",
                 CONTENDERS[result["contender"]] + (f": {error}" if error else ""),
                 None if rate is None else f"{rate:,.0f}",
+                f"{result['turns'][0]:,.0f} to {result['turns'][-1]:,.0f}" if rate else None,
                 result["rounds"],
                 result["start_seconds"],
                 mebibytes(result["peak_bytes"]),
                 result["ratio"],
             ]
         )
-    header = ["K", "", "clients/s", "rounds timed", "start-up s", "peak MiB", "flexfl on Ray is faster by"]
+    header = [
+        "K",
+        "",
+        "clients/s",
+        "turns",
+        "rounds timed",
+        "start-up s",
+        "peak MiB",
+        "flexfl on Ray is faster by",
+    ]
     return table(header, rows)
 
 
@@ -102,7 +136,13 @@ def parse() -> argparse.Namespace:
         "--rounds", type=int, default=0, help="rounds to time (default: as many as --seconds allows)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=20.0, help="how long to time rounds, at least two (default: 20)"
+        "--seconds",
+        type=float,
+        default=20.0,
+        help="how long to time rounds, in all turns, at least two each (default: 20)",
+    )
+    parser.add_argument(
+        "--turns", type=int, default=3, help="how often each contender runs, in turns (default: 3)"
     )
     parser.add_argument(
         "--timeout", type=float, default=1800.0, help="limit of one contender in seconds (default: 1800)"
@@ -128,24 +168,10 @@ def main() -> None:
         data_dir, note = ensure_mnist(str(Path(arguments.data_dir).resolve()), scratch)
         write_shards(Path(scratch), arguments.num_clients, data_dir)
         for count in counts:
-            of_count = []
-            for name in contenders:
-                sizes = (arguments.num_clients, count)
-                job = job_for(name, workload, sizes, (data_dir, scratch), changes)
-                job |= {"rounds": arguments.rounds, "seconds": arguments.seconds}
-                measured = measure(job, arguments.timeout)
-                rate = clients_per_second(measured, count)
-                print(
-                    f"# K = {count}, {name}: {rate} clients/s {measured.error}", file=sys.stderr, flush=True
-                )
-                of_count.append(
-                    {
-                        "clients_per_round": count,
-                        "contender": name,
-                        "clients_per_second": rate,
-                        **measured.as_json(),
-                    }
-                )
+            amount = {"rounds": arguments.rounds, "seconds": arguments.seconds / arguments.turns}
+            sizes, places = (arguments.num_clients, count), (data_dir, scratch)
+            jobs = {name: job_for(name, workload, sizes, places, changes) | amount for name in contenders}
+            of_count = in_turns(jobs, arguments.turns, arguments.timeout, count)
             reference = next((r["clients_per_second"] for r in of_count if r["contender"] == "ray"), None)
             for result in of_count:
                 rate = result["clients_per_second"]
@@ -157,8 +183,8 @@ def main() -> None:
     )
     print(describe(results))
     print(
-        "\nClients/s: K divided by the median duration of a round, without the first. Start-up: from the "
-        "start of the process to the end of the first round, minus a median round. Peak: sum of the "
+        "\nClients/s: K divided by the median duration of a round, without the first; the median of the turns, "
+        "and the slowest and the fastest of them. Start-up, in the last turn: from the start of the process to the end of the first round, minus a median round. Peak: sum of the "
         f"proportional set sizes of all processes.\n\n{machine_line(about)}"
     )
     write_json(

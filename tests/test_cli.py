@@ -220,8 +220,8 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("runs", [["--seed=0"], ["--seed", "0", "1"]])
 def test_without_ray_it_says_so(tmp_path: Path, runs: list[str]) -> None:
-    """Nothing but an inline run needs no Ray."""
-    arguments = ["--num-rounds=1", "--num-clients=2", f"--run-dir={tmp_path}", *runs]
+    """Neither does a run that shall be on Ray nor a comparison begin."""
+    arguments = ["--engine=ray", "--num-rounds=1", "--num-clients=2", f"--run-dir={tmp_path}", *runs]
     code = f"import sys; sys.modules['ray'] = None; import sim; sim.main({arguments!r})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2, done.stderr

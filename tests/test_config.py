@@ -159,7 +159,7 @@ TESTED_ON = "test, present, objective, everybody"
         ({"learning-rate": float("inf")}, "learning-rate is inf; it must be a finite number"),
         ({"holdout": float("nan")}, "holdout is nan; it must be a finite number"),
         ({"cohort-size": -(10**400)}, "cohort-size is -1000"),
-        ({"engine": "spark"}, "engine is 'spark'; choose one of ray, inline"),
+        ({"engine": "spark"}, "engine is 'spark'; choose one of auto, ray, inline"),
         ({"evaluate-on": "train"}, f"evaluate-on is 'train'; choose one of {TESTED_ON}"),
         (
             {"evaluate-on": "present "},

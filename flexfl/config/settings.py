@@ -111,9 +111,9 @@ class Settings:
     seed: int = _setting(TRAINING, 0, "determines all random numbers of the run", client=True)
     engine: str = _setting(
         ENGINE,
-        "ray",
-        "ray: virtual clients in Ray actors; inline: in this process",
-        allowed=Allowed(("ray", "inline")),
+        "auto",
+        "ray: virtual clients in Ray actors; inline: in this process; auto: what is faster for this run",
+        allowed=Allowed(("auto", "ray", "inline")),
     )
     num_workers: int = _setting(
         ENGINE,

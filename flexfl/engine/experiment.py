@@ -11,7 +11,14 @@ import torch
 from torch import nn
 
 import strategies
-from clients.environment import federated_data, make_trace, model_builder, model_name, task_source
+from clients.environment import (
+    ClientEnvironment,
+    federated_data,
+    make_trace,
+    model_builder,
+    model_name,
+    task_source,
+)
 from clients.evaluation import check_outputs
 from clients.gradients.flat import FlatModel
 from clients.rules import SGD, rule_named
@@ -21,6 +28,7 @@ from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.central import CentralTrainer
 from flexfl.engine.evaluation import GlobalEvaluator
+from flexfl.engine.fastest import fastest_engine
 from flexfl.engine.loggers.registry import logger_types
 from flexfl.engine.memory import check_clients, check_fits, check_steps
 from flexfl.engine.methods import strategy_options, strategy_type
@@ -34,7 +42,10 @@ from traces import Trace, parse_rounds
 
 @dataclass(frozen=True)
 class Experiment:
-    """The parts of a run that do not depend on the engine."""
+    """The parts of a run that do not depend on the engine.
+
+    `why_engine` says why the settings have the engine that they have, if it was to be chosen.
+    """
 
     settings: Settings
     data: FederatedData
@@ -43,6 +54,12 @@ class Experiment:
     trace: Trace
     strategy: FlexibleStrategy
     evaluator: GlobalEvaluator
+    why_engine: str = ""
+
+    @property
+    def environment(self) -> ClientEnvironment:
+        """What a process needs to simulate clients."""
+        return _environment(self.settings, self.data, self.build_model)
 
 
 def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace] | None = None) -> Experiment:
@@ -53,8 +70,8 @@ def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace]
     settings
         The settings of the run.
     tune
-        Whether to choose `cohort` and `cohort_size` where the settings leave them open; only virtual
-        clients use them.
+        Whether to choose `cohort`, `cohort_size` and `engine` where the settings leave them open; only
+        virtual clients use them.
     observed
         Makes the trace where it is not the one that the settings name; called once all else is checked.
 
@@ -101,7 +118,11 @@ def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace]
     strategy = strategies.make(method, initial, roster, evaluator, options=options, trainer=trainer)
     if tune:
         settings = _tuned(settings, model, data, rule_named(strategy.rule.name))
-    return Experiment(settings, data, build_model, initial, trace, strategy, evaluator)
+    why = ""
+    if tune and settings.engine == "auto":
+        engine, why = fastest_engine(settings, _environment(settings, data, build_model), initial, trace)
+        settings = replace(settings, engine=engine)
+    return Experiment(settings, data, build_model, initial, trace, strategy, evaluator, why)
 
 
 def require_ray(otherwise: str) -> None:
@@ -142,6 +163,20 @@ def _check_rounds(settings: Settings) -> None:
 def client_device(settings: Settings) -> str:
     """Return the device that virtual clients train on."""
     return "cuda" if settings.client_gpus and torch.cuda.is_available() else "cpu"
+
+
+def _environment(
+    settings: Settings, data: FederatedData, build_model: Callable[[], nn.Module]
+) -> ClientEnvironment:
+    return ClientEnvironment(
+        data,
+        build_model,
+        settings.seed,
+        client_device(settings),
+        settings.cohort,
+        settings.cohort_size,
+        settings.client_timeout,
+    )
 
 
 def _tuned(settings: Settings, model: FlatModel, data: FederatedData, rule: type[SGD]) -> Settings:

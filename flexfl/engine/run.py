@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from clients.environment import ClientEnvironment, model_name
+from clients.environment import model_name
 from flexfl.config import Settings
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.checkpoints.checkpointing import Checkpointing, Position
-from flexfl.engine.experiment import Experiment, client_device, prepare
+from flexfl.engine.experiment import Experiment, prepare
 from flexfl.engine.interrupts import deferring, stopping_on_interrupt
 from flexfl.engine.loggers.base import LoggedRun
 from flexfl.engine.loggers.registry import loggers_of
@@ -73,16 +73,7 @@ def virtual_transport(
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
     )
-    environment = ClientEnvironment(
-        experiment.data,
-        experiment.build_model,
-        settings.seed,
-        client_device(settings),
-        settings.cohort,
-        settings.cohort_size,
-        settings.client_timeout,
-    )
-    initial, trace = experiment.initial, experiment.trace
+    environment, initial, trace = experiment.environment, experiment.initial, experiment.trace
     if settings.engine == "inline":
         inline = InlineTransport(environment, initial, availability, defaults, trace.lost)
         return with_late_replies(inline, trace)
