@@ -183,8 +183,9 @@ def main() -> None:
     )
     print(describe(results))
     print(
-        "\nClients/s: K divided by the median duration of a round, without the first; the median of the turns, "
-        "and the slowest and the fastest of them. Start-up, in the last turn: from the start of the process to the end of the first round, minus a median round. Peak: sum of the "
+        "\nClients/s: K divided by the median duration of a round, without the first; the median of the "
+        "turns, and the slowest and the fastest of them. Start-up, in the last turn: from the start of the "
+        "process to the end of the first round, minus a median round. Peak: sum of the "
         f"proportional set sizes of all processes.\n\n{machine_line(about)}"
     )
     write_json(

@@ -44,11 +44,19 @@ def run(script: str, data: Path, *flags: str, file: Path) -> tuple[dict[str, Any
 
 
 def throughput(data: Path, tmp_path: Path, contenders: str, *flags: str) -> list[dict[str, Any]]:
-    tiny = ("--num-clients", "20", "--clients-per-round", "4", "--rounds", "2", "--contenders", contenders)
+    tiny = (
+        "--num-clients=20",
+        "--clients-per-round=4",
+        "--rounds=1",
+        "--turns=2",
+        "--contenders",
+        contenders,
+    )
     content, shown = run("throughput", data, *tiny, *flags, file=tmp_path / "t.json")
     results: list[dict[str, Any]] = content["results"]
     assert [r["contender"] for r in results] == contenders.split(",")
     assert all(r["rounds"] == 2 and r["clients_per_second"] > 0 for r in results)
+    assert all(len(r["turns"]) == 2 for r in results)
     assert shown.count("\n| 4 | ") == len(results)
     return results
 
