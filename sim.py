@@ -28,7 +28,7 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from flexfl.config import Settings
-from flexfl.config.grid import cells, is_comparison
+from flexfl.config.grid import at_scale, cells, is_comparison
 from flexfl.config.settings import read_toml
 from flexfl.engine.availability import remember
 from flexfl.engine.checkpoints.checkpointing import ResumeError
@@ -104,6 +104,8 @@ def make_parser() -> Parser:
 def _add_commands(parser: Parser) -> None:
     """Add the flags that are no settings of a run."""
     parser.add_argument("--config", metavar="FILE.toml", help="settings from a file; flags override them")
+    text = "small: as the [small] table of the config file has it, in minutes (default: full)"
+    parser.add_argument("--scale", choices=("full", "small"), default="full", help=text)
     text = "in a comparison: also tell what it took to reach this value of the metric, such as 0.8"
     parser.add_argument("--reach", type=float, metavar="VALUE", help=text)
     text = "in a comparison: train cells anew that are finished"
@@ -134,7 +136,8 @@ def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
     ValueError
         A file cannot be read.
     """
-    values: dict[str, Any] = read_toml(arguments.config) if arguments.config else {}
+    values = read_toml(arguments.config) if arguments.config else {}
+    values = at_scale(values, arguments.scale, f"config {arguments.config}" if arguments.config else "scale")
     if arguments.show_trace is not None:
         arguments.trace = [arguments.show_trace]
     for field in fields(Settings):

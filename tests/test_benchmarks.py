@@ -12,6 +12,8 @@ import pytest
 from benchmarks import measure
 from benchmarks.scaling import hidden_units, weights_of
 from benchmarks.workloads import write_stand_in
+from clients.rules import RULES
+from clients.tuning import ORACLES
 
 ROOT = Path(__file__).parents[1]
 
@@ -189,3 +191,18 @@ def test_a_short_soak(tmp_path: Path) -> None:
     assert content["exit_code"] == 0
     assert content["kills"] >= 1
     assert content["results"][-1]["round"] > 0
+
+
+def test_a_device_is_checked_against_the_cpu(tmp_path: Path) -> None:
+    """With the CPU for the device, the code that a GPU runs; Flower and Ray are out of reach."""
+    arguments = ["gpu.py", "--device=cpu", "--quick", "--models=logistic", f"--json={tmp_path / 'gpu.json'}"]
+    code = (
+        "import runpy, sys; sys.modules |= {'flwr': None, 'ray': None}; "
+        f"sys.argv = {arguments!r}; runpy.run_path('benchmarks/gpu.py', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    content = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    assert {result["rule"] for result in content["checked"]} == set(RULES)
+    assert all(result["agrees"] for result in content["checked"])
+    assert {result["way"] for result in content["results"]} == set(ORACLES)

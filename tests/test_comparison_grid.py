@@ -1,11 +1,16 @@
 """Several values of settings: the cells of a comparison."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flexfl.config import Settings
-from flexfl.config.grid import cells, is_comparison
+from flexfl.config.grid import at_scale, cells, is_comparison
+from flexfl.config.settings import read_toml
+from flexfl.engine.named import check_names
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_one_value_each_is_a_run() -> None:
@@ -58,3 +63,22 @@ def test_settings_that_go_together() -> None:
 def test_bad_grids(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cells(values, "here")
+
+
+def test_a_small_scale_replaces_settings() -> None:
+    values = {"num-rounds": 200, "seed": [0, 1, 2], "small": {"num-rounds": 20, "seed": 0}}
+    assert at_scale(values, "full", "here") == {"num-rounds": 200, "seed": [0, 1, 2]}
+    assert at_scale(values, "small", "here") == {"num-rounds": 20, "seed": 0}
+    with pytest.raises(ValueError, match="here has no \\[small\\] table"):
+        at_scale({"num-rounds": 200}, "small", "here")
+    with pytest.raises(ValueError, match="small is 3; it must be a table"):
+        at_scale({"small": 3}, "full", "here")
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda file: file.stem)
+def test_every_experiment_of_the_project_can_be_run(file: Path) -> None:
+    """At all its scales: names, options and settings are right."""
+    values = read_toml(str(file))
+    for scale in ("full", "small") if "small" in values else ("full",):
+        for cell in cells(at_scale(values, scale, file.name), file.name):
+            check_names(cell.settings)

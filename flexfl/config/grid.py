@@ -38,6 +38,32 @@ class Cell:
         return tuple(value for key, value in self.varied.items() if key != "seed")
 
 
+def at_scale(values: Mapping[str, Any], scale: str, source: str) -> dict[str, Any]:
+    """Return what a file says about an experiment at one of its scales.
+
+    Parameters
+    ----------
+    values
+        Settings by kebab-case key; under `small`, those that replace others where minutes have to do.
+    scale
+        `full` or `small`.
+    source
+        Where the values come from, for messages.
+
+    Raises
+    ------
+    ValueError
+        The file has no such scale.
+    """
+    small = values.get("small", {})
+    if not isinstance(small, dict):
+        raise ValueError(f"{source}: small is {shown(small)}; it must be a table of settings, under [small]")
+    if scale == "small" and not small:
+        raise ValueError(f"{source} has no [small] table; leave --scale out")
+    full = {key: value for key, value in values.items() if key != "small"}
+    return full | small if scale == "small" else full
+
+
 def is_comparison(values: Mapping[str, Any]) -> bool:
     """Whether a setting has several values, or there are `[[cell]]` tables."""
     return "cell" in values or any(_is_varied(key, value) for key, value in values.items())
