@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from federation import Federation, Running
 from flower import outcome
-from test_results_page import described, keys_of
+from test_run_folder_page import described, keys_of
 
 import sim
 from clients import leave

@@ -1,4 +1,4 @@
-"""docs/results.md names every key that runs write, and none that they never write; its code works."""
+"""docs/run-folder.md names every key that runs write, and none that they never write; its code works."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ from flexfl.config import Settings
 from flexfl.engine.run import simulate
 from flexfl.engine.run_folder import records_in
 
-PAGE = (Path(sim.__file__).parent / "docs" / "results.md").read_text(encoding="utf-8")
+PAGE = (Path(sim.__file__).parent / "docs" / "run-folder.md").read_text(encoding="utf-8")
 SMALL: dict[str, Any] = {
     "model": "logistic",
     "engine": "inline",
