@@ -337,7 +337,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--nonesuch=1", "unrecognized arguments: --nonesuch=1"),
         ("--num-round=1", "unrecognized arguments"),
         ("--run-dir=/dev/null", "run-dir /dev/null: Not a directory"),
-        ("--task=mnist --data-dir=nonesuch --cohort=nonesuch", "unknown cohort 'nonesuch'; known: auto, st"),
+        ("--task=mnist --data-dir=nonesuch --cohort=nonesuch", "cohort is 'nonesuch'; choose one of auto, stacked"),
         ("--model=lenet --cohort=stacked", "cohort stacked: the model is not a sequence of linear layers"),
         ("--config=nonesuch.toml", "config nonesuch.toml: No such file or directory"),
     ],
@@ -375,3 +375,17 @@ def test_an_error_in_the_shell() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
+
+
+def test_help_and_mistakes_do_not_wait_for_pytorch() -> None:
+    code = (
+        "import sys; sys.modules |= {'torch': None, 'ray': None}; import sim\n"
+        "try: sim.main(sys.argv[1:])\n"
+        "except SystemExit as end: sys.exit(end.code)"
+    )
+    for argument, expected in (("--help", 0), ("--strategi=mimic", 2)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, argument], cwd=ROOT, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == expected, done.stderr
+        assert "--strategy" in done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import fields
 from hashlib import sha256
 from typing import Any
 
@@ -11,8 +12,9 @@ from torch import nn
 
 from clients.environment import ClientEnvironment
 from clients.gradients.flat import FlatModel
-from clients.tuning import LARGEST, ORACLES, Work, choose, make_oracle
+from clients.tuning import COHORTS, LARGEST, ORACLES, Work, choose, make_oracle
 from clients.virtual import VirtualClients
+from flexfl.config import Settings
 from flexfl.tasks import Examples
 from flexfl.tasks.models import MODELS
 
@@ -112,3 +114,8 @@ def test_no_clock_changes_the_weights(
     environment = ClientEnvironment(experiment.data, experiment.build_model, settings.seed)
     client = VirtualClients(environment)
     assert type(client.oracle) is ORACLES[cohort]
+
+
+def test_the_setting_names_every_oracle() -> None:
+    (cohort,) = (field for field in fields(Settings) if field.name == "cohort")
+    assert cohort.metadata["allowed"].choices == tuple(COHORTS)

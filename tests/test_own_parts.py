@@ -198,7 +198,7 @@ def run(folder: Path, *arguments: str) -> dict[str, Any]:
         ("partition", "parts.positions:how=twice", "gives example 7 away more than once"),
         ("partition", "parts.positions:how=outside", "gives position -1 of 1438 examples"),
         ("partition", "parts.positions:how=real", "something else than whole numbers"),
-        ("cohort", "parts.Duck", "unknown cohort 'parts.Duck'; known: auto"),
+        ("cohort", "parts.Duck", "cohort is 'parts.Duck'; choose one of auto"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

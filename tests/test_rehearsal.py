@@ -139,7 +139,7 @@ def test_nothing_is_deployed_where_no_reply_ever_counted(
     ],
 )
 def test_flower_reads_the_settings_that_were_meant(changes: dict[str, Any]) -> None:
-    meant = {**changes, "num_workers": 0, "engine": "ray", "arrivals": "", "min_nodes": 2}
+    meant = {**changes, "num_workers": 0, "engine": "auto", "arrivals": "", "min_nodes": 2}
     if "data_dir" in changes:
         meant["data_dir"] = str(Path("images").resolve())
     values = deployed_values(Settings(**{"trace": "phones", **changes}), min_nodes=2)

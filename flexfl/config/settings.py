@@ -139,7 +139,11 @@ class Settings:
         allowed=Allowed(least=0),
     )
     cohort: str = _setting(
-        ENGINE, "auto", "how gradients are computed; auto: chosen by model and device", client=True
+        ENGINE,
+        "auto",
+        "how gradients are computed; auto: chosen by model and device",
+        client=True,
+        allowed=Allowed(("auto", "stacked", "vmap", "chain", "loop")),
     )
     cohort_size: int = _setting(
         ENGINE, 0, "clients that train in one call; 0: chosen automatically", allowed=Allowed(least=0)

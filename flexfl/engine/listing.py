@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import Field, fields
+from dataclasses import fields
 from itertools import groupby
 from textwrap import wrap
 from typing import Any
@@ -45,16 +45,6 @@ def listing() -> Iterator[str]:
         for name, factory in registry.items():
             yield from _part(name, factory)
         yield ""
-
-
-def allowed(setting: Field[Any]) -> str:
-    """Return in words what a setting may be, where only some values are allowed; not of specs."""
-    if setting.metadata["allowed"]:
-        return str(setting.metadata["allowed"])
-    key = setting.name.replace("_", "-")
-    if key in ("cohort", "log"):
-        return " | ".join(LISTED[key])
-    return options_of(Options)[key].allowed if key in options_of(Options) else ""
 
 
 def listing_of(parts: Iterable[tuple[str, str]]) -> Iterator[str]:
