@@ -337,7 +337,10 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--nonesuch=1", "unrecognized arguments: --nonesuch=1"),
         ("--num-round=1", "unrecognized arguments"),
         ("--run-dir=/dev/null", "run-dir /dev/null: Not a directory"),
-        ("--task=mnist --data-dir=nonesuch --cohort=nonesuch", "cohort is 'nonesuch'; choose one of auto, stacked"),
+        (
+            "--task=mnist --data-dir=nonesuch --cohort=nonesuch",
+            "cohort is 'nonesuch'; choose one of auto, stacked",
+        ),
         ("--model=lenet --cohort=stacked", "cohort stacked: the model is not a sequence of linear layers"),
         ("--config=nonesuch.toml", "config nonesuch.toml: No such file or directory"),
     ],

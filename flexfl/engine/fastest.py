@@ -47,9 +47,7 @@ def fastest_engine(
         return "inline", "one core" if cores == 1 else "Ray is not installed"
     seconds = _seconds(settings, environment, initial, trace)
     saved = seconds * (1 - 1 / (EFFICIENCY * cores))
-    told = (
-        f"about {_rounded(seconds)} of training in one process, and Ray takes {START_SECONDS:.0f} s to start"
-    )
+    told = f"about {_rounded(seconds)} of training; Ray takes {START_SECONDS:.0f} s to start"
     return "ray" if saved > START_SECONDS else "inline", told
 
 
