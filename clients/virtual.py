@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar, NamedTuple
@@ -55,6 +56,8 @@ class Answers(NamedTuple):
         The other clients.
     notes
         What else the user should know, in sentences.
+    seconds
+        How long the process was at work.
     """
 
     vectors: NDArray[Any]
@@ -62,6 +65,7 @@ class Answers(NamedTuple):
     farewells: list[ClientUpdate]
     failures: list[Failure]
     notes: tuple[str, ...] = ()
+    seconds: float = 0.0
 
 
 class Score(NamedTuple):
@@ -127,7 +131,7 @@ class VirtualClients:
         out
             Array for the local weights and buffers, a row for each client, or longer; None: a new one.
         """
-        failures: list[Failure] = []
+        began, failures = time.perf_counter(), list[Failure]()
         farewells = self._farewells([job for job in jobs if job.config.farewell])
         prepared = self._prepare([job for job in jobs if not job.config.farewell], failures)
         start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
@@ -161,7 +165,8 @@ class VirtualClients:
             buffers = sent[:, self.model.num_trainable :].copy()
             sent = sent[:, : buffers.shape[1]]
             sent[:] = buffers
-        return Answers(sent, joined(parts), farewells, failures, self._learn(too_many))
+        notes, seconds = self._learn(too_many), time.perf_counter() - began
+        return Answers(sent, joined(parts), farewells, failures, notes, seconds)
 
     def evaluate(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Scores:
         """Evaluate each client's model, the personal one where the method has one, on `own_test`."""

@@ -140,7 +140,7 @@ def test_every_method_gives_the_same_result_on_ray_as_inline(
 
 
 def test_the_records_have_the_seconds_of_each_phase(inline: Any) -> None:
-    phases = ["select", "train", "broadcast", "collect", "aggregate", "evaluate", "write"]
+    phases = ["select", "train", "broadcast", "collect", "work", "aggregate", "evaluate", "write"]
     for record in inline.rounds:
         assert sorted(record["seconds"]) == sorted(phases)
         assert all(seconds >= 0 for seconds in record["seconds"].values())

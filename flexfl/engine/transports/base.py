@@ -48,7 +48,8 @@ class Transport(Protocol):
     ----------
     seconds
         How long each phase of the last `fit` took, if the transport can measure it: `broadcast` (until the
-        clients have started), `train` (until they have finished) and `collect`.
+        clients have started), `train` (until they have finished) and `collect`; and `work`, the longest that
+        a worker was at work.
     notes
         What else the user should know of the last `fit`, in sentences: faults that no client was lost to.
     """

@@ -57,7 +57,7 @@ def pack_answers(answers: Answers) -> Packed:
     own = [updates.extra, updates.memories] if updates.extra or updates.memories else None
     rest = [answers.farewells, answers.failures, answers.notes]
     return [
-        [updates.round, updates.reported.tobytes(), *answers.vectors.shape],
+        [updates.round, updates.reported.tobytes(), *answers.vectors.shape, answers.seconds],
         own,
         rest if any(rest) else None,
     ]
@@ -65,6 +65,7 @@ def pack_answers(answers: Answers) -> Packed:
 
 def unpack_answers(packed: Packed, rows: Any) -> Answers:
     """Return answers, given the memory that has their vectors."""
-    (server_round, reported, count, width), own, rest = packed
+    (server_round, reported, count, width, seconds), own, rest = packed
     updates = Updates(server_round, np.frombuffer(reported, REPORTED), *(own or ()))
-    return Answers(rows[:count, :width], updates, *(rest or ([], [])))
+    farewells, failures, notes = rest or ([], [], ())
+    return Answers(rows[:count, :width], updates, farewells, failures, notes, seconds)

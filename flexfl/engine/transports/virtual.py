@@ -160,6 +160,7 @@ class VirtualTransport(ABC):
             phases.end("broadcast")
             for answers in waiting:
                 phases.end("train")
+                phases.seconds["work"] = max(phases.seconds["work"], round(answers.seconds, 6))
                 failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
                 new = [note for note in answers.notes if note not in self._told]
                 self.notes = [*self.notes, *new]
@@ -269,10 +270,10 @@ class VirtualTransport(ABC):
 
 
 class _Phases:
-    """Adds up the time spent in each phase."""
+    """Adds up the time spent in each phase; `work` is the longest that a process was at work."""
 
     def __init__(self) -> None:
-        self.seconds = {"broadcast": 0.0, "train": 0.0, "collect": 0.0}
+        self.seconds = {"broadcast": 0.0, "train": 0.0, "collect": 0.0, "work": 0.0}
         self._last = time.perf_counter()
 
     def end(self, phase: str) -> None:
