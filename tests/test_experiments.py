@@ -1,0 +1,50 @@
+"""The scripts that turn comparisons into the tables of docs/results.md."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sim
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods under two traces, two seeds each, in this process."""
+    place = tmp_path_factory.mktemp("runs")
+    small = "--num-clients=4 --num-rounds=4 --local-steps=2 --num-workers=1 --train-loss --no-report"
+    varied = "--strategy fedavg mifa --trace always bernoulli:p=0.5 --seed 0 1"
+    assert sim.main([*small.split(), *varied.split(), f"--run-dir={place}"]) == 0
+    (folder,) = place.glob("compare-*")
+    return folder
+
+
+def run(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, f"experiments/{script}.py", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(("script", "flags"), [("pivot", ()), ("swing", ("--rounds=2",))])
+def test_a_row_for_each_method_and_a_column_for_each_trace(
+    comparison: Path, script: str, flags: tuple[str, ...]
+) -> None:
+    done = run(script, comparison, *flags)
+    assert done.returncode == 0, done.stderr
+    header, _, *rows = done.stdout.splitlines()
+    assert [name.strip() for name in header.strip("|").split("|")] == [
+        "strategy",
+        "always",
+        "bernoulli:p=0.5",
+    ]
+    assert [row.split("|")[1].strip() for row in rows] == ["fedavg", "mifa"]
+    for row in rows:
+        for entry in row.split("|")[2:-1]:
+            assert float(entry.split()[0]) > 0
+
+
+def test_a_missing_folder_or_column_is_named(comparison: Path, tmp_path: Path) -> None:
+    assert "nonesuch" in run("pivot", tmp_path / "nonesuch").stderr
+    assert "no column 'loss'; there are: " in run("pivot", comparison, "--value", "loss").stderr
