@@ -27,7 +27,7 @@ def swing(folder: Path, rounds: int) -> str:
     ValueError
         The run has no training loss.
     """
-    losses = {r["round"]: r["train_loss"] for r in records_in(folder / "metrics.jsonl") if "train_loss" in r}
+    losses = {r["round"]: r["train_loss"] for r in records_in(folder) if "train_loss" in r}
     if not losses:
         raise ValueError(f"{folder} has no training loss: set train-loss = true")
     latest = [loss for number, loss in losses.items() if number > max(losses) - rounds]
