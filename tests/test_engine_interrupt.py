@@ -44,7 +44,15 @@ def interrupted(run_dir: Path, engine: str, lines: int, number: int = signal.SIG
     call = [sys.executable, "sim.py", *SMALL, f"--engine={engine}", "--num-workers=1"]
     call += ["--num-rounds=1000000", f"--run-dir={run_dir}", "--json"]
     pipe = subprocess.PIPE
-    process = subprocess.Popen(call, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        call,
+        cwd=ROOT,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup, for one, has it ignored
+    )
     try:
         deadline = time.monotonic() + 60
         while not any(p.read_text().count("\n") >= lines for p in run_dir.glob("*/metrics.jsonl")):
