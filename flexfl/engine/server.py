@@ -19,7 +19,7 @@ from flexfl.engine.transports.base import ClientFailure, Transport
 from flexfl.engine.wording import plain
 from strategies import FlexibleStrategy
 from strategies.core.parameters import count_bytes
-from strategies.core.results import FitResults, RoundResults
+from strategies.core.results import FitResults, columns_of
 
 Record = dict[str, Any]
 
@@ -205,20 +205,21 @@ def _participation(
         record |= {"learning_rate": report.learning_rate, "events": report.events}
         record |= {"incomplete": report.incomplete, **report.measured}
         record |= {"late": report.late} if report.late else {}
-    record["active"], record["steps"] = _counted(strategy, results)
+    columns = columns_of(results)
+    if columns is not None:  # they were read together, as all of them count
+        record["active"], record["steps"] = (columns.reported[key].tolist() for key in ("client", "steps"))
+        bytes_up = columns.num_bytes
+    else:
+        record["active"], record["steps"] = _counted(strategy, results)
+        bytes_up = sum(count_bytes(result.parameters) for _, result in results)
     record["failed"] = {plain(name): plain(reason) for name, reason in sorted(failed)}
     record["bytes_down"] = sum(count_bytes(ins.parameters) for _, ins in instructions)
-    if isinstance(results, RoundResults) and not results.is_list:
-        record["bytes_up"] = results.num_bytes
-    else:
-        record["bytes_up"] = sum(count_bytes(result.parameters) for _, result in results)
+    record["bytes_up"] = bytes_up
     return record
 
 
 def _counted(strategy: Strategy, results: FitResults) -> tuple[list[int | str], list[int | float | None]]:
     """Return the clients whose replies counted, and the steps that each of them reports."""
-    if isinstance(results, RoundResults) and not results.is_list:  # which were read together, as all count
-        return results.reported["client"].tolist(), results.reported["steps"].tolist()
     steps = {proxy.cid: result.metrics.get(STEPS) for proxy, result in results}
     if isinstance(strategy, FlexibleStrategy):
         accepted = set(strategy.report.active.tolist())

@@ -12,7 +12,7 @@ from strategies.core.method import Method
 from strategies.core.norms import NormLimit
 from strategies.core.parameters import FlatParameters, FloatVector, Layout
 from strategies.core.replies import Replies, Reply
-from strategies.core.results import FitResults, RoundResults, ordinary
+from strategies.core.results import FitResults, columns_of, ordinary
 from strategies.core.tasks import OpenTasks
 
 
@@ -63,18 +63,17 @@ class RepliesRead(Method):
 
     def _together(self, server_round: int, results: FitResults) -> Replies | None:
         """Read all replies of a round at once; None: each has to be read by itself, see `ordinary`."""
-        if not isinstance(results, RoundResults) or results.is_list:
+        columns = columns_of(results)
+        if columns is None or self.rule.sends != "weights" or self.rule.extra:
             return None
-        if self.rule.sends != "weights" or self.rule.extra:
-            return None
-        clients = results.reported["client"]
+        clients = columns.reported["client"]
         sent = self.tasks.of_all(clients, server_round)
         if sent is None or not self.roster.are_registered(clients):
             return None
         if any(self.start(client) is not None for client in clients.tolist()):
             return None
-        replies = ordinary(results, sent, self.roster.first_size[clients], self.work, self.version)
-        passed = replies is not None and self.norms.let_pass(results.reported["update_norm"])
+        replies = ordinary(columns, sent, self.roster.first_size[clients], self.work, self.version)
+        passed = replies is not None and self.norms.let_pass(columns.reported["update_norm"])
         return replies if passed else None
 
     def _one_by_one(self, server_round: int, results: FitResults, asked: bool) -> Replies:

@@ -77,6 +77,11 @@ class RoundResults(UserList[FitResult]):
 FitResults = list[FitResult] | RoundResults
 
 
+def columns_of(results: FitResults) -> RoundResults | None:
+    """Return results whose columns count; None: there is a list only."""
+    return results if isinstance(results, RoundResults) and not results.is_list else None
+
+
 def ordinary(
     results: RoundResults, sent: Sent, first_sizes: NDArray[np.int64], work: Options, version: int
 ) -> Replies | None:

@@ -166,7 +166,8 @@ class VirtualTransport(ABC):
                 self.notes = [*self.notes, *new]
                 self._told.update(answers.notes)  # several workers may find out the same
                 done = answers.updates.reported["client"].tolist()
-                for client, memory in zip(done, answers.updates.memories, strict=False):
+                memories = answers.updates.memories
+                for client, memory in zip(done, memories, strict=True) if memories else ():
                     self.memories[client], self._rounds[client] = self.store(client, memory), server_round
                 arrived = ~lost[done]
                 updates.append(answers.updates.kept(arrived))
