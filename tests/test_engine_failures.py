@@ -3,6 +3,7 @@
 import ctypes
 import io
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -143,7 +144,8 @@ def test_a_worker_that_dies_once_changes_nothing(
     np.testing.assert_array_equal(run.weights, expected.weights)
     assert [record["failed"] for record in run.rounds] == [{}] * 3
     (note,) = run.rounds[0]["notes"]
-    assert note == "6 clients of one worker: its process died; asked once more, together"
+    # 12 where the other worker's start took longer than the first round waits for it.
+    assert re.fullmatch(r"(6|12) clients of one worker: its process died; asked once more, together", note)
     assert not any("notes" in record for record in run.rounds[1:])
 
 
