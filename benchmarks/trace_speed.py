@@ -32,6 +32,7 @@ GENERATORS = {
     "sine": {},
     "pools": {},
     "pools:source=measured": {"source": "measured"},
+    "stragglers": {},
     "lost": {},
     "rates": {},
     "rates:dynamics=markov": {"highest": 0.9, "dynamics": "markov"},

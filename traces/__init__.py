@@ -16,6 +16,7 @@ from traces.patterns.periodic import Periodic
 from traces.patterns.pools import Pools
 from traces.patterns.rates import rates
 from traces.patterns.sleep import Sleep
+from traces.patterns.stragglers import Stragglers
 from traces.recorded.device_log import Recorded
 from traces.recorded.device_run import DeviceRun
 from traces.recorded.fedscale import Phones
@@ -38,6 +39,7 @@ TRACES: dict[str, Callable[..., Trace]] = {
     "labels": labels,
     "periodic": Periodic,
     "pools": Pools,
+    "stragglers": Stragglers,
     "lost": Lost,
     "late": Late,
     "phones": Phones,
