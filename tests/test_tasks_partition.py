@@ -47,7 +47,7 @@ def test_partitions_are_disjoint_exhaustive_and_reproducible(name, distribution,
     assert_disjoint(labels, partition)
     assert sum(map(len, partition)) == len(labels)
     assert min(map(len, partition)) >= 1
-    if name in ("iid", "dirichlet"):
+    if name in ("iid", "dirichlet", "similarity"):
         assert [len(part) for part in partition] == sizes.tolist()
     else:
         held = {"classes": 2, "label": 1}[name]
@@ -164,6 +164,33 @@ def test_small_alpha_gives_few_classes_and_large_alpha_all():
     even = [histogram(labels, p).max() for p in PARTITIONS["dirichlet"](labels, sizes, rng(), alpha=1e4)]
     assert np.median(few) > 190
     assert np.median(even) < 40
+
+
+def test_similarity_mixes_a_uniform_share_with_slices_of_one_class():
+    labels = labels_of(*[1000] * 10)
+    parts = PARTITIONS["similarity"](labels, np.full(50, 200), rng(), share=0.05, order="sorted")
+    table = np.array([histogram(labels, part) for part in parts])
+    largest = table.argmax(axis=1)
+    assert (np.diff(largest) >= 0).all()  # sorted by client
+    assert np.bincount(largest, minlength=10).min() >= 4
+    others = table.sum(axis=1) - np.sort(table, axis=1)[:, -2:].sum(axis=1)  # a slice has two classes at most
+    assert others.max() <= 10  # 5 % of 200
+    assert others.mean() == pytest.approx(10 * 0.8, abs=1.5)
+    shuffled = PARTITIONS["similarity"](labels, np.full(50, 200), rng(), share=0.05)
+    assert (np.diff([histogram(labels, part).argmax() for part in shuffled]) < 0).any()
+
+
+def test_similarity_reaches_from_sorted_to_uniform():
+    labels, sizes = labels_of(400, 400, 400), np.full(6, 200)
+    similarity = PARTITIONS["similarity"]
+    for part in similarity(labels, sizes, rng(), share=0.0):
+        assert histogram(labels, part).max() == 200
+    for part in similarity(labels, sizes, rng(), share=1.0):
+        assert histogram(labels, part).max() < 100
+    with pytest.raises(ValueError, match=r"partition similarity: share must be .* not 1\.1"):
+        similarity(labels, sizes, rng(), share=1.1)
+    with pytest.raises(ValueError, match="partition similarity: order must be random or sorted"):
+        similarity(labels, sizes, rng(), order="reversed")
 
 
 def test_dirichlet_proportions_have_the_variance_of_the_distribution():

@@ -208,11 +208,71 @@ def dirichlet(
     return partition
 
 
+def similarity(
+    labels: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    rng: np.random.Generator,
+    *,
+    share: Annotated[float, "from 0 to 1"] = 0.1,
+    order: Order = "random",
+) -> Partition:
+    """A share of each client's examples is a uniform draw; the rest is a slice of all others sorted by class.
+
+    With share=0 most clients have one class, or two; with share=1 the partition is `iid`. The clients' slices
+    follow each other at random or by client number (`order`).
+
+    Parameters
+    ----------
+    labels : ndarray of int64, shape (n,)
+        Class of each example of the data set.
+    sizes : ndarray of int64, shape (N,)
+        Number of examples of each client, met exactly.
+    rng : numpy.random.Generator
+        Source of randomness.
+    share : float
+        Share of uniformly drawn examples, rounded to whole examples for each client.
+    order : str
+        `random`, or `sorted`: client k has the k-th slice.
+
+    Returns
+    -------
+    list of N ndarrays of intp
+        Disjoint positions in the data set.
+
+    Raises
+    ------
+    ValueError
+        If the share is out of range, the order is unknown, or the sizes sum to more than the number of
+        examples.
+
+    References
+    ----------
+    Karimireddy et al., SCAFFOLD, ICML 2020, section 7 ("s % similarity"); with order=sorted, Crawshaw and
+    Liu, NeurIPS 2024.
+    """
+    _require_fit("similarity", labels, sizes)
+    _require_order("similarity", order)
+    if not 0 <= share <= 1:
+        raise ValueError(f"partition similarity: share must be a number from 0 to 1, not {share:g}")
+    if not are_classes(labels):
+        raise ValueError("partition similarity: the targets of this task are not classes; use iid")
+    drawn = rng.permutation(len(labels))[: sizes.sum()]
+    uniform = np.rint(share * sizes).astype(np.int64)
+    mixed, others = np.split(drawn, [uniform.sum()])
+    others = others[np.argsort(labels[others], kind="stable")]
+    clients = np.arange(len(sizes)) if order == "sorted" else rng.permutation(len(sizes))
+    slices = np.split(others, np.cumsum((sizes - uniform)[clients])[:-1])
+    of_client = dict(zip(clients.tolist(), slices, strict=True))
+    shares = np.split(mixed, np.cumsum(uniform)[:-1])
+    return [np.concatenate([part, of_client[k]]) for k, part in enumerate(shares)]
+
+
 PARTITIONS: dict[str, Callable[..., Partition]] = {
     "iid": iid,
     "classes": classes,
     "label": label,
     "dirichlet": dirichlet,
+    "similarity": similarity,
     "indices": indices,
 }
 """Partitions by name: ``(labels, sizes, rng, *, options)``."""
@@ -227,8 +287,7 @@ def _shards(
     order: str,
 ) -> Partition:
     _require_fit(name, labels, sizes)
-    if order not in get_args(Order):
-        raise ValueError(f"partition {name}: order must be {' or '.join(get_args(Order))}, not {order!r}")
+    _require_order(name, order)
     by_class = _shuffled_classes(name, labels, rng)
     num_clients, num_classes = len(sizes), len(by_class)
     if not 1 <= m <= num_classes:
@@ -283,6 +342,11 @@ def _shuffled_classes(name: str, labels: NDArray[np.int64], rng: np.random.Gener
         raise ValueError(f"partition {name}: the targets of this task are not classes; use iid")
     shuffled = rng.permutation(len(labels))
     return [shuffled[labels[shuffled] == c] for c in np.unique(labels)]
+
+
+def _require_order(name: str, order: str) -> None:
+    if order not in get_args(Order):
+        raise ValueError(f"partition {name}: order must be {' or '.join(get_args(Order))}, not {order!r}")
 
 
 def _require_fit(name: str, labels: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
