@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import Job, Measured, machine, machine_line, measure, mebibytes, table, write_json
-from benchmarks.workloads import WORKLOADS, Workload, ensure_mnist, job_of, settings_of, write_shards
+from benchmarks.workloads import CIFAR, WORKLOADS, Workload, ensure_mnist, job_of, settings_of, write_shards
 
 CONTENDERS = {
     "ray": "flexfl on Ray",
@@ -32,7 +32,11 @@ CONTENDERS = {
     "flower-tuned": "stock Flower, classic loop, `set_max_workers(K)`",
     "flower-message": "stock Flower, Message API",
     "pfl": "pfl-research, one process",
+    "blazefl": "BlazeFL, process pool with shared memory",
+    "blazefl-threads": "BlazeFL, thread pool",
 }
+MODULES = {"bare": "with_torch", "flower": "with_flower", "pfl": "with_pfl", "blazefl": "with_blazefl"}
+PACKAGES = {"pfl": "pfl", "blazefl": "blazefl"}  # what contenders need besides requirements.txt
 
 
 def job_for(
@@ -48,7 +52,7 @@ def job_for(
         return {"module": "with_flexfl", "settings": settings}
     job = job_of(workload, *sizes, places[1])
     kind, _, api = contender.partition("-")
-    module = {"bare": "with_torch", "flower": "with_flower", "pfl": "with_pfl"}[kind]
+    module = MODULES[kind]
     return {"module": module, "api": api, **job}
 
 
@@ -59,7 +63,11 @@ def contenders_of(names: str) -> list[str]:
         if unknown := sorted(set(chosen) - set(CONTENDERS)):
             raise SystemExit(f"unknown contender {unknown[0]!r}; known: {', '.join(CONTENDERS)}")
         return chosen
-    return [name for name in CONTENDERS if name != "pfl" or importlib.util.find_spec("pfl")]
+    kinds = {kind for kind, package in PACKAGES.items() if not importlib.util.find_spec(package)}
+    missing = [name for name in CONTENDERS if name.partition("-")[0] in kinds]
+    if missing:
+        print(f"# not installed, and skipped: {', '.join(missing)}", file=sys.stderr)
+    return [name for name in CONTENDERS if name not in missing]
 
 
 def in_turns(jobs: dict[str, Job], turns: int, timeout: float, clients: int) -> list[dict[str, Any]]:
@@ -165,8 +173,10 @@ def main() -> None:
         changes |= tomllib.loads(change)
     workload, results = WORKLOADS[arguments.workload], []
     with tempfile.TemporaryDirectory(prefix="flexfl-throughput-") as scratch:
-        data_dir, note = ensure_mnist(str(Path(arguments.data_dir).resolve()), scratch)
-        write_shards(Path(scratch), arguments.num_clients, data_dir)
+        data_dir, note = str(Path(arguments.data_dir).resolve()), "Random images of CIFAR-10's shape."
+        if workload.task != CIFAR:
+            data_dir, note = ensure_mnist(data_dir, scratch)
+        write_shards(Path(scratch), workload, arguments.num_clients, data_dir)
         for count in counts:
             amount = {"rounds": arguments.rounds, "seconds": arguments.seconds / arguments.turns}
             sizes, places = (arguments.num_clients, count), (data_dir, scratch)

@@ -1,4 +1,4 @@
-"""The work of all contenders: FedLaAvg's setting on MNIST, and the same with larger models."""
+"""The work of all contenders: FedLaAvg's setting on MNIST, and larger models, also on CIFAR-10's shapes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from torch.nn import functional
 from benchmarks.measure import Job
 from clients.environment import federated_data
 from flexfl.config import Settings
+from flexfl.specs import bind
 from flexfl.tasks import MODELS
 
 STAND_IN = "MNIST could neither be found nor downloaded; random images of its shapes are used instead."
+CIFAR = "benchmarks.stand_in.images:channels=3,side=32,count=10000"
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Workload:
     local_steps: int
     batch_size: int
     learning_rate: float = 0.01
+    task: str = "mnist"
 
 
 WORKLOADS = {
@@ -39,6 +42,8 @@ WORKLOADS = {
     "2nn": Workload("mlp", 10, 10),
     "lenet": Workload("lenet", 10, 16),
     "cnn": Workload("cnn", 5, 10),  # McMahan et al.'s
+    "tutorial": Workload("lenet:padding=0", 10, 50, task=CIFAR),  # the network of PyTorch's CIFAR-10 tutorial
+    "resnet18": Workload("resnet18", 2, 20, task=CIFAR),
 }
 
 
@@ -48,7 +53,7 @@ def settings_of(
     """Return flexfl's settings for a workload: clients are always online, and nothing is evaluated."""
     return {
         "strategy": "fedavg",
-        "task": "mnist",
+        "task": workload.task,
         "model": workload.model,
         "partition": "iid",
         "trace": "always",
@@ -93,9 +98,9 @@ def write_stand_in(directory: Path, train: int = 60_000, test: int = 10_000) -> 
             (raw / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(b""))
 
 
-def write_shards(directory: Path, num_clients: int, data_dir: str) -> None:
+def write_shards(directory: Path, workload: Workload, num_clients: int, data_dir: str) -> None:
     """Write the clients' examples, one client after the other, for contenders other than flexfl."""
-    values = settings_of(WORKLOADS["fedlaavg"], num_clients, num_clients, data_dir)
+    values = settings_of(workload, num_clients, num_clients, data_dir)
     data = federated_data(Settings.from_mapping(values, "benchmark"))
     x, y = data.train_set(np.arange(num_clients))
     for name, array in (("x", x), ("y", y), ("ends", np.cumsum(data.sizes))):
@@ -120,9 +125,12 @@ class Shards:
 
 
 def build_model(job: Job) -> nn.Module:
-    """Build the workload's model for MNIST, the same in each process."""
+    """Build the workload's model, the same in each process."""
     torch.manual_seed(0)
-    return MODELS[job["model"]]((1, 28, 28), 10)
+    shape = np.load(Path(job["shards"], "x.npy"), mmap_mode="r").shape[1:]
+    build, options = bind("model", MODELS, job["model"])
+    module: nn.Module = build(shape, 10, **options)
+    return module
 
 
 def batches(num_examples: int, batch_size: int, steps: int) -> Iterator[Tensor]:
