@@ -41,7 +41,7 @@ AGAIN = 'until "$@"; do sleep 1; done'
 # A client app whose clients misbehave as their node config says: without PyTorch under scheme C, with the
 # clients of clients/app.py under other methods.
 APP = '''
-"""Clients that are slow, hang, send NaN or lose their reply in a round."""
+"""Clients that are slow, hang or send NaN in a round, or lose one reply."""
 
 import time
 from pathlib import Path
@@ -72,10 +72,12 @@ class Misbehaving(numpy_client.NumPyTrainer):
             yield batch
 
 
-def losing(client, in_round):
+def losing(client, node):
     def fit(ins):
         result = trained(ins)
-        if ins.config["round"] == in_round:
+        lost = Path(node["marks"]) / "lost"
+        if ins.config["round"] >= node.get("lose-from", float("inf")) and not lost.exists():
+            lost.touch()
             raise ConnectionError("reply lost")
         return result
 
@@ -88,7 +90,7 @@ def client_fn(context):
     if context.run_config["strategy"] != "scheme-c":
         from clients.app import client_fn as ours
 
-        return losing(ours(context), node.get("lose-in"))
+        return losing(ours(context), node)
     client = numpy_client.client_fn(context)
     client.__class__, client.told = Misbehaving, node
     return client

@@ -1,5 +1,6 @@
 """The benchmarks run in a tiny configuration; their timings are not checked."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -45,26 +46,28 @@ def run(script: str, data: Path, *flags: str, file: Path) -> tuple[dict[str, Any
     return content, done.stdout
 
 
-def throughput(data: Path, tmp_path: Path, contenders: str, *flags: str) -> list[dict[str, Any]]:
+def throughput(
+    data: Path, tmp_path: Path, contenders: str, *flags: str, turns: int = 1
+) -> list[dict[str, Any]]:
     tiny = (
         "--num-clients=20",
         "--clients-per-round=4",
         "--rounds=1",
-        "--turns=2",
+        f"--turns={turns}",
         "--contenders",
         contenders,
     )
     content, shown = run("throughput", data, *tiny, *flags, file=tmp_path / "t.json")
     results: list[dict[str, Any]] = content["results"]
     assert [r["contender"] for r in results] == contenders.split(",")
-    assert all(r["rounds"] == 2 and r["clients_per_second"] > 0 for r in results)
-    assert all(len(r["turns"]) == 2 for r in results)
+    assert all(r["rounds"] == turns and r["clients_per_second"] > 0 for r in results)
+    assert all(len(r["turns"]) == turns for r in results)
     assert shown.count("\n| 4 | ") == len(results)
     return results
 
 
 def test_throughput_of_the_plain_loop(data: Path, tmp_path: Path) -> None:
-    results = throughput(data, tmp_path, "bare-busy", "--workload", "2nn")
+    results = throughput(data, tmp_path, "bare-busy", "--workload", "2nn", turns=2)
     assert all(r["ratio"] is None for r in results)  # there is no run of flexfl on Ray to compare with
     if sys.platform == "linux":
         assert all(r["peak_bytes"] > 2**20 for r in results)
@@ -78,8 +81,30 @@ def test_throughput_of_flexfl_on_ray_and_of_stock_flower(data: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_throughput_of_convolutions(data: Path, tmp_path: Path) -> None:
-    throughput(data, tmp_path, "inline", "--workload", "lenet")
+def test_throughput_of_convolutions_on_images_of_another_shape(data: Path, tmp_path: Path) -> None:
+    throughput(data, tmp_path, "bare,inline", "--workload", "tutorial")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("blazefl"), reason="needs blazefl, and that Python 3.12")
+def test_throughput_of_blazefl(data: Path, tmp_path: Path) -> None:
+    throughput(data, tmp_path, "blazefl,blazefl-threads")
+
+
+@pytest.mark.slow
+def test_limits(data: Path, tmp_path: Path) -> None:
+    """A convolution alone cannot be slower than all that a step does."""
+    few = ("--workloads", "lenet,tutorial", "--turns", "2")
+    content, shown = run("limits", data, *few, file=tmp_path / "l.json")
+    assert content["matrix_product"] > 0
+    for result, name in zip(content["results"], ("lenet", "tutorial"), strict=True):
+        assert result["workload"] == name
+        assert 0 < result["layers"] < result["plain"]
+    # Products, forward and to the weights and but for the first layer to the inputs, of 16 images: LeNet's
+    # layers have 25 * 6 * 28^2, 150 * 16 * 10^2, 400 * 120, 120 * 84 and 84 * 10 multiplications an image.
+    first, others = 25 * 6 * 28**2, 150 * 16 * 10**2 + 400 * 120 + 120 * 84 + 84 * 10
+    assert content["results"][0]["flop_per_step"] == 2 * 16 * (2 * first + 3 * others)
+    assert shown.count("(chain)") == 2
 
 
 def test_throughput_names_an_unknown_contender(data: Path) -> None:

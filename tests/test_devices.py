@@ -56,7 +56,7 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path, free_ports: Any) -
         here["marks"] = str(federation.marks)
         federation.node(name or str(client), client_id=client, **here, **faults)
 
-    start_node(0, lose_in=2)
+    start_node(0, lose_from=2)
     start_node(1, nan_in=2, slow_in=3, slow=deadline / 6)
     start_node(2, hang_in=3)
     start_node(3, hang_in=3)
@@ -139,8 +139,8 @@ def comings_and_goings(
 def a_restart_of_the_superlink(
     federation: Federation, run: Running, settings: dict[str, Any], leaving: Path
 ) -> Records:
-    """The reply of client 0 is lost in round 2, 1 leaves, the SuperLink is killed, and the run goes on."""
-    run.wait_until(lambda records: len(records) >= 2)
+    """A reply of client 0 is lost, 1 leaves, the SuperLink is killed, and the run goes on."""
+    run.wait_until(lambda records: any("reply lost" in r["failed"].get("0", "") for r in records))
     leave.main([str(leaving)])
     run.wait_until(lambda records: ("departure", 1) in events(records))
     federation.kill("superlink")
@@ -154,7 +154,6 @@ def a_restart_of_the_superlink(
     federation.stop()
     records = again.ended()
     assert [r["active"] for r in records[: len(before)]] == [r["active"] for r in before]
-    assert "reply lost" in records[1]["failed"]["0"]
     assert all(1 not in record["selected"] for record in records[len(before) :])
     assert not any("resync" in str(record) for record in records)
     assert [*federation.statuses().values()][:2] == ["finished:stopped", "finished:failed"]

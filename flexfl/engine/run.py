@@ -16,6 +16,7 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from clients.environment import model_name
+from flexfl.allocation import keep_freed_memory
 from flexfl.config import Settings
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
@@ -280,9 +281,11 @@ def simulate(settings: Settings, path: Path | None = None, **options: Any) -> tu
 def _undisturbed() -> Iterator[None]:
     """Save milliseconds per round.
 
-    Idle BLAS threads spin while they wait for work, and so take cores from the clients; and the garbage
-    collector would scan all imported modules again and again.
+    Idle BLAS threads spin while they wait for work, and so take cores from the clients; the garbage
+    collector would scan all imported modules again and again; and memory that is returned to the system
+    costs page faults when it is taken again.
     """
+    keep_freed_memory()
     gc.collect()
     gc.freeze()
     try:

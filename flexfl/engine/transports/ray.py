@@ -20,6 +20,7 @@ from clients.memory.handshake import Memory
 from clients.training import Broadcast, Job
 from clients.updates import Updates
 from clients.virtual import Answers, Failure, Scores, VirtualClients
+from flexfl.allocation import keep_freed_memory
 from flexfl.contract import FitConfig
 from flexfl.engine.transports.base import EngineLost
 from flexfl.engine.transports.job_columns import (
@@ -74,6 +75,7 @@ class RayClients(VirtualClients):
     survived: ClassVar = (*VirtualClients.survived, KeyboardInterrupt)  # Ctrl-C reaches the driver only
 
     def __init__(self, environment: ClientEnvironment) -> None:
+        keep_freed_memory()
         super().__init__(environment)
         self.shared_rows = AttachedRows()
         gc.freeze()  # or the garbage collector would scan all of torch again and again
