@@ -20,7 +20,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.measure import Job, Measured, machine, machine_line, measure, mebibytes, table, write_json
+from benchmarks.measure import (
+    Job,
+    Measured,
+    machine,
+    machine_line,
+    measure,
+    mebibytes,
+    shown,
+    table,
+    write_json,
+)
 from benchmarks.workloads import CIFAR, WORKLOADS, Workload, ensure_mnist, job_of, settings_of, write_shards
 
 CONTENDERS = {
@@ -108,8 +118,8 @@ def describe(results: list[dict[str, Any]]) -> str:
             [
                 f"{result['clients_per_round']:,}",
                 CONTENDERS[result["contender"]] + (f": {error}" if error else ""),
-                None if rate is None else f"{rate:,.0f}",
-                f"{result['turns'][0]:,.0f} to {result['turns'][-1]:,.0f}" if rate else None,
+                rate,
+                f"{shown(result['turns'][0])} to {shown(result['turns'][-1])}" if rate else None,
                 result["rounds"],
                 result["start_seconds"],
                 mebibytes(result["peak_bytes"]),

@@ -48,3 +48,22 @@ def test_a_row_for_each_method_and_a_column_for_each_trace(
 def test_a_missing_folder_or_column_is_named(comparison: Path, tmp_path: Path) -> None:
     assert "nonesuch" in run("pivot", tmp_path / "nonesuch").stderr
     assert "no column 'loss'; there are: " in run("pivot", comparison, "--value", "loss").stderr
+
+
+def test_rounds_to_recover() -> None:
+    sys.path.insert(0, str(ROOT / "experiments"))
+    from ruan_arrivals import rounds_to_recover
+
+    accuracy = [0.1, 0.5, 0.8, 0.6, 0.7, 0.8, 0.9]  # a device arrives after round 2
+    assert rounds_to_recover(accuracy, 2) == 3
+    assert rounds_to_recover(accuracy, 6) == 101  # never
+    assert rounds_to_recover([0.5, 0.4, 0.3, 0.6], 0, last=2) == 3
+
+
+def test_arrivals_with_and_without_fast_reboot(tmp_path: Path) -> None:
+    done = run("ruan_arrivals", "table4", "--shifts", "2", "--seeds", "1", "--run-dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    header, _, row = done.stdout.splitlines()
+    assert header == "| tau_0 | fast reboot | vanilla | auto |"
+    assert row.startswith("| 2 | ")
+    assert len([*tmp_path.iterdir()]) == 3

@@ -1,10 +1,9 @@
-"""How long a model takes to recover from an objective shift: Ruan et al. 2021, Tables 4 and 5.
+"""Whether a departing device is kept in the objective: Ruan et al. 2021, Table 5.
 
-    python experiments/ruan_shifts.py arrival      # Table 4, SYNTHETIC(1,1)
-    python experiments/ruan_shifts.py departure    # Table 5, SYNTHETIC(1,1)
-    python experiments/ruan_shifts.py constant     # how often departure=auto decides correctly
+    python experiments/ruan_departures.py table5      # SYNTHETIC(1,1)
+    python experiments/ruan_departures.py constant    # how often departure=auto decides correctly
 
-The last of 30 devices arrives or departs after round tau_0. The test data are the hold-outs of those in the
+The last of 30 devices departs after round tau_0. The test data are the hold-outs of those in the
 objective.
 """
 
@@ -47,13 +46,6 @@ def records(run_dir: str, **changes: Any) -> list[dict[str, Any]]:
     return [*records_in(folder.path)]
 
 
-def rounds_to_recover(rounds: list[dict[str, Any]], shift: int) -> int:
-    """Return the number of rounds until the accuracy is back at its value of round `shift`."""
-    target = rounds[shift]["accuracy"]
-    after = (t for t in range(shift + 1, len(rounds)) if rounds[t]["accuracy"] >= target)
-    return next(after, shift + LAST + 1) - shift
-
-
 def rounds_until_excluding_pays(
     include: list[dict[str, Any]], exclude: list[dict[str, Any]], shift: int
 ) -> int:
@@ -62,28 +54,7 @@ def rounds_until_excluding_pays(
     return next(after, shift + LAST + 1) - shift
 
 
-def arrival(run_dir: str) -> None:
-    """Print Table 4."""
-    print("| tau_0 | fast reboot | vanilla | auto | boosted by auto |\n|---|---|---|---|---|")
-    for shift in (10, 30, 50, 70):
-        found: dict[str, list[int]] = {"on": [], "off": [], "auto": []}
-        boosted = 0
-        for seed in SEEDS:
-            for mode, rounds in found.items():
-                observed = records(
-                    run_dir,
-                    arrivals=f"29={shift + 1}",
-                    num_rounds=shift + LAST,
-                    option=f"reboot={mode}",
-                    seed=seed,
-                )
-                rounds.append(rounds_to_recover(observed, shift))
-                events = [event for record in observed for event in record.get("events", [])]
-                boosted += any(event.get("boosted") for event in events)
-        print(f"| {shift} | {' | '.join(map(_spread, found.values()))} | {boosted} of {len(SEEDS)} |")
-
-
-def departure(run_dir: str) -> None:
+def table5(run_dir: str) -> None:
     """Print Table 5, and the decisions by the criterion of Corollary 4.0.3 for T = NUM_ROUNDS."""
     columns = "tau_0 | rounds until excluding pays | Gamma_l | sqrt(Gamma_l tau_0) | T - tau_0"
     print(f"| {columns} | auto excludes | correct |\n|---|---|---|---|---|---|---|")
@@ -144,7 +115,7 @@ def _spread(values: list[int]) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", choices=["arrival", "departure", "constant"])
+    parser.add_argument("table", choices=["table5", "constant"])
     parser.add_argument("--run-dir", default="runs")
     arguments = parser.parse_args()
-    {"arrival": arrival, "departure": departure, "constant": constant}[arguments.table](arguments.run_dir)
+    {"table5": table5, "constant": constant}[arguments.table](arguments.run_dir)
