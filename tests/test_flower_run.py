@@ -155,6 +155,7 @@ COMPOSED = {
         "rates:p=0.8,highest=0.9,dynamics=markov",
         "labels:floor=0.8,dynamics=sine",
         "periodic:groups=2,period=4",
+        "stragglers:share=0.5,epochs=4",
         "late:p=0.5,rounds=1",
     ],
     43: [
