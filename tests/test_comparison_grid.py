@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flexfl.config import Settings
-from flexfl.config.grid import at_scale, cells, is_comparison
+from flexfl.config.grid import at_scale, cells, is_comparison, overridden
 from flexfl.config.settings import read_toml
 from flexfl.engine.named import check_names
 
@@ -63,6 +63,35 @@ def test_settings_that_go_together() -> None:
 def test_bad_grids(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cells(values, "here")
+
+
+TABLES = [
+    {"strategy": "fedavg", "learning-rate": 0.1, "paper": 70.0},
+    {"strategy": "fedavg", "learning-rate": 0.05, "amplify": "20,2"},
+    {"strategy": "mifa", "learning-rate": 0.1},
+]
+
+
+@pytest.mark.parametrize(
+    ("flags", "chosen"),
+    [
+        ({}, [0, 1, 2]),
+        ({"strategy": "fedavg"}, [0, 1]),
+        ({"strategy": "fedavg", "learning-rate": 0.1}, [0]),
+        ({"learning-rate": [0.05, 0.1]}, [0, 1, 2]),
+        ({"amplify": "20,2"}, [1]),
+    ],
+)
+def test_flags_choose_cells(flags: dict[str, Any], chosen: list[int]) -> None:
+    values = overridden({"seed": [0, 1], "num-rounds": 9, "cell": TABLES}, flags | {"seed": 3}, "here")
+    assert values == {"seed": 3, "num-rounds": 9, "cell": [TABLES[number] for number in chosen]}
+
+
+def test_flags_that_no_cell_has() -> None:
+    with pytest.raises(ValueError, match=r"here: no cell left has strategy=mimic; there are fedavg, mifa"):
+        overridden({"cell": TABLES}, {"strategy": "mimic"}, "here")
+    with pytest.raises(ValueError, match=r"no cell left has learning-rate=0\.05; there are 0\.1"):
+        overridden({"cell": TABLES}, {"strategy": "mifa", "learning-rate": 0.05}, "here")
 
 
 def test_a_small_scale_replaces_settings() -> None:

@@ -64,6 +64,40 @@ def at_scale(values: Mapping[str, Any], scale: str, source: str) -> dict[str, An
     return full | small if scale == "small" else full
 
 
+def overridden(values: Mapping[str, Any], flags: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return what a file says, and what flags say instead.
+
+    Of settings that the file's `[[cell]]` tables set, flags choose the tables: with a number of a paper in
+    it, a table is not changed.
+
+    Parameters
+    ----------
+    values, flags
+        Settings by kebab-case key: one value, or a list of several.
+    source
+        Where the values come from, for messages.
+
+    Raises
+    ------
+    ValueError
+        No cell has what a flag says.
+    """
+    tables = values.get("cell")
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        return {**values, **flags}  # `cells` says what is wrong with them
+    rest = {}
+    for key, given in flags.items():
+        wanted = given if isinstance(given, list) else [given]
+        known = list(dict.fromkeys(str(table[key]) for table in tables if key in table))
+        if not known:
+            rest[key] = given
+            continue
+        tables = [table for table in tables if key in table and table[key] in wanted]
+        if not tables:
+            raise ValueError(f"{source}: no cell left has {key}={wanted[0]}; there are {', '.join(known)}")
+    return {**values, **rest, "cell": tables}
+
+
 def is_comparison(values: Mapping[str, Any]) -> bool:
     """Whether a setting has several values, or there are `[[cell]]` tables."""
     return "cell" in values or any(_is_varied(key, value) for key, value in values.items())

@@ -10,7 +10,7 @@ from dataclasses import Field, fields
 from typing import Any, NoReturn
 
 from flexfl.config import Settings
-from flexfl.config.grid import at_scale
+from flexfl.config.grid import at_scale, overridden
 from flexfl.config.settings import read_toml
 from flexfl.engine.loggers.registry import LOGGERS
 from flexfl.specs import options_of
@@ -66,7 +66,11 @@ def make_parser() -> Parser:
 
 def _add_commands(parser: Parser) -> None:
     """Add the flags that are no settings of a run."""
-    parser.add_argument("--config", metavar="FILE.toml", help="settings from a file; flags override them")
+    parser.add_argument(
+        "--config",
+        metavar="FILE.toml",
+        help="settings from a file; flags override them, and choose of its cells",
+    )
     text = "small: as the [small] table of the config file has it, in minutes (default: full)"
     parser.add_argument("--scale", choices=("full", "small"), default="full", help=text)
     text = "in a comparison: also tell what it took to reach this value of the metric, such as 0.8"
@@ -92,7 +96,7 @@ def _add_commands(parser: Parser) -> None:
 
 
 def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Merge the configuration file and the flags, which override the file; several values are a list.
+    """Merge the configuration file and the flags, which override it; several values are a list.
 
     Raises
     ------
@@ -103,12 +107,13 @@ def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
     values = at_scale(values, arguments.scale, f"config {arguments.config}" if arguments.config else "scale")
     if arguments.show_trace is not None:
         arguments.trace = [arguments.show_trace]
+    flags: dict[str, Any] = {}
     for field in fields(Settings):
         given = getattr(arguments, field.name)
         if given is not None:
             single = isinstance(given, list) and len(given) == 1 and field.name != "option"
-            values[field.name.replace("_", "-")] = given[0] if single else given
-    return values
+            flags[field.name.replace("_", "-")] = given[0] if single else given
+    return overridden(values, flags, f"config {arguments.config}")
 
 
 def _allowed(setting: Field[Any]) -> str:
