@@ -17,7 +17,8 @@ from flexfl.tasks.data import Examples, FederatedData, PartitionedData, are_clas
 from flexfl.tasks.dataset import Dataset, DatasetTask
 from flexfl.tasks.digits import digits
 from flexfl.tasks.models import MODELS, initialise
-from flexfl.tasks.partition import PARTITIONS, Partition, PartitionFn
+from flexfl.tasks.partition import PARTITIONS
+from flexfl.tasks.partition_base import Partition, PartitionFn
 from flexfl.tasks.sentiment140 import sentiment140
 from flexfl.tasks.shakespeare import shakespeare
 from flexfl.tasks.sizes import SIZES, SizesFn

@@ -19,7 +19,7 @@ import numpy as np
 from flexfl.files import open_regular
 from flexfl.tasks.data import FederatedData, PartitionedData
 from flexfl.tasks.download import download
-from flexfl.tasks.partition import PartitionFn
+from flexfl.tasks.partition_base import PartitionFn
 from flexfl.tasks.sizes import SizesFn
 from flexfl.tasks.texts import DerivedData, choose_clients
 from flexfl.tasks.words import WordVectors, read_vectors

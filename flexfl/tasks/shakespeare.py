@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flexfl.files import read_bytes
 from flexfl.tasks.data import Examples, FederatedData, PartitionedData
 from flexfl.tasks.download import download
-from flexfl.tasks.partition import PartitionFn
+from flexfl.tasks.partition_base import PartitionFn
 from flexfl.tasks.sizes import SizesFn
 from flexfl.tasks.texts import DerivedData, choose_clients
 

@@ -13,7 +13,7 @@ from flexfl.files import read_rows
 from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from flexfl.tasks.data import FederatedData, PartitionedData
 from flexfl.tasks.dataset import Dataset, DatasetTask
-from flexfl.tasks.partition import PartitionFn
+from flexfl.tasks.partition_base import PartitionFn
 from flexfl.tasks.sizes import SizesFn, require_own_sizes
 from flexfl.tasks.source import TaskSource
 
