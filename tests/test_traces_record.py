@@ -46,6 +46,23 @@ def test_record_and_replay(tmp_path):
     assert again.round(1).completion[0] == 1  # online throughout: 110 s
 
 
+@pytest.mark.parametrize("back", [0.0, 0.3])
+def test_the_same_millisecond_or_a_small_step_back_is_no_wrong_clock(tmp_path, back):
+    path, device = tmp_path / "log.csv", Device()
+    recorder = device.recorder(path, 0)
+    recorder.online()
+    device.wait(60)
+    recorder.online()
+    device.shows -= back
+    recorder.online()
+    assert recorder.held_back == ""
+    device.wait(60)
+    recorder.online()
+    assert recorder.held_back == ""
+    ((start, end),) = sessions(path, 1)[0]
+    assert (start, end) == (0, pytest.approx(120 - back))
+
+
 def test_work_between_two_lines_of_another_recorder(tmp_path):
     """A recorder and a training program on one device write sessions that do not overlap."""
     path, device = tmp_path / "log.csv", Device()

@@ -29,6 +29,7 @@ from typing import BinaryIO, NamedTuple
 HEADER = b"client,start,end,steps_per_second,up_bytes_per_second\n"
 _EARLIEST = 1577836800.0  # 2020; a clock that shows less has not been set since the device was switched on
 _MAX_GAP = 1.0  # seconds between sessions that are joined
+_STEP = 1.0  # seconds by which a time service may turn the clock back without a word of ours
 
 
 class Entry(NamedTuple):
@@ -150,15 +151,16 @@ class Recorder:
                 if uncovered < begin:
                     pieces.append((uncovered, begin))
                 uncovered = max(uncovered, end)
-            plausible = now > max(_EARLIEST, last.end)
+            earliest = max(_EARLIEST, last.end)
+            plausible = now > earliest
+            self.held_back = ""
             if plausible:
                 speed, up_rate = speed or last.speed, up_rate or last.up_rate
                 for begin, end in [*pieces, (uncovered, now)]:
                     note += f"{self.client},{begin:.3f},{end:.3f},{speed},{up_rate}\n"
-                self.held_back = ""
-            else:
-                earliest = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(max(_EARLIEST, last.end)))
-                self.held_back = f"the clock shows a time before {earliest} UTC"
+            elif earliest - now > _STEP:
+                told = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(earliest))
+                self.held_back = f"the clock shows a time before {told} UTC"
             self._write(file, note.encode())
         return plausible
 
