@@ -154,6 +154,12 @@ def complete_if_online(online: NDArray[np.bool_]) -> RoundAvailability:
     return RoundAvailability(np.ones(len(online), np.bool_), online, online.astype(np.float32))
 
 
+def online_throughout(completion: NDArray[np.float32]) -> RoundAvailability:
+    """Return an availability in which all are members and online; completions have shape (N,)."""
+    everyone = np.ones(len(completion), np.bool_)
+    return RoundAvailability(everyone, everyone.copy(), completion)
+
+
 def check_round(t: int) -> None:
     """Raise ValueError unless t is a round, counted from 1."""
     if t < 1:

@@ -29,7 +29,7 @@ from typing import BinaryIO, NamedTuple
 HEADER = b"client,start,end,steps_per_second,up_bytes_per_second\n"
 _EARLIEST = 1577836800.0  # 2020; a clock that shows less has not been set since the device was switched on
 _MAX_GAP = 1.0  # seconds between sessions that are joined
-_STEP = 1.0  # seconds by which a time service may turn the clock back without a word of ours
+_STEP = 1.0  # seconds that the clock may be behind the log without a warning: a time service steps it
 
 
 class Entry(NamedTuple):
@@ -62,7 +62,7 @@ class Recorder:
     Attributes
     ----------
     held_back : str
-        Why time online is currently kept in memory; empty if it is not.
+        Why time online is kept in memory; empty if it is not, or only until the clock has gone on a moment.
 
     Raises
     ------

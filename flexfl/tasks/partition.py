@@ -7,11 +7,11 @@ from typing import Annotated, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.tasks.data import are_classes
 from flexfl.tasks.indices import indices
 from flexfl.tasks.partition_base import (
     Order,
     Partition,
+    require_classes,
     require_fit,
     require_order,
     shuffled_classes,
@@ -168,8 +168,7 @@ def similarity(
     require_order("similarity", order)
     if not 0 <= share <= 1:
         raise ValueError(f"partition similarity: share must be a number from 0 to 1, not {share:g}")
-    if not are_classes(labels):
-        raise ValueError("partition similarity: the targets of this task are not classes; use iid")
+    require_classes("similarity", labels)
     drawn = rng.permutation(len(labels))[: sizes.sum()]
     uniform = np.rint(share * sizes).astype(np.int64)
     mixed, others = np.split(drawn, [uniform.sum()])

@@ -19,10 +19,15 @@ Order = Literal["random", "sorted"]
 
 def shuffled_classes(name: str, labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
     """Return the positions of each class that occurs, in random order."""
-    if not are_classes(labels):
-        raise ValueError(f"partition {name}: the targets of this task are not classes; use iid")
+    require_classes(name, labels)
     shuffled = rng.permutation(len(labels))
     return [shuffled[labels[shuffled] == c] for c in np.unique(labels)]
+
+
+def require_classes(name: str, labels: NDArray[np.int64]) -> None:
+    """Raise ValueError unless the targets are classes."""
+    if not are_classes(labels):
+        raise ValueError(f"partition {name}: the targets of this task are not classes; use iid")
 
 
 def require_order(name: str, order: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, check_round
+from traces.base import RoundAvailability, check_round, online_throughout
 from traces.seeded import SeededTrace, check_choice
 
 
@@ -110,5 +110,4 @@ class Pools(SeededTrace):
             rounds = self._measured.shape[1]
             drawn = self.pool * np.intp(rounds) + rng.integers(rounds, size=self.num_clients, dtype=np.uint8)
             completion = self._measured.ravel()[drawn]
-        everyone = np.ones(self.num_clients, np.bool_)
-        return RoundAvailability(everyone, everyone.copy(), completion)
+        return online_throughout(completion)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from traces.base import RoundAvailability, check_round
+from traces.base import RoundAvailability, check_round, online_throughout
 from traces.seeded import Count, Probability, SeededTrace, check_at_least, check_probability
 
 
@@ -47,5 +47,4 @@ class Stragglers(SeededTrace):
         straggles = self.rng("stragglers", t).random(self.num_clients) < self.share
         done = self.rng("stragglers-epochs", t).integers(1, self.epochs + 1, size=self.num_clients)
         completion = np.where(straggles, done / self.epochs, 1.0).astype(np.float32)
-        everyone = np.ones(self.num_clients, np.bool_)
-        return RoundAvailability(everyone, everyone.copy(), completion)
+        return online_throughout(completion)
