@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import machine, machine_line, table, write_json
-from benchmarks.workloads import WORKLOADS, ensure_mnist, settings_of
+from benchmarks.workloads import WORKLOADS, ensure_mnist, named_workloads, settings_of
 from clients.environment import ClientEnvironment, federated_data, model_builder
 from clients.gradients.chain import Chain
 from clients.gradients.dual import DualLinear
@@ -58,7 +58,9 @@ COMPARISONS = (
     Comparison("2nn", "stacked", "loop", 20),
     Comparison("lenet", "chain", "loop", 12),
     Comparison("cnn", "chain", "loop", 3),
+    Comparison("tutorial", "chain", "loop", 4),
 )
+COMPARED = list(dict.fromkeys(comparison.workload for comparison in COMPARISONS))
 
 
 class Clients:
@@ -146,15 +148,13 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
-    add("--workloads", default=",".join(WORKLOADS), help="which to compare on (default: all)")
+    add("--workloads", default=",".join(COMPARED), help="which to compare on (default: all)")
     add("--num-clients", type=int, default=1000, help="N (default: 1000)")
     add("--pairs", type=int, default=15, help="measurements of each way (default: 15)")
     add("--data-dir", default="data", help="MNIST is looked for and downloaded here")
     add("--json", type=Path, metavar="FILE", help="keep the numbers")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.workloads.split(",")) - set(WORKLOADS))
-    if unknown:
-        parser.error(f"unknown workload {unknown[0]!r}; known: {', '.join(WORKLOADS)}")
+    named_workloads(parser, arguments.workloads, COMPARED)
     if arguments.pairs < 1:
         parser.error(f"--pairs is {arguments.pairs}; it must be at least 1")
     return arguments

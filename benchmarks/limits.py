@@ -29,15 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.gradients import Clients
 from benchmarks.measure import machine, machine_line, table, write_json
-from benchmarks.workloads import (
-    CIFAR,
-    WORKLOADS,
-    Trainer,
-    Workload,
-    ensure_mnist,
-    job_of,
-    write_shards,
-)
+from benchmarks.workloads import WORKLOADS, Trainer, ensure_data, job_of, named_workloads, write_shards
 from clients.tuning import automatic
 from flexfl.tasks import blank
 
@@ -103,7 +95,7 @@ def flops_of(model: nn.Module, x: Tensor) -> int:
 
 def measure_workload(name: str, turns: int, data_dir: str, scratch: Path) -> dict[str, Any]:
     """Measure the three ways in turns; the result has seconds and FLOP per step."""
-    workload: Workload = WORKLOADS[name]
+    workload = WORKLOADS[name]
     write_shards(scratch, workload, 20, data_dir)
     trainer = Trainer(job_of(workload, 20, 2, str(scratch)))
     x, _ = trainer.shards.client(0)
@@ -146,14 +138,12 @@ def main() -> None:
     parser.add_argument("--data-dir", default="data", help="directory of MNIST, downloaded if missing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the numbers")
     arguments = parser.parse_args()
-    names = arguments.workloads.split(",")
-    if unknown := sorted(set(names) - set(WORKLOADS)):
-        parser.error(f"unknown workload {unknown[0]!r}; known: {', '.join(WORKLOADS)}")
+    names = named_workloads(parser, arguments.workloads, WORKLOADS)
     about, data_dir = machine(), str(Path(arguments.data_dir).resolve())
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="flexfl-limits-") as scratch:
-        if any(WORKLOADS[name].task != CIFAR for name in names):
-            data_dir, _ = ensure_mnist(data_dir, scratch)
+        for name in names:  # from where the last one has found or put them
+            data_dir, _ = ensure_data(WORKLOADS[name], data_dir, scratch)
         results = [measure_workload(name, arguments.turns, data_dir, Path(scratch)) for name in names]
     peak = matrix_product()
     print(f"{describe(results, peak)}\n\n{machine_line(about)}")

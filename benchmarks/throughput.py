@@ -31,7 +31,7 @@ from benchmarks.measure import (
     table,
     write_json,
 )
-from benchmarks.workloads import CIFAR, WORKLOADS, Workload, ensure_mnist, job_of, settings_of, write_shards
+from benchmarks.workloads import WORKLOADS, Workload, ensure_data, job_of, settings_of, write_shards
 
 CONTENDERS = {
     "ray": "flexfl on Ray",
@@ -183,9 +183,7 @@ def main() -> None:
         changes |= tomllib.loads(change)
     workload, results = WORKLOADS[arguments.workload], []
     with tempfile.TemporaryDirectory(prefix="flexfl-throughput-") as scratch:
-        data_dir, note = str(Path(arguments.data_dir).resolve()), "Random images of CIFAR-10's shape."
-        if workload.task != CIFAR:
-            data_dir, note = ensure_mnist(data_dir, scratch)
+        data_dir, note = ensure_data(workload, str(Path(arguments.data_dir).resolve()), scratch)
         write_shards(Path(scratch), workload, arguments.num_clients, data_dir)
         for count in counts:
             amount = {"rounds": arguments.rounds, "seconds": arguments.seconds / arguments.turns}

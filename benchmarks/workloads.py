@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,21 @@ def ensure_mnist(data_dir: str, scratch: str) -> tuple[str, str]:
         write_stand_in(Path(scratch))
         return scratch, STAND_IN
     return data_dir, ""
+
+
+def ensure_data(workload: Workload, data_dir: str, scratch: str) -> tuple[str, str]:
+    """Return the directory to load a workload's data from, and a note if they are a stand-in."""
+    if workload.task == CIFAR:
+        return data_dir, "Random images of CIFAR-10's shape."
+    return ensure_mnist(data_dir, scratch)
+
+
+def named_workloads(parser: argparse.ArgumentParser, text: str, known: Collection[str]) -> list[str]:
+    """Return the names of workloads that the command line gives; an unknown one ends the program."""
+    names = text.split(",")
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"unknown workload {unknown[0]!r}; known: {', '.join(known)}")
+    return names
 
 
 def write_stand_in(directory: Path, train: int = 60_000, test: int = 10_000) -> None:
