@@ -60,10 +60,15 @@ RATES, STEPS, SCHEMES = (0.03, 0.1, 0.3, 1.0), (5, 10, 50), ("scheme-b", "scheme
 ARRIVALS = (100, 150, 200)  # of Figure 5
 
 
+def records_of(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run with these settings; returns the records of the rounds, from round 0."""
+    _, folder = simulate(Settings.from_mapping(COMMON | values, "experiment"))
+    return [*records_in(folder.path)]
+
+
 def accuracies(values: dict[str, Any]) -> list[float]:
     """Run with these settings; returns the accuracy after each round, from round 0."""
-    _, folder = simulate(Settings.from_mapping(COMMON | values, "experiment"))
-    return [record["accuracy"] for record in records_in(folder.path)]
+    return [record["accuracy"] for record in records_of(values)]
 
 
 def run_all(settings: Iterable[dict[str, Any]]) -> list[list[float]]:
@@ -91,8 +96,8 @@ def table4(values: dict[str, Any], shifts: list[int], seeds: range) -> None:
     found = dict(zip(cells, runs, strict=True))
     print("| tau_0 | fast reboot | vanilla | auto |\n|---|---|---|---|")
     for shift in shifts:
-        spread = [_spread([rounds_to_recover(found[shift, m, s], shift) for s in seeds]) for m in MODES]
-        print(f"| {shift} | {' | '.join(spread)} |")
+        columns = [spread([rounds_to_recover(found[shift, m, s], shift) for s in seeds]) for m in MODES]
+        print(f"| {shift} | {' | '.join(columns)} |")
 
 
 def grid(values: dict[str, Any], shifts: list[int], seeds: range) -> None:
@@ -114,7 +119,7 @@ def grid(values: dict[str, Any], shifts: list[int], seeds: range) -> None:
     for *names, shift in itertools.product(SCHEMES, RATES, STEPS, shifts):
         pairs = [waits[*names, shift, seed] for seed in seeds]
         order = [sum(a < b for a, b in pairs), sum(a == b for a, b in pairs), sum(a > b for a, b in pairs)]
-        columns = [*names, shift, *(_spread([*way]) for way in zip(*pairs, strict=True))]
+        columns = [*names, shift, *(spread([*way]) for way in zip(*pairs, strict=True))]
         print(f"| {' | '.join(map(str, columns))} | {', '.join(map(str, order))} |")
 
 
@@ -131,7 +136,7 @@ def figure5(values: dict[str, Any], seeds: range) -> None:
         + "|"
     )
     for shift in ARRIVALS:
-        waits = [_spread([rounds_to_recover(found[m, s], shift, 50) for s in seeds], 50) for m in MODES[:2]]
+        waits = [spread([rounds_to_recover(found[m, s], shift, 50) for s in seeds], 50) for m in MODES[:2]]
         means = [
             statistics.mean(statistics.mean(found[m, s][shift + 1 : shift + 51]) for s in seeds)
             for m in MODES[:2]
@@ -139,7 +144,7 @@ def figure5(values: dict[str, Any], seeds: range) -> None:
         print(f"| {shift} | {' | '.join(waits)} | {' | '.join(f'{100 * mean:.2f}' for mean in means)} |")
 
 
-def _spread(values: list[int], last: int = LAST) -> str:
+def spread(values: list[int], last: int = LAST) -> str:
     """Show the median, and all values."""
 
     def shown(value: float) -> str:

@@ -12,38 +12,18 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from flexfl.config import Settings
-from flexfl.engine.run import simulate
-from flexfl.engine.run_folder import records_in
+from ruan_arrivals import DATA, LAST, records_of, spread
 
 SEEDS = range(5)
-LAST = 100  # rounds observed after the shift
-BASE: dict[str, Any] = {
-    "strategy": "scheme-c",
-    "task": "synthetic:alpha=1,beta=1",
-    "trace": "pools:first=5",  # in these experiments of the paper, no device is inactive
-    "num-clients": 30,
-    "local-steps": 10,
-    "batch-size": 20,
-    "learning-rate": 1.0,
-    "lr-schedule": "staircase",
-    "evaluate-on": "objective",
-    "engine": "inline",
-}
 NUM_ROUNDS = 60  # T of the runs with departure=auto
 
 
 def records(run_dir: str, **changes: Any) -> list[dict[str, Any]]:
     """Run with some settings changed; returns the records of the rounds."""
-    values = BASE | {"run-dir": run_dir} | {k.replace("_", "-"): v for k, v in changes.items()}
-    _, folder = simulate(Settings.from_mapping(values, "experiment"))
-    return [*records_in(folder.path)]
+    changed = {key.replace("_", "-"): value for key, value in changes.items()}
+    return records_of(DATA["synthetic"] | {"run-dir": run_dir} | changed)
 
 
 def rounds_until_excluding_pays(
@@ -75,7 +55,7 @@ def table5(run_dir: str) -> None:
             correct += excludes == (exclude[NUM_ROUNDS]["loss"] <= include[NUM_ROUNDS]["loss"])
         gamma = statistics.mean(gammas)
         bound = (gamma * shift) ** 0.5
-        numbers = f"{_spread(waits)} | {gamma:.2f} | {bound:.1f} | {NUM_ROUNDS - shift}"
+        numbers = f"{spread(waits)} | {gamma:.2f} | {bound:.1f} | {NUM_ROUNDS - shift}"
         print(f"| {shift} | {numbers} | {excluded} of {len(SEEDS)} | {correct} of {len(SEEDS)} |", flush=True)
 
 
@@ -102,15 +82,6 @@ def constant(run_dir: str) -> None:
         correct = sum((remaining >= factor * bound) == better for remaining, bound, better in cases)
         print(f"| {factor} | {correct} of {len(cases)} |")
     print(f"| 0, always exclude | {sum(better for *_, better in cases)} of {len(cases)} |")
-
-
-def _spread(values: list[int]) -> str:
-    """Show the median, and all values."""
-
-    def shown(value: float) -> str:
-        return f">{LAST}" if value > LAST else f"{value:g}"
-
-    return f"{shown(statistics.median(values))} ({', '.join(map(shown, sorted(values)))})"
 
 
 if __name__ == "__main__":
