@@ -6,8 +6,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from rich.console import Console
 
 from flexfl.config import Settings
 from flexfl.engine.availability import remember
+from flexfl.engine.interrupts import stopping_at_once
 from flexfl.engine.run import drive, prepare, virtual_transport
 from flexfl.engine.run_folder import RunFolder
 
@@ -136,3 +140,26 @@ def test_a_signal_during_the_imports_is_silent(number: int, tmp_path: Path) -> N
         os.kill(process.pid, number)
         shown, _ = process.communicate(timeout=60)
     assert (process.returncode, shown) == (-number, b"")
+
+
+def test_a_signal_to_another_thread_ends_a_wait(simulate: Callable[..., Any]) -> None:
+    """Flower's watch over the SuperLink raises one in its own thread, while a call of the Grid waits."""
+    server = simulate(num_rounds=1).server
+    server.reaching = True
+    for_ever, gave_up = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        time.sleep(0.2)
+        signal.raise_signal(signal.SIGINT)
+        gave_up.wait(20)
+        for_ever.set()
+
+    thread = threading.Thread(target=watch)
+    with stopping_at_once(server, Console()) as signals:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            for_ever.wait()
+    assert signals == [signal.SIGINT]
+    assert not for_ever.is_set()
+    gave_up.set()
+    thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -100,8 +101,38 @@ def stopping_at_once(server: RoundServer, console: Console) -> Iterator[list[int
             if server.reaching:
                 raise KeyboardInterrupt
 
-    with handling(stop, *ENDING):
+    with handling(stop, *ENDING), _waking_the_main_thread():
         yield signals
+
+
+@contextmanager
+def _waking_the_main_thread() -> Iterator[None]:
+    """Send the main thread the first signal that another thread gets.
+
+    Python handles signals in the main thread, which a signal to another thread does not wake: Flower's watch
+    over the SuperLink raises SIGINT in its own thread, while a call of the Grid may wait for others for ever.
+    """
+    main = threading.main_thread()
+    if threading.current_thread() is not main or not hasattr(signal, "pthread_kill"):  # as on Windows
+        yield
+        return
+    reader, writer = socket.socketpair()
+
+    def pass_on() -> None:
+        if (number := reader.recv(1)) and main.ident is not None:
+            signal.pthread_kill(main.ident, number[0])
+
+    thread = threading.Thread(target=pass_on, daemon=True)
+    writer.setblocking(False)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    try:
+        thread.start()
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        writer.close()
+        thread.join()
+        reader.close()
 
 
 @contextmanager
