@@ -43,11 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         flag = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
         hint = did_you_mean(flag, parser.flags) if flag else "; settings are written --NAME VALUE"
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-    from flexfl.engine.command import execute  # imports PyTorch, which takes seconds
 
-    if __name__ == "__main__":
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    return execute(parser, arguments)
+    def imported() -> None:
+        if __name__ == "__main__":
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    from flexfl.engine.command import execute  # which --help does not need
+
+    return execute(parser, arguments, imported)
 
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import machine, machine_line, table, write_json
 from clients.environment import ClientEnvironment
+from clients.gradients.oracles import ONE_BY_ONE, ORACLES
 from clients.memory.handshake import Memory
 from clients.rules import RULES
 from clients.training import Broadcast, Job
-from clients.tuning import ONE_BY_ONE, ORACLES
 from clients.virtual import Answers, VirtualClients
 from flexfl.contract import FitConfig
 from flexfl.tasks import PartitionedData

@@ -30,7 +30,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.gradients import Clients
 from benchmarks.measure import machine, machine_line, table, write_json
 from benchmarks.workloads import WORKLOADS, Trainer, ensure_data, job_of, named_workloads, write_shards
-from clients.tuning import automatic
+from clients.gradients.oracles import automatic
 from flexfl.tasks import blank
 
 SIDE = 1024  # of the matrices

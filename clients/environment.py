@@ -11,11 +11,10 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from clients.division import checked_partition, checked_sizes
 from flexfl import dotted
@@ -23,6 +22,9 @@ from flexfl.config import Settings
 from flexfl.specs import bind, options_of, parse
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)

@@ -18,24 +18,14 @@ import torch
 from clients.cohort import run
 from clients.draws import BatchIndices, draw_batches
 from clients.gradients.batches import CohortBatches
-from clients.gradients.chain import Chain
-from clients.gradients.dual import DualLinear
 from clients.gradients.flat import FlatModel, as_tensor, one_thread
-from clients.gradients.loop import Loop
 from clients.gradients.oracle import CohortOracle
-from clients.gradients.vmap import Vmap
+from clients.gradients.oracles import COHORTS, ONE_BY_ONE, ORACLES, automatic
 from clients.rules import SGD
 from flexfl.contract import FitConfig
 from flexfl.specs import find
 from flexfl.tasks import Examples
 
-ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
-    "stacked": DualLinear,
-    "vmap": Vmap,
-    "chain": Chain,
-    "loop": Loop,
-}
-ONE_BY_ONE = ("chain", "loop")  # train one client after the other
 CPU_CACHE = 1 << 20  # weights of a cohort that stay in a CPU's cache even if other workers use it
 GPU_WEIGHTS = 1 << 26  # weights of a cohort on a GPU (256 MB), without gradients and activations
 LARGEST = 256  # largest cohort where the size is not timed
@@ -78,25 +68,6 @@ class _SingleSteps(SGD):
     def plain(cls) -> bool:
         """Return False."""
         return False
-
-
-def automatic(model: FlatModel, examples: Examples) -> str:
-    """Choose an oracle by the model, the task and the device alone: usually the fastest that can train them.
-
-    It is `stacked` for linear layers, for other models `chain` on a CPU and `vmap` on other devices, and
-    `loop` for what these do not support.
-    """
-    for name in ("stacked", "chain" if model.device.type == "cpu" else "vmap"):
-        try:
-            ORACLES[name](model).check(examples)
-        except ValueError:
-            continue
-        return name
-    return "loop"
-
-
-COHORTS: dict[str, Callable[..., object]] = {"auto": automatic, **ORACLES}
-"""The oracles that users can choose, by name."""
 
 
 def make_oracle(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from numbers import Integral, Real
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from flexfl import dotted
@@ -141,10 +142,15 @@ def as_options(parameters: Iterable[inspect.Parameter]) -> dict[str, Option]:
 
 
 def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a factory's parameters that can be resolved."""
+    """Return the annotations of a factory's parameters, if they can be resolved."""
     of_class = isinstance(factory, type) and not is_dataclass(factory)
+    annotated: Any = inspect.unwrap(getattr(factory, "__init__") if of_class else factory)  # noqa: B009
+    namespace = getattr(annotated, "__globals__", None)
+    if inspect.isfunction(annotated):  # what it returns may be imported for a type checker only
+        told = {key: value for key, value in annotated.__annotations__.items() if key != "return"}
+        annotated = SimpleNamespace(__annotations__=told)
     try:
-        return get_type_hints(getattr(factory, "__init__") if of_class else factory, include_extras=True)  # noqa: B009
+        return get_type_hints(annotated, namespace, include_extras=True)
     except Exception:  # somebody else's code: names that are imported for a type checker only, for example
         return {}
 

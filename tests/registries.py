@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from clients.tuning import COHORTS
+from clients.gradients.oracles import COHORTS
 from flexfl.engine.loggers.registry import LOGGERS
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES

@@ -13,8 +13,8 @@ import pytest
 from benchmarks import measure
 from benchmarks.scaling import hidden_units, weights_of
 from benchmarks.workloads import write_stand_in
+from clients.gradients.oracles import ORACLES
 from clients.rules import RULES
-from clients.tuning import ORACLES
 
 ROOT = Path(__file__).parents[1]
 

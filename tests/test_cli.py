@@ -380,15 +380,24 @@ def test_an_error_in_the_shell() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_help_and_mistakes_do_not_wait_for_pytorch() -> None:
+def test_help_lists_and_mistakes_do_not_wait_for_pytorch(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.modules |= {'torch': None, 'ray': None}; import sim\n"
-        "try: sim.main(sys.argv[1:])\n"
-        "except SystemExit as end: sys.exit(end.code)"
+        "import sys, sim\n"
+        "try: code = sim.main(sys.argv[1:])\n"
+        "except SystemExit as end: code = end.code\n"
+        "sys.exit('imported' if {'torch', 'ray'} & {*sys.modules} else code)"
     )
-    for argument, expected in (("--help", 0), ("--strategi=mimic", 2)):
-        done = subprocess.run(
-            [sys.executable, "-c", code, argument], cwd=ROOT, capture_output=True, text=True, timeout=120
-        )
+    for arguments, expected, told in (
+        ("--help", 0, "--strategy"),
+        ("--strategi=mimic", 2, "--strategy"),
+        ("--list", 0, "mimic"),
+        (
+            f"--show-trace phones --num-clients 5 --num-rounds 20 --run-dir {tmp_path}",
+            0,
+            "p^k by the examples",
+        ),
+    ):
+        call = [sys.executable, "-c", code, *arguments.split()]
+        done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert done.returncode == expected, done.stderr
-        assert "--strategy" in done.stdout + done.stderr
+        assert told in done.stdout + done.stderr

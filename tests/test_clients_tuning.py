@@ -12,7 +12,8 @@ from torch import nn
 
 from clients.environment import ClientEnvironment
 from clients.gradients.flat import FlatModel
-from clients.tuning import COHORTS, LARGEST, ORACLES, Work, choose, make_oracle
+from clients.gradients.oracles import COHORTS, ORACLES
+from clients.tuning import LARGEST, Work, choose, make_oracle
 from clients.virtual import VirtualClients
 from flexfl.config import Settings
 from flexfl.tasks import Examples
@@ -52,7 +53,7 @@ def test_auto_depends_on_the_model_and_the_device() -> None:
         choices = [choose(model, examples, Work(3, 5, 20), 10, **given) for model in models]
         for model, (cohort, size) in zip(models, choices, strict=True):
             oracle, limit = make_oracle(model, examples, size=size)
-            assert (type(oracle), limit) == (ORACLES[cohort], size)
+            assert (type(oracle), limit) == (type(ORACLES[cohort](model)), size)
         return choices
 
     def with_middle(*middle: nn.Module) -> nn.Module:
@@ -113,7 +114,7 @@ def test_no_clock_changes_the_weights(
     # Under `flwr run`, each client makes its oracle from the settings as the user gave them.
     environment = ClientEnvironment(experiment.data, experiment.build_model, settings.seed)
     client = VirtualClients(environment)
-    assert type(client.oracle) is ORACLES[cohort]
+    assert type(client.oracle) is type(ORACLES[cohort](client.model))
 
 
 def test_the_setting_names_every_oracle() -> None:

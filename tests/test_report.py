@@ -13,7 +13,7 @@ import pytest
 import sim
 from clients.environment import make_trace
 from flexfl.config import Settings
-from flexfl.engine.report.clients import read_numbers
+from flexfl.engine.report.client_numbers import read_numbers
 from flexfl.engine.report.curves import band_of
 from flexfl.engine.report.history import history_of, plain_reason
 from flexfl.engine.report.page import embedded

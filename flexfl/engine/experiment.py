@@ -17,7 +17,6 @@ from clients.environment import (
     make_trace,
     model_builder,
     model_name,
-    task_source,
 )
 from clients.evaluation import check_outputs
 from clients.gradients.flat import FlatModel
@@ -32,7 +31,7 @@ from flexfl.engine.fastest import fastest_engine
 from flexfl.engine.loggers.registry import logger_types
 from flexfl.engine.memory import check_clients, check_fits, check_steps
 from flexfl.engine.methods import strategy_options, strategy_type
-from flexfl.engine.named import check_names
+from flexfl.engine.named import check_names, check_task
 from flexfl.engine.wording import count
 from flexfl.specs import parse
 from flexfl.tasks import FederatedData, blank
@@ -129,24 +128,6 @@ def require_ray(otherwise: str) -> None:
     """Raise ValueError, which says what to do otherwise, where Ray is not installed."""
     if find_spec("ray") is None:
         raise ValueError(f"Ray is not installed: pip install ray, or {otherwise}")
-
-
-def check_task(settings: Settings) -> None:
-    """Refuse a task that is none.
-
-    Raises
-    ------
-    ValueError
-        What the settings name lacks something that a task has.
-    """
-    source = task_source(settings)
-    name = parse("task", settings.task).name
-    for attribute in ("default_partition", "default_model", "federate"):
-        if not hasattr(source, attribute):
-            made = type(source).__name__
-            raise ValueError(
-                f"task {name} gives a {made}, which has no {attribute}: see flexfl.tasks.TaskSource"
-            )
 
 
 def _check_rounds(settings: Settings) -> None:

@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from flexfl import dotted
 from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # How often a server has the weights, in the model's type: the models of the run and of the evaluation, each
 # with its gradient, the initial weights, those sent, and its own in float64, which count twice.
@@ -40,6 +41,8 @@ def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
     ValueError
         Tells how much memory the model needs and how much there is.
     """
+    import torch  # which --show-trace does without
+
     own = dotted.is_dotted("model", model.partition(":")[0])
     try:
         with torch.device("meta"):

@@ -9,9 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from clients.environment import trace_specs
+from clients.environment import task_source, trace_specs
+from clients.gradients.oracles import COHORTS
 from clients.rules import rule_named
-from clients.tuning import COHORTS
 from flexfl import dotted
 from flexfl.config import Settings
 from flexfl.engine.methods import strategy_options, strategy_type
@@ -57,6 +57,24 @@ def check_names(settings: Settings) -> None:
     for kind, spec in named_parts(settings.as_mapping()):
         if kind != "strategy":
             bind(kind, REGISTRIES[kind], spec)
+
+
+def check_task(settings: Settings) -> None:
+    """Refuse a task that is none.
+
+    Raises
+    ------
+    ValueError
+        What the settings name lacks something that a task has.
+    """
+    source = task_source(settings)
+    name = parse("task", settings.task).name
+    for attribute in ("default_partition", "default_model", "federate"):
+        if not hasattr(source, attribute):
+            made = type(source).__name__
+            raise ValueError(
+                f"task {name} gives a {made}, which has no {attribute}: see flexfl.tasks.TaskSource"
+            )
 
 
 def own_sources(settings: Settings) -> dict[str, str]:

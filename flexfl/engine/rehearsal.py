@@ -25,7 +25,7 @@ from flexfl.engine.comparison.store import CellStore, FinishedCell
 from flexfl.engine.comparison.tables import mean_and_deviation, number_of, signed
 from flexfl.engine.deployment import deployed_values, flower_command
 from flexfl.engine.fleet import deadline, told_speeds
-from flexfl.engine.report.clients import read_numbers
+from flexfl.engine.report.client_numbers import read_numbers
 from flexfl.engine.report.trace_view import print_lines, show_trace
 from flexfl.engine.run_folder import finite
 from flexfl.engine.wording import plain, say

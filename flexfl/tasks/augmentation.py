@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PADDING = 4  # pixels
 
@@ -45,6 +47,8 @@ class Augmentation:
         changes : Tensor, shape (n,)
             What `draw` returned.
         """
+        import torch
+
         n, channels, height, width = images.shape
         places = 2 * PADDING + 1
         rows, columns = torch.arange(height).expand(n, -1), torch.arange(width).expand(n, -1)

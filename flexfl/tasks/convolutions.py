@@ -1,11 +1,14 @@
 """Convolutional models without residual connections."""
 
-from itertools import pairwise
-from typing import Annotated
+from __future__ import annotations
 
-from torch import nn
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated
 
 from flexfl.tasks.layers import image_shape, normalisation, share, start_for_relu, whole_numbers
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def cnn(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
@@ -34,6 +37,8 @@ def cnn(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
     AISTATS 2017, section 3: 1,663,370 parameters on 28x28 images, which implies that
     the convolutions preserve the size of the image ("same" padding).
     """
+    from torch import nn
+
     channels, height, width = image_shape("cnn", input_shape)
     return nn.Sequential(
         nn.Conv2d(channels, 32, 5, padding="same"),
@@ -85,6 +90,8 @@ def lenet(
     ----------
     LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998.
     """
+    from torch import nn
+
     channels, height, width = image_shape("lenet", input_shape)
     if padding not in (0, 2):
         raise ValueError(f"model lenet: padding must be 0 or 2, not {padding}")
@@ -146,6 +153,8 @@ def cnn3x3(
     Wang and Ji, A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging,
     ICLR 2024: the model of the authors' code.
     """
+    from torch import nn
+
     channels, height, width = image_shape("cnn3x3", input_shape)
     units = whole_numbers("model cnn3x3: hidden", hidden)
     dropped = share("model cnn3x3: dropout", dropout)
@@ -210,6 +219,8 @@ def vgg11(
     Simonyan and Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015,
     configuration A, with the hidden layers that are usual on CIFAR-10.
     """
+    from torch import nn
+
     channels, *sides = image_shape("vgg11", input_shape)
     dropped = share("model vgg11: dropout", dropout)
     if width < 1 or hidden < 0:
@@ -236,4 +247,6 @@ def vgg11(
 
 
 def _dropout(dropped: float) -> list[nn.Module]:
+    from torch import nn
+
     return [nn.Dropout(dropped)] if dropped else []

@@ -1,13 +1,15 @@
 """Criteria: the loss that a task trains with, and the metric that it reports."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional
+
+if TYPE_CHECKING:  # PyTorch is imported when something is computed: lists of tasks do not need it
+    from torch import Tensor
 
 
 class Metric(NamedTuple):
@@ -95,6 +97,8 @@ class Criterion(ABC):
         errors, losses : Tensor
             Shapes (..., B, *) and (...).
         """
+        import torch
+
         last = weights.dim() - 1
         leaf = outputs.detach().requires_grad_()
         with torch.enable_grad():
@@ -116,6 +120,8 @@ class CrossEntropy(Criterion):
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """See `Criterion.losses`."""
+        from torch.nn import functional
+
         flat = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
         return _of_examples(flat.view(targets.shape))
 
@@ -133,19 +139,23 @@ class CrossEntropy(Criterion):
 
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """See `Criterion.mean`."""
+        from torch.nn import functional
+
         return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
     def total(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """See `Criterion.total`."""
         if targets.dim() > 1:
             return super().total(outputs, targets)
+        from torch.nn import functional
+
         return functional.cross_entropy(outputs, targets, reduction="sum")
 
     def error(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """See `Criterion.error`: softmax minus one at the target."""
         if targets.dim() > weights.dim():
             return super().error(outputs, targets, weights)
-        log_p = functional.log_softmax(outputs, -1)
+        log_p = outputs.log_softmax(-1)
         weights, targets = weights[..., None], targets[..., None]
         losses = (log_p.gather(-1, targets) * weights).sum((-2, -1)).neg_()
         errors = log_p.exp_().mul_(weights)
@@ -195,6 +205,8 @@ class BinaryCrossEntropy(Criterion):
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """See `Criterion.losses`; the sum over the labels."""
+        from torch.nn import functional
+
         flat, wanted = outputs.flatten(1), targets.flatten(1)
         return functional.binary_cross_entropy_with_logits(flat, wanted, reduction="none").sum(-1)
 

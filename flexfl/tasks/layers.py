@@ -1,8 +1,11 @@
 """What the models have in common: normalisation, initial weights, and checks of their options."""
 
-from typing import Literal
+from __future__ import annotations
 
-from torch import nn
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def image_shape(model: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
@@ -54,6 +57,8 @@ def normalisation(what: str, norm: str, channels: int) -> list[nn.Module]:
     ValueError
         `norm` is something else.
     """
+    from torch import nn
+
     if norm == "batch":
         return [nn.BatchNorm2d(channels)]
     if norm == "group":
@@ -65,6 +70,8 @@ def normalisation(what: str, norm: str, channels: int) -> list[nn.Module]:
 
 def start_for_relu(module: nn.Module, mode: Literal["fan_in", "fan_out"] = "fan_out") -> None:
     """Draw the weights of a convolution or linear layer as He et al. (2015) do; its biases are 0."""
+    from torch import nn
+
     if isinstance(module, nn.Conv2d | nn.Linear):
         nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
         if module.bias is not None:

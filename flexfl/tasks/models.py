@@ -1,15 +1,18 @@
 """The models that the clients train, by name."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import torch
-from torch import nn
 
 from flexfl.tasks.convolutions import cnn, cnn3x3, lenet, vgg11
 from flexfl.tasks.recurrent import lstm
 from flexfl.tasks.residual import resnet18, resnet50
+
+if TYPE_CHECKING:  # a model imports PyTorch when it is built: lists of models do not need it
+    from torch import nn
 
 
 def initialise(build: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -27,6 +30,8 @@ def initialise(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     torch.nn.Module
         The model; the states of PyTorch's generators are unchanged.
     """
+    import torch
+
     # torch.manual_seed would also reseed the accelerators, which this fork does not restore.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(np.random.default_rng([seed, *b"model"]).integers(2**63)))
@@ -48,6 +53,8 @@ def logistic(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
     torch.nn.Module
         Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
     """
+    from torch import nn
+
     return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), num_outputs))
 
 
@@ -83,6 +90,8 @@ def mlp(
     McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
     AISTATS 2017, section 3: 199,210 parameters on 28x28 images.
     """
+    from torch import nn
+
     if hidden < 1:
         raise ValueError(f"model mlp: hidden must be at least 1, not {hidden}")
     return nn.Sequential(

@@ -1,10 +1,13 @@
 """Recurrent models of texts."""
 
-from typing import Annotated
+from __future__ import annotations
 
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Annotated
 
 from flexfl.tasks.layers import share
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def lstm(
@@ -54,6 +57,10 @@ def lstm(
     McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
     section 3; Caldas et al., LEAF: A Benchmark for Federated Settings, 2018.
     """
+    from torch import nn
+
+    from flexfl.tasks.modules import Recurrent
+
     share("model lstm: dropout", dropout)
     if min(embedding, hidden, layers) < 1 or vocabulary < 0:
         raise ValueError(
@@ -67,28 +74,3 @@ def lstm(
     vectors = nn.Embedding(vocabulary, embedding) if len(input_shape) == 1 else nn.Identity()
     size = embedding if len(input_shape) == 1 else input_shape[1]
     return Recurrent(vectors, nn.LSTM(size, hidden, layers, batch_first=True, dropout=dropout), num_outputs)
-
-
-class Recurrent(nn.Module):
-    """Vectors of characters or words, an LSTM over them, and a linear layer on its last output.
-
-    Parameters
-    ----------
-    vectors : nn.Module
-        Maps inputs to vectors, shape (n, L, D).
-    memory : nn.LSTM
-        Comes after it.
-    num_outputs : int
-        Numbers that the linear layer returns.
-    """
-
-    def __init__(self, vectors: nn.Module, memory: nn.LSTM, num_outputs: int) -> None:
-        super().__init__()
-        self.vectors, self.memory = vectors, memory
-        self.outputs = nn.Linear(memory.hidden_size, num_outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs, shape (n, num_outputs)."""
-        states, _ = self.memory(self.vectors(x))
-        outputs: Tensor = self.outputs(states[:, -1])
-        return outputs

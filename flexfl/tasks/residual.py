@@ -1,11 +1,13 @@
 """Residual networks for small images."""
 
-from typing import Annotated
+from __future__ import annotations
 
-from torch import Tensor, nn
-from torch.nn import functional
+from typing import TYPE_CHECKING, Annotated
 
 from flexfl.tasks.layers import image_shape, normalisation, start_for_relu
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def resnet18(
@@ -87,24 +89,6 @@ def resnet50(
     return _network("resnet50", input_shape, num_outputs, norm, width, (3, 4, 6, 3), bottleneck=True)
 
 
-class Block(nn.Module):
-    """Convolutions whose outputs are added to the inputs.
-
-    Parameters
-    ----------
-    main, shortcut : list of modules
-        What is added: the convolutions' outputs, and the inputs, converted to the same shape.
-    """
-
-    def __init__(self, main: list[nn.Module], shortcut: list[nn.Module]) -> None:
-        super().__init__()
-        self.main, self.shortcut = nn.Sequential(*main), nn.Sequential(*shortcut)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the sum, after ReLU."""
-        return functional.relu(self.main(x) + self.shortcut(x))
-
-
 def _network(
     name: str,
     input_shape: tuple[int, ...],
@@ -114,6 +98,10 @@ def _network(
     blocks: tuple[int, ...],
     bottleneck: bool,
 ) -> nn.Module:
+    from torch import nn
+
+    from flexfl.tasks.modules import Block
+
     channels, _, _ = image_shape(name, input_shape)
     if width < 1:
         raise ValueError(f"model {name}: width must be at least 1, not {width}")
@@ -148,5 +136,7 @@ def _convolution(
     what: str, norm: str, inputs: int, outputs: int, size: int, stride: int = 1
 ) -> list[nn.Module]:
     """Return a convolution and its normalisation, which makes its bias superfluous."""
+    from torch import nn
+
     layer = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=norm == "none")
     return [layer, *normalisation(what, norm, outputs)]

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 
 from flexfl.config import Settings
+from flexfl.engine.comparison.store import Place
 from flexfl.engine.leftovers import CELL, locked_folder
 from flexfl.engine.run import simulate
 from flexfl.engine.server import RoundServer
@@ -21,24 +22,6 @@ from flexfl.engine.server import RoundServer
 Files = Mapping[str, bytes]
 Outcome = Files | str
 """The files of a finished run, or why there are none."""
-
-
-class Place(NamedTuple):
-    """Where a cell runs, and what a process elsewhere needs to know of the machine.
-
-    Attributes
-    ----------
-    machine
-        Name of the machine.
-    working_folder
-        Where relative paths start.
-    unfinished
-        Folder of the run until it is finished, from which it goes on.
-    """
-
-    machine: str
-    working_folder: str
-    unfinished: str
 
 
 def run_cell(settings: Settings, place: Place) -> Outcome:

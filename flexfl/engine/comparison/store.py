@@ -11,15 +11,32 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flexfl.config import Settings
 from flexfl.config.settings import IRRELEVANT, MOST_BYTES
-from flexfl.engine.comparison.runner import Place
 from flexfl.engine.named import own_sources
 from flexfl.engine.run_folder import program_version, read_config, records_in, slug
 from flexfl.files import parse_json, read_text
 from flexfl.tasks import ACCURACY, Metric
+
+
+class Place(NamedTuple):
+    """Where a cell runs, and what a process elsewhere needs to know of the machine.
+
+    Attributes
+    ----------
+    machine
+        Name of the machine.
+    working_folder
+        Where relative paths start.
+    unfinished
+        Folder of the run until it is finished, from which it goes on.
+    """
+
+    machine: str
+    working_folder: str
+    unfinished: str
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from flexfl.engine.experiment import Experiment
-from flexfl.engine.report.clients import compute_numbers, keep_numbers
+from flexfl.engine.report.client_numbers import keep_numbers
+from flexfl.engine.report.clients import compute_numbers
 from flexfl.engine.report.make import write_report
 from flexfl.engine.report.reading import read_run
 from flexfl.engine.report.records import records_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from flexfl.engine.report.clients import ClientNumbers
+from flexfl.engine.report.client_numbers import ClientNumbers
 from flexfl.engine.report.figure import (
     MOST_LINES,
     Entry,

@@ -14,7 +14,8 @@ from flexfl.engine.comparison import tables
 from flexfl.engine.comparison.results import rows_of
 from flexfl.engine.comparison.store import FinishedCell
 from flexfl.engine.report.client_figure import client_figure
-from flexfl.engine.report.clients import ClientNumbers, numbers_of_run
+from flexfl.engine.report.client_numbers import ClientNumbers
+from flexfl.engine.report.clients import numbers_of_run
 from flexfl.engine.report.curves import curves_figure
 from flexfl.engine.report.event_figure import event_figure
 from flexfl.engine.report.figure import Figure, Table

@@ -10,7 +10,7 @@ import numpy as np
 
 from flexfl.config import Settings
 from flexfl.engine.report.client_figure import bias_figure
-from flexfl.engine.report.clients import SAMPLE
+from flexfl.engine.report.client_numbers import SAMPLE
 from flexfl.engine.report.figure import Figure, Table, percent
 from flexfl.engine.report.page import Page, render
 from flexfl.engine.report.participation import Participation

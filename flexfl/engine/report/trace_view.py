@@ -17,8 +17,8 @@ from clients.environment import federated_data, make_trace, missing_folder, task
 from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.comparison.store import identity
-from flexfl.engine.experiment import check_task
 from flexfl.engine.memory import check_clients
+from flexfl.engine.named import check_task
 from flexfl.engine.report.trace_page import BY_CLIENT, SHOWN, Collected, render_trace, subtitle_of, title_of
 from flexfl.engine.report.trace_report import observe
 from flexfl.engine.report.trace_text import describe
