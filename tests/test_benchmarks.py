@@ -231,3 +231,17 @@ def test_a_device_is_checked_against_the_cpu(tmp_path: Path) -> None:
     assert {result["rule"] for result in content["checked"]} == set(RULES)
     assert all(result["agrees"] for result in content["checked"])
     assert {result["way"] for result in content["results"]} == set(ORACLES)
+
+
+def test_startup(tmp_path: Path) -> None:
+    """Two checkouts in turns; a run counts from its start to the end of its first round."""
+    file = tmp_path / "s.json"
+    command = [sys.executable, "benchmarks/startup.py", "--commands", "list", "inline", "--turns", "1"]
+    command += ["--against", str(ROOT), "--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(file.read_text(encoding="utf-8"))["results"]
+    assert [result["command"] for result in results] == ["list", "list", "inline", "inline"]
+    assert {result["checkout"] for result in results} == {"this checkout", str(ROOT)}
+    assert all(0 < seconds < 100 for result in results for seconds in result["seconds"])
+    assert done.stdout.count("\n| ") == 3
