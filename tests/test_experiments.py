@@ -50,6 +50,26 @@ def test_a_missing_folder_or_column_is_named(comparison: Path, tmp_path: Path) -
     assert "no column 'loss'; there are: " in run("pivot", comparison, "--value", "loss").stderr
 
 
+def test_bias_by_class(tmp_path: Path) -> None:
+    """Two clients of each class; where all take part, they count by their data, in turns not of late."""
+    file, small = tmp_path / "e.toml", {"num-clients": 20, "num-rounds": 20, "local-steps": 1}
+    lines = [f"{key} = {value}" for key, value in small.items()]
+    lines += ['partition = "label:order=sorted"', 'trace = ["always", "diurnal:period=5,groups=5"]']
+    file.write_text("\n".join([*lines, 'strategy = ["fedavg", "fedlaavg", "sequential-sgd"]']))
+    done = run("bias_by_class", file, "--rounds=5")
+    assert done.returncode == 0, done.stderr
+    _, _, *rows = done.stdout.splitlines()
+    found = {row.split("|")[1].strip(): row.split("|")[2:-1] for row in rows}
+    assert found.keys() == {"fedavg", "fedlaavg"}
+    whole, late = ([float(x) for x in entry.split("/")] for entry in found["fedavg"])
+    assert whole == [0, 0]
+    assert late[0] <= 2 < 45 <= late[1]
+    assert float(found["fedlaavg"][1].split("/")[1]) <= 1
+    file.write_text(file.read_text().replace("label:order=sorted", "iid"))
+    done = run("bias_by_class", file, "--rounds=5")
+    assert done.stderr.splitlines()[-1].endswith("partition iid gives a client several classes; take label")
+
+
 def test_rounds_to_recover() -> None:
     sys.path.insert(0, str(ROOT / "experiments"))
     from ruan_arrivals import rounds_to_recover

@@ -42,7 +42,27 @@ def update_shares(
 ) -> NDArray[np.float64]:
     """Return the share of each client, or group of clients, of everything that was applied to the weights.
 
-    Without bias it is the share of the data, or of the clients with methods that count clients alike.
+    Without bias it is the share of the data, or of the clients with methods that count clients alike. For
+    parameters and errors see `applied_updates`.
+
+    Returns
+    -------
+    ndarray of float64, shape (G,)
+        The shares. They sum to 1, or are all 0 where nothing was applied.
+    """
+    applied = applied_updates(settings, sizes, trace, groups, num_rounds)
+    total = applied.sum()
+    return applied / total if total else applied
+
+
+def applied_updates(
+    settings: Settings,
+    sizes: NDArray[np.int64],
+    trace: Trace,
+    groups: NDArray[np.intp] | None = None,
+    num_rounds: int | None = None,
+) -> NDArray[np.float64]:
+    """Return what was applied to the weights in the direction of each client, or group of clients.
 
     Parameters
     ----------
@@ -60,7 +80,7 @@ def update_shares(
     Returns
     -------
     ndarray of float64, shape (G,)
-        The shares. They sum to 1, or are all 0 where nothing was applied.
+        Local steps times their rates, as often as they count.
 
     Raises
     ------
@@ -83,9 +103,7 @@ def update_shares(
     transport = with_late_replies(clients, trace)
     manager = TraceClientManager(availability, transport, settings.seed)
     RoundServer(strategy, manager, transport).fit(num_rounds or settings.num_rounds)
-    total = strategy.weights.sum()
-    shares: NDArray[np.float64] = strategy.weights / total if total else strategy.weights
-    return shares
+    return strategy.weights
 
 
 @dataclass(frozen=True)
