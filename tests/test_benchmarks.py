@@ -12,7 +12,8 @@ import pytest
 
 from benchmarks import measure
 from benchmarks.scaling import hidden_units, weights_of
-from benchmarks.workloads import write_stand_in
+from benchmarks.tables import TABLES, command_of
+from benchmarks.workloads import WORKLOADS, write_stand_in
 from clients.gradients.oracles import ORACLES
 from clients.rules import RULES
 
@@ -245,3 +246,16 @@ def test_startup(tmp_path: Path) -> None:
     assert {result["checkout"] for result in results} == {"this checkout", str(ROOT)}
     assert all(0 < seconds < 100 for result in results for seconds in result["seconds"])
     assert done.stdout.count("\n| ") == 3
+
+
+def test_the_tables_of_readme_are_commands_that_exist(tmp_path: Path) -> None:
+    commands = [command_of(name, str(tmp_path)) for name in TABLES]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for script in {command[0] for command in commands}:
+        call = [sys.executable, script, "--help"]
+        done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=100)
+        known = set(done.stdout.replace("[", " ").split())
+        for _, *flags in (command for command in commands if command[0] == script):
+            assert {flag for flag in flags if flag.startswith("--")} <= known
+        assert script in readme
+    assert {c[c.index("--workload") + 1] for c in commands if "--workload" in c} <= WORKLOADS.keys()
