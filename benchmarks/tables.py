@@ -16,7 +16,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.measure import ROOT
+
 MODELS = "--contenders bare-busy,inline,ray,flower-tuned,blazefl-threads,blazefl"
 FEW = f"{MODELS} --num-clients 100 --clients-per-round"
 TABLES = {

@@ -31,7 +31,7 @@ from clients.environment import federated_data, make_trace
 from flexfl.config import Settings
 from flexfl.config.grid import cells
 from flexfl.engine.methods import strategy_type
-from flexfl.engine.report.update_shares import applied_updates
+from flexfl.engine.report.update_shares import applied_updates, as_shares
 from flexfl.specs import parse
 
 DRAWN = ("fedavg", "fedau", "f3ast", "mimic", "fedlaavg", "fedvarp")
@@ -58,13 +58,9 @@ def shares_of(settings: Settings, rounds: int) -> Shares:
     if any(len(found) != 1 for found in labels):
         raise ValueError(f"partition {settings.partition} gives a client several classes; take label")
     groups = np.concatenate(labels).astype(np.intp)
-    whole = applied_updates(settings, data.sizes, trace, groups)
-    before = applied_updates(settings, data.sizes, trace, groups, settings.num_rounds - rounds)
-    return Shares(*map(_normalised, (np.bincount(groups, data.sizes), whole, whole - before)))
-
-
-def _normalised(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return values / values.sum() if values.sum() else values
+    last = settings.num_rounds
+    before, whole = applied_updates(settings, data.sizes, trace, groups, [max(0, last - rounds), last])
+    return Shares(*map(as_shares, (np.bincount(groups, data.sizes), whole, whole - before)))
 
 
 def distance(shares: NDArray[np.float64], data: NDArray[np.float64]) -> float:
@@ -76,7 +72,8 @@ def draw(found: dict[tuple[str, str], Shares], traces: Sequence[str], rounds: in
     """Draw the shares of some methods: a row for each method, a column for each participation."""
     from matplotlib import pyplot
 
-    methods = [name for name in DRAWN if (name, traces[0]) in found] or list(dict(found))[:6]
+    played = list(dict.fromkeys(method for method, _ in found))
+    methods = [name for name in DRAWN if name in played] or played[: len(DRAWN)]
     size = (2.3 * len(traces), 1.35 * len(methods))
     figure, axes = pyplot.subplots(len(methods), len(traces), figsize=size, sharex=True, squeeze=False)
     for row, method in zip(axes, methods, strict=True):
@@ -84,19 +81,9 @@ def draw(found: dict[tuple[str, str], Shares], traces: Sequence[str], rounds: in
         for axis, trace in zip(row, traces, strict=True):
             data, whole, late = found[method, trace]
             classes = np.arange(len(data))
-            axis.bar(
-                classes,
-                100 * whole,
-                color="tab:blue",
-                alpha=0.6,
-                label="share of the updates of the whole run, %",
-            )
-            axis.step(
-                classes, 100 * late, where="mid", color="tab:orange", label=f"of the last {rounds} rounds"
-            )
-            axis.step(
-                classes, 100 * data, where="mid", color="black", linewidth=0.8, label="share of the data"
-            )
+            axis.bar(classes, 100 * whole, color="tab:blue", alpha=0.6)
+            axis.step(classes, 100 * late, where="mid", color="tab:orange")
+            axis.step(classes, 100 * data, where="mid", color="black", linewidth=0.8)
             axis.tick_params(labelsize=7)
     for axis, trace in zip(axes[0], traces, strict=True):
         axis.set_title(trace, fontsize=8)

@@ -112,15 +112,15 @@ def _waking_the_main_thread() -> Iterator[None]:
     Python handles signals in the main thread, which a signal to another thread does not wake: Flower's watch
     over the SuperLink raises SIGINT in its own thread, while a call of the Grid may wait for others for ever.
     """
-    main = threading.main_thread()
-    if threading.current_thread() is not main or not hasattr(signal, "pthread_kill"):  # as on Windows
+    here = threading.get_ident()
+    if here != threading.main_thread().ident or not hasattr(signal, "pthread_kill"):  # as on Windows
         yield
         return
     reader, writer = socket.socketpair()
 
     def pass_on() -> None:
-        if (number := reader.recv(1)) and main.ident is not None:
-            signal.pthread_kill(main.ident, number[0])
+        if number := reader.recv(1):
+            signal.pthread_kill(here, number[0])
 
     thread = threading.Thread(target=pass_on, daemon=True)
     writer.setblocking(False)

@@ -8,8 +8,9 @@ ones included. Of many clients, groups can share a direction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,27 +43,37 @@ def update_shares(
 ) -> NDArray[np.float64]:
     """Return the share of each client, or group of clients, of everything that was applied to the weights.
 
-    Without bias it is the share of the data, or of the clients with methods that count clients alike. For
-    parameters and errors see `applied_updates`.
+    Without bias it is the share of the data, or of the clients with methods that count clients alike.
+
+    Parameters
+    ----------
+    settings, sizes, trace
+        See `applied_updates`, also for the errors.
+    groups
+        The group of each client, from 0 to G - 1, shape (N,); default: each client is its own.
+    num_rounds
+        How many rounds to play; default: all.
 
     Returns
     -------
     ndarray of float64, shape (G,)
         The shares. They sum to 1, or are all 0 where nothing was applied.
     """
-    applied = applied_updates(settings, sizes, trace, groups, num_rounds)
-    total = applied.sum()
-    return applied / total if total else applied
+    own = np.arange(trace.num_clients) if groups is None else groups
+    (applied,) = applied_updates(settings, sizes, trace, own, [num_rounds or settings.num_rounds])
+    return as_shares(applied)
+
+
+def as_shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values divided by their sum, or as they are if that is 0."""
+    total = values.sum()
+    return values / total if total else values
 
 
 def applied_updates(
-    settings: Settings,
-    sizes: NDArray[np.int64],
-    trace: Trace,
-    groups: NDArray[np.intp] | None = None,
-    num_rounds: int | None = None,
+    settings: Settings, sizes: NDArray[np.int64], trace: Trace, groups: NDArray[np.intp], after: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Return what was applied to the weights in the direction of each client, or group of clients.
+    """Return what was applied to the weights in the direction of each group of clients, up to some rounds.
 
     Parameters
     ----------
@@ -73,14 +84,14 @@ def applied_updates(
     trace
         Who takes part when.
     groups
-        The group of each client, from 0 to G - 1, shape (N,); default: each client is its own.
-    num_rounds
-        How many rounds to play; default: all.
+        The group of each client, from 0 to G - 1, shape (N,).
+    after
+        The R rounds, in ascending order; as many are played as the last one says.
 
     Returns
     -------
-    ndarray of float64, shape (G,)
-        Local steps times their rates, as often as they count.
+    ndarray of float64, shape (R, G)
+        Local steps times their rates, as often as they count, after each of these rounds.
 
     Raises
     ------
@@ -91,7 +102,7 @@ def applied_updates(
     method = strategy_type(name)
     if not method.asks_clients:
         raise ValueError(f"strategy {name} has no clients whose updates could be told apart")
-    data = Directions(sizes, np.arange(trace.num_clients) if groups is None else groups)
+    data = Directions(sizes, groups)
     initial = FlatParameters(np.zeros(data.count), Layout(((data.count,),), np.dtype(np.float64)))
     roster = Roster(sizes, trace.round(1).member, trace.participation)
     strategy = strategies.make(method, initial, roster, options=strategy_options(settings))
@@ -102,8 +113,14 @@ def applied_updates(
     clients.clients.oracle, clients.clients.limit = LinearLosses(clients.clients.model), data.count
     transport = with_late_replies(clients, trace)
     manager = TraceClientManager(availability, transport, settings.seed)
-    RoundServer(strategy, manager, transport).fit(num_rounds or settings.num_rounds)
-    return strategy.weights
+    applied = []
+
+    def note(record: dict[str, Any]) -> None:
+        if record["round"] in after:
+            applied.append(strategy.weights.copy())
+
+    RoundServer(strategy, manager, transport, observers=[note]).fit(after[-1])
+    return np.stack(applied)
 
 
 @dataclass(frozen=True)
