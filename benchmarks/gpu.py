@@ -6,7 +6,7 @@
 Needs neither Flower nor Ray, and no data: the examples are random. First every rule trains some clients for
 two rounds on the CPU and on the device: weights and memories have to agree. Then each way to compute
 gradients trains 10, 100 and 1,000 clients, all in one call and a tenth of them at a time; what does not fit
-into memory says so.
+into memory says so. The same is done with recorded steps (CUDA graphs), and in several streams.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.gpu_ways import Recorded, fit_in_streams
 from benchmarks.measure import machine, machine_line, table, write_json
 from clients.environment import ClientEnvironment
 from clients.gradients.oracles import ONE_BY_ONE, ORACLES
@@ -38,6 +39,7 @@ from flexfl.tasks import PartitionedData
 from flexfl.tasks.models import MODELS, initialise
 
 RTOL, ATOL = 1e-4, 1e-5
+STREAMS = 4
 
 # What the server sends for each rule: numbers, and how many vectors.
 SENT: dict[str, tuple[dict[str, Any], int]] = {
@@ -79,13 +81,33 @@ def make_data(num_clients: int, input_shape: tuple[int, ...], examples: int = 40
     return PartitionedData.divide(pool, pool, 10, np.split(np.arange(count), num_clients), 0.0, 0)
 
 
-def make_clients(data: PartitionedData, work: Work, device: str, way: str, size: int) -> VirtualClients:
+class Way(NamedTuple):
+    """A way to compute gradients, whether its steps are recorded, and how many streams there are."""
+
+    oracle: str
+    recorded: bool = False
+    streams: int = 1
+
+    def __str__(self) -> str:
+        streams = f", {self.streams} streams" if self.streams > 1 else ""
+        return self.oracle + (", recorded" if self.recorded else "") + streams
+
+
+WAYS = [
+    Way(*way) for way in itertools.product(ORACLES, (False, True), (1, STREAMS)) if way[1:] != (True, STREAMS)
+]
+
+
+def make_clients(data: PartitionedData, work: Work, device: str, way: Way, size: int) -> VirtualClients:
     """Return clients on a device that compute gradients in this way, `size` of them in one call."""
     factory = MODELS[work.model]
     environment = ClientEnvironment(
-        data, lambda: initialise(lambda: factory(work.input_shape, 10), 0), 0, device, way, size
+        data, lambda: initialise(lambda: factory(work.input_shape, 10), 0), 0, device, way.oracle, size
     )
-    return VirtualClients(environment)
+    clients = VirtualClients(environment)
+    if way.recorded:
+        clients.oracle = Recorded(clients.oracle)
+    return clients
 
 
 # The same numbers
@@ -139,23 +161,32 @@ def check(device: str, models: list[str]) -> list[dict[str, Any]]:
         work = WORK[name]
         data = make_data(4, work.input_shape)
         for rule in RULES:
-            expected = two_rounds(make_clients(data, work, "cpu", "loop", 1), rule, work)
-            for way in ORACLES:
-                if not supports(name, way, device):
+            expected = two_rounds(make_clients(data, work, "cpu", Way("loop"), 1), rule, work)
+            for way in WAYS:
+                if way.streams > 1 or not supports(name, way, device):
                     continue
-                found = two_rounds(make_clients(data, work, device, way, 4), rule, work)
-                pairs = [*zip(found, expected, strict=True)]
-                agrees = all(a.shape == b.shape and np.allclose(a, b, RTOL, ATOL) for a, b in pairs)
-                worst = max(float(np.abs(a - b).max(initial=0)) for a, b in pairs)
-                result = {"model": name, "rule": rule, "way": way, "agrees": agrees, "difference": worst}
-                results.append(result)
+                result = {"model": name, "rule": rule, "way": str(way)}
+                try:
+                    found = two_rounds(make_clients(data, work, device, way, 4), rule, work)
+                except RuntimeError as error:  # the other ways are still to be checked
+                    results.append(result | {"agrees": False, "error": str(error)})
+                else:
+                    results.append(result | compared(found, expected))
     return results
+
+
+def compared(found: list[NDArray[Any]], expected: list[NDArray[Any]]) -> dict[str, Any]:
+    """Return whether arrays agree, and the largest difference."""
+    pairs = [*zip(found, expected, strict=True)]
+    agrees = all(a.shape == b.shape and np.allclose(a, b, RTOL, ATOL) for a, b in pairs)
+    worst = max(float(np.abs(a - b).max(initial=0)) for a, b in pairs)
+    return {"agrees": agrees, "difference": worst}
 
 
 # Speed
 
 
-def supports(name: str, way: str, device: str) -> bool:
+def supports(name: str, way: Way, device: str) -> bool:
     """Return whether a way to compute gradients can train a model."""
     try:
         make_clients(make_data(2, WORK[name].input_shape), WORK[name], device, way, 1)
@@ -165,28 +196,25 @@ def supports(name: str, way: str, device: str) -> bool:
 
 
 def clients_per_second(
-    name: str, way: str, count: int, size: int, device: str, seconds: float
+    name: str, way: Way, count: int, size: int, device: str, seconds: float
 ) -> dict[str, Any]:
     """Train cohorts again and again; return the median speed, or why there is none."""
     work = WORK[name]
-    result: dict[str, Any] = {"model": name, "way": way, "clients": count, "cohort": size}
+    result: dict[str, Any] = {"model": name, "way": str(way), "clients": count, "cohort": size}
     try:
-        clients = make_clients(make_data(count, work.input_shape), work, device, way, size)
-        weights = clients.model.vector.cpu().numpy().copy()
+        data = make_data(count, work.input_shape)
+        workers = [make_clients(data, work, device, way, size) for _ in range(way.streams)]
+        weights = workers[0].model.vector.cpu().numpy().copy()
         task = FitConfig(round=1, learning_rate=0.01, batch_size=work.batch_size, local_steps=work.steps)
         jobs = [Job(k, (), task, 1.0) for k in range(count)]
         rates, began = [], time.perf_counter()
         while len(rates) < 2 or time.perf_counter() - began < seconds:
             start = time.perf_counter()
-            answers = clients.fit(
-                Broadcast(weights), jobs
-            )  # the weights are in the CPU's memory when it ends
+            fit_in_streams(workers, Broadcast(weights), jobs)  # the CPU has the weights when it ends
             rates.append(count / (time.perf_counter() - start))
-            if answers.failures or answers.notes:
-                return result | {"error": str((answers.failures or answers.notes)[0])}
             if len(rates) == 1 and time.perf_counter() - began > 4 * seconds:
                 break
-    except (MemoryError, torch.OutOfMemoryError) as error:
+    except (MemoryError, RuntimeError) as error:  # also PyTorch's, for want of memory
         return result | {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"}
     measured = rates[1:] or rates  # the first also loads kernels
     result |= {"clients_per_second": statistics.median(measured), "trials": len(measured)}
@@ -199,11 +227,13 @@ def clients_per_second(
 def measure_all(device: str, models: list[str], counts: list[int], seconds: float) -> list[dict[str, Any]]:
     """Measure every way on every model; cohorts of all clients, of a tenth of them, or one by one."""
     results = []
-    for name, way in itertools.product(models, ORACLES):
+    for name, way in itertools.product(models, WAYS):
         if supports(name, way, device):
-            for count in counts:
-                sizes = [1] if way in ONE_BY_ONE else sorted({max(2, count // 10), count})
-                for size in sizes:
+            usual = way == Way(way.oracle)
+            for count in counts if usual else counts[:2]:
+                largest = -(-count // way.streams)
+                sizes = [1] if way.oracle in ONE_BY_ONE else sorted({max(2, largest // 10), largest})
+                for size in sizes if usual else sizes[-1:]:
                     result = clients_per_second(name, way, count, size, device, seconds)
                     results.append(result)
                     print(f"# {result}", file=sys.stderr, flush=True)
