@@ -61,8 +61,7 @@ def cohorts(
     found: list[list[PreparedJob]] = []
     for group in groups.values():
         group.sort(key=lambda member: (-len(member.batches.lengths), member.job.client))
-        largest = max(oracle.buffer_size(member.batches, input_size) for member in group)
-        most = max(1, min(limit, _BLOCK // largest))
+        most = max(1, min(limit, _BLOCK // oracle.buffer_size(group[0].batches, input_size)))
         count = -(-len(group) // most)
         size = -(-len(group) // count)
         found += [group[start : start + size] for start in range(0, len(group), size)]

@@ -52,7 +52,7 @@ class BatchIndices(NamedTuple):
         the cohort. Rounding leaves few lengths, so that clients with different numbers of examples can train
         together.
         """
-        return _rounded_up(int(self.lengths.max()))
+        return _rounded_up(max(self.lengths.tolist()))
 
     @property
     def padded_distinct(self) -> int:
@@ -65,6 +65,7 @@ class BatchIndices(NamedTuple):
         return distinct, positions
 
 
+@lru_cache(maxsize=1024)
 def _rounded_up(size: int) -> int:
     """Round up to a number with three significant bits, at least 2.
 
@@ -92,14 +93,21 @@ def draw_batches(num_examples: int, batch_size: int, steps: int, rng: np.random.
     rng
         Source of the permutations.
     """
+    lengths, epochs, total = _lengths(num_examples, batch_size, steps)
+    passes = [rng.permutation(num_examples) for _ in range(epochs)]
+    indices = passes[0] if epochs == 1 else np.concatenate(passes)
+    return BatchIndices(indices[:total], lengths, min(total, num_examples))
+
+
+@lru_cache(maxsize=1024)
+def _lengths(num_examples: int, batch_size: int, steps: int) -> tuple[NDArray[np.intp], int, int]:
+    """Return the lengths of batches, the epochs that they begin, and their sum: often the same ones."""
     size = min(batch_size, num_examples) or num_examples
     per_epoch = -(-num_examples // size)
-    epochs = -(-steps // per_epoch)
-    indices = np.concatenate([rng.permutation(num_examples) for _ in range(epochs)])
     lengths = np.full(steps, size, np.intp)
     lengths[per_epoch - 1 :: per_epoch] = num_examples - size * (per_epoch - 1)
-    total = int(lengths.sum())
-    return BatchIndices(indices[:total], lengths, min(total, num_examples))
+    lengths.setflags(write=False)
+    return lengths, -(-steps // per_epoch), int(lengths.sum())
 
 
 def client_rng(seed: int, purpose: bytes, client: int, server_round: int) -> np.random.Generator:

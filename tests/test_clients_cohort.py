@@ -142,6 +142,7 @@ def test_no_result_depends_on_the_other_clients_of_the_cohort(
 @example(widths=[784, 200, 200, 10], examples=60, batch_size=10, steps=10, rule="sgd", bias=True)
 @example(widths=[784, 200, 200, 10], examples=60, batch_size=10, steps=3, rule="proximal", bias=True)
 @example(widths=[64, 33], examples=3, batch_size=1, steps=1, rule="sgd", bias=False)
+@example(widths=[10, 3], examples=17, batch_size=0, steps=1, rule="sgd", bias=False)
 @given(
     widths=st.lists(st.sampled_from([2, 3, 10, 16, 33, 64, 200]), min_size=2, max_size=4),
     examples=st.sampled_from([1, 2, 5, 17, 40]),
