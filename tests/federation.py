@@ -38,8 +38,8 @@ sys.exit(flower_supernode())
 # As under systemd: a key is refused while its dead node still counts as online.
 AGAIN = 'until "$@"; do sleep 1; done'
 
-# A client app whose clients misbehave as their node config says: without PyTorch under scheme C, with the
-# clients of clients/app.py under other methods.
+# A client app whose clients misbehave as their node config says: without PyTorch under scheme C, every other one
+# with the clients of clients/app.py under other methods.
 APP = '''
 """Clients that are slow, hang or send NaN in a round, or lose one reply."""
 
@@ -87,13 +87,15 @@ def losing(client, node):
 
 def client_fn(context):
     node = context.node_config
-    if context.run_config["strategy"] != "scheme-c":
-        from clients.app import client_fn as ours
+    if context.run_config["strategy"] == "scheme-c":
+        client = numpy_client.client_fn(context)
+        client.__class__, client.told = Misbehaving, node
+        return client
+    if node["client-id"] % 2:
+        return numpy_client.client_fn(context)
+    from clients.app import client_fn  # PyTorch, which takes most of a message's time to import
 
-        return losing(ours(context), node)
-    client = numpy_client.client_fn(context)
-    client.__class__, client.told = Misbehaving, node
-    return client
+    return losing(client_fn(context), node)
 
 
 app = ClientApp(client_fn=client_fn)

@@ -158,13 +158,13 @@ COMPOSED = {
         "stragglers:share=0.5,epochs=4",
         "late:p=0.5,rounds=1",
     ],
-    43: [
+    27: [
         "recorded:round-seconds=300,file={recorded}",
         "table:file={table}",
         "phones:round-seconds=300,cost=200",
         "flash:round-seconds=300,speed=0.04,spread=0.5,file={flash}",
+        "run:file={run}",
     ],
-    0: ["run:file={run}"],
 }
 
 
