@@ -37,6 +37,7 @@ from clients.local_data import DataSpec, LocalData
 from clients.node import Node, make_node
 from clients.numpy_model import LinearLayers, evaluate
 from flexfl.contract import FitConfig, metrics
+from flexfl.digits import load_digits
 
 OK = Status(Code.OK, "")
 
@@ -173,9 +174,7 @@ def load(spec: DataSpec | None) -> LocalData:
     """Return a device's own examples, or scikit-learn's digits without one; once per process."""
     if spec is not None:
         return local_data.read(spec)
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
+    x, y = load_digits()
     return LocalData((x / 16).astype(np.float32), y.astype(np.int64), 10, "the digits")
 
 

@@ -38,8 +38,8 @@ sys.exit(flower_supernode())
 # As under systemd: a key is refused while its dead node still counts as online.
 AGAIN = 'until "$@"; do sleep 1; done'
 
-# A client app whose clients misbehave as their node config says: without PyTorch under scheme C, every other one
-# with the clients of clients/app.py under other methods.
+# A client app whose clients misbehave as their node config says: without PyTorch under scheme C, every
+# other one with the clients of clients/app.py under other methods.
 APP = '''
 """Clients that are slow, hang or send NaN in a round, or lose one reply."""
 

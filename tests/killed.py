@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import sklearn.datasets  # noqa: F401 - so that the forked processes need not import it
-
 from flexfl.config import Settings
 from flexfl.engine.run import simulate
 

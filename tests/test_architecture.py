@@ -19,15 +19,16 @@ GROUND = {
 }  # NumPy and the standard library only
 ALLOWED = {
     "flexfl.contract": set(),
+    "flexfl.digits": set(),
     "flexfl.files": set(),
     "flexfl.spill": set(),
     "flexfl.allowed": {"flexfl.specs"},
     "flexfl.specs": set(),
     "flexfl.config": GROUND,
-    "flexfl.tasks": {"flexfl.files"},
+    "flexfl.tasks": {"flexfl.digits", "flexfl.files"},
     "traces": {"flexfl.files"},
     "strategies": GROUND,
-    "clients": {*GROUND, "flexfl.config", "flexfl.tasks", "traces"},
+    "clients": {*GROUND, "flexfl.config", "flexfl.digits", "flexfl.tasks", "traces"},
     "flexfl.engine": {*GROUND, "clients", "flexfl.config", "flexfl.tasks", "strategies", "traces"},
     "sim": {*GROUND, "flexfl.config", "flexfl.engine"},
 }

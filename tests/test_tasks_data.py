@@ -2,12 +2,14 @@ import os
 import pickle
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flexfl import digits
 from flexfl.tasks import PARTITIONS, SIZES, TASKS, PartitionedData
 from flexfl.tasks.data import holdout_counts
 
@@ -95,6 +97,14 @@ def test_examples_are_fresh_even_where_the_data_are_read_only(task):
     assert not data.test[0].flags.writeable
     with pytest.raises(ValueError, match="set a holdout share above 0"):
         data.holdout(EVERYONE(1))
+
+
+def test_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read from its file, and by it where that lies elsewhere."""
+    here = digits.load_digits()
+    monkeypatch.setattr(digits, "FILE", Path("nowhere"))
+    for found, expected in zip(here, digits.load_digits(), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_digits_are_split_by_class_and_not_by_the_seed():

@@ -194,9 +194,8 @@ def plan_of(options: argparse.Namespace, folder: Path, numpy: bool) -> Plan:
         recorder = ["--client", str(options.client_id), "--file", str(config["record-trace"])]
         recorder += ["--server", options.superlink]
     imports: tuple[str, ...] = ()
-    if options.resident:  # the digits are those of scikit-learn, and what runs without data trains on them
-        client = "clients.numpy_client" if numpy else "clients.torch_client"
-        imports = (client,) if options.data else (client, "sklearn.datasets")
+    if options.resident:
+        imports = ("clients.numpy_client" if numpy else "clients.torch_client",)
     return Plan(
         arguments,
         recorder,

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from flexfl.digits import load_digits
 from flexfl.tasks.dataset import Dataset, DatasetTask
 
 TEST_SHARE = 0.2
@@ -26,11 +27,8 @@ def digits() -> DatasetTask:
 
 
 def _load() -> Dataset:
-    from sklearn.datasets import load_digits  # slow to import, and only this task needs it
-
-    bunch = load_digits()
-    x = (bunch.images[:, None] / 16).astype(np.float32)
-    y = bunch.target.astype(np.int64)
+    pixels, labels = load_digits()
+    x, y = (pixels.reshape(-1, 1, 8, 8) / 16).astype(np.float32), labels.astype(np.int64)
     rng = np.random.default_rng([0, *b"digits"])
     test = np.zeros(len(y), dtype=bool)
     for c in range(10):
