@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import sim
@@ -68,6 +69,36 @@ def test_bias_by_class(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("label:order=sorted", "iid"))
     done = run("bias_by_class", file, "--rounds=5")
     assert done.stderr.splitlines()[-1].endswith("partition iid gives a client several classes; take label")
+
+
+def test_groups_that_swap_labels_and_correlated_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four classes change places in each group; clients are there as often as their stationary rates say."""
+    from experiments.cafed import Correlated, Swapped
+    from flexfl.tasks import PARTITIONS, SIZES, TASKS, digits
+
+    monkeypatch.setitem(TASKS, "images", lambda data_dir: digits())
+    plain, swapped = (
+        task.federate(6, PARTITIONS["iid"], SIZES["equal"], 0.2, 3)
+        for task in (TASKS["digits"](), Swapped("images", 2, 2, "nowhere"))
+    )
+    renamed = []
+    for client in range(6):
+        assert np.array_equal(*(data.train_rows(client) for data in (plain, swapped)))
+        (_, before), (_, after) = (data.train_set(np.array([client])) for data in (plain, swapped))
+        pairs = {(int(a), int(b)) for a, b in zip(before, after, strict=True)}
+        assert len(pairs) == 10
+        assert sum(a != b for a, b in pairs) == 4
+        assert {(b, a) for a, b in pairs} == pairs
+        (_, before), (_, after) = (data.holdout(np.array([client])) for data in (plain, swapped))
+        assert {(int(a), int(b)) for a, b in zip(before, after, strict=True)} <= pairs
+        renamed.append(frozenset(pairs))
+    assert sorted(renamed.count(pairs) for pairs in set(renamed)) == [3, 3]
+    trace = Correlated(40, 1)
+    online = np.array([trace.round(t).completion > 0 for t in range(1, 3001)])
+    assert sorted(np.unique(trace.share, return_counts=True)[1].tolist()) == [20, 20]
+    np.testing.assert_allclose(online.mean(axis=0), trace.share, atol=0.06)
+    stays = (online[1:] == online[:-1]).mean(axis=0)
+    assert stays[trace.memory > 0].min() > 0.96 > stays[trace.memory == 0].max()
 
 
 def test_rounds_to_recover() -> None:

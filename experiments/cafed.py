@@ -1,0 +1,79 @@
+"""Clients that disagree about labels, and are there in correlated rounds: a task and a trace of our own.
+
+    python sim.py --task experiments.cafed.mnist --trace experiments.cafed.Correlated --num-clients 24
+
+Rodio et al. 2023, "Federated Learning under Heterogeneous and Correlated Client Availability", as in their
+program, arodio/CA-Fed. The common test set has the labels of nobody: test on what clients hold out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flexfl.tasks import TASKS, FederatedData, PartitionedData
+from flexfl.tasks.partition_base import PartitionFn
+from flexfl.tasks.sizes import SizesFn
+from traces import RoundAvailability
+from traces.base import complete_if_online
+from traces.patterns.markov import Chains
+from traces.seeded import SeededTrace
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """A task whose clients are divided at random into groups; each group swaps some pairs of labels."""
+
+    task: str
+    groups: int
+    pairs: int
+    data_dir: str
+    default_partition: str = "iid"
+    default_model: str = "logistic"
+
+    def federate(
+        self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
+    ) -> FederatedData:
+        """Divide the data as the task does, then swap labels of training and held-out examples."""
+        source = TASKS[self.task](data_dir=self.data_dir)
+        data = source.federate(num_clients, partition, sizes, holdout, seed)
+        if not isinstance(data, PartitionedData):
+            raise ValueError(f"{self.task} is no data set that is divided among clients")
+        rng = np.random.default_rng([seed, *b"swapped"])
+        inputs, labels = data.train[0], data.train[1].copy()
+        for group in np.array_split(rng.permutation(num_clients), self.groups):
+            first, second = rng.choice(data.num_outputs, size=(2, self.pairs), replace=False)
+            renamed = np.arange(data.num_outputs)
+            renamed[first], renamed[second] = second, first
+            for client in group.tolist():
+                rows = data.order[data.offsets[client] : data.offsets[client + 1]]
+                labels[rows] = renamed[labels[rows]]
+        return replace(data, train=(inputs, labels))
+
+
+def mnist(*, groups: int = 2, pairs: int = 2, data_dir: str = "data") -> Swapped:
+    """MNIST, of which each group of clients swaps some pairs of labels; tested on what clients hold out."""
+    return Swapped("mnist", groups, pairs, data_dir)
+
+
+class Correlated(SeededTrace):
+    """Half of the clients are mostly there, half mostly not, and of these half in long spells.
+
+    Each client is a Markov chain with two states, 1/2 + `gap` or 1/2 - `gap` of the rounds online. The rounds
+    of a quarter of all clients, drawn from those that are mostly away, are correlated by `memory`.
+    """
+
+    def __init__(self, num_clients: int, seed: int, *, gap: float = 0.4, memory: float = 0.9) -> None:
+        super().__init__(num_clients, seed)
+        kinds = self.rng("cafed-kinds", 0).permutation(np.arange(num_clients) % 4)
+        self.share = np.where(kinds < 2, 0.5 + gap, 0.5 - gap).astype(np.float32)
+        self.memory = np.where(kinds == 3, memory, 0).astype(np.float32)
+        self._chains = Chains(self._draws, self.share, self.memory)
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return the availability in round t."""
+        return complete_if_online(self._chains.online(t))
+
+    def _draws(self, t: int) -> np.ndarray:
+        return self.rng("cafed", t).random(self.num_clients, np.float32)
