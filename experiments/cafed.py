@@ -1,6 +1,7 @@
 """Clients that disagree about labels, and are there in correlated rounds: a task and a trace of our own.
 
-    python sim.py --task experiments.cafed.mnist --trace experiments.cafed.Correlated --num-clients 24
+    python sim.py --config experiments/cafed-mnist.toml
+    python experiments/cafed.py runs/compare-FOLDER          # the columns of their table
 
 Rodio et al. 2023, "Federated Learning under Heterogeneous and Correlated Client Availability", as in their
 program, arodio/CA-Fed. The common test set has the labels of nobody: test on what clients hold out.
@@ -8,9 +9,14 @@ program, arodio/CA-Fed. The common test set has the labels of nobody: test on wh
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from flexfl.tasks import TASKS, FederatedData, PartitionedData
 from flexfl.tasks.partition_base import PartitionFn
@@ -77,3 +83,23 @@ class Correlated(SeededTrace):
 
     def _draws(self, t: int) -> np.ndarray:
         return self.rng("cafed", t).random(self.num_clients, np.float32)
+
+
+def main() -> None:
+    """Print each method's highest accuracy, mean over all rounds, and deviation in the second half."""
+    from benchmarks.measure import table  # not where the task and the trace are used
+    from flexfl.engine.run_folder import records_in
+
+    (folder,) = map(Path, sys.argv[1:])
+    runs: dict[str, list[list[float]]] = {}
+    for cell in json.loads((folder / "cells.json").read_text(encoding="utf-8")):
+        records = [record for record in records_in(Path(cell["folder"])) if record["round"]]
+        accuracy = 100 * np.array([record["accuracy"] for record in records if "accuracy" in record])
+        late = accuracy[len(accuracy) // 2 :]
+        runs.setdefault(cell["strategy"], []).append([accuracy.max(), accuracy.mean(), late.std()])
+    rows = [[name, *(f"{value:.2f}" for value in np.mean(of, axis=0))] for name, of in runs.items()]
+    print(table(["strategy", "maximum", "time average", "deviation"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -46,6 +46,16 @@ def test_a_row_for_each_method_and_a_column_for_each_trace(
             assert float(entry.split()[0]) > 0
 
 
+def test_the_columns_of_cafed(comparison: Path) -> None:
+    done = run("cafed", comparison)
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("|").split("|") for line in done.stdout.splitlines()]
+    assert [row[0].strip() for row in rows] == ["strategy", "---", "fedavg", "mifa"]
+    highest, mean, deviation = (float(entry) for entry in rows[2][1:])
+    assert 0 < mean <= highest <= 100
+    assert 0 <= deviation < 50
+
+
 def test_a_missing_folder_or_column_is_named(comparison: Path, tmp_path: Path) -> None:
     assert "nonesuch" in run("pivot", tmp_path / "nonesuch").stderr
     assert "no column 'loss'; there are: " in run("pivot", comparison, "--value", "loss").stderr
