@@ -58,7 +58,7 @@ class CohortOracle(ABC):
         """Return how many weights of a client each of its steps reads and writes."""
 
     def cohort_key(self, indices: BatchIndices) -> Hashable:
-        """Return what clients of one cohort must have in common: the padded batch length, `buffer_size`."""
+        """Return what clients of one cohort must have in common, padded length and `buffer_size` included."""
         return indices.padded_length
 
     def buffer_size(self, indices: BatchIndices, input_size: int) -> int:
