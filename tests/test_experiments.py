@@ -111,6 +111,36 @@ def test_groups_that_swap_labels_and_correlated_rounds(monkeypatch: pytest.Monke
     assert stays[trace.memory > 0].min() > 0.96 > stays[trace.memory == 0].max()
 
 
+def test_moods_by_the_hour(tmp_path: Path) -> None:
+    """Twelve users post each hour, half of them in a good mood; a client is those of one hour."""
+    table = tmp_path / "sentiment140" / "training.1600000.processed.noemoticon.csv"
+    table.parent.mkdir()
+    form = '"{}","{}","Mon Apr 06 {:02}:{:02}:00 PDT 2009","NO_QUERY","u{}","a day like {}"\n'
+    posts = [(4 * (k % 2), 12 * hour + k, hour, k, 12 * hour + k, k) for k in range(12) for hour in range(24)]
+    table.write_text("".join(form.format(*post) for post in posts))
+    hours = tmp_path / "posts.csv"
+    done = run("sentiment", hours, "--num-clients", "24", "--data-dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    written = [tuple(map(int, line.split(","))) for line in hours.read_text().splitlines()[1:]]
+    assert sorted(written) == sorted((hour, 3600 * hour + 60 * k) for _, _, hour, k, *_ in posts)
+
+    from experiments.sentiment import moods
+    from flexfl.tasks import SIZES
+
+    positive = []
+    for alpha in (0.0, 0.25, 0.5):
+        data = moods(data_dir=str(tmp_path), alpha=alpha).federate(24, None, SIZES["equal"], 0.0, 3)
+        positive.append([data.train_set(np.array([client]))[1].mean() for client in range(24)])
+    noon = 1 - abs(np.arange(24) - 12) / 12
+    np.testing.assert_allclose(positive[0], noon, atol=0.2)
+    np.testing.assert_allclose(positive[1], 0.25 + noon / 2, atol=0.2)
+    np.testing.assert_allclose(positive[2], 0.5, atol=0.2)
+    small = "--num-rounds=2 --local-steps=2 --engine=inline --num-workers=1 --no-report --num-clients=24"
+    trace = f"--trace=sleep:period=24,file={hours}"
+    places = [f"--data-dir={tmp_path}", f"--run-dir={tmp_path}"]
+    assert sim.main([*small.split(), "--task=experiments.sentiment.moods", trace, *places]) == 0
+
+
 def test_rounds_to_recover() -> None:
     sys.path.insert(0, str(ROOT / "experiments"))
     from ruan_arrivals import rounds_to_recover

@@ -115,18 +115,23 @@ class Sentiment140Task:
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
     ) -> FederatedData:
         """Give each client the tweets of a user; see `TaskSource.federate`."""
-        table = _Table(Path(self.data_dir) / "sentiment140")
-        counts = Counter(user for _, _, user, _ in table.rows())
+        table = Table(Path(self.data_dir) / "sentiment140")
+        counts = Counter(row.user for row in table.rows())
         users = sorted(user for user, count in counts.items() if count >= self.min_tweets)
         what = f"users with at least {self.min_tweets} tweets"
         chosen = choose_clients("sentiment140", what, len(users), num_clients, sizes, seed)
         tweets: dict[str, list[Tweet]] = {users[position]: [] for position in chosen}
-        for number, label, user, text in table.rows():
-            if user in tweets:
-                tweets[user].append(Tweet(number, label, _WORD.findall(text.lower())[: self.words]))
-        return self._divide([sorted(own) for own in tweets.values()], holdout, seed)
+        for row in table.rows():
+            if row.user in tweets:
+                tweets[row.user].append(self.tweet(row))
+        return self.divide([sorted(own) for own in tweets.values()], holdout, seed)
 
-    def _divide(self, clients: list[list[Tweet]], holdout: float, seed: int) -> FederatedData:
+    def tweet(self, row: Row) -> Tweet:
+        """Return a row of the table with its text as words, no more than count."""
+        return Tweet(row.number, row.label, _WORD.findall(row.text.lower())[: self.words])
+
+    def divide(self, clients: list[list[Tweet]], holdout: float, seed: int) -> FederatedData:
+        """Number the words of each client's tweets; the last fifth of them are test data."""
         cuts = [len(own) - max(1, int(TEST_SHARE * len(own))) for own in clients]
         train = [tweet for own, cut in zip(clients, cuts, strict=True) for tweet in own[:cut]]
         test = [tweet for own, cut in zip(clients, cuts, strict=True) for tweet in own[cut:]]
@@ -157,8 +162,29 @@ def _same(stored: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray
     return stored
 
 
-class _Table:
-    """The rows of the table, which is in a folder, or in an archive there."""
+class Row(NamedTuple):
+    """A row of the table: the tweet's number, its label, when it was posted, by whom, and its text."""
+
+    number: int
+    label: int
+    date: str
+    user: str
+    text: str
+
+
+class Table:
+    """The rows of the table, which is in a folder, or in an archive there.
+
+    Parameters
+    ----------
+    folder : Path
+        Where it is, or else downloaded to.
+
+    Raises
+    ------
+    ValueError
+        It is not there, and cannot be downloaded.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / TABLE
@@ -174,8 +200,8 @@ class _Table:
                 f"({reason}); put {URL}, or {TABLE} of it, there, or set --data-dir"
             ) from None
 
-    def rows(self) -> Iterator[tuple[int, int, str, str]]:
-        """Yield number, label, user and text of each tweet; neutral ones are left out."""
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows but for neutral tweets; raises ValueError if the table cannot be read."""
         line = 0
         try:
             with self._open() as text:
@@ -184,7 +210,7 @@ class _Table:
                     if len(row) != 6 or row[0] not in (*LABELS, "2") or not row[1].isdecimal():
                         raise ValueError("not polarity (0, 2 or 4), number, date, query, user and text")
                     if row[0] in LABELS:
-                        yield int(row[1][:20]), LABELS[row[0]], row[4], row[5]
+                        yield Row(int(row[1][:20]), LABELS[row[0]], row[2], row[4], row[5])
         # Of an archive that is encrypted or packed in another way, zipfile says so by RuntimeError.
         except (
             OSError,
