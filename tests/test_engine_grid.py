@@ -29,6 +29,7 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid import InMemoryGrid
+from numpy.typing import NDArray
 
 from flexfl.config import Settings
 from flexfl.engine.availability import TraceClientManager, remember
@@ -41,6 +42,7 @@ from flexfl.engine.transports import nodes as directory
 from flexfl.engine.transports.deadlines import RoundDeadlines
 from flexfl.engine.transports.flower_compat import is_simulated
 from flexfl.engine.transports.grid import GridTransport
+from strategies import Roster
 
 OK = Status(Code.OK, "")
 Answer = Callable[[FitIns], FitRes | None]
@@ -387,6 +389,14 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
     def events(record: dict[str, Any]) -> list[tuple[str, int]]:
         return [(event["event"], event["client"]) for event in record["events"]]
 
+    def resumed() -> NDArray[np.bool_]:
+        """Return the members of the second round of a run that goes on from a checkpoint now."""
+        again = ConnectedClients(3, nodes, nodes.reachable(), max_absence=2)
+        again.roster = Roster(np.zeros(3, np.int64))
+        again.roster.load_state_dict(experiment.strategy.roster.state_dict())
+        again.round(number + 1)
+        return again.round(number + 2).member
+
     first = play()
     assert (first["selected"], first["active"], first["events"]) == ([0, 1], [0, 1], [])
     assert first["members"] == first["available"] == [0, 1]
@@ -400,6 +410,7 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
     assert (left["selected"], left["offline"], events(left)) == ([0, 2], 0, [("departure", 1)])
     said["departing"] = False
     assert events(play()) == []  # it is still connected
+    assert resumed().tolist() == [True, False, True]
     federation.stop(node[1])
     play()
     federation.again(node[1])
@@ -412,6 +423,7 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
     ]
     federation.again(node[2])
     eventually(lambda: 2 in nodes.reachable())
+    assert resumed().tolist() == [True, True, True]
     assert events(play()) == [("arrival", 2)]
     assert trace.round(2).member.tolist() == [True, True, True]  # as it was
 

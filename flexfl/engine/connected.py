@@ -53,7 +53,6 @@ class ConnectedClients(Trace):
         self._founders = np.isin(np.arange(num_clients), founders)
         self._members = {1: self._founders}
         self._seen = np.ones(num_clients, np.int64)  # the last round in which each was available
-        self._silent = np.zeros(num_clients, np.bool_)  # departed because it was not
         self._reachable = self._founders
         self._begun = False
 
@@ -78,15 +77,12 @@ class ConnectedClients(Trace):
         at_work[self.connection.at_work()] = True
         free = reachable & ~at_work
         self._seen[free] = t
-        gone = np.zeros_like(free) if self.roster is None else self.roster.gone
+        left = np.zeros_like(free) if self.roster is None else self.roster.left
         # Who has left for good comes back only with a new connection, who was silent with any sign of life.
-        arrived = free & (~gone | self._silent | ~self._reachable)
+        members = members | free & (~left | ~self._reachable)
         self._reachable = reachable
-        members = members | arrived
         if self.max_absence:
-            silent = members & (t - self._seen > self.max_absence)
-            members &= ~silent
-            self._silent = (self._silent | silent) & ~arrived
+            members &= t - self._seen <= self.max_absence
         return members
 
     def _present(self) -> NDArray[np.bool_]:

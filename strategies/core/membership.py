@@ -76,6 +76,7 @@ class Membership(Stateful):
         self._round, self.events = server_round, []
         for client in sorted(self.departing):
             self.depart(client)
+            self.roster.left[client] = True
         self.departing = []
         founding = self.roster.num_members == 0
         proxy: Proxies
@@ -120,6 +121,7 @@ class Membership(Stateful):
     def abandon(self, client: int, numbers: Event) -> None:
         """Let a member go for good that has not asked for it; `numbers` are those of the decision."""
         self._remove(client, keep=False)
+        self.roster.left[client] = True
         self.events.append({"event": "abandonment", "client": client, **numbers})
 
     def announce_departure(self, client: int) -> None:

@@ -52,6 +52,8 @@ class Roster(Stateful):
         Clients that the objective consists of, shape (N,). A departed client whose objective is kept is one.
     gone
         Which clients have departed, shape (N,).
+    left
+        Which of these have gone for good: by their own word, or let go by the method. Shape (N,).
     joined
         tau_0 of a client's arrival: the last round without it; 0 for members from the start. Shape (N,).
     asked
@@ -62,7 +64,17 @@ class Roster(Stateful):
         tau_0 of the objective: the last round of the previous one, 0 if it never changed.
     """
 
-    _BY_CLIENT = ("num_examples", "first_size", "data_less", "member", "gone", "joined", "asked", "accepted")
+    _BY_CLIENT = (
+        "num_examples",
+        "first_size",
+        "data_less",
+        "member",
+        "gone",
+        "left",
+        "joined",
+        "asked",
+        "accepted",
+    )
     saved = (*_BY_CLIENT, "shift", "_registered", "_index")
 
     def __init__(
@@ -80,7 +92,7 @@ class Roster(Stateful):
         self.member = np.ones(len(sizes), bool) if members is None else np.array(members, bool)
         if self.member.shape != sizes.shape:
             raise ValueError(f"{len(self.member)} membership flags for {len(sizes)} clients")
-        self.gone = np.zeros(len(sizes), bool)
+        self.gone, self.left = np.zeros((2, len(sizes)), bool)
         self.joined, self.asked, self.accepted = (np.zeros(len(sizes), np.int64) for _ in range(3))
         self.shift = 0
         self._registered = len(sizes)
@@ -188,7 +200,8 @@ class Roster(Stateful):
         """
         if not self.member[client]:
             self.joined[client] = self.shift = server_round - 1
-        self.member[client], self.gone[client], self._known = True, False, None
+        self.member[client], self._known = True, None
+        self.gone[client] = self.left[client] = False
 
     def depart(self, client: int, server_round: int, keep: bool) -> None:
         """Let a client go before `server_round`; unless its objective is kept, the objective shifts."""
