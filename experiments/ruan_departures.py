@@ -1,6 +1,7 @@
 """Whether a departing device is kept in the objective: Ruan et al. 2021, Table 5.
 
     python experiments/ruan_departures.py table5      # SYNTHETIC(1,1)
+    python experiments/ruan_departures.py table5 --alpha 0.1
     python experiments/ruan_departures.py constant    # how often departure=auto decides correctly
 
 The last of 30 devices departs after round tau_0. The test data are the hold-outs of those in the
@@ -16,7 +17,6 @@ from typing import Any
 
 from ruan_arrivals import DATA, LAST, records_of, spread
 
-SEEDS = range(5)
 NUM_ROUNDS = 60  # T of the runs with departure=auto
 
 
@@ -34,21 +34,28 @@ def rounds_until_excluding_pays(
     return next(after, shift + LAST + 1) - shift
 
 
-def table5(run_dir: str) -> None:
+def decision(auto: list[dict[str, Any]], shift: int) -> dict[str, Any]:
+    """Return the event of the departure after round `shift`, with what was decided."""
+    (event,) = (event for event in auto[shift + 1]["events"] if event["event"] == "departure")
+    return dict(event)
+
+
+def table5(run_dir: str, alpha: str, shifts: list[int], seeds: range) -> None:
     """Print Table 5, and the decisions by the criterion of Corollary 4.0.3 for T = NUM_ROUNDS."""
+    task = f"synthetic:alpha={alpha},beta={alpha}"
     columns = "tau_0 | rounds until excluding pays | Gamma_l | sqrt(Gamma_l tau_0) | T - tau_0"
     print(f"| {columns} | auto excludes | correct |\n|---|---|---|---|---|---|---|")
-    for shift in (10, 15, 20, 25, 30, 35, 40, 45, 50):
+    for shift in shifts:
         waits, gammas, excluded, correct = [], [], 0, 0
-        for seed in SEEDS:
-            common = {"departures": f"29={shift + 1}", "seed": seed}
+        for seed in seeds:
+            common = {"departures": f"29={shift + 1}", "seed": seed, "task": task}
             include, exclude = (
                 records(run_dir, num_rounds=shift + LAST, option=f"departure={mode}", **common)
                 for mode in ("include", "exclude")
             )
             waits.append(rounds_until_excluding_pays(include, exclude, shift))
             auto = records(run_dir, num_rounds=NUM_ROUNDS, option="departure=auto", **common)
-            (event,) = auto[shift + 1]["events"]
+            event = decision(auto, shift)
             gammas.append(event["gamma"])
             excludes = event["objective"] == "exclude"
             excluded += excludes
@@ -56,7 +63,7 @@ def table5(run_dir: str) -> None:
         gamma = statistics.mean(gammas)
         bound = (gamma * shift) ** 0.5
         numbers = f"{spread(waits)} | {gamma:.2f} | {bound:.1f} | {NUM_ROUNDS - shift}"
-        print(f"| {shift} | {numbers} | {excluded} of {len(SEEDS)} | {correct} of {len(SEEDS)} |", flush=True)
+        print(f"| {shift} | {numbers} | {excluded} of {len(seeds)} | {correct} of {len(seeds)} |", flush=True)
 
 
 def constant(run_dir: str) -> None:
@@ -73,7 +80,7 @@ def constant(run_dir: str) -> None:
             records(run_dir, num_rounds=shift + LAST, option=f"departure={mode}", **common)
             for mode in ("include", "exclude", "auto")
         )
-        (event,) = auto[shift + 1]["events"]
+        event = decision(auto, shift)
         for remaining in (5, 10, 20, 40, 60, 100):
             better = exclude[shift + remaining]["loss"] <= include[shift + remaining]["loss"]
             cases.append((remaining, (event["gamma"] * shift) ** 0.5, better))
@@ -87,6 +94,12 @@ def constant(run_dir: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("table", choices=["table5", "constant"])
+    parser.add_argument("--alpha", default="1", help="of table5: SYNTHETIC(alpha, alpha) (default: 1)")
+    parser.add_argument("--shifts", type=int, nargs="+", default=[*range(10, 51, 5)], help="of table5")
+    parser.add_argument("--seeds", type=int, default=5, help="of table5: how many (default: 5)")
     parser.add_argument("--run-dir", default="runs")
     arguments = parser.parse_args()
-    {"table5": table5, "constant": constant}[arguments.table](arguments.run_dir)
+    if arguments.table == "table5":
+        table5(arguments.run_dir, arguments.alpha, arguments.shifts, range(arguments.seeds))
+    else:
+        constant(arguments.run_dir)

@@ -151,6 +151,15 @@ def test_rounds_to_recover() -> None:
     assert rounds_to_recover([0.5, 0.4, 0.3, 0.6], 0, last=2) == 3
 
 
+def test_departures_with_and_without_the_departed_in_the_objective(tmp_path: Path) -> None:
+    done = run("ruan_departures", "table5", "--shifts", "2", "--seeds", "1", "--run-dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    *_, row = done.stdout.splitlines()
+    assert row.startswith("| 2 | ")
+    assert row.split(" | ")[5] in ("0 of 1", "1 of 1")
+    assert len([*tmp_path.iterdir()]) == 3
+
+
 def test_arrivals_with_and_without_fast_reboot(tmp_path: Path) -> None:
     done = run("ruan_arrivals", "table4", "--shifts", "2", "--seeds", "1", "--run-dir", tmp_path)
     assert done.returncode == 0, done.stderr
