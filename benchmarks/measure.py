@@ -124,6 +124,7 @@ def measure(job: Job, timeout: float = 1800.0) -> Measured:
             "FLWR_HOME": scratch,
             "FLWR_TELEMETRY_ENABLED": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # for all contenders, as flexfl sets it for its own workers
         }
         command = [sys.executable, "-m", "benchmarks.contender"]
         signal.signal(signal.SIGTERM, _exit)  # so that the job's processes end with this one

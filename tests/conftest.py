@@ -20,6 +20,8 @@ os.environ.setdefault("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
 # Ray must not patch builtins.print, which a test of untrusted pickles names.
 os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Flower's Ray workers (ours have it anyway) would get 3 % of a core next to another busy test.
+os.environ.setdefault("RAY_worker_niceness", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 # No deadlines: a busy machine is not a failure. CI draws the same examples every time.
