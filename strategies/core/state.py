@@ -134,5 +134,7 @@ def within(name: str, state: StateDict) -> StateDict:
 def take(state: StateDict, key: str) -> Any:
     """Return one entry of a state; a missing one is refused by its name."""
     if key not in state:
-        raise ValueError(f"the state has no {key!r}: it was saved by another strategy, or is incomplete")
+        raise ValueError(
+            f"the state has no {key!r}: it was saved by another version or another strategy, or is incomplete"
+        )
     return state[key]
