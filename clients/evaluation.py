@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from clients.gradients.flat import FlatModel, as_tensor
+from clients.gradients.flat import FlatModel, as_tensor, one_thread
 from flexfl.tasks import Examples, FederatedData, are_classes, blank
 
-BATCH = 1000
+BATCH = 250
+MOST_THREADS = 16  # each holds the activations of a batch
+MUCH = 0.02  # seconds of work that are worth copies of the model
 
 
 def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
@@ -27,10 +33,8 @@ def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
     n = len(examples[1])
     if not n:
         raise ValueError("there are no examples to evaluate on")
-    loss = score = 0.0
-    for outputs, targets in _outputs(model, examples):
-        loss += float(model.criterion.total(outputs, targets))
-        score += float(model.criterion.scores(outputs, targets).sum())
+    measured = _by_batch(model, examples)
+    loss, score = sum(total for total, _ in measured), sum(float(scores.sum()) for _, scores in measured)
     return loss / n, score / n
 
 
@@ -43,12 +47,13 @@ def check_outputs(model: FlatModel, data: FederatedData) -> None:
         It cannot be used on these data, or returns something else than they need.
     """
     try:
-        ((outputs, targets),) = _outputs(model, blank(data, 2))
+        examples = blank(data, 2)
+        with torch.no_grad():
+            outputs = model.module.eval()(as_tensor(examples[0]).to(model.device))
         width = outputs.shape[-1] if outputs.dim() > 1 else 1
         if len(outputs) != 2 or width != data.num_outputs:
             raise ValueError(f"it returns shape {tuple(outputs.shape)} for 2 examples")
-        model.criterion.scores(outputs, targets)
-        model.criterion.total(outputs, targets)
+        evaluate(model, examples)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         inputs = f"inputs of shape {data.input_shape} ({data.test[0].dtype})"
@@ -63,27 +68,61 @@ def mean_scores(model: FlatModel, parts: Sequence[Examples]) -> NDArray[np.float
     totals: NDArray[Any] = np.zeros(len(parts))
     if counts.any():
         x, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        found = [
-            model.criterion.scores(*pair).double().cpu().numpy() for pair in _outputs(model, (x, targets))
-        ]
+        found = torch.cat([scores for _, scores in _by_batch(model, (x, targets))])
         owner = np.repeat(np.arange(len(parts)), counts)
-        totals = np.bincount(owner, np.concatenate(found), minlength=len(parts))
+        totals = np.bincount(owner, found.double().cpu().numpy(), minlength=len(parts))
     means = np.full(len(parts), np.nan)
     np.divide(totals, counts, out=means, where=counts > 0)
     return means
 
 
-def _outputs(model: FlatModel, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the model's outputs and the targets, some examples at a time."""
-    x, y = examples
+def _by_batch(model: FlatModel, examples: Examples) -> list[tuple[float, Tensor]]:
+    """Return the total loss and the scores of some examples at a time, in their order.
+
+    One thread computes a batch, so that no bit depends on the number of cores, and nothing waits for a core
+    that does other work, as threads inside an operation do. Where there is much to do on a CPU, several
+    threads do so, each with its own copy of the model.
+    """
+    starts = range(0, len(examples[1]), BATCH)
+    threads = min(torch.get_num_threads(), len(starts) - 1, MOST_THREADS) if model.device.type == "cpu" else 1
     model.module.eval()
     try:
-        with torch.no_grad():
-            for start in range(0, len(y), BATCH):
-                targets = as_tensor(y[start : start + BATCH]).to(model.device)
-                yield model.module(as_tensor(x[start : start + BATCH]).to(model.device)), targets
+        with one_thread():
+            began = time.perf_counter()
+            first = _measure(model, model.module, examples, 0)
+            seconds_left = (time.perf_counter() - began) * (len(starts) - 1)
+            if threads < 2 or seconds_left < MUCH:
+                return [first, *(_measure(model, model.module, examples, start) for start in starts[1:])]
+            return [first, *_at_once(model, examples, starts[1:], threads)]
     finally:
         model.module.train()
+
+
+def _at_once(
+    model: FlatModel, examples: Examples, starts: Sequence[int], threads: int
+) -> list[tuple[float, Tensor]]:
+    """Measure several batches at a time."""
+    modules: SimpleQueue[nn.Module] = SimpleQueue()
+    for _ in range(threads):
+        modules.put(copy.deepcopy(model.module))
+
+    def measure(start: int) -> tuple[float, Tensor]:
+        module = modules.get()
+        try:
+            return _measure(model, module, examples, start)
+        finally:
+            modules.put(module)
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(measure, starts))
+
+
+def _measure(model: FlatModel, module: nn.Module, examples: Examples, start: int) -> tuple[float, Tensor]:
+    """Return the total loss and the scores of the batch that begins at `start`."""
+    x, targets = (as_tensor(part[start : start + BATCH]).to(model.device) for part in examples)
+    with torch.no_grad():
+        outputs = module(x)
+    return float(model.criterion.total(outputs, targets)), model.criterion.scores(outputs, targets)
 
 
 def own_test(data: FederatedData, client: int) -> Examples:

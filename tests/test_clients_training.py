@@ -1,5 +1,8 @@
 """What a client computes: batches, gradients on flat vectors, complete and incomplete training."""
 
+import math
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +17,7 @@ from torch.nn import functional
 from clients.draws import client_rng, draw_batches
 from clients.environment import ClientEnvironment
 from clients.evaluation import evaluate
-from clients.gradients.flat import FlatModel
+from clients.gradients.flat import FlatModel, one_thread
 from clients.memory.handshake import Memory
 from clients.training import Broadcast, Job
 from clients.virtual import Answers, VirtualClients
@@ -267,3 +270,44 @@ def test_a_farewell_leaves_the_others_weights_alone() -> None:
     ((farewell,), (update,)) = found.farewells, found.updates
     assert (farewell.client, update.client) == (1, 0)
     np.testing.assert_array_equal(farewell.extra, [np.arange(3.0)])
+
+
+@pytest.fixture
+def four_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("much", [0.0, math.inf])
+def test_evaluation_is_the_mean_whatever_the_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, four_threads: None, much: float
+) -> None:
+    """Batches at once, or one after the other: the same bits; a model that keeps something is copied."""
+
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 3)
+            self.kept = torch.empty(0)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.kept = x
+            time.sleep(0.002)  # another batch would take its place
+            return self.layer(self.kept)
+
+    model, rng = FlatModel(Keeping()), np.random.default_rng(0)
+    x, y = rng.standard_normal((2600, 5)).astype(np.float32), rng.integers(0, 3, 2600)
+    with torch.no_grad():
+        outputs = model.module(torch.from_numpy(x)).double()
+    expected = float(nn.functional.cross_entropy(outputs, torch.from_numpy(y)))
+    correct = float((outputs.argmax(1).numpy() == y).mean())
+    with one_thread():
+        alone = evaluate(model, (x, y))
+    monkeypatch.setattr("clients.evaluation.MUCH", much)
+    loss, accuracy = evaluate(model, (x, y))
+    assert (loss, accuracy) == alone
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert accuracy == correct
+    assert model.module.training

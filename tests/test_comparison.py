@@ -209,7 +209,7 @@ def test_on_ray_the_same_cells(run: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_and_gone_on(run: Any, tmp_path: Path, number: int, code: int) -> None:
     """Finished cells are left alone, and the one that was at work goes on from its last checkpoint."""
-    arguments = ["--seed", *map(str, range(3)), "--num-rounds", "800", "--checkpoint-every", "10"]
+    arguments = ["--seed", *map(str, range(3)), "--num-rounds", "300", "--checkpoint-every", "10"]
     command = [sys.executable, "sim.py", *SMALL, *arguments, "--json", "--run-dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         end = time.monotonic() + 120
