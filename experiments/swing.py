@@ -21,20 +21,45 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.measure import table
 from flexfl.engine.run_folder import records_in
 
+Runs = dict[tuple[str, ...], dict[str, list[Path]]]
+"""Folders of runs that differ in their seeds, by row and column."""
 
-def swing(folder: Path, rounds: int) -> list[float]:
-    """Return the last training loss of a run, and the least and the largest one of its last rounds.
+
+def runs_of(comparison: Path, across: list[str], down: list[str]) -> Runs:
+    """Return the folders of a comparison's runs, by the settings `down` and the settings `across`.
+
+    Raises
+    ------
+    OSError, ValueError
+        It is not the folder of a comparison.
+    """
+    runs: Runs = {}
+    for cell in json.loads((comparison / "cells.json").read_text(encoding="utf-8")):
+        row = runs.setdefault(tuple(str(cell.get(key, "")) for key in down), {})
+        row.setdefault(", ".join(str(cell.get(key, "")) for key in across), []).append(Path(cell["folder"]))
+    return runs
+
+
+def curve(folder: Path, key: str) -> dict[int, float]:
+    """Return a number of a run by round, NaN where it has diverged.
 
     Raises
     ------
     ValueError
-        The run has no training loss.
+        The run has no such number.
     """
-    losses = {r["round"]: r["train_loss"] for r in records_in(folder) if "train_loss" in r}
-    if not losses:
-        raise ValueError(f"{folder} has no training loss: set train-loss = true")
+    found = {r["round"]: math.nan if r[key] is None else r[key] for r in records_in(folder) if key in r}
+    if not found:
+        hint = ": set train-loss = true" if key == "train_loss" else ""
+        raise ValueError(f"{folder} has no {key}{hint}")
+    return found
+
+
+def swing(folder: Path, rounds: int) -> list[float]:
+    """Return the last training loss of a run, and the least and the largest one of its last rounds."""
+    losses = curve(folder, "train_loss")
     latest = [loss for number, loss in losses.items() if number > max(losses) - rounds]
-    if None in latest:  # it has diverged
+    if any(map(math.isnan, latest)):
         return [math.nan] * 3
     return [latest[-1], min(latest), max(latest)]
 
@@ -54,20 +79,22 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, help="a comparison's folder in run-dir")
     parser.add_argument("--rounds", type=int, default=400, help="the last rounds (default: 400)")
-    parser.add_argument("--across", default="trace", help="(default: trace)")
+    parser.add_argument("--across", nargs="+", default=["trace"], help="(default: trace)")
     parser.add_argument("--down", nargs="+", default=["strategy"], help="(default: strategy)")
     arguments = parser.parse_args()
-    runs: dict[tuple[str, ...], dict[str, list[list[float]]]] = {}
     try:
-        cells = json.loads((arguments.folder / "cells.json").read_text(encoding="utf-8"))
-        for cell in cells:
-            row = runs.setdefault(tuple(str(cell.get(key, "")) for key in arguments.down), {})
-            column = row.setdefault(str(cell.get(arguments.across, "")), [])
-            column.append(swing(Path(cell["folder"]), arguments.rounds))
+        runs = runs_of(arguments.folder, arguments.across, arguments.down)
+        found = {
+            names: {
+                column: [swing(folder, arguments.rounds) for folder in folders]
+                for column, folders in row.items()
+            }
+            for names, row in runs.items()
+        }
     except (OSError, ValueError) as error:
         parser.error(str(error))
     columns = list(dict.fromkeys(column for row in runs.values() for column in row))
-    rows = [[*names, *(entry(row.get(column, [])) for column in columns)] for names, row in runs.items()]
+    rows = [[*names, *(entry(row.get(column, [])) for column in columns)] for names, row in found.items()]
     print(table([*arguments.down, *columns], rows))
 
 

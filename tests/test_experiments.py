@@ -56,6 +56,39 @@ def test_the_columns_of_cafed(comparison: Path) -> None:
     assert 0 <= deviation < 50
 
 
+def test_curves(comparison: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "curves.png"
+    done = run("curves", comparison, f"--write={picture}", "--value=accuracy")
+    assert done.returncode == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    done = run("curves", comparison, f"--write={picture}", "--lines=mimic")
+    assert "no strategy of these; there are: fedavg, mifa" in done.stderr
+
+
+@pytest.mark.parametrize("every", [5, 12, 24])
+def test_the_gain_at_which_old_updates_diverge(every: int) -> None:
+    """In turns, x' = -a x mean of x over T rounds, which is stable up to a T = pi^2 / 2."""
+    from experiments.stability import stability
+
+    found = stability([np.array([number % every]) for number in range(60 * every)])
+    assert found.limit == pytest.approx(np.pi**2 / 2 / every, rel=0.03)
+    assert (found.mean_age, found.largest_age) == ((every - 1) / 2, every - 1)
+
+
+def test_without_old_updates_only_a_step_twice_too_long_diverges(comparison: Path) -> None:
+    from experiments.stability import stability
+
+    assert stability([np.arange(3)] * 200).limit == pytest.approx(2, rel=0.03)
+    done = run("stability", comparison, "--strategy=mifa")
+    assert done.returncode == 0, done.stderr
+    assert [row.split("|")[1].strip() for row in done.stdout.splitlines()[2:]] == [
+        "always",
+        "bernoulli:p=0.5",
+    ]
+    assert "has no run of fedlaavg" in run("stability", comparison).stderr
+
+
 def test_a_missing_folder_or_column_is_named(comparison: Path, tmp_path: Path) -> None:
     assert "nonesuch" in run("pivot", tmp_path / "nonesuch").stderr
     assert "no column 'loss'; there are: " in run("pivot", comparison, "--value", "loss").stderr
