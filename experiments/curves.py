@@ -50,13 +50,13 @@ def draw(runs: Runs, key: str, label: str, top: float | None, file: Path) -> Non
     panels = list(dict.fromkeys(column for row in runs.values() for column in row))
     columns = min(len(panels), PANELS_IN_A_ROW)
     rows = -(-len(panels) // columns)
-    size = (WIDTH * columns, HEIGHT * rows + 0.4)
-    figure, grid = pyplot.subplots(rows, columns, figsize=size, sharey=True, squeeze=False)
+    figure, grid = pyplot.subplots(rows, columns, sharey=True, squeeze=False, layout="constrained")
+    figure.set_size_inches(WIDTH * columns, HEIGHT * rows + 0.4)
     for axis in grid.flat[len(panels) :]:
         axis.set_axis_off()
     lines = {}
     for axis, panel in zip(grid.flat, panels, strict=False):
-        axis.set_title(panel, fontsize=7)
+        axis.set_title(panel.replace(", ", "\n"), fontsize=7)  # one setting a line
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
         axis.set_ylim(top=top)
@@ -69,8 +69,7 @@ def draw(runs: Runs, key: str, label: str, top: float | None, file: Path) -> Non
                     axis.fill_between(rounds, least, largest, color=colour, alpha=0.2, linewidth=0)
     figure.supxlabel("round", fontsize=8)
     figure.supylabel(label, fontsize=8)
-    figure.legend(lines.values(), lines.keys(), loc="upper center", ncols=min(len(lines), 5), fontsize=7)
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.3 / size[1]))
+    figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=5, fontsize=7)
     figure.savefig(file, dpi=100)
 
 
