@@ -19,7 +19,7 @@ from statistics import fmean
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import table
-from flexfl.engine.run_folder import records_in
+from flexfl.engine.run_folder import read_config, records_in
 
 Runs = dict[tuple[str, ...], dict[str, list[Path]]]
 """Folders of runs that differ in their seeds, by row and column."""
@@ -35,8 +35,12 @@ def runs_of(comparison: Path, across: list[str], down: list[str]) -> Runs:
     """
     runs: Runs = {}
     for cell in json.loads((comparison / "cells.json").read_text(encoding="utf-8")):
-        row = runs.setdefault(tuple(str(cell.get(key, "")) for key in down), {})
-        row.setdefault(", ".join(str(cell.get(key, "")) for key in across), []).append(Path(cell["folder"]))
+        folder = Path(cell["folder"])
+        settings = read_config(folder) | cell
+        if missing := [key for key in (*down, *across) if key not in settings]:
+            raise ValueError(f"{folder} has no setting {missing[0]!r}")
+        row = runs.setdefault(tuple(str(settings[key]) for key in down), {})
+        row.setdefault(", ".join(str(settings[key]) for key in across), []).append(folder)
     return runs
 
 

@@ -89,6 +89,12 @@ def test_without_old_updates_only_a_step_twice_too_long_diverges(comparison: Pat
     assert "has no run of fedlaavg" in run("stability", comparison).stderr
 
 
+def test_a_setting_that_does_not_vary_is_read_from_the_runs(comparison: Path) -> None:
+    done = run("swing", comparison, "--across", "task", "batch-size")
+    assert done.stdout.splitlines()[0].split("|")[2].strip() == "digits, 20"
+    assert "has no setting 'batch'" in run("swing", comparison, "--across", "batch").stderr
+
+
 def test_a_missing_folder_or_column_is_named(comparison: Path, tmp_path: Path) -> None:
     assert "nonesuch" in run("pivot", tmp_path / "nonesuch").stderr
     assert "no column 'loss'; there are: " in run("pivot", comparison, "--value", "loss").stderr
