@@ -69,7 +69,9 @@ def draw(runs: Runs, key: str, label: str, top: float | None, file: Path) -> Non
                     axis.fill_between(rounds, least, largest, color=colour, alpha=0.2, linewidth=0)
     figure.supxlabel("round", fontsize=8)
     figure.supylabel(label, fontsize=8)
-    figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=min(5, 2 * columns), fontsize=7)
+    figure.legend(
+        lines.values(), lines.keys(), loc="outside upper center", ncols=min(5, 2 * columns), fontsize=7
+    )
     figure.savefig(file, dpi=100)
 
 
