@@ -81,6 +81,10 @@ class Correlated(SeededTrace):
         """Return the availability in round t."""
         return complete_if_online(self._chains.online(t))
 
+    def participation(self, t: int) -> np.ndarray:
+        """Return the share of the rounds in which each client is online."""
+        return self.share.astype(np.float64)
+
     def _draws(self, t: int) -> np.ndarray:
         return self.rng("cafed", t).random(self.num_clients, np.float32)
 
