@@ -9,20 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flwr.common import (
-    Code,
-    DisconnectRes,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    GetParametersIns,
-    GetParametersRes,
-    GetPropertiesIns,
-    GetPropertiesRes,
-    ReconnectIns,
-    Status,
-)
+from flwr.common import EvaluateRes, FitRes
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
@@ -31,13 +18,14 @@ from clients.memory.packing import from_bytes, to_bytes
 from clients.training import Broadcast, Job
 from clients.updates import ClientUpdate, Updates, joined
 from clients.virtual import Answers, Scores
-from flexfl.contract import FitConfig, metrics
+from flexfl.contract import FitConfig
 from flexfl.engine.transports.base import (
     ClientFailure,
     EvaluateInstructions,
     EvaluateResults,
     FitInstructions,
 )
+from flexfl.engine.transports.virtual_proxy import OK, VirtualProxy
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions
 from strategies.core.parameters import read_parameters
@@ -45,7 +33,6 @@ from strategies.core.results import FitResults, RoundResults
 from strategies.core.state import Rows, StateDict, Vectors, take
 from traces import RoundAvailability
 
-OK = Status(Code.OK, "")
 NO_VECTOR = np.empty(0, np.float32)
 NO_WEIGHTS = Layout((), np.dtype(np.float32))  # before the method's own arrays
 
@@ -282,49 +269,3 @@ class _Phases:
         now = time.perf_counter()
         self.seconds[phase] = round(self.seconds[phase] + now - self._last, 6)
         self._last = now
-
-
-class VirtualProxy(ClientProxy):
-    """A virtual client, as Flower's server-side code sees it.
-
-    Parameters
-    ----------
-    client
-        Its index, which is also its name.
-    transport
-        The transport that simulates it.
-    """
-
-    def __init__(self, client: int, transport: VirtualTransport) -> None:
-        super().__init__(str(client))
-        self.transport = transport
-
-    def get_properties(
-        self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
-    ) -> GetPropertiesRes:
-        """Return its index, as `client-id`."""
-        return GetPropertiesRes(OK, {metrics.CLIENT_ID: int(self.cid)})
-
-    def get_parameters(
-        self, ins: GetParametersIns, timeout: float | None, group_id: int | None
-    ) -> GetParametersRes:
-        """Return the initial weights, the same at every client."""
-        return GetParametersRes(OK, self.transport.initial)
-
-    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        """Train this client alone; a failure raises `ClientFailure`."""
-        results, failures = self.transport.fit(group_id or 1, [(self, ins)], timeout)
-        if failures:
-            raise failures[0]
-        return results[0][1]
-
-    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
-        """Evaluate this client alone; a failure raises `ClientFailure`."""
-        results, failures = self.transport.evaluate(group_id or 1, [(self, ins)], timeout)
-        if failures:
-            raise failures[0]
-        return results[0][1]
-
-    def reconnect(self, ins: ReconnectIns, timeout: float | None, group_id: int | None) -> DisconnectRes:
-        """Do nothing: there is no connection to close."""
-        return DisconnectRes("")
