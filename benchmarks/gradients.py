@@ -23,6 +23,7 @@ from benchmarks.measure import machine, machine_line, table, write_json
 from benchmarks.workloads import WORKLOADS, ensure_mnist, named_workloads, settings_of
 from clients.environment import ClientEnvironment, federated_data, model_builder
 from clients.gradients.chain import Chain
+from clients.gradients.compiled import Compiled
 from clients.gradients.dual import DualLinear
 from clients.gradients.flat import FlatModel
 from clients.gradients.loop import Loop
@@ -34,12 +35,19 @@ from flexfl.config import Settings
 from flexfl.contract import FitConfig
 
 WAYS: dict[str, Callable[[FlatModel], CohortOracle]] = {
+    "compiled": Compiled,
     "dual": DualLinear,  # what --cohort stacked is
     "stacked": StackedLinear,
     "chain": Chain,
     "loop": Loop,
 }
-SIZES = {"dual": (2, 4, 8, 16, 32, 64), "stacked": (2, 4, 8, 16, 32, 64), "chain": (1,), "loop": (1,)}
+SIZES = {
+    "compiled": (128,),
+    "dual": (2, 4, 8, 16, 32, 64),
+    "stacked": (2, 4, 8, 16, 32, 64),
+    "chain": (1,),
+    "loop": (1,),
+}
 
 
 class Comparison(NamedTuple):
@@ -52,6 +60,7 @@ class Comparison(NamedTuple):
 
 
 COMPARISONS = (
+    Comparison("fedlaavg", "compiled", "dual", 100),
     Comparison("fedlaavg", "dual", "stacked", 100),
     Comparison("fedlaavg", "stacked", "loop", 100),
     Comparison("2nn", "dual", "stacked", 20),

@@ -165,7 +165,7 @@ def run(
     and `stop`, see `LocalDeadline`, T is the number of steps that were done.
     """
     if until is None and _fused(rule, oracle, batches.clients[0]):
-        return oracle.run_fused(y, rule.weights, rate, batches)
+        return oracle.run_fused(y, rule.weights, rate, batches, rule.correction())
     losses = y.new_zeros((len(batches.counts), len(y)))
     trained = oracle.model.num_trainable
     active, active_rate, deadline = y, rate, LocalDeadline(until, stop)
@@ -189,7 +189,7 @@ def run(
 
 def _fused(rule: SGD, oracle: CohortOracle, batches: BatchIndices) -> bool:
     """Whether all steps are done in one call."""
-    return rule.plain() and oracle.fuses_steps(batches)
+    return rule.steps_are_corrected() and oracle.fuses_steps(batches, not rule.correction().is_zero)
 
 
 def make_rule(

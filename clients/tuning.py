@@ -2,7 +2,8 @@
 
 Oracles differ in the last bits of the weights, so `auto` depends on the model and the device alone. The size
 of a cohort is timed where it cannot change a bit: for `stacked` on a CPU, in some milliseconds at the start
-of a run. Otherwise it depends on the size of the model. `config.toml` in the run folder records both.
+of a run, and for `compiled` where it does not compute all steps of a client in one call. Otherwise it depends
+on the size of the model. `config.toml` in the run folder records both.
 """
 
 from __future__ import annotations
@@ -46,26 +47,31 @@ class Work(NamedTuple):
         Local steps, and examples in each.
     num_examples
         How many examples the client has.
-    plain
-        Whether its rule is plain SGD.
+    rule
+        What it does in a step.
     """
 
     steps: int
     batch_size: int
     num_examples: int
-    plain: bool = True
+    rule: type[SGD] = SGD
 
     def indices(self) -> BatchIndices:
         """Draw the batches of at most `_MOST_STEPS` steps."""
         steps = min(self.steps, _MOST_STEPS)
         return draw_batches(self.num_examples, self.batch_size, steps, np.random.default_rng(0))
 
+    def is_fused(self, oracle: CohortOracle) -> bool:
+        """Return whether an oracle does all of these steps in one call."""
+        rule = self.rule
+        return rule.steps_are_corrected() and oracle.fuses_steps(self.indices(), not rule.plain())
+
 
 class _SingleSteps(SGD):
     """SGD whose steps are not fused, like those of other rules."""
 
     @classmethod
-    def plain(cls) -> bool:
+    def steps_are_corrected(cls) -> bool:
         """Return False."""
         return False
 
@@ -152,8 +158,10 @@ def choose(
     """
     cohort = _tried(model, examples, cohort)
     oracle, largest = _made(model, cohort, size)
-    if size or cohort != "stacked" or model.device.type != "cpu":
+    if size or cohort not in ("stacked", "compiled") or model.device.type != "cpu":
         return cohort, largest
+    if cohort == "compiled" and work.is_fused(oracle):
+        return cohort, LARGEST
     return cohort, _fastest_size(oracle, model, examples, work, num_clients)
 
 
@@ -161,7 +169,7 @@ def _fastest_size(
     oracle: CohortOracle, model: FlatModel, examples: Examples, work: Work, num_clients: int
 ) -> int:
     """Time some cohort sizes; return the smallest that is about as fast as the fastest."""
-    working_set = oracle.working_set(work.indices()) if work.plain else len(model.vector)
+    working_set = oracle.working_set(work.indices()) if work.is_fused(oracle) else len(model.vector)
     numbers = max(len(model.vector), work.batch_size * math.prod(examples[0].shape[1:]))
     # Larger working sets are fast only as long as no other worker uses the cache.
     most = min(num_clients, _MOST_NUMBERS // numbers, CPU_CACHE // max(1, working_set))
@@ -202,7 +210,7 @@ def _trial(
     y = model.vector.expand(size, -1).clone()
     rate = y.new_full((size, 1), 1e-6)
     config = FitConfig(round=1, learning_rate=1e-6, batch_size=work.batch_size, local_steps=work.steps)
-    rule = (SGD if work.plain else _SingleSteps)(y, [], config, {})
+    rule = (SGD if work.is_fused(oracle) else _SingleSteps)(y, [], config, {})
 
     def trial() -> float:
         began = time.perf_counter()

@@ -163,6 +163,7 @@ def test_gradients(data: Path, tmp_path: Path) -> None:
     content, shown = run("gradients", data, *tiny, file=tmp_path / "g.json")
     compared = [(r["workload"], *r["ways"]) for r in content["results"]]
     assert compared == [
+        ("fedlaavg", "compiled", "dual"),
         ("fedlaavg", "dual", "stacked"),
         ("fedlaavg", "stacked", "loop"),
         ("lenet", "chain", "loop"),

@@ -191,7 +191,7 @@ def test_help_has_the_settings_in_groups_with_what_they_may_be() -> None:
     assert re.findall(r"^(\w[\w ]*):$", shown, re.MULTILINE) == ["options", *titles]
     assert "--trace" in shown.partition("\nparticipation:")[2].partition("\ntraining:")[0]
     text = " ".join(shown.split())
-    assert "(auto | stacked | vmap | chain | loop; default: auto)" in text
+    assert "(auto | compiled | stacked | vmap | chain | loop; default: auto)" in text
     assert "N, clients in the federation (at least 1; default: 20)" in text
     assert "the clients' learning rate (positive; default: 0.2)" in text
     assert "(test | present | objective | everybody; default: test)" in text
@@ -339,7 +339,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--run-dir=/dev/null", "run-dir /dev/null: Not a directory"),
         (
             "--task=mnist --data-dir=nonesuch --cohort=nonesuch",
-            "cohort is 'nonesuch'; choose one of auto, stacked",
+            "cohort is 'nonesuch'; choose one of auto, compiled, stacked",
         ),
         ("--model=lenet --cohort=stacked", "cohort stacked: the model is not a sequence of linear layers"),
         ("--config=nonesuch.toml", "config nonesuch.toml: No such file or directory"),

@@ -17,6 +17,7 @@ from clients.gradients.dual import DualLinear
 from clients.gradients.flat import FlatModel
 from clients.gradients.loop import Loop
 from clients.rules import SGD
+from clients.rules.base import Correction
 from clients.tuning import make_oracle
 from flexfl.contract import FitConfig
 
@@ -118,7 +119,7 @@ def fused_and_single(model: FlatModel, drawn: list[BatchIndices]) -> list[tuple[
     batches = CohortBatches(inputs, labels, drawn, torch.float64)
     rate = 0.1 + 0.05 * torch.arange(len(drawn), dtype=torch.float64)[:, None]
     y, other = (model.vector.repeat(len(drawn), 1) for _ in range(2))
-    losses = DualLinear(model).run_fused(y, y.clone(), rate, batches)
+    losses = DualLinear(model).run_fused(y, y.clone(), rate, batches, Correction())
     return [(y, losses), (other, run(SGD(other, [], CONFIG, {}), Loop(model), batches, other, rate))]
 
 

@@ -9,7 +9,8 @@ from flexfl.config import Settings
 from flexfl.engine.experiment import prepare
 from flexfl.engine.fastest import fastest_engine
 
-SMALL = Settings(num_clients=6, num_rounds=5, local_steps=3)
+SMALL = Settings(model="mlp", num_clients=6, num_rounds=5, local_steps=3)
+LARGE = replace(SMALL, num_clients=1000, local_steps=20)
 
 
 @pytest.fixture
@@ -27,12 +28,31 @@ def test_a_short_run_is_over_before_ray_has_started() -> None:
 @pytest.mark.usefixtures("two_cores")
 def test_a_long_run_takes_all_cores() -> None:
     """Its training is estimated from some steps; nobody waits for it here."""
-    assert prepare(replace(SMALL, num_rounds=10**7)).settings.engine == "ray"
+    assert prepare(replace(LARGE, num_rounds=10**7)).settings.engine == "ray"
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_rounds_that_are_shorter_than_what_ray_adds_to_them() -> None:
+    assert prepare(replace(SMALL, num_rounds=10**7)).settings.engine == "inline"
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize(("strategy", "engine"), [("fedprox", "inline"), ("apfl", "ray")])
+def test_one_process_that_trains_on_all_cores(
+    monkeypatch: pytest.MonkeyPatch, strategy: str, engine: str
+) -> None:
+    """Compiled steps do; those of other rules are single ones, on one core."""
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    settings = replace(LARGE, model="logistic", num_rounds=10**7, strategy=strategy)
+    experiment = prepare(settings)
+    assert experiment.settings.cohort == "compiled"
+    assert experiment.settings.engine == engine
+    assert (experiment.why_engine == "this process trains on all cores") == (engine == "inline")
 
 
 def test_on_one_core_ray_gains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    assert prepare(replace(SMALL, num_rounds=10**7)).settings.engine == "inline"
+    assert prepare(replace(LARGE, num_rounds=10**7)).settings.engine == "inline"
 
 
 @pytest.mark.parametrize("setting", ["client_timeout", "num_workers", "ray_address"])

@@ -71,7 +71,7 @@ def test_the_wheel_holds_the_packages_with_their_data_and_nothing_else(wheel: Pa
         names = set(archive.namelist())
     packed = {name for name in names if not name.partition("/")[0].endswith(".dist-info")}
     files = {path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.*")}
-    assert packed == {path.as_posix() for path in files if path.suffix != ".pyc"}
+    assert packed == {path.as_posix() for path in files if path.parent.name != "__pycache__"}
     assert {name.partition("/")[0] for name in packed} == PACKAGES
     assert {name for name in packed if not name.endswith(".py")} == DATA
 

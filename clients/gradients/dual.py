@@ -17,6 +17,7 @@ from torch import Tensor
 from clients.draws import BatchIndices
 from clients.gradients.batches import CohortBatches
 from clients.gradients.stacked import StackedLinear, linear, subtract_gradient
+from clients.rules.base import Correction
 
 MOST_WORK = 1.5  # times the operations of single steps: larger products are that much faster
 
@@ -45,19 +46,21 @@ class DualLinear(StackedLinear):
             return super().buffer_size(indices, input_size)
         return distinct * (input_size + distinct + 2 * self.layers[0].out_features)
 
-    def fuses_steps(self, indices: BatchIndices) -> bool:
+    def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
         """See `CohortOracle.fuses_steps`: where that does not take many more operations.
 
         Operations are counted, not timed, so that the same work gives the same bits on every machine.
         """
-        if indices.changes is not None:  # an example is another one in every step
+        if corrected or indices.changes is not None:  # or an example is another one in every step
             return False
         first, distinct, total = self.layers[0], indices.padded_distinct, len(indices.indices)
         single = 2 * total * first.in_features * first.out_features
         once = distinct * first.in_features * (distinct + 2 * first.out_features)
         return once + total * distinct * first.out_features <= MOST_WORK * single
 
-    def run_fused(self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
+    def run_fused(
+        self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
+    ) -> Tensor:
         """See `CohortOracle.run_fused`."""
         x, positions = batches.distinct_inputs()
         x, active = x.flatten(2), y

@@ -2,7 +2,8 @@
 
 `Loop` trains one client after the other, `Vmap` vectorises the model over the clients. Sequences of layers
 have their backward pass written out: `StackedLinear` and `DualLinear` for linear layers, with all clients in
-the same calls, `Chain` for other layers, one client after the other. They agree up to the rounding of sums.
+the same calls, `Chain` for other layers, one client after the other. `Compiled` has all steps of a linear
+classifier in machine code. They agree up to the rounding of sums.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 from clients.draws import BatchIndices
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel, as_tensor
-from clients.rules.base import Change
+from clients.rules.base import Change, Correction
 from clients.rules.vectors import Rate, subtract
 from flexfl.tasks import Examples
 
@@ -29,7 +30,14 @@ class CohortOracle(ABC):
     ----------
     model
         The model.
+
+    Attributes
+    ----------
+    threads
+        How many clients do their steps at the same time, if those are fused.
     """
+
+    threads = 1
 
     def __init__(self, model: FlatModel) -> None:
         self.model = model
@@ -65,12 +73,22 @@ class CohortOracle(ABC):
         """Return how many numbers a client's examples occupy at a time, for inputs of this size."""
         return indices.padded_length * input_size
 
-    def fuses_steps(self, indices: BatchIndices) -> bool:
-        """Return whether `run_fused` should do all steps of a client in one call, if they are plain SGD."""
+    def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
+        """Return whether `run_fused` should do all steps of a client in one call.
+
+        Parameters
+        ----------
+        indices
+            The client's batches.
+        corrected
+            Whether its rule adds a correction to the gradients.
+        """
         return False
 
-    def run_fused(self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
-        """Do all steps of plain SGD.
+    def run_fused(
+        self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
+    ) -> Tensor:
+        """Do all steps of SGD.
 
         Parameters
         ----------
@@ -82,6 +100,8 @@ class CohortOracle(ABC):
             eta of each client, shape (K, 1).
         batches
             The batches of all steps.
+        correction
+            What is added to all gradients; zero unless `fuses_steps` has agreed to one.
 
         Returns
         -------

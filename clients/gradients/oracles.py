@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 ONE_BY_ONE = ("chain", "loop")  # train one client after the other
 
 
+def compiled(model: FlatModel) -> CohortOracle:
+    """Linear classifiers on a CPU, all steps of a client in compiled code, clients on all cores (Numba)."""
+    from clients.gradients.compiled import Compiled
+
+    return Compiled(model)
+
+
 def stacked(model: FlatModel) -> CohortOracle:
     """Linear layers and ReLUs, all clients in the same calls; the first layer once for all steps of SGD."""
     from clients.gradients.dual import DualLinear
@@ -42,6 +49,7 @@ def loop(model: FlatModel) -> CohortOracle:
 
 
 ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
+    "compiled": compiled,
     "stacked": stacked,
     "vmap": vmap,
     "chain": chain,
@@ -53,10 +61,11 @@ ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
 def automatic(model: FlatModel, examples: Examples) -> str:
     """Choose an oracle by the model, the task and the device alone: usually the fastest that can train them.
 
-    It is `stacked` for linear layers, for other models `chain` on a CPU and `vmap` on other devices, and
-    `loop` for what these do not support.
+    It is `compiled` for linear classifiers on a CPU where Numba is installed, `stacked` for other linear
+    layers, for other models `chain` on a CPU and `vmap` on other devices, and `loop` for what these do not
+    support.
     """
-    for name in ("stacked", "chain" if model.device.type == "cpu" else "vmap"):
+    for name in ("compiled", "stacked", "chain" if model.device.type == "cpu" else "vmap"):
         try:
             ORACLES[name](model).check(examples)
         except ValueError:

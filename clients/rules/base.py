@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from clients.memory.handshake import ClientState
-from clients.rules.vectors import Rate, Vector, subtract
+from clients.rules.vectors import Rate, Vector, approach, subtract
 from flexfl.contract import FitConfig
 
 Change = Callable[[Vector], object]
@@ -43,6 +43,33 @@ def descend(y: Vector, gradient: Oracle, rate: Rate, change: Change | None = Non
     if change is not None:
         change(y)
     subtract(y, value, rate)
+
+
+class Correction(NamedTuple):
+    """What a rule adds to every gradient: strength (y - w) + direction, with the global weights w.
+
+    Attributes
+    ----------
+    strength
+        Of the pull towards w.
+    direction
+        Shape (..., M), or (M,) if it is the same for all clients; None: zero.
+    """
+
+    strength: float = 0.0
+    direction: Vector | None = None
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it changes nothing."""
+        return not self.strength and self.direction is None
+
+    def apply(self, y: Vector, weights: Vector, rate: Rate) -> None:
+        """y -= eta (strength (y - w) + direction), in place."""
+        if self.strength:
+            approach(y, weights, rate * self.strength)
+        if self.direction is not None:
+            subtract(y, self.direction, rate)
 
 
 def no_fisher(at: Vector) -> Vector:
@@ -137,13 +164,28 @@ class SGD:
         return True
 
     @classmethod
+    def steps_are_corrected(cls) -> bool:
+        """Whether `correction` says all that local steps do besides y -= eta g(y)."""
+        return cls.step is SGD.step
+
+    @classmethod
     def plain(cls) -> bool:
         """Whether the local steps are y -= eta g(y) and nothing else."""
-        return cls.step is SGD.step
+        return cls.steps_are_corrected() and cls.correction is SGD.correction
+
+    def correction(self) -> Correction:
+        """Return what is added to the gradients of this round; by default nothing.
+
+        Rules that add something of this form need no `step` of their own, and all their steps may be done in
+        one call.
+        """
+        return Correction()
 
     def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` in place."""
-        descend(y, gradient, rate)
+        correction = self.correction()
+        change = None if correction.is_zero else lambda y: correction.apply(y, self.weights, rate)
+        descend(y, gradient, rate, change)
 
     def upload(self, y: Vector, steps: Rate, rate: Rate) -> Sequence[Vector | list[Vector]]:
         """Return the method's own arrays to send, given the local weights `y` after `steps` steps.

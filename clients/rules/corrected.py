@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from clients.rules.base import SGD, Oracle, descend
-from clients.rules.vectors import Rate, Vector, subtract
+from clients.rules.base import SGD, Correction
 
 
 class Corrected(SGD):
@@ -12,8 +11,6 @@ class Corrected(SGD):
     SCAFFOLD has d = c - c_i, FedGATE and VRL-SGD have d = -delta_i.
     """
 
-    def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
-        """Do one local step: change `y` in place."""
-        if not self.arrays:  # the server sends none while it is zero
-            return super().step(y, gradient, rate)
-        descend(y, gradient, rate, lambda y: subtract(y, self.arrays[0], rate))
+    def correction(self) -> Correction:
+        """Return d; the server sends none while it is zero."""
+        return Correction(direction=self.arrays[0] if self.arrays else None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clients.rules.base import SGD, Oracle, descend
-from clients.rules.vectors import Rate, Vector, approach, subtract
+from clients.rules.base import SGD, Correction
+from clients.rules.vectors import Rate, Vector
 
 
 class Dynamic(SGD):
@@ -14,9 +14,9 @@ class Dynamic(SGD):
 
     vectors = ("gradient",)
 
-    def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
-        """Do one local step: change `y` in place."""
-        descend(y, gradient, rate, lambda y: self._regularise(y, rate))
+    def correction(self) -> Correction:
+        """Return alpha (y - w) - g_k."""
+        return Correction(self._alpha, -self.state["gradient"] if self.state else None)
 
     def remember(self, y: Vector, steps: Rate, rate: Rate) -> dict[str, Vector]:
         """Return the new g_k."""
@@ -25,11 +25,6 @@ class Dynamic(SGD):
         if self.state:
             change += self.state["gradient"]
         return {"gradient": change}
-
-    def _regularise(self, y: Vector, rate: Rate) -> None:
-        approach(y, self.weights, rate * self._alpha)
-        if self.state:
-            subtract(y, -self.state["gradient"], rate)
 
     @property
     def _alpha(self) -> float:

@@ -115,11 +115,12 @@ def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace]
     )
     trainer = CentralTrainer(data, build_model, settings.seed)
     strategy = strategies.make(method, initial, roster, evaluator, options=options, trainer=trainer)
+    rule, why = rule_named(strategy.rule.name), ""
     if tune:
-        settings = _tuned(settings, model, data, rule_named(strategy.rule.name))
-    why = ""
+        settings = _tuned(settings, model, data, rule)
     if tune and settings.engine == "auto":
-        engine, why = fastest_engine(settings, _environment(settings, data, build_model), initial, trace)
+        environment = _environment(settings, data, build_model)
+        engine, why = fastest_engine(settings, environment, initial, trace, rule)
         settings = replace(settings, engine=engine)
     return Experiment(settings, data, build_model, initial, trace, strategy, evaluator, why)
 
@@ -165,7 +166,7 @@ def _tuned(settings: Settings, model: FlatModel, data: FederatedData, rule: type
     examples = max(1, int(np.median(data.sizes)))
     batch_size = min(settings.batch_size or examples, examples)
     steps = planned_steps(settings.local_steps, settings.local_epochs, batch_size, examples)
-    work = Work(steps, batch_size, examples, rule.plain())
+    work = Work(steps, batch_size, examples, rule)
     most = settings.clients_per_round or settings.num_clients
     wanted = (settings.cohort, settings.cohort_size)
     cohort, size = choose(model, blank(data, 2), work, most, *wanted)

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from clients.environment import ClientEnvironment
+from clients.rules import SGD
 from clients.training import Broadcast, Job
 from clients.virtual import VirtualClients
 from flexfl.config import Settings
@@ -18,13 +19,19 @@ from strategies import FlatParameters
 from traces import Trace
 
 START_SECONDS = 8.0  # until Ray and its workers have started
+ROUND_SECONDS = 0.002  # that jobs and answers take on their way, in every round
 EFFICIENCY = 0.7  # of a worker beside others, compared with one process
-MOST_CLIENTS, MOST_STEPS = 32, 5  # that are timed
+MOST_CLIENTS = 128  # that are timed
 SLOW_STEP = 0.05  # seconds: a step of one client that takes as long is not timed for many
+TIMED_SECONDS = 0.5  # after which no further step is worth timing
 
 
 def fastest_engine(
-    settings: Settings, environment: ClientEnvironment, initial: FlatParameters, trace: Trace
+    settings: Settings,
+    environment: ClientEnvironment,
+    initial: FlatParameters,
+    trace: Trace,
+    rule: type[SGD] = SGD,
 ) -> tuple[str, str]:
     """Choose an engine, by timing some steps of some clients; both give the same bits.
 
@@ -34,6 +41,8 @@ def fastest_engine(
         Of the run.
     environment, initial, trace
         The clients' data and model, the initial weights, and who is there.
+    rule
+        What clients do in a step; plain SGD is timed.
 
     Returns
     -------
@@ -45,8 +54,11 @@ def fastest_engine(
     cores = os.cpu_count() or 1
     if cores == 1 or find_spec("ray") is None:
         return "inline", "one core" if cores == 1 else "Ray is not installed"
-    seconds = _seconds(settings, environment, initial, trace)
-    saved = seconds * (1 - 1 / (EFFICIENCY * cores))
+    process = VirtualClients(environment)
+    if rule.steps_are_corrected() and process.oracle.threads > 1:
+        return "inline", "this process trains on all cores"
+    seconds = _seconds(settings, process, initial, trace)
+    saved = seconds * (1 - 1 / (EFFICIENCY * cores)) - ROUND_SECONDS * settings.num_rounds
     told = f"about {_rounded(seconds)} of training; Ray takes {START_SECONDS:.0f} s to start"
     return "ray" if saved > START_SECONDS else "inline", told
 
@@ -63,11 +75,9 @@ def _needs_ray(settings: Settings, environment: ClientEnvironment) -> str:
     return next((f"{name} is set" for name, value in wanted.items() if value), "")
 
 
-def _seconds(
-    settings: Settings, environment: ClientEnvironment, initial: FlatParameters, trace: Trace
-) -> float:
+def _seconds(settings: Settings, process: VirtualClients, initial: FlatParameters, trace: Trace) -> float:
     """Return about how long one process trains in the whole run."""
-    data = environment.data
+    data = process.data
     there = (trace.round(1).completion > 0) & (data.sizes > 0)
     if not there.any():
         return 0.0
@@ -75,7 +85,7 @@ def _seconds(
     examples = int(np.median(data.sizes[there]))
     planned = planned_steps(settings.local_steps, settings.local_epochs, settings.batch_size, examples)
     of_round = min(settings.clients_per_round or len(there), int(there.sum()))
-    process, sent = VirtualClients(environment), Broadcast(initial.vector)
+    sent = Broadcast(initial.vector)
 
     def timed(count: int, steps: int) -> float:
         task = FitConfig(round=1, learning_rate=1e-9, batch_size=settings.batch_size, local_steps=steps)
@@ -86,7 +96,8 @@ def _seconds(
     timed(1, 1)
     step = timed(1, 1)
     if step < SLOW_STEP:
-        count, steps = min(len(clients), of_round), min(planned, MOST_STEPS)
+        count = min(len(clients), of_round)
+        steps = min(planned, max(1, int(TIMED_SECONDS / (count * step))))
         timed(count, steps)
         step = timed(count, steps)
     return step * planned * of_round * settings.num_rounds

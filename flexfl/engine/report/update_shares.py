@@ -21,6 +21,7 @@ from clients.draws import BatchIndices
 from clients.environment import ClientEnvironment
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.oracle import CohortOracle
+from clients.rules.base import Correction
 from flexfl.config import Settings
 from flexfl.contract import FitConfig
 from flexfl.engine.availability import TraceClientManager, remember
@@ -174,11 +175,13 @@ class LinearLosses(CohortOracle):
         """See `CohortOracle.working_set`."""
         return 1
 
-    def fuses_steps(self, indices: BatchIndices) -> bool:
-        """Return True: all steps go in the same direction."""
-        return True
+    def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
+        """Return whether all steps go in the same direction."""
+        return not corrected
 
-    def run_fused(self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches) -> Tensor:
+    def run_fused(
+        self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
+    ) -> Tensor:
         """See `CohortOracle.run_fused`."""
         steps = y.new_tensor([len(client.lengths) for client in batches.clients])
         directions = batches.step(0).inputs[:, :1]

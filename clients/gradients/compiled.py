@@ -1,0 +1,100 @@
+"""Linear classifiers, all steps of a client in code that Numba has compiled, clients on all cores."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.draws import BatchIndices
+from clients.gradients.batches import CohortBatches
+from clients.gradients.flat import FlatModel
+from clients.gradients.stacked import StackedLinear
+from clients.rules.base import Correction
+from flexfl.tasks.criteria import CrossEntropy
+
+MOST_THREADS = 16  # more would wait for memory
+
+
+class Compiled(StackedLinear):
+    """One linear layer with cross-entropy: all steps of a client in compiled code, clients on all cores.
+
+    Rules that do more in a step than to correct its gradient train in the single steps of `StackedLinear`.
+
+    Parameters
+    ----------
+    model
+        A linear classifier on a CPU.
+
+    Raises
+    ------
+    ValueError
+        The model, its loss or its device is another one, or Numba is not installed.
+    """
+
+    def __init__(self, model: FlatModel) -> None:
+        super().__init__(model)
+        fits = len(self.layers) == 1 and type(model.criterion) is CrossEntropy
+        if not fits or model.device.type != "cpu" or model.vector.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                "cohort compiled: the model is not a single linear layer with cross-entropy, in single or "
+                "double precision on a CPU; use cohort stacked"
+            )
+        try:
+            from clients.gradients.linear_sgd import train
+        except ImportError as error:
+            raise ValueError(f"cohort compiled: {error}; pip install numba, or use cohort stacked") from None
+        self._train = train
+        self.threads = min(MOST_THREADS, torch.get_num_threads())
+        self._pool = ThreadPoolExecutor(self.threads) if self.threads > 1 else None
+
+    def working_set(self, indices: BatchIndices) -> int:
+        """See `CohortOracle.working_set`: each client's steps are done before the next client's."""
+        return 0
+
+    def buffer_size(self, indices: BatchIndices, input_size: int) -> int:
+        """See `CohortOracle.buffer_size`: examples are read where they are, if steps are fused."""
+        return 1 if self.fuses_steps(indices) else super().buffer_size(indices, input_size)
+
+    def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
+        """See `CohortOracle.fuses_steps`: unless an example is another one in every step."""
+        return indices.changes is None
+
+    def run_fused(
+        self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
+    ) -> Tensor:
+        """See `CohortOracle.run_fused`."""
+        losses = y.new_zeros(batches.indices.shape[:2])
+        direction = correction.direction if correction.direction is not None else y.new_empty(0)
+        train = partial(
+            self._train,
+            y.numpy(),
+            _rows(start),
+            correction.strength,
+            _rows(direction),
+            rate.view(-1).numpy(),
+            batches.inputs.flatten(1).contiguous().numpy(),
+            batches.indices.numpy(),
+            batches.targets.numpy(),
+            batches.lengths,
+            self.layers[0].has_bias,
+            losses.numpy(),
+        )
+        count = min(self.threads, len(y))
+        if self._pool is None or count == 1:
+            train(0, 1)
+        else:  # clients are sorted by their steps: every count-th makes equal shares
+            for done in [self._pool.submit(train, first, count) for first in range(count)]:
+                done.result()
+        return losses
+
+
+def _rows(vectors: Tensor) -> NDArray[Any]:
+    """Return vectors (K, M) as they are, and one vector for all clients, (M,) or expanded, as (1, M)."""
+    if vectors.dim() == 1:
+        return vectors[None].numpy()
+    return (vectors[:1] if not vectors.stride(0) else vectors).contiguous().numpy()

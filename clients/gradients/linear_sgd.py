@@ -1,0 +1,158 @@
+"""SGD of a linear classifier with cross-entropy, compiled by Numba: all local steps of a client in one call.
+
+A client's weights and the examples of a batch fit into a core's caches, so that nothing but arithmetic limits
+these loops. They are written out: array expressions would take Numba twice as long to compile. Examples are
+taken `WIDTH` at a time; of more, LLVM does not vectorise the update (it would have to check too many pairs of
+arrays for overlaps).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+WIDTH = 4  # examples
+
+Floats = NDArray[Any]
+
+# Sums may be taken in any order, which is the same for all clients. NaN and infinity are what they are.
+_compiled = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+
+
+@_compiled
+def _logits(w: Floats, x: Floats, rows: NDArray[np.int64], out: Floats) -> None:
+    """out[b] = <w, x[rows[b]]> for the examples of a batch."""
+    zero, wide = w.dtype.type(0), len(rows) // WIDTH * WIDTH
+    for b in range(0, wide, WIDTH):
+        x0, x1, x2, x3 = x[rows[b]], x[rows[b + 1]], x[rows[b + 2]], x[rows[b + 3]]
+        s0, s1, s2, s3 = zero, zero, zero, zero
+        for i in range(len(w)):
+            s0 += w[i] * x0[i]
+            s1 += w[i] * x1[i]
+            s2 += w[i] * x2[i]
+            s3 += w[i] * x3[i]
+        out[b] = s0
+        out[b + 1] = s1
+        out[b + 2] = s2
+        out[b + 3] = s3
+    for b in range(wide, len(rows)):
+        x0, s0 = x[rows[b]], zero
+        for i in range(len(w)):
+            s0 += w[i] * x0[i]
+        out[b] = s0
+
+
+@_compiled
+def _subtract(w: Floats, x: Floats, rows: NDArray[np.int64], errors: Floats) -> None:
+    """w -= sum_b errors[b] x[rows[b]] for the examples of a batch."""
+    wide = len(rows) // WIDTH * WIDTH
+    for b in range(0, wide, WIDTH):
+        x0, x1, x2, x3 = x[rows[b]], x[rows[b + 1]], x[rows[b + 2]], x[rows[b + 3]]
+        e0, e1, e2, e3 = errors[b], errors[b + 1], errors[b + 2], errors[b + 3]
+        for i in range(len(w)):
+            w[i] -= e0 * x0[i] + e1 * x1[i] + e2 * x2[i] + e3 * x3[i]
+    for b in range(wide, len(rows)):
+        x0, e0 = x[rows[b]], errors[b]
+        for i in range(len(w)):
+            w[i] -= e0 * x0[i]
+
+
+@_compiled
+def _softmax_error(logits: Floats, b: int, target: int, scale: Any) -> Any:
+    """Replace the logits [:, b] by scale (softmax - one-hot); return the cross-entropy."""
+    most = logits[0, b]
+    for c in range(len(logits)):
+        most = max(most, logits[c, b])
+    total, at_target = 0.0, logits[target, b] - most  # in double precision: the loss may be close to 0
+    for c in range(len(logits)):
+        logits[c, b] = math.exp(logits[c, b] - most)
+        total += logits[c, b]
+    for c in range(len(logits)):
+        logits[c, b] *= scale / total
+    logits[target, b] -= scale
+    return math.log(total) - at_target
+
+
+@_compiled
+def _correct(y: Floats, start: Floats, share: Any, direction: Floats, rate: Any) -> None:
+    """y += share (start - y) - rate direction; an empty direction is zero."""
+    if share != 0:
+        for i in range(len(y)):
+            y[i] += share * (start[i] - y[i])
+    if len(direction):
+        for i in range(len(y)):
+            y[i] -= rate * direction[i]
+
+
+@_compiled
+def train(
+    y: Floats,
+    start: Floats,
+    strength: float,
+    direction: Floats,
+    rates: Floats,
+    inputs: Floats,
+    indices: NDArray[np.int64],
+    targets: NDArray[np.int64],
+    lengths: NDArray[np.intp],
+    has_bias: bool,
+    losses: Floats,
+    first: int,
+    stride: int,
+) -> None:
+    """Do y -= eta (g(y) + strength (y - start) + direction) for every step of some clients, in place.
+
+    Parameters
+    ----------
+    y
+        Weights of each class, then biases if there are any, shape (K, M).
+    start, direction
+        Shape (K, M), or (1, M) if all clients have the same; no direction has M = 0.
+    strength
+        Of the pull towards `start`.
+    rates
+        eta, shape (K,).
+    inputs
+        Examples of all clients, shape (P, D).
+    indices, targets
+        The examples of each step and their classes, shape (T, K, B), padded.
+    lengths
+        Number of examples in each step, shape (T, K); 0 after a client's last step.
+    has_bias
+        Whether there are biases.
+    losses
+        Receives the mean loss of each step before it is done, shape (T, K).
+    first, stride
+        Which clients: k = first, first + stride, ...
+    """
+    num_inputs = inputs.shape[1]
+    num_classes = y.shape[1] // (num_inputs + has_bias)
+    size = num_classes * num_inputs
+    errors = np.empty((num_classes, indices.shape[2]), y.dtype)
+    for k in range(first, len(y), stride):
+        own, rate = y[k], rates[k]
+        own_start, own_direction = start[min(k, len(start) - 1)], direction[min(k, len(direction) - 1)]
+        for t in range(len(lengths)):
+            count = lengths[t, k]
+            if not count:
+                break
+            rows, scale = indices[t, k, :count], rate / count
+            for c in range(num_classes):
+                _logits(own[c * num_inputs : (c + 1) * num_inputs], inputs, rows, errors[c])
+                if has_bias:
+                    for b in range(count):
+                        errors[c, b] += own[size + c]
+            total = 0.0
+            for b in range(count):
+                total += _softmax_error(errors, b, targets[t, k, b], scale)
+            losses[t, k] = total / count
+            _correct(own, own_start, y.dtype.type(rate * strength), own_direction, rate)
+            for c in range(num_classes):
+                _subtract(own[c * num_inputs : (c + 1) * num_inputs], inputs, rows, errors[c])
+                if has_bias:
+                    for b in range(count):
+                        own[size + c] -= errors[c, b]

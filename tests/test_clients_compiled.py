@@ -1,0 +1,205 @@
+"""Compiled steps are those of autograd, corrections included; the same bits for any division of the work."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from clients.cohort import run
+from clients.draws import draw_batches
+from clients.environment import ClientEnvironment
+from clients.gradients.batches import CohortBatches
+from clients.gradients.compiled import Compiled
+from clients.gradients.flat import FlatModel
+from clients.gradients.loop import Loop
+from clients.rules import SGD
+from clients.rules.base import Correction
+from clients.training import Broadcast, Job
+from clients.tuning import make_oracle
+from clients.virtual import VirtualClients
+from flexfl.contract import FitConfig
+from flexfl.tasks import PartitionedData
+from flexfl.tasks.criteria import SquaredError
+
+ROOT = Path(__file__).parents[1]
+CONFIG = FitConfig(round=1, learning_rate=0.1, batch_size=3, local_steps=4)
+
+
+def classifier(features: int, classes: int, bias: bool, dtype: torch.dtype = torch.float64) -> FlatModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(features, classes, bias=bias)).to(dtype))
+
+
+class WithCorrection(SGD):
+    """Adds a correction that a test has made."""
+
+    made = Correction()
+
+    def correction(self) -> Correction:
+        kept = len(self.weights)  # of a cohort of whom only the first still train
+        along = self.made.direction
+        return self.made if along is None or along.ndim == 1 else self.made._replace(direction=along[:kept])
+
+
+def of_all(direction: str, count: int, size: int) -> torch.Tensor | None:
+    """A direction for all clients, one for each, or none."""
+    shape = {"none": (), "one": (size,), "own": (count, size)}[direction]
+    return torch.linspace(-1, 1, int(np.prod(shape)), dtype=torch.float64).view(shape) if shape else None
+
+
+@settings(max_examples=60)
+@example(4, 9, 5, [4, 2], True, 0.3, "own", False)
+@example(3, 4, 0, [2], False, 0.0, "none", True)
+@given(
+    classes=st.integers(2, 12),
+    features=st.integers(2, 40),
+    batch_size=st.integers(0, 14),
+    steps=st.lists(st.integers(1, 6), min_size=1, max_size=4).map(lambda s: sorted(s, reverse=True)),
+    bias=st.booleans(),
+    strength=st.sampled_from([0.0, 0.7]),
+    direction=st.sampled_from(["none", "one", "own"]),
+    apart=st.booleans(),
+)
+def test_compiled_steps_are_those_of_autograd(
+    classes: int,
+    features: int,
+    batch_size: int,
+    steps: list[int],
+    bias: bool,
+    strength: float,
+    direction: str,
+    apart: bool,
+) -> None:
+    model, count, rng = classifier(features, classes, bias), len(steps), np.random.default_rng(2)
+    inputs = torch.from_numpy(rng.normal(size=(30, features)))
+    labels = torch.from_numpy(rng.integers(classes, size=30))
+    batches = CohortBatches(
+        inputs, labels, [draw_batches(13, batch_size, s, rng) for s in steps], torch.float64
+    )
+    rate = 0.1 + 0.05 * torch.arange(count, dtype=torch.float64)[:, None]
+    start = model.vector.expand(count, -1)
+    if apart:  # each client starts from weights of its own
+        start = start + torch.arange(count)[:, None]
+    rule = type("Rule", (WithCorrection,), {})
+    rule.made = Correction(strength, of_all(direction, count, len(model.vector)))
+    found = []
+    for oracle in (Compiled(model), Loop(model)):
+        y = start.clone()
+        losses = run(rule(start, [], CONFIG, {}), oracle, batches, y, rate)
+        found.append((y, losses))
+    (y, losses), (expected, expected_losses) = found
+    torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(losses, expected_losses, rtol=1e-9, atol=1e-12)
+
+
+def clients(data: PartitionedData, threads: int, size: int = 0) -> VirtualClients:
+    def build() -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            return nn.Sequential(nn.Linear(33, 7))
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return VirtualClients(ClientEnvironment(data, build, 3, cohort="compiled", cohort_size=size))
+    finally:
+        torch.set_num_threads(before)
+
+
+def pool(sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    return rng.normal(size=(sum(sizes), 33)).astype(np.float32), rng.integers(7, size=sum(sizes))
+
+
+def divided(examples: tuple[np.ndarray, np.ndarray], sizes: list[int]) -> PartitionedData:
+    parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    return PartitionedData.divide(examples, examples, 7, parts, 0.0, 0)
+
+
+def trained(virtual: VirtualClients, jobs: list[Job]) -> tuple[dict[int, np.ndarray], list[Any]]:
+    """Each client's weights, and the failures."""
+    answers = virtual.fit(Broadcast(virtual.model.vector.numpy().copy()), jobs)
+    rows = zip(answers.updates, answers.vectors.copy(), strict=True)
+    return {update.client: row for update, row in rows}, answers.failures
+
+
+@pytest.mark.parametrize("rule", ["sgd", "proximal", "apfl"])
+def test_threads_and_cohorts_change_no_bit(rule: str) -> None:
+    """Some clients stop early; APFL's steps are not compiled."""
+    sizes = [40, 3, 17, 1, 60, 5, 8, 33, 20]
+    data = divided(pool(sizes), sizes)
+    own: dict[str, Any] = {"mu": 0.3, "alpha": 0.5, "alpha-mode": "step", "gradient": "chain-rule"}
+    config = FitConfig(round=2, learning_rate=0.1, batch_size=5, local_steps=7, rule=rule, own=own)
+    jobs = [Job(k, [], config, 1 - 0.1 * k) for k in range(len(sizes))]
+    found = [trained(clients(data, *how), jobs)[0] for how in ((1, 1), (1, 4), (2, 9), (3, 9), (2, 3))]
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        for client, row in other.items():
+            np.testing.assert_array_equal(row, found[0][client])
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_one_client_has_is_no_other_clients_concern(wrong: float, threads: int) -> None:
+    sizes = [20] * 6
+    x, labels = pool(sizes)
+    jobs = [Job(k, [], CONFIG, 1.0) for k in range(6)]
+    healthy, _ = trained(clients(divided((x, labels), sizes), threads), jobs)
+    x, labels = x.copy(), labels.copy()
+    labels[20:40], x[80:100] = 77, wrong
+    rows, failures = trained(clients(divided((x, labels), sizes), threads), jobs)
+    ((failed, reason),) = failures
+    assert failed == 1
+    assert "labels 77 to 77 where the task has 7 classes" in reason
+    assert np.isnan(rows[4]).any()
+    for client in (0, 2, 3, 5):
+        np.testing.assert_array_equal(rows[client], healthy[client])
+
+
+def test_what_is_not_compiled_is_refused() -> None:
+    two_layers = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    models = [
+        FlatModel(two_layers),
+        FlatModel(nn.Sequential(nn.Linear(6, 3)), criterion=SquaredError()),
+        FlatModel(nn.Sequential(nn.Linear(6, 3)), "meta"),
+        FlatModel(nn.Sequential(nn.Linear(6, 3)).half()),
+    ]
+    for model in models:
+        with pytest.raises(ValueError, match=r"not a single linear layer with cross-entropy.*cohort stacked"):
+            Compiled(model)
+
+
+WITHOUT_NUMBA = """
+import sys
+sys.modules["numba"] = None
+import sim
+sim.main(sys.argv[1:])
+"""
+
+
+def test_without_numba(tmp_path: Path) -> None:
+    """`auto` takes another oracle; who asks for this one learns what to install."""
+    short = ["--num-rounds", "2", "--engine", "inline", "--run-dir", str(tmp_path)]
+    command = [sys.executable, "-c", WITHOUT_NUMBA, *short]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (config,) = tmp_path.glob("*/config.toml")
+    assert 'cohort = "stacked"' in config.read_text()
+    command += ["--cohort", "compiled"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "pip install numba, or use cohort stacked" in " ".join(done.stderr.split())
+
+
+def test_auto_compiles_where_numba_is() -> None:
+    model = FlatModel(nn.Sequential(nn.Linear(6, 3)))
+    oracle, _ = make_oracle(model, (np.zeros((2, 6), np.float32), np.zeros(2, np.int64)))
+    assert type(oracle) is Compiled
