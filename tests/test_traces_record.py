@@ -63,6 +63,17 @@ def test_the_same_millisecond_or_a_small_step_back_is_no_wrong_clock(tmp_path, b
     assert (start, end) == (0, pytest.approx(120 - back))
 
 
+def test_work_of_less_than_a_millisecond_is_a_session_of_one(tmp_path):
+    """A session of no length could not be read."""
+    path, device = tmp_path / "log.csv", Device()
+    recorder = device.recorder(path, 0)
+    for _ in range(2):
+        device.wait(60)
+        recorder.worked(steps=1, seconds=0.0001)
+    ((first, second),) = sessions(path, 1)
+    assert (first, second) == (pytest.approx((59.999, 60)), pytest.approx((119.999, 120)))
+
+
 def test_work_between_two_lines_of_another_recorder(tmp_path):
     """A recorder and a training program on one device write sessions that do not overlap."""
     path, device = tmp_path / "log.csv", Device()

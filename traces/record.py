@@ -29,6 +29,7 @@ from typing import BinaryIO, NamedTuple
 HEADER = b"client,start,end,steps_per_second,up_bytes_per_second\n"
 _EARLIEST = 1577836800.0  # 2020; a clock that shows less has not been set since the device was switched on
 _MAX_GAP = 1.0  # seconds between sessions that are joined
+_SHORTEST = 0.001  # seconds of a session: the log has milliseconds
 _STEP = 1.0  # seconds that the clock may be behind the log without a warning: a time service steps it
 
 
@@ -143,7 +144,7 @@ class Recorder:
         """
         with self._locked() as file:
             now, last = round(self._clock(), 3), self._last
-            start = round(now - seconds, 3)
+            start = round(now - max(seconds, _SHORTEST), 3)
             covered = last.end if note else self._floor
             uncovered = covered if start - covered < _MAX_GAP else start
             pieces = []
