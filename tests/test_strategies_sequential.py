@@ -8,8 +8,11 @@ import pytest
 from fakes import START, M, N, Rounds, make, stored, work
 from flwr.common import ndarrays_to_parameters
 from flwr.server.client_manager import SimpleClientManager
+from torch import nn
 
 import strategies
+from flexfl.engine.central import CentralTrainer
+from flexfl.tasks import PartitionedData
 
 
 class Notes:
@@ -107,6 +110,26 @@ def test_same_seed_same_weights(simulate: Callable[..., Any]) -> None:
     once, again, other = (simulate(**settings, seed=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(once.weights, again.weights)
     assert not np.array_equal(once.weights, other.weights)
+
+
+def test_every_oracle_does_the_same_steps(simulate: Callable[..., Any]) -> None:
+    settings = {"strategy": "sequential-sgd", "num_rounds": 4}
+    loop, *others = (
+        simulate(**settings, cohort=cohort) for cohort in ("loop", "compiled", "stacked", "chain", "vmap")
+    )
+    for other in others:
+        np.testing.assert_allclose(other.weights, loop.weights, rtol=1e-4, atol=1e-6)
+
+
+def test_labels_that_are_no_classes_are_refused() -> None:
+    x, labels = np.ones((6, 4), np.float32), np.array([0, 1, 2, 0, 1, 7])
+    parts = np.split(np.arange(6), 2)
+    data = PartitionedData.divide((x, labels), (x, labels % 3), 3, parts, 0.0, 0)
+    trainer = CentralTrainer(data, lambda: nn.Sequential(nn.Linear(4, 3)), 0)
+    weights = np.zeros(15, np.float32)
+    assert trainer(weights, np.array([0]), 1, 4, 0.1, 2).any()
+    with pytest.raises(ValueError, match="labels 0 to 7 where the task has 3 classes"):
+        trainer(weights, np.array([0, 1]), 1, 4, 0.1, 2)
 
 
 def test_one_client_alone_is_plain_sgd(simulate: Callable[..., Any]) -> None:

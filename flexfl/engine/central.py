@@ -6,18 +6,23 @@ from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from clients.draws import draw_batches
-from clients.gradients.flat import FlatModel, one_thread, own_draws
-from flexfl.tasks import Examples, FederatedData
+from clients.cohort import run
+from clients.draws import BatchIndices, draw_batches
+from clients.gradients.batches import CohortBatches
+from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
+from clients.gradients.oracle import CohortOracle
+from clients.rules import SGD
+from clients.tuning import make_oracle
+from flexfl.contract import FitConfig
+from flexfl.tasks import Examples, FederatedData, blank
 from strategies.core.parameters import FloatVector
 
 
 class CentralTrainer:
-    """Plain SGD on the union of the members' data.
+    """Plain SGD on the union of the members' data, as a client that has all of them would do it.
 
     Parameters
     ----------
@@ -27,10 +32,14 @@ class CentralTrainer:
         Makes the model.
     seed
         Together with the round, it determines the batches.
+    cohort
+        How gradients are computed, see `clients.tuning.make_oracle`.
     """
 
-    def __init__(self, data: FederatedData, build: Callable[[], nn.Module], seed: int) -> None:
-        self.data, self.seed = data, seed
+    def __init__(
+        self, data: FederatedData, build: Callable[[], nn.Module], seed: int, cohort: str = "auto"
+    ) -> None:
+        self.data, self.seed, self.cohort = data, seed, cohort
         self._build = build
         self._union: tuple[bytes, Examples] | None = None
 
@@ -44,33 +53,45 @@ class CentralTrainer:
         batch_size: int,
     ) -> FloatVector:
         """Train, see `strategies.core.interfaces.Trainer`; each pass over the union is shuffled anew."""
-        x, targets = self._examples(members)
+        inputs, targets = (as_tensor(array) for array in self._examples(members))
+        indices = self._draw(len(targets), batch_size, iterations, server_round)
+        y = as_tensor(weights).to(self.model.vector, copy=True)[None]
+        batches = CohortBatches(inputs, targets, [indices], y.dtype, getattr(self.data, "augmentation", None))
+        config = FitConfig(
+            round=server_round, learning_rate=learning_rate, batch_size=batch_size, local_steps=iterations
+        )
+        rule = SGD(y[:, : self.model.num_trainable].clone(), [], config, {})
+        # One thread as at the clients: the result does not depend on the number of cores.
+        with one_thread(), own_draws(self.model.device):
+            run(rule, self.oracle, batches, y, y.new_full((1, 1), learning_rate))
+        return y[0].numpy()
+
+    @property
+    def model(self) -> FlatModel:
+        """The model."""
+        return self.oracle.model
+
+    @cached_property
+    def oracle(self) -> CohortOracle:
+        """Computes gradients; only a centralised strategy needs it."""
+        model = FlatModel(self._build(), criterion=self.data.criterion)
+        return make_oracle(model, blank(self.data, 2), self.cohort)[0]
+
+    def _draw(self, num_examples: int, batch_size: int, iterations: int, server_round: int) -> BatchIndices:
+        """Draw the batches of a round, and what augmentation and dropout need for them."""
         rng, of_changes, of_model = (
             np.random.default_rng([self.seed, *purpose, server_round])
             for purpose in (b"central", b"central augmentation", b"central dropout")
         )
-        augmentation = getattr(self.data, "augmentation", None)
-        self.model.load(weights)
-        y = self.model.vector
-        # One thread as at the clients: the result does not depend on the number of cores.
-        with one_thread(), own_draws(self.model.device):
-            for rows in draw_batches(len(targets), batch_size, iterations, rng).split():
-                batch = torch.from_numpy(x[rows]), torch.from_numpy(targets[rows])
-                if augmentation is not None:
-                    changes = torch.from_numpy(augmentation.draw(len(rows), of_changes))
-                    batch = augmentation.apply(batch[0], changes), batch[1]
-                self.model.generator.manual_seed(int(of_model.integers(2**63)))
-                gradient, _ = self.model.gradient(y, batch)
-                y.sub_(gradient, alpha=learning_rate)
-        return y.numpy().copy()
-
-    @cached_property
-    def model(self) -> FlatModel:
-        """The model; only a centralised strategy needs it."""
-        return FlatModel(self._build(), criterion=self.data.criterion)
+        indices = draw_batches(num_examples, batch_size, iterations, rng)
+        if (augmentation := getattr(self.data, "augmentation", None)) is not None:
+            indices = indices._replace(changes=augmentation.draw(len(indices.indices), of_changes))
+        return indices._replace(seeds=of_model.integers(2**63, size=iterations))
 
     def _examples(self, members: NDArray[np.intp]) -> Examples:
         """Return the union, which changes only when a client arrives or departs."""
         if self._union is None or self._union[0] != members.tobytes():
-            self._union = members.tobytes(), self.data.train_set(members)
+            union = self.data.train_set(members)
+            self.data.criterion.check(union[1], self.data.num_outputs)
+            self._union = members.tobytes(), union
         return self._union[1]

@@ -113,7 +113,7 @@ def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace]
         settings.evaluate_clients,
         settings.num_rounds,
     )
-    trainer = CentralTrainer(data, build_model, settings.seed)
+    trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
     strategy = strategies.make(method, initial, roster, evaluator, options=options, trainer=trainer)
     rule, why = rule_named(strategy.rule.name), ""
     if tune:
