@@ -1,9 +1,9 @@
 """How a run computes gradients: which oracle, and how many clients train in one call.
 
-Oracles differ in the last bits of the weights, so `auto` depends on the model and the device alone. The size
-of a cohort is timed where it cannot change a bit: for `stacked` on a CPU, in some milliseconds at the start
-of a run, and for `compiled` where it does not compute all steps of a client in one call. Otherwise it depends
-on the size of the model. `config.toml` in the run folder records both.
+Oracles differ in the last bits of the weights, so `auto` depends on the model, the device and whether Numba
+is there, and on no clock. The size of a cohort is timed where it cannot change a bit: for `stacked` on a CPU,
+in some milliseconds at the start of a run, and for `compiled` where that does not do all steps of a client in
+one call. Otherwise it depends on the size of the model. `config.toml` in the run folder records both.
 """
 
 from __future__ import annotations

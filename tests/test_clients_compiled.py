@@ -199,6 +199,22 @@ def test_without_numba(tmp_path: Path) -> None:
     assert "pip install numba, or use cohort stacked" in " ".join(done.stderr.split())
 
 
+NOWHERE_TO_CACHE = """
+import numba.core.caching as caching
+caching.CacheImpl._locator_classes = []
+import sim
+sim.main(["--num-rounds", "1", "--engine", "inline", "--cohort", "compiled", "--run-dir"])
+"""
+
+
+def test_code_that_cannot_be_kept_is_compiled_anew(tmp_path: Path) -> None:
+    """As in a container whose file system is read-only."""
+    code = NOWHERE_TO_CACHE.replace('"--run-dir"', f'"--run-dir", {str(tmp_path)!r}')
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("*/metrics.jsonl"))) == 1
+
+
 def test_auto_compiles_where_numba_is() -> None:
     model = FlatModel(nn.Sequential(nn.Linear(6, 3)))
     oracle, _ = make_oracle(model, (np.zeros((2, 6), np.float32), np.zeros(2, np.int64)))

@@ -59,7 +59,7 @@ ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
 
 
 def automatic(model: FlatModel, examples: Examples) -> str:
-    """Choose an oracle by the model, the task and the device alone: usually the fastest that can train them.
+    """Choose an oracle by the model, the task, the device and whether Numba is there: usually the fastest.
 
     It is `compiled` for linear classifiers on a CPU where Numba is installed, `stacked` for other linear
     layers, for other models `chain` on a CPU and `vmap` on other devices, and `loop` for what these do not
