@@ -69,7 +69,7 @@ def throughput(
 
 def test_throughput_of_the_plain_loop(data: Path, tmp_path: Path) -> None:
     results = throughput(data, tmp_path, "bare-busy", "--workload", "2nn", turns=2)
-    assert all(r["ratio"] is None for r in results)  # there is no run of flexfl on Ray to compare with
+    assert all(r["ratio"] is None for r in results)  # there is no run of flexfl to compare with
     if sys.platform == "linux":
         assert all(r["peak_bytes"] > 2**20 for r in results)
 
