@@ -56,10 +56,6 @@ class Compiled(StackedLinear):
         """See `CohortOracle.working_set`: each client's steps are done before the next client's."""
         return 0
 
-    def buffer_size(self, indices: BatchIndices, input_size: int) -> int:
-        """See `CohortOracle.buffer_size`: examples are read where they are, if steps are fused."""
-        return 1 if self.fuses_steps(indices) else super().buffer_size(indices, input_size)
-
     def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
         """See `CohortOracle.fuses_steps`: unless an example is another one in every step."""
         return indices.changes is None
