@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,14 +75,18 @@ class CohortBatches:
         for k, client in enumerate(clients):
             self.lengths[: len(client.lengths), k] = client.lengths
         self.counts = (self.lengths > 0).sum(axis=1).tolist()
-        real = np.arange(clients[0].padded_length) < self.lengths[..., None]
         self.indices = self._padded([client.indices for client in clients])
         self.targets = targets[self.indices]
         changes = [client.changes for client in clients if client.changes is not None]
         self.changes = self._padded(changes) if changes else None
-        self.weights = torch.from_numpy(real / np.maximum(self.lengths, 1)[..., None]).to(
-            inputs.device, dtype
-        )
+        self.dtype = dtype
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """`Batch.weights` of each step, shape (T, K, B)."""
+        real = np.arange(self.indices.shape[2]) < self.lengths[..., None]
+        weights = torch.from_numpy(real / np.maximum(self.lengths, 1)[..., None])
+        return weights.to(self.inputs.device, self.dtype)
 
     def step(self, t: int) -> Batch:
         """Return the batches of step t for the clients that do it, the first `counts[t]`."""

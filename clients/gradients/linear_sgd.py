@@ -1,9 +1,9 @@
 """SGD of a linear classifier with cross-entropy, compiled by Numba: all local steps of a client in one call.
 
-A client's weights and the examples of a batch fit into a core's caches, so that nothing but arithmetic limits
-these loops. They are written out: array expressions would take Numba twice as long to compile. Examples are
-taken `WIDTH` at a time; of more, LLVM does not vectorise the update (it would have to check too many pairs of
-arrays for overlaps).
+A client's weights and the examples of a batch fit into a core's caches, so that what limits these loops is
+how many numbers they load for each product. So logits are computed for two classes and five examples at a
+time, and updates for four examples: of more, LLVM does not vectorise the update everywhere, as it checks each
+pair of arrays for overlaps. Loops are written out, as array expressions take Numba twice as long to compile.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Any
 import numba
 import numpy as np
 from numpy.typing import NDArray
-
-WIDTH = 4  # examples
 
 Floats = NDArray[Any]
 
@@ -35,33 +33,40 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_compiled
-def _logits(w: Floats, x: Floats, rows: NDArray[np.int64], out: Floats) -> None:
-    """out[b] = <w, x[rows[b]]> for the examples of a batch."""
-    zero, wide = w.dtype.type(0), len(rows) // WIDTH * WIDTH
-    for b in range(0, wide, WIDTH):
-        x0, x1, x2, x3 = x[rows[b]], x[rows[b + 1]], x[rows[b + 2]], x[rows[b + 3]]
-        s0, s1, s2, s3 = zero, zero, zero, zero
+def _logits(v: Floats, w: Floats, x: Floats, rows: NDArray[np.int64], out_v: Floats, out_w: Floats) -> None:
+    """out_v[b] = <v, x[rows[b]]> and out_w[b] = <w, x[rows[b]]> for the examples of a batch."""
+    zero, wide = w.dtype.type(0), len(rows) // 5 * 5
+    for b in range(0, wide, 5):
+        x0, x1, x2, x3, x4 = x[rows[b]], x[rows[b + 1]], x[rows[b + 2]], x[rows[b + 3]], x[rows[b + 4]]
+        r0, r1, r2, r3, r4 = zero, zero, zero, zero, zero
+        s0, s1, s2, s3, s4 = zero, zero, zero, zero, zero
         for i in range(len(w)):
-            s0 += w[i] * x0[i]
-            s1 += w[i] * x1[i]
-            s2 += w[i] * x2[i]
-            s3 += w[i] * x3[i]
-        out[b] = s0
-        out[b + 1] = s1
-        out[b + 2] = s2
-        out[b + 3] = s3
+            vi, wi = v[i], w[i]
+            r0 += vi * x0[i]
+            r1 += vi * x1[i]
+            r2 += vi * x2[i]
+            r3 += vi * x3[i]
+            r4 += vi * x4[i]
+            s0 += wi * x0[i]
+            s1 += wi * x1[i]
+            s2 += wi * x2[i]
+            s3 += wi * x3[i]
+            s4 += wi * x4[i]
+        out_v[b], out_v[b + 1], out_v[b + 2], out_v[b + 3], out_v[b + 4] = r0, r1, r2, r3, r4
+        out_w[b], out_w[b + 1], out_w[b + 2], out_w[b + 3], out_w[b + 4] = s0, s1, s2, s3, s4
     for b in range(wide, len(rows)):
-        x0, s0 = x[rows[b]], zero
+        x0, r0, s0 = x[rows[b]], zero, zero
         for i in range(len(w)):
+            r0 += v[i] * x0[i]
             s0 += w[i] * x0[i]
-        out[b] = s0
+        out_v[b], out_w[b] = r0, s0
 
 
 @_compiled
 def _subtract(w: Floats, x: Floats, rows: NDArray[np.int64], errors: Floats) -> None:
     """w -= sum_b errors[b] x[rows[b]] for the examples of a batch."""
-    wide = len(rows) // WIDTH * WIDTH
-    for b in range(0, wide, WIDTH):
+    wide = len(rows) // 4 * 4
+    for b in range(0, wide, 4):
         x0, x1, x2, x3 = x[rows[b]], x[rows[b + 1]], x[rows[b + 2]], x[rows[b + 3]]
         e0, e1, e2, e3 = errors[b], errors[b + 1], errors[b + 2], errors[b + 3]
         for i in range(len(w)):
@@ -152,9 +157,12 @@ def train(
             if not count:
                 break
             rows, scale = indices[t, k, :count], rate / count
-            for c in range(num_classes):
-                _logits(own[c * num_inputs : (c + 1) * num_inputs], inputs, rows, errors[c])
-                if has_bias:
+            for c in range(0, num_classes, 2):
+                d = min(c + 1, num_classes - 1)  # of an odd number, the last class twice
+                v, w = own[c * num_inputs : (c + 1) * num_inputs], own[d * num_inputs : (d + 1) * num_inputs]
+                _logits(v, w, inputs, rows, errors[c], errors[d])
+            if has_bias:
+                for c in range(num_classes):
                     for b in range(count):
                         errors[c, b] += own[size + c]
             total = 0.0

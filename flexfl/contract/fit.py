@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
@@ -91,7 +92,7 @@ class FitConfig:
         """E_k, the local steps of a complete client with this many examples."""
         return planned_steps(self.local_steps, self.local_epochs, self.batch_size, num_examples)
 
-    @property
+    @cached_property
     def common(self) -> tuple[Any, ...]:
         """What clients of one cohort must have in common: all that their rule depends on but the rates."""
         amount = (self.batch_size, self.local_steps, self.local_epochs)

@@ -140,7 +140,7 @@ class RunFolder(Observer):
         """
         if not os.fstat(self._metrics.fileno()).st_nlink:
             raise FolderLost(f"{self.path}: the run folder has been removed")
-        self._unwritten += (json.dumps(finite(record)) + "\n").encode()
+        self._unwritten += (_json(record) + "\n").encode()
         self._write()
 
     def try_to_write_weights(self, arrays: Sequence[NDArray[Any]]) -> str:
@@ -228,6 +228,14 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
+
+
+def _json(record: Record) -> str:
+    """Return a record as JSON, NaN and infinity as null; most have neither."""
+    try:
+        return json.dumps(record, allow_nan=False)
+    except ValueError:
+        return json.dumps(finite(record))
 
 
 def _new_folder(settings: Settings) -> Path:
