@@ -64,12 +64,14 @@ def flwr_runs(
 ) -> list[str]:
     """Do several runs at the same time on one SuperLink, as they mostly wait; return their outputs.
 
-    `supernodes` of a run is another number of nodes for it, `app` another app.
+    `supernodes` of a run is another number of nodes for it, `app` another app. Each run has one worker, as
+    starting one takes longer than its work; with `cpus` = 1, it has one for each core.
     """
 
     def call(settings: dict[str, Any]) -> str:
-        nodes = f"num-supernodes={settings.get('supernodes', num_clients)} client-resources-num-cpus=1"
-        config = {key: value for key, value in settings.items() if key not in ("supernodes", "app")}
+        nodes = f"num-supernodes={settings.get('supernodes', num_clients)}"
+        nodes += f" client-resources-num-cpus={settings.get('cpus', os.cpu_count())}"
+        config = {key: value for key, value in settings.items() if key not in ("supernodes", "app", "cpus")}
         folder = settings.get("app", app)
         return flwr_run(env, config, "local", "--federation-config", nodes, app=folder)
 

@@ -97,7 +97,7 @@ def test_devices_train_on_their_own_data_until_they_are_ended(
             devices.append(subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output))
     settings = {"strategy": "feddyn", "model": "logistic", "num-clients": 3, "num-rounds": 4, "min-nodes": 3}
     settings |= {"local-steps": 2000, "learning-rate": 0.1, "run-dir": str(tmp_path / "runs")}
-    settings |= {"round-deadline": 60.0, "connect-timeout": 240.0}
+    settings |= {"round-deadline": 60.0, "connect-timeout": 240.0, "cohort": "stacked"}
 
     def end_one() -> int:
         """Send SIGTERM to device 1 when it has the task of round 2; return its exit code."""

@@ -25,7 +25,7 @@ pytestmark = [
 
 STEPS = 8
 SETTINGS = {"model": "logistic", "num-clients": 5, "min-nodes": 4, "local-steps": STEPS, "num-rounds": 99}
-SETTINGS |= {"batch-size": 0, "checkpoint-every": 1}
+SETTINGS |= {"batch-size": 0, "checkpoint-every": 1, "cohort": "stacked"}  # not compiled for each app
 Records = list[dict[str, Any]]
 
 

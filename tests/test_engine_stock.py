@@ -118,7 +118,8 @@ def test_it_gives_the_same_weights_as_ours(
 ) -> None:
     """With the same participation, rates, membership and records."""
     theirs = simulate(**settings, strategy=f"{STOCK}{stock}")
-    here = simulate(**settings, strategy=ours)  # their means are in single precision
+    here = simulate(**settings, strategy=ours)
+    # Their means are in single precision.
     np.testing.assert_allclose(theirs.weights, here.weights, rtol=1e-5, atol=1e-6)
     assert outcome(theirs) == outcome(here)
     assert [r["loss"] for r in theirs.rounds] == pytest.approx([r["loss"] for r in here.rounds], rel=1e-5)

@@ -1,4 +1,7 @@
-"""The same run under Flower's own engines: its Simulation Runtime, and SuperNodes on this machine."""
+"""The same run under Flower's own engines: its Simulation Runtime, and SuperNodes on this machine.
+
+All but the first test train with `stacked`: each installed app would compile the steps of `compiled` anew.
+"""
 
 import json
 import os
@@ -46,7 +49,7 @@ def test_flwr_run_gives_the_same_result_as_sim(flower: dict[str, str], tmp_path:
     }
     # With fewer nodes than clients it does not wait for ever.
     few = {"run-dir": str(tmp_path / "few"), "connect-timeout": 2.0, "supernodes": 2}
-    complete = {**settings, "run-dir": str(tmp_path / "flwr")}
+    complete = {**settings, "run-dir": str(tmp_path / "flwr"), "cpus": 1}
     log = {"log": "tensorboard"} if find_spec("tensorboard") else {}
     output, refused = flwr_runs(flower, 6, [{**complete, **log}, {**settings, **few}])
     sim({**settings, "run-dir": tmp_path / "inline"})
@@ -91,11 +94,11 @@ def test_flwr_run_keeps_memory_and_finds_own_parts(
         "local-steps": 4,
         "seed": 5,  # with it, replies are lost, one of them of a client that participates again
     }
-    named = {"model": "logistic", "num-clients": 3, "num-rounds": 2, "local-steps": 3}
+    named = {"model": "logistic", "cohort": "stacked", "num-clients": 3, "num-rounds": 2, "local-steps": 3}
     mine = {**named, "strategy": "my_methods.Momentum:clip=0.1", "trace": "my_traces.Office:start=0"}
     # BatchNorm's running means beside the vectors of clients that send no weights, and dropout.
     deep = {**named, "strategy": "mimic:memory=client", "trace": "bernoulli:p=0.8", "num-rounds": 3}
-    deep["model"] = "vgg11:norm=batch,width=1,hidden=4,dropout=0.5"
+    deep |= {"cohort": "auto", "model": "vgg11:norm=batch,width=1,hidden=4,dropout=0.5"}
     runs = {"memory": settings, "mine": {**mine, "app": app}, "deep": deep}
     outputs = flwr_runs(flower, 3, [{**run, "run-dir": str(tmp_path / key)} for key, run in runs.items()])
     for (key, run), output in zip(runs.items(), outputs, strict=True):
@@ -183,6 +186,7 @@ def test_flwr_run_has_the_same_participation_under_every_trace(
         settings = {
             "strategy": "fedau",
             "model": "logistic",
+            "cohort": "stacked",
             "trace": "+".join(parts),
             "num-clients": 5,
             "num-rounds": 3,
@@ -215,6 +219,7 @@ def test_a_killed_serverapp_goes_on_from_its_run_folder(flower: dict[str, str], 
     settings = {
         "strategy": "mimic",
         "model": "logistic",
+        "cohort": "stacked",
         "trace": "bernoulli:p=0.8",
         "num-clients": 3,
         "num-rounds": 12,
