@@ -21,11 +21,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.measure import ROOT
 
 MODELS = "--contenders bare-busy,inline,ray,flower-tuned,blazefl-threads,blazefl"
+STOCK = "flower-message,flower-tuned"
 FEW = f"{MODELS} --num-clients 100 --clients-per-round"
 TABLES = {
     "startup": "startup.py",
     "throughput": "throughput.py",
-    "1000-clients": "throughput.py --contenders ray,inline --clients-per-round 1000",
+    "1000-clients": f"throughput.py --contenders inline,ray,{STOCK} --clients-per-round 1000 --turns 2",
     "2nn": f"throughput.py --workload 2nn {MODELS}",
     "lenet": f"throughput.py --workload lenet {MODELS}",
     "tutorial": f"throughput.py --workload tutorial {FEW} 10",
