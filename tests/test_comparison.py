@@ -244,6 +244,26 @@ def test_interrupted_and_gone_on(run: Any, tmp_path: Path, number: int, code: in
     assert not unfinished.exists()
 
 
+@pytest.mark.slow
+def test_interrupted_on_ray(run: Any, tmp_path: Path) -> None:
+    """Shows what is finished, also if the signal comes while the driver waits for Ray."""
+    arguments = ["--seed", *map(str, range(4)), "--num-rounds", "300"]
+    command = [sys.executable, "sim.py", *SMALL, *arguments, "--json", "--run-dir", str(tmp_path)]
+    command[command.index("--num-workers") + 1] = "2"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        end = time.monotonic() + 120
+        while not list(tmp_path.glob("cells/[!.]*/summary.json")) and time.monotonic() < end:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    found = json.loads(shown)
+    assert found["interrupted"]
+    (row,) = found["rows"]
+    assert 1 <= len(row["seeds"]) < 4
+    assert run(*arguments)["rows"][0]["seeds"] == list(range(4))
+
+
 # Numbers
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from flexfl.config import Settings
 from flexfl.engine.comparison.store import Place
+from flexfl.engine.interrupts import ENDING, Stopped, deferring
 from flexfl.engine.leftovers import CELL, locked_folder
 from flexfl.engine.run import simulate
 from flexfl.engine.server import RoundServer
@@ -87,6 +88,8 @@ def run_on_ray(
         There is no cluster at the address.
     EngineLost
         Ray has died.
+    Stopped
+        By a signal.
     """
     import ray  # not installed on every machine
     from ray.exceptions import RayError
@@ -102,22 +105,24 @@ def run_on_ray(
         most = num_workers or len(cells)
         waiting: dict[Any, Settings] = {}
         queue = iter(cells)
-        while True:
-            for settings in queue:
-                waiting[task.remote(settings, places[settings])] = settings
-                if len(waiting) >= most:
-                    break
-            if not waiting:
-                return
-            liveness.check()
-            ready, _ = ray.wait([*waiting], timeout=0.2)  # so that a signal is noticed soon
-            for done in ready:
-                settings = waiting.pop(done)
-                try:
-                    outcome: Outcome = ray.get(done)
-                except RayError as error:
-                    outcome = f"its process failed: {type(error).__name__}"
-                report(settings, outcome)
+        with deferring(*ENDING) as signals:  # Ray ends with an error of its own where a handler raises one
+            while not signals:
+                for settings in queue:
+                    waiting[task.remote(settings, places[settings])] = settings
+                    if len(waiting) >= most:
+                        break
+                if not waiting:
+                    return
+                liveness.check()
+                ready, _ = ray.wait([*waiting], timeout=0.2)  # so that a signal is noticed soon
+                for done in ready:
+                    settings = waiting.pop(done)
+                    try:
+                        outcome: Outcome = ray.get(done)
+                    except RayError as error:
+                        outcome = f"its process failed: {type(error).__name__}"
+                    report(settings, outcome)
+        raise Stopped(signals[0])
     finally:
         running.stop()
 
