@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from clients.draws import BatchIndices, Indices
@@ -71,14 +71,13 @@ class CohortBatches:
         augmentation: Augmentation | None = None,
     ) -> None:
         self.inputs, self.clients, self.augmentation = inputs, clients, augmentation
-        self.lengths = np.zeros((len(clients[0].lengths), len(clients)), np.intp)
-        for k, client in enumerate(clients):
-            self.lengths[: len(client.lengths), k] = client.lengths
+        steps = [len(client.lengths) for client in clients]
+        self.lengths = _padded([client.lengths for client in clients], steps, steps[0]).T.copy()
         self.counts = (self.lengths > 0).sum(axis=1).tolist()
-        self.indices = self._padded([client.indices for client in clients])
+        self.indices = self._by_step([client.indices for client in clients])
         self.targets = targets[self.indices]
         changes = [client.changes for client in clients if client.changes is not None]
-        self.changes = self._padded(changes) if changes else None
+        self.changes = self._by_step(changes) if changes else None
         self.dtype = dtype
 
     @cached_property
@@ -118,18 +117,23 @@ class CohortBatches:
             positions.append(inverse)
         flat = torch.from_numpy(distinct).to(self.inputs.device).view(-1)
         inputs = self.inputs.index_select(0, flat).view(*distinct.shape, *self.inputs.shape[1:])
-        return inputs, self._padded(positions)
+        return inputs, self._by_step(positions)
 
-    def _padded(self, values: Sequence[Indices]) -> Tensor:
+    def _by_step(self, values: Sequence[Indices]) -> Tensor:
         """Arrange one number per example of each client by step, shape (T, K, B), padded with 0."""
-        length = self.clients[0].padded_length
-        padded, columns = np.zeros((*self.lengths.shape, length), np.int64), np.arange(length)
-        for k, (client, own) in enumerate(zip(self.clients, values, strict=True)):
-            if len(own) == len(client.lengths) * length:  # nothing to pad, as usual
-                padded[: len(client.lengths), k] = own.reshape(-1, length)
-            else:
-                padded[: len(client.lengths), k][columns < client.lengths[:, None]] = own
-        return torch.from_numpy(padded).to(self.inputs.device)
+        padded = _padded(values, self.lengths.T, self.clients[0].padded_length)
+        return torch.from_numpy(padded.swapaxes(0, 1).copy()).to(self.inputs.device)
+
+
+def _padded(parts: Sequence[NDArray[Any]], lengths: ArrayLike, width: int) -> NDArray[np.int64]:
+    """Divide the numbers of several arrays, in their order, into rows of these lengths, padded with 0.
+
+    The result has the shape of `lengths` and a last axis of `width`.
+    """
+    real = np.arange(width) < np.asarray(lengths)[..., None]
+    padded = np.zeros(real.shape, np.int64)
+    padded[real] = np.concatenate(parts)
+    return padded
 
 
 class DeviceData:
@@ -171,7 +175,7 @@ class DeviceData:
         """
         if self._all is not None and isinstance(self.data, PartitionedData):
             own = map(self.data.train_rows, clients)
-            of_all = [b._replace(indices=rows[b.indices]) for rows, b in zip(own, indices, strict=True)]
+            of_all = [BatchIndices(rows[b.indices], *b[1:]) for rows, b in zip(own, indices, strict=True)]
             return CohortBatches(*self._all, of_all, dtype, self.augmentation)
         parts, of_parts, start = [], [], 0
         for client, wanted in zip(clients, indices, strict=True):

@@ -50,7 +50,7 @@ class Compiled(StackedLinear):
             raise ValueError(f"cohort compiled: {error}; pip install numba, or use cohort stacked") from None
         self._train = train
         self.threads = min(MOST_THREADS, torch.get_num_threads())
-        self._pool = ThreadPoolExecutor(self.threads) if self.threads > 1 else None
+        self._others = ThreadPoolExecutor(max(1, self.threads - 1))  # none is started before it is needed
 
     def working_set(self, indices: BatchIndices) -> int:
         """See `CohortOracle.working_set`: each client's steps are done before the next client's."""
@@ -81,11 +81,12 @@ class Compiled(StackedLinear):
             losses.numpy(),
         )
         count = min(self.threads, len(y))
-        if self._pool is None or count == 1:
-            train(0, 1)
-        else:  # clients are sorted by their steps: every count-th makes equal shares
-            for done in [self._pool.submit(train, first, count) for first in range(count)]:
-                done.result()
+        # Clients are sorted by their steps, so that every count-th make equal shares. This thread does one of
+        # them: if it waited, two others would often share the core that it leaves.
+        others = [self._others.submit(train, first, count) for first in range(1, count)]
+        train(0, count)
+        for other in others:
+            other.result()
         return losses
 
 

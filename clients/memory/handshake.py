@@ -61,6 +61,9 @@ class Memory:
         return Memory(self.committed, self.tag, state, server_round)
 
 
+_NO_MEMORY = Memory()
+
+
 def open_memory(memory: Memory | None, last_accepted: int | None) -> tuple[Memory, bool]:
     """Open a client's memory for a task, see `Memory.open`.
 
@@ -72,5 +75,5 @@ def open_memory(memory: Memory | None, last_accepted: int | None) -> tuple[Memor
         As in the task; None: its rule keeps no state, and no memory is used.
     """
     if last_accepted is None:
-        return Memory(), False
-    return (memory or Memory()).open(last_accepted)
+        return _NO_MEMORY, False
+    return (memory or _NO_MEMORY).open(last_accepted)
