@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from flower import processes_of
 from rich.console import Console
 
 import sim
@@ -262,6 +264,39 @@ def test_interrupted_on_ray(run: Any, tmp_path: Path) -> None:
     (row,) = found["rows"]
     assert 1 <= len(row["seeds"]) < 4
     assert run(*arguments)["rows"][0]["seeds"] == list(range(4))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
+def test_a_cell_whose_process_dies_goes_on_once(tmp_path: Path) -> None:
+    """That of seed 0 dies twice and has failed, that of seed 1 once."""
+    arguments = ["--seed", "0", "1", "--num-rounds", "400", "--checkpoint-every", "10"]
+    command = [sys.executable, "sim.py", *SMALL, *arguments, "--json", "--run-dir", str(tmp_path)]
+    command[command.index("--num-workers") + 1] = "2"
+    env = {**os.environ, "FLWR_HOME": str(tmp_path)}
+    to_kill, killed = ["seed0", "seed0", "seed1"], set[int]()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env) as process:
+        while to_kill and process.poll() is None:
+            time.sleep(0.01)
+            for pid in {*processes_of(tmp_path)} - killed:
+                if to_kill and _trains(pid, tmp_path / "cells", to_kill[-1]):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
+                    to_kill.pop()
+        shown, _ = process.communicate(timeout=120)
+    assert not to_kill
+    assert json.loads(shown)["rows"][0]["seeds"] == [1]
+    assert process.returncode == 1
+
+
+def _trains(pid: int, cells: Path, name: str) -> bool:
+    """Whether a process writes to the folder of a cell, given by a part of its name, and has a checkpoint."""
+    with suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            path = entry.resolve()
+            if cells in path.parents and name in str(path):
+                return bool([*path.parent.glob("checkpoint/round-*")])
+    return False
 
 
 # Numbers

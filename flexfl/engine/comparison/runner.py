@@ -101,7 +101,8 @@ def run_on_ray(
     try:
         liveness = Liveness()
         gpus = client_gpus if ray.cluster_resources().get("GPU", 0) else 0
-        task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(run_cell)
+        # A cell whose process died, as for want of memory, goes on from its checkpoint in another one, once.
+        task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1)(run_cell)
         most = num_workers or len(cells)
         waiting: dict[Any, Settings] = {}
         queue = iter(cells)
