@@ -31,6 +31,7 @@ from benchmarks.gradients import Clients
 from benchmarks.measure import machine, machine_line, table, write_json
 from benchmarks.workloads import WORKLOADS, Trainer, ensure_data, job_of, named_workloads, write_shards
 from clients.gradients.oracles import automatic
+from flexfl.allocation import keep_freed_memory
 from flexfl.tasks import blank
 
 SIDE = 1024  # of the matrices
@@ -141,6 +142,7 @@ def main() -> None:
     names = named_workloads(parser, arguments.workloads, WORKLOADS)
     about, data_dir = machine(), str(Path(arguments.data_dir).resolve())
     torch.set_num_threads(1)
+    keep_freed_memory()  # as a run does
     with tempfile.TemporaryDirectory(prefix="flexfl-limits-") as scratch:
         for name in names:  # from where the last one has found or put them
             data_dir, _ = ensure_data(WORKLOADS[name], data_dir, scratch)

@@ -2,8 +2,7 @@
 
 A client's weights and the examples of a batch fit into a core's caches, so that what limits these loops is
 how many numbers they load for each product. So logits are computed for two classes and five examples at a
-time, and updates for five examples: with many more arrays, LLVM does not vectorise a loop, as it checks that
-none overlaps the one that is written. Loops are written out, as array expressions take Numba twice as long to
+time, and updates for four examples. Loops are written out, as array expressions take Numba twice as long to
 compile.
 """
 
@@ -66,12 +65,12 @@ def _logits(v: Floats, w: Floats, x: Floats, rows: NDArray[np.int64], out_v: Flo
 @_compiled
 def _subtract(w: Floats, x: Floats, rows: NDArray[np.int64], errors: Floats) -> None:
     """w -= sum_b errors[b] x[rows[b]] for the examples of a batch."""
-    wide = len(rows) // 5 * 5
-    for b in range(0, wide, 5):
-        x0, x1, x2, x3, x4 = x[rows[b]], x[rows[b + 1]], x[rows[b + 2]], x[rows[b + 3]], x[rows[b + 4]]
-        e0, e1, e2, e3, e4 = errors[b], errors[b + 1], errors[b + 2], errors[b + 3], errors[b + 4]
+    wide = len(rows) // 4 * 4
+    for b in range(0, wide, 4):
+        x0, x1, x2, x3 = x[rows[b]], x[rows[b + 1]], x[rows[b + 2]], x[rows[b + 3]]
+        e0, e1, e2, e3 = errors[b], errors[b + 1], errors[b + 2], errors[b + 3]
         for i in range(len(w)):
-            w[i] -= e0 * x0[i] + e1 * x1[i] + e2 * x2[i] + e3 * x3[i] + e4 * x4[i]
+            w[i] -= e0 * x0[i] + e1 * x1[i] + e2 * x2[i] + e3 * x3[i]
     for b in range(wide, len(rows)):
         x0, e0 = x[rows[b]], errors[b]
         for i in range(len(w)):
