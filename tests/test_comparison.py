@@ -249,7 +249,7 @@ def test_interrupted_and_gone_on(run: Any, tmp_path: Path, number: int, code: in
 @pytest.mark.slow
 def test_interrupted_on_ray(run: Any, tmp_path: Path) -> None:
     """Shows what is finished, also if the signal comes while the driver waits for Ray."""
-    arguments = ["--seed", *map(str, range(4)), "--num-rounds", "300"]
+    arguments = ["--seed", *map(str, range(4)), "--num-rounds", "1000"]
     command = [sys.executable, "sim.py", *SMALL, *arguments, "--json", "--run-dir", str(tmp_path)]
     command[command.index("--num-workers") + 1] = "2"
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -270,21 +270,22 @@ def test_interrupted_on_ray(run: Any, tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 def test_a_cell_whose_process_dies_goes_on_once(tmp_path: Path) -> None:
     """That of seed 0 dies twice and has failed, that of seed 1 once."""
-    arguments = ["--seed", "0", "1", "--num-rounds", "400", "--checkpoint-every", "10"]
+    arguments = ["--seed", "0", "1", "--num-rounds", "1500", "--checkpoint-every", "10"]
     command = [sys.executable, "sim.py", *SMALL, *arguments, "--json", "--run-dir", str(tmp_path)]
     command[command.index("--num-workers") + 1] = "2"
     env = {**os.environ, "FLWR_HOME": str(tmp_path)}
-    to_kill, killed = ["seed0", "seed0", "seed1"], set[int]()
+    to_kill, killed = {"seed0": 2, "seed1": 1}, set[int]()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env) as process:
-        while to_kill and process.poll() is None:
+        while any(to_kill.values()) and process.poll() is None:
             time.sleep(0.01)
-            for pid in {*processes_of(tmp_path)} - killed:
-                if to_kill and _trains(pid, tmp_path / "cells", to_kill[-1]):
-                    os.kill(pid, signal.SIGKILL)
-                    killed.add(pid)
-                    to_kill.pop()
+            for pid in {*processes_of(tmp_path)} - killed - {process.pid}:
+                for name in [name for name, kills in to_kill.items() if kills]:
+                    if _trains(pid, tmp_path / "cells", name):
+                        os.kill(pid, signal.SIGKILL)
+                        killed.add(pid)
+                        to_kill[name] -= 1
         shown, _ = process.communicate(timeout=120)
-    assert not to_kill
+    assert not any(to_kill.values())
     assert json.loads(shown)["rows"][0]["seeds"] == [1]
     assert process.returncode == 1
 
