@@ -1,9 +1,7 @@
 """Comparisons: the results of their cells, what is done again and what is not, and what they write."""
 
 import csv
-import io
 import json
-import math
 import os
 import signal
 import subprocess
@@ -14,17 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from flower import processes_of
-from rich.console import Console
 
 import sim
-from flexfl.config.grid import cells
-from flexfl.engine.comparison import compare as module
-from flexfl.engine.comparison.results import Cost, cost_to_reach, cost_until, estimate, rows_of
-from flexfl.engine.comparison.store import CellStore, FinishedCell
-from flexfl.engine.comparison.tables import columns, comma_separated, latex, markdown, terminal
 
 ROOT = Path(sim.__file__).parent
 SMALL = [
@@ -298,135 +289,3 @@ def _trains(pid: int, cells: Path, name: str) -> bool:
             if cells in path.parents and name in str(path):
                 return bool([*path.parent.glob("checkpoint/round-*")])
     return False
-
-
-# Numbers
-
-
-def record(t: int, accuracy: float | None, active: int = 2, **more: Any) -> dict[str, Any]:
-    shown = {"round": t, "active": [*range(active)], "bytes_up": 1_000_000, "bytes_down": 3_000_000, **more}
-    return shown if accuracy is None else shown | {"accuracy": accuracy}
-
-
-def finished(*accuracies: float | None, **more: Any) -> FinishedCell:
-    records = [
-        {"round": 0, "accuracy": 0.1},
-        *(record(t, a, **more) for t, a in enumerate(accuracies, start=1)),
-    ]
-    return FinishedCell({"final": {"accuracy": accuracies[-1]}}, records, "0")
-
-
-def test_intervals_of_student() -> None:
-    """Three values 1, 2, 3: deviation 1, t = 4.3027 with two degrees of freedom."""
-    assert estimate([1, 2, 3]) == pytest.approx((2, 1, 4.302653 / math.sqrt(3)), rel=1e-6)
-    np.testing.assert_equal(estimate([5.0]), (5.0, math.nan, math.nan))
-    np.testing.assert_equal(estimate([math.nan]), (math.nan, math.nan, math.nan))
-
-
-def test_intervals_cover_the_mean() -> None:
-    """95 % of the intervals of normal samples contain the mean."""
-    rng = np.random.default_rng(0)
-    samples = (estimate(rng.normal(size=4).tolist()) for _ in range(4000))
-    assert np.mean([abs(e.mean) <= e.margin for e in samples]) == pytest.approx(0.95, abs=0.01)
-
-
-def test_what_it_took_to_reach_a_value() -> None:
-    run = finished(0.5, None, 0.8, 0.7, virtual_seconds=60)
-    assert cost_to_reach(run, 0.75) == Cost(3, 6, 3.0, 9.0, 60)
-    assert cost_to_reach(run, 0.5) == Cost(1, 2, 1.0, 3.0, 60)
-    assert cost_to_reach(run, 0.81) is None
-    np.testing.assert_equal(cost_until([record(1, 0.5)], 1), Cost(1, 2, 1.0, 3.0, math.nan))
-
-
-def test_lower_is_better_for_errors() -> None:
-    told = {"name": "mean_absolute_error", "higher_is_better": False, "is_share": False}
-    records = [{"round": t, "mean_absolute_error": e} for t, e in enumerate([9.0, 7.0, 4.0, 5.0])]
-    run = FinishedCell({"final": {"mean_absolute_error": 5.0}, "metric": told}, records, "0")
-    reached = cost_to_reach(run, 4.5)
-    assert reached is not None
-    assert reached.rounds == 2
-    assert cost_to_reach(run, 3.0) is None
-    (row,) = rows_of(cells({"seed": [0]}, "here"), {cells({"seed": [0]}, "here")[0].settings: run}, reach=4.5)
-    shown = columns(row, 4.5)
-    assert (shown["mean absolute error"], shown["last 10"], shown["rounds to 4.5"]) == ("5", "5.333", "2")
-    assert "mean_absolute_error" in comma_separated([row]).splitlines()[0].split(",")
-
-
-def test_differences_are_paired() -> None:
-    """By seed, to the first strategy under the same other settings; over the seeds that both have."""
-    grid = cells({"strategy": ["fedavg", "mifa"], "trace": ["always", "phones"], "seed": [0, 1]}, "here")
-    scores = iter([0.5, 0.6, 0.1, 0.2, 0.7, 0.9, 0.4])  # one cell is not finished
-    results = {cell.settings: finished(score) for cell, score in zip(grid, scores, strict=False)}
-    rows = rows_of(grid, results, reach=0.6)
-    assert [tuple(row.varied.values()) for row in rows] == [
-        ("fedavg", "always"),
-        ("fedavg", "phones"),
-        ("mifa", "always"),
-        ("mifa", "phones"),
-    ]
-    assert [row.difference and round(row.difference.mean, 9) for row in rows] == [None, None, 0.25, 0.3]
-    assert rows[2].difference is not None
-    assert rows[2].difference.deviation == pytest.approx(np.std([0.2, 0.3], ddof=1))
-    assert [[cost is not None for cost in row.reached] for row in rows] == [
-        [False, True],
-        [False, False],
-        [True, True],
-        [False],
-    ]
-
-
-def test_the_last_evaluations_are_those_after_training_began() -> None:
-    (row,) = rows_of(
-        cells({"seed": [0]}, "here"), {cells({"seed": [0]}, "here")[0].settings: finished(0.5, 0.7)}
-    )
-    assert row.last.mean == pytest.approx(0.6)
-
-
-def test_tables_escape_what_their_formats_use() -> None:
-    rows = [{"trace": "a|b_c", "accuracy %": "1 ± 2"}, {"trace": "x & y"}]
-    assert markdown(rows).splitlines()[2:] == ["| a\\|b_c | 1 ± 2 |", "| x & y |  |"]
-    assert r"a|b\_c & 1 $\pm$ 2 \\" in latex(rows)
-    assert r"x \& y &  \\" in latex(rows)
-    assert r"accuracy \%" in latex(rows)
-
-
-def test_the_terminal_shows_names_as_they_are(tmp_path: Path) -> None:
-    """Brackets are no markup."""
-    console = Console(record=True, width=120, file=open(os.devnull, "w"))  # noqa: SIM115
-    found = module.tables.terminal([{"run-dir": "[red]x[/red]"}], "t", 80)
-    console.print(found)
-    assert "[red]x[/red]" in console.export_text()
-
-
-def test_two_comparisons_finish_the_same_cell(tmp_path: Path) -> None:
-    """Their files are the same: the second ones are dropped, or take their place."""
-    store, settings = CellStore(str(tmp_path)), cells({"seed": [0]}, "here")[0].settings
-    content = {
-        "summary.json": b'{"rounds": 1}',
-        "metrics.jsonl": b'{"round": 0}\n',
-        "config.toml": b"[versions]\n",
-    }
-    store.save(settings, content)
-    store.save(settings, content)
-    found = store.load(settings)
-    assert found is not None
-    assert found.records == [{"round": 0}]
-    assert [path.name for path in (tmp_path / "cells").iterdir()] == [store.path(settings).name]
-
-
-@pytest.mark.parametrize("width", [80, 90, 200])
-def test_no_cell_of_the_terminal_is_broken(width: int) -> None:
-    """Where it is narrow, columns are left out."""
-    numbers = {
-        "accuracy %": "44.37 ± 0.59",
-        "95 % interval": "39.02 to 49.72",
-        "worst client %": "58.77 ± 11.15",
-    }
-    row = {"strategy": "flwr.server.strategy.FedAdam:eta=0.05", **numbers, "to first": "+0.72 ± 7.23"}
-    file = io.StringIO()
-    Console(file=file, width=width).print(terminal([row], "1 run", width))
-    (line,) = [line for line in file.getvalue().splitlines() if "FedAdam" in line]
-    assert ("39.02 to 49.72" in line) == (width > 80)
-    assert ("58.77 ± 11.15" in line) == (width > 90)
-    assert "44.37 ± 0.59" in line
-    assert "+0.72 ± 7.23" in line
