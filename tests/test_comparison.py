@@ -185,15 +185,18 @@ def test_a_file_with_lists_and_tables(run: Any, tmp_path: Path) -> None:
 # On Ray, and signals
 
 
+def on_ray(run_dir: Path, arguments: list[str]) -> list[str]:
+    """Return the command of a comparison with two workers; the second `--num-workers` counts."""
+    command = [sys.executable, "sim.py", *SMALL, *arguments]
+    return [*command, "--num-workers", "2", "--json", "--run-dir", str(run_dir)]
+
+
 @pytest.mark.slow
 def test_on_ray_the_same_cells(run: Any, tmp_path: Path) -> None:
     arguments = ["--strategy", "fedavg", "mimic", "--seed", "0", "1"]
     here = run(*arguments)
-    command = [sys.executable, "sim.py", *SMALL, *arguments, "--json"]
-    command[command.index("--num-workers") + 1] = "2"
-    done = subprocess.run(
-        [*command, "--run-dir", str(tmp_path / "ray")], capture_output=True, text=True, cwd=ROOT, timeout=300
-    )
+    command = on_ray(tmp_path / "ray", arguments)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
     there = json.loads(done.stdout)
     assert there["rows"] == here["rows"]
 
@@ -241,8 +244,7 @@ def test_interrupted_and_gone_on(run: Any, tmp_path: Path, number: int, code: in
 def test_interrupted_on_ray(run: Any, tmp_path: Path) -> None:
     """Shows what is finished, also if the signal comes while the driver waits for Ray."""
     arguments = ["--seed", *map(str, range(4)), "--num-rounds", "1000"]
-    command = [sys.executable, "sim.py", *SMALL, *arguments, "--json", "--run-dir", str(tmp_path)]
-    command[command.index("--num-workers") + 1] = "2"
+    command = on_ray(tmp_path, arguments)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         end = time.monotonic() + 120
         while not list(tmp_path.glob("cells/[!.]*/summary.json")) and time.monotonic() < end:
@@ -262,8 +264,7 @@ def test_interrupted_on_ray(run: Any, tmp_path: Path) -> None:
 def test_a_cell_whose_process_dies_goes_on_once(tmp_path: Path) -> None:
     """That of seed 0 dies twice and has failed, that of seed 1 once."""
     arguments = ["--seed", "0", "1", "--num-rounds", "1500", "--checkpoint-every", "10"]
-    command = [sys.executable, "sim.py", *SMALL, *arguments, "--json", "--run-dir", str(tmp_path)]
-    command[command.index("--num-workers") + 1] = "2"
+    command = on_ray(tmp_path, arguments)
     env = {**os.environ, "FLWR_HOME": str(tmp_path)}
     to_kill, killed = {"seed0": 2, "seed1": 1}, set[int]()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env) as process:

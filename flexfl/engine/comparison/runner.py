@@ -92,21 +92,20 @@ def run_on_ray(
         By a signal.
     """
     import ray  # not installed on every machine
-    from ray.exceptions import RayError
 
     from flexfl.engine.transports.ray_cluster import start_ray
     from flexfl.engine.transports.ray_liveness import Liveness
 
-    running = start_ray(num_workers, address)
-    try:
-        liveness = Liveness()
-        gpus = client_gpus if ray.cluster_resources().get("GPU", 0) else 0
-        # A cell whose process died, as for want of memory, goes on from its checkpoint in another one, once.
-        task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1)(run_cell)
-        most = num_workers or len(cells)
-        waiting: dict[Any, Settings] = {}
-        queue = iter(cells)
-        with deferring(*ENDING) as signals:  # Ray ends with an error of its own where a handler raises one
+    with deferring(*ENDING) as signals:  # Ray makes what a handler raises an error of its own, or loses it
+        running = start_ray(num_workers, address)
+        try:
+            liveness = Liveness()
+            gpus = client_gpus if ray.cluster_resources().get("GPU", 0) else 0
+            # A cell whose process died, as for want of memory, goes on from its checkpoint, once.
+            task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1)(run_cell)
+            most = num_workers or len(cells)
+            waiting: dict[Any, Settings] = {}
+            queue = iter(cells)
             while not signals:
                 for settings in queue:
                     waiting[task.remote(settings, places[settings])] = settings
@@ -117,15 +116,22 @@ def run_on_ray(
                 liveness.check()
                 ready, _ = ray.wait([*waiting], timeout=0.2)  # so that a signal is noticed soon
                 for done in ready:
-                    settings = waiting.pop(done)
-                    try:
-                        outcome: Outcome = ray.get(done)
-                    except RayError as error:
-                        outcome = f"its process failed: {type(error).__name__}"
-                    report(settings, outcome)
-        raise Stopped(signals[0])
-    finally:
-        running.stop()
+                    report(waiting.pop(done), _outcome(done))
+        finally:
+            running.stop()
+    raise Stopped(signals[0])
+
+
+def _outcome(done: Any) -> Outcome:
+    """Return the outcome of a task that has ended."""
+    import ray  # not installed on every machine
+    from ray.exceptions import RayError
+
+    try:
+        outcome: Outcome = ray.get(done)
+    except RayError as error:
+        return f"its process failed: {type(error).__name__}"
+    return outcome
 
 
 @contextmanager
