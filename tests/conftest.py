@@ -145,15 +145,11 @@ def ray_cluster() -> Iterator[None]:
     """One Ray instance for all tests; its actors can import test modules."""
     import ray
 
-    paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-    ray.init(
-        "local",
-        num_cpus=3,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        runtime_env={"env_vars": {"PYTHONPATH": paths}},
-    )
+    with pytest.MonkeyPatch.context() as environment:  # which the workers inherit
+        environment.setenv("PYTHONPATH", os.pathsep.join([str(TESTS.parent), str(TESTS)]))
+        ray.init(
+            "local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+        )
     yield
     ray.shutdown()
 

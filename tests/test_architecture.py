@@ -150,7 +150,8 @@ def test_nothing_is_unpickled_at_the_top_either(path: Path) -> None:
     test_nothing_is_pickled_and_no_global_random_state_is_used("flexfl", path)
 
 
-def test_a_strategy_loads_neither_torch_nor_ray() -> None:
-    code = "import sys, strategies, traces; print(*{'torch', 'ray', 'sklearn'} & set(sys.modules))"
+@pytest.mark.parametrize("modules", ["strategies, traces", "flexfl.engine.rehearsal"])
+def test_neither_a_strategy_nor_the_driver_of_a_comparison_loads_torch(modules: str) -> None:
+    code = f"import sys, {modules}; print(*{{'torch', 'ray', 'sklearn'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -390,6 +390,8 @@ def test_help_lists_and_mistakes_do_not_wait_for_pytorch(tmp_path: Path) -> None
     for arguments, expected, told in (
         ("--help", 0, "--strategy"),
         ("--strategi=mimic", 2, "--strategy"),
+        ("--strategy nonesuch", 2, "unknown strategy"),
+        ("--strategy mimic nonesuch", 2, "unknown strategy"),
         ("--list", 0, "mimic"),
         (
             f"--show-trace phones --num-clients 5 --num-rounds 20 --run-dir {tmp_path}",

@@ -22,7 +22,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_short_run_is_over_before_ray_has_started() -> None:
     experiment = prepare(SMALL)
     assert experiment.settings.engine == "inline"
-    assert "Ray takes 8 s to start" in experiment.why_engine
+    assert "Ray takes 6 s to start" in experiment.why_engine
 
 
 @pytest.mark.usefixtures("two_cores")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
 
 from flexfl.config import Settings
-from flexfl.config.grid import is_comparison
+from flexfl.config.grid import cells, is_comparison
 from flexfl.engine.checkpoints.resume import resumed_settings
+from flexfl.engine.checks import check
 from flexfl.engine.flags import Parser, read_values
 from flexfl.engine.fleet import rehearsal_values
 from flexfl.engine.listing import listing, listing_of
-from flexfl.engine.named import named_parts
+from flexfl.engine.named import check_names, named_parts
 from flexfl.engine.transports.base import EngineLost
 
 
@@ -43,10 +45,8 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
         if is_comparison(values) or arguments.rehearse is not None:
             if values.get("resume"):
                 raise ValueError("resume belongs to a single run; a comparison goes on by the same command")
-            from flexfl.engine.training import run_comparison  # imports PyTorch: a second and more
-
             imported()
-            return run_comparison(values, arguments, console)
+            return _compare(values, arguments, console)
         if arguments.reach is not None or arguments.fresh:
             raise ValueError("reach and fresh belong to a comparison: give a setting several values")
         settings = settings_of(values, arguments.config or "command line")
@@ -58,7 +58,8 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             if arguments.json:
                 print(json.dumps(report))
             return 0
-        from flexfl.engine.training import PreparedRun
+        check(settings)
+        from flexfl.engine.training import PreparedRun  # imports PyTorch: a second and more
 
         imported()
         run = PreparedRun(settings, console)
@@ -71,6 +72,31 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
     except KeyboardInterrupt:
         parser.exit(130, f"{parser.prog}: interrupted before the first round\n")
     return run.drive(parser, arguments.json)
+
+
+def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Console) -> int:
+    """Run all cells of a comparison, or of a rehearsal; return the exit code.
+
+    Raises
+    ------
+    ValueError
+        A setting is unknown or invalid.
+    """
+    if arguments.show_trace is not None:
+        raise ValueError("show-trace: give one value for each setting")
+    if arguments.reach is not None and not 0 <= arguments.reach < math.inf:
+        raise ValueError(f"reach is {arguments.reach}; it must be a number of at least 0")
+    of_comparison = cells(values, arguments.config or "command line")
+    for cell in of_comparison:
+        check_names(cell.settings)  # before anything runs
+    from flexfl.engine.comparison.compare import compare  # which --help and --list do without
+    from flexfl.engine.rehearsal import rehearse
+
+    run = compare if arguments.rehearse is None else rehearse
+    done = run(of_comparison, console, arguments.reach, arguments.fresh)
+    if arguments.json:
+        print(json.dumps(done.as_json()))
+    return done.exit_code
 
 
 def settings_of(values: Mapping[str, Any], source: str) -> Settings:

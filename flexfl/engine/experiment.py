@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -26,12 +25,11 @@ from flexfl import dotted
 from flexfl.config import Settings
 from flexfl.contract.fit import planned_steps
 from flexfl.engine.central import CentralTrainer
+from flexfl.engine.checks import check
 from flexfl.engine.evaluation import GlobalEvaluator
 from flexfl.engine.fastest import fastest_engine
-from flexfl.engine.loggers.registry import logger_types
-from flexfl.engine.memory import check_clients, check_fits, check_steps
+from flexfl.engine.memory import check_fits, check_steps
 from flexfl.engine.methods import strategy_options, strategy_type
-from flexfl.engine.named import check_names, check_task
 from flexfl.engine.wording import count
 from flexfl.specs import parse
 from flexfl.tasks import FederatedData, blank
@@ -79,13 +77,8 @@ def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace]
     ValueError
         The settings are invalid or do not fit together; the message says why.
     """
-    check_names(settings)  # before data are loaded
+    check(settings, virtual=tune)
     options = strategy_options(settings)
-    logger_types(settings)
-    if tune and settings.engine == "ray":
-        require_ray("take --engine inline")
-    check_task(settings)
-    check_clients(settings.num_clients)
     trace = make_trace(settings)
     _check_rounds(settings)
     method = strategy_type(parse("strategy", settings.strategy).name)
@@ -123,12 +116,6 @@ def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace]
         engine, why = fastest_engine(settings, environment, initial, trace, rule)
         settings = replace(settings, engine=engine)
     return Experiment(settings, data, build_model, initial, trace, strategy, evaluator, why)
-
-
-def require_ray(otherwise: str) -> None:
-    """Raise ValueError, which says what to do otherwise, where Ray is not installed."""
-    if find_spec("ray") is None:
-        raise ValueError(f"Ray is not installed: pip install ray, or {otherwise}")
 
 
 def _check_rounds(settings: Settings) -> None:

@@ -18,7 +18,7 @@ from flexfl.contract.fit import planned_steps
 from strategies import FlatParameters
 from traces import Trace
 
-START_SECONDS = 8.0  # until Ray and its workers have started
+START_SECONDS = 6.0  # until Ray and its workers have started, and in the end stopped
 ROUND_SECONDS = 0.002  # that jobs and answers take on their way, in every round
 EFFICIENCY = 0.7  # of a worker beside others, compared with one process
 MOST_CLIENTS = 128  # that are timed

@@ -1,24 +1,17 @@
-"""The commands that train: a run, a comparison, a rehearsal."""
+"""A run of the command line."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import signal
 from functools import partial
-from typing import Any
 
 from rich.console import Console
 
 from flexfl.config import Settings
-from flexfl.config.grid import cells
 from flexfl.engine.availability import remember
 from flexfl.engine.checkpoints.checkpointing import ResumeError
-from flexfl.engine.comparison.compare import compare
 from flexfl.engine.flags import Parser
-from flexfl.engine.named import check_names
-from flexfl.engine.rehearsal import rehearse
 from flexfl.engine.run import drive, prepare, virtual_transport
 from flexfl.engine.run_folder import RunFolder
 
@@ -74,25 +67,3 @@ class PreparedRun:
         if summary["interrupted"]:
             return 128 + signal.Signals[summary["signal"]]
         return 3 if summary["no_reply_counted"] else 0
-
-
-def run_comparison(values: dict[str, Any], arguments: argparse.Namespace, console: Console) -> int:
-    """Run all cells of a comparison, or of a rehearsal; return the exit code.
-
-    Raises
-    ------
-    ValueError
-        A setting is unknown or invalid.
-    """
-    if arguments.show_trace is not None:
-        raise ValueError("show-trace: give one value for each setting")
-    if arguments.reach is not None and not 0 <= arguments.reach < math.inf:
-        raise ValueError(f"reach is {arguments.reach}; it must be a number of at least 0")
-    of_comparison = cells(values, arguments.config or "command line")
-    for cell in of_comparison:
-        check_names(cell.settings)  # before anything runs
-    run = compare if arguments.rehearse is None else rehearse
-    done = run(of_comparison, console, arguments.reach, arguments.fresh)
-    if arguments.json:
-        print(json.dumps(done.as_json()))
-    return done.exit_code

@@ -17,11 +17,11 @@ from rich.console import Console
 
 from flexfl.config import Settings
 from flexfl.config.grid import Cell
+from flexfl.engine.checks import require_ray
 from flexfl.engine.comparison import tables
 from flexfl.engine.comparison.results import Cost, Estimate, Row, rows_of
 from flexfl.engine.comparison.runner import Outcome, run_here, run_on_ray
 from flexfl.engine.comparison.store import CellStore, FinishedCell, Place, identity, outdated
-from flexfl.engine.experiment import require_ray
 from flexfl.engine.interrupts import ENDING, Stopped, deferring, raising_stopped
 from flexfl.engine.loggers.base import LoggedRun
 from flexfl.engine.loggers.registry import log_finished, logger_types

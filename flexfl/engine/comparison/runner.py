@@ -17,7 +17,6 @@ from flexfl.config import Settings
 from flexfl.engine.comparison.store import Place
 from flexfl.engine.interrupts import ENDING, Stopped, deferring
 from flexfl.engine.leftovers import CELL, locked_folder
-from flexfl.engine.run import simulate
 from flexfl.engine.server import RoundServer
 
 Files = Mapping[str, bytes]
@@ -35,6 +34,8 @@ def run_cell(settings: Settings, place: Place) -> Outcome:
     place
         Where the driver wants it.
     """
+    from flexfl.engine.run import simulate  # imports PyTorch, which a comparison on Ray does without
+
     with _inside(place.working_folder), _folder(place) as folder:
         resume = str(folder) if folder.exists() else ""
         try:

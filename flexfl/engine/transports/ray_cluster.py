@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,21 +95,38 @@ def start_ray(num_workers: int, address: str = "") -> RunningRay:
     os.environ.setdefault("RAY_worker_niceness", "0")
     # Ray would keep the events of 100,000 tasks, for a dashboard that is not started: 7 MiB per 1,000 rounds.
     os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
-    paths = [ROOT, *filter(None, [os.environ.get("PYTHONPATH")]), *{str(path.parent) for path in own}]
     try:
-        started = ray.init(
-            "local",  # otherwise Ray joins a cluster that happens to run on this machine
-            num_cpus=max(num_workers, os.cpu_count() or 1) if num_workers else None,
-            include_dashboard=False,
-            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
-            **quiet,
-        )
+        with _importable(ROOT, {str(path.parent) for path in own}):
+            started = ray.init(
+                "local",  # otherwise Ray joins a cluster that happens to run on this machine
+                num_cpus=max(num_workers, os.cpu_count() or 1) if num_workers else None,
+                include_dashboard=False,
+                **quiet,
+            )
     except (OSError, RuntimeError) as error:
         raise EngineLost(f"Ray does not start: {plain(' '.join(str(error).split()))}") from error
     _silence()
     session = Path(started.address_info["session_dir"])
     lock_session(session)
     return RunningRay(remove_leftovers(session.parent), session)
+
+
+@contextmanager
+def _importable(first: str, last: Collection[str]) -> Iterator[None]:
+    """Let the processes that are started meanwhile import from some folders, before and after PYTHONPATH's.
+
+    Ray's workers inherit it. A runtime environment would do the same, but the workers that Ray starts ahead
+    have none, and could not be used.
+    """
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([first, *filter(None, [before]), *last])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def _silence() -> None:
