@@ -24,6 +24,7 @@ from benchmarks.workloads import WORKLOADS, ensure_mnist, named_workloads, setti
 from clients.environment import ClientEnvironment, federated_data, model_builder
 from clients.gradients.chain import Chain
 from clients.gradients.compiled import Compiled
+from clients.gradients.compiled_chain import CompiledChain
 from clients.gradients.dual import DualLinear
 from clients.gradients.flat import FlatModel
 from clients.gradients.loop import Loop
@@ -38,6 +39,7 @@ WAYS: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "compiled": Compiled,
     "dual": DualLinear,  # what --cohort stacked is
     "stacked": StackedLinear,
+    "compiled-chain": CompiledChain,
     "chain": Chain,
     "loop": Loop,
 }
@@ -45,6 +47,7 @@ SIZES = {
     "compiled": (128,),
     "dual": (2, 4, 8, 16, 32, 64),
     "stacked": (2, 4, 8, 16, 32, 64),
+    "compiled-chain": (1,),
     "chain": (1,),
     "loop": (1,),
 }
@@ -65,8 +68,10 @@ COMPARISONS = (
     Comparison("fedlaavg", "stacked", "loop", 100),
     Comparison("2nn", "dual", "stacked", 20),
     Comparison("2nn", "stacked", "loop", 20),
+    Comparison("lenet", "compiled-chain", "chain", 12),
     Comparison("lenet", "chain", "loop", 12),
     Comparison("cnn", "chain", "loop", 3),
+    Comparison("tutorial", "compiled-chain", "chain", 4),
     Comparison("tutorial", "chain", "loop", 4),
 )
 COMPARED = list(dict.fromkeys(comparison.workload for comparison in COMPARISONS))

@@ -90,7 +90,8 @@ def make_oracle(
     cohort
         One of `COHORTS`.
     size
-        Size of the largest cohort; 0: chosen by the number of weights. It is always 1 for `chain` and `loop`.
+        Size of the largest cohort; 0: chosen by the number of weights. It is always 1 for those
+        of `ONE_BY_ONE`.
 
     Raises
     ------

@@ -23,6 +23,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Flower's Ray workers (ours have it anyway) would get 3 % of a core next to another busy test.
 os.environ.setdefault("RAY_worker_niceness", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# Hundreds of processes would compile this project again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Threads of several test processes on the same cores wait for each other in every operation.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -166,6 +166,7 @@ def test_gradients(data: Path, tmp_path: Path) -> None:
         ("fedlaavg", "compiled", "dual"),
         ("fedlaavg", "dual", "stacked"),
         ("fedlaavg", "stacked", "loop"),
+        ("lenet", "compiled-chain", "chain"),
         ("lenet", "chain", "loop"),
     ]
     for result in content["results"]:

@@ -77,6 +77,7 @@ ORACLES = [
     ("no-bias", "stacked"),
     ("tanh", "vmap"),
     ("lenet", "vmap"),
+    ("lenet", "compiled-chain"),
     ("lenet", "chain"),
     ("cnn", "chain"),
     ("no-bias", "chain"),
@@ -122,7 +123,7 @@ def test_clients_that_start_from_weights_of_their_own(model: str, cohort: str, b
     batch_size=st.integers(0, 50),
     size=st.integers(1, 6),
     rates=st.lists(st.sampled_from([0.1, 0.03]), min_size=6, max_size=6),
-    way=st.sampled_from([("logistic", "compiled"), ("mlp", "stacked")]),
+    way=st.sampled_from([("logistic", "compiled"), ("mlp", "stacked"), ("lenet", "compiled-chain")]),
 )
 def test_no_result_depends_on_the_other_clients_of_the_cohort(
     completions: list[float], batch_size: int, size: int, rates: list[float], way: tuple[str, str]

@@ -64,8 +64,8 @@ def test_auto_depends_on_the_model_and_the_device() -> None:
     assert found(nn.Linear(6, 3)) == [("loop", 1), ("vmap", LARGEST)]
     assert found(nn.Sequential(nn.Linear(6, 3))) == [("compiled", LARGEST), ("stacked", LARGEST)]
     assert found(with_middle(nn.ReLU()), size=3) == [("stacked", 3), ("stacked", 3)]
-    assert found(MODELS["lenet"]((1, 8, 8), 4), (1, 8, 8)) == [("chain", 1), ("vmap", LARGEST)]
-    assert found(MODELS["lenet"]((1, 8, 8), 4), (1, 8, 8), size=3) == [("chain", 1), ("vmap", 3)]
+    assert found(MODELS["lenet"]((1, 8, 8), 4), (1, 8, 8)) == [("compiled-chain", 1), ("vmap", LARGEST)]
+    assert found(MODELS["lenet"]((1, 8, 8), 4), (1, 8, 8), size=3) == [("compiled-chain", 1), ("vmap", 3)]
     assert found(MODELS["cnn"]((1, 28, 28), 10), (1, 28, 28)) == [("chain", 1), ("vmap", 40)]
     assert found(with_middle(nn.Tanh())) == [("loop", 1), ("vmap", LARGEST)]
     assert found(with_middle(nn.BatchNorm1d(6))) == [("loop", 1), ("loop", 1)]
@@ -79,7 +79,7 @@ def test_what_the_user_sets_is_used() -> None:
     assert chosen("vmap", 0) == ("vmap", LARGEST)
     assert chosen("vmap", 3) == ("vmap", 3)
     assert chosen("loop", 0) == chosen("loop", 3) == ("loop", 1)
-    known = "auto, compiled, stacked, vmap, chain, loop"
+    known = "auto, compiled, stacked, vmap, compiled-chain, chain, loop"
     with pytest.raises(ValueError, match=rf"^unknown cohort 'lop'; known: {known}; did you mean loop\?$"):
         chosen("lop", 0)
 
@@ -111,10 +111,8 @@ def test_no_clock_changes_the_weights(
         sizes.add(settings.cohort_size)
     assert len(found) == 1
     ((cohort, _),) = found
-    assert len(sizes) > 1 or cohort in (
-        "compiled",
-        "chain",
-    )  # sizes of stacked cohorts are timed, and may differ
+    # Sizes of stacked cohorts are timed, and may differ.
+    assert len(sizes) > 1 or cohort in ("compiled", "compiled-chain")
     experiment = played.experiment
     # Under `flwr run`, each client makes its oracle from the settings as the user gave them.
     environment = ClientEnvironment(experiment.data, experiment.build_model, settings.seed)

@@ -55,7 +55,7 @@ class Convolution(ChainLayer):
         self.num_params = 1 if module.bias is None else 2
         self.bias_sizes = None if module.bias is None else [module.out_channels]
         self.options = (list(module.stride), padding, list(module.dilation))
-        self.groups = module.groups
+        self.groups, self.channels = module.groups, module.in_channels
 
     def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
         """See `ChainLayer.forward`."""
@@ -239,6 +239,11 @@ class Chain(ModuleOracle):
                 layer.descend(tensors, rate[k] if isinstance(rate, Tensor) else rate)
         return losses
 
+    def arranged(self, x: Tensor) -> Tensor:
+        """Return a batch in the memory format that suits the layers: on a CPU, images with channels last."""
+        of_images = x.dim() == 4 and x.device.type == "cpu"
+        return x.to(memory_format=torch.channels_last) if of_images else x
+
     def _params(self, y: Tensor) -> list[list[list[Tensor]]]:
         """Return the parameters of each client's layers; cached, as `y` is usually that of the last step."""
         if self._last[0] is not y:
@@ -252,9 +257,7 @@ class Chain(ModuleOracle):
     def _backpropagate(self, params: list[list[Tensor]], batch: Batch, k: int) -> Tensor:
         """Do both passes of client k, after which the layers have their gradients; return the loss."""
         n = batch.lengths[k]
-        x = batch.inputs[k, :n]
-        if x.dim() == 4 and x.device.type == "cpu":
-            x = x.to(memory_format=torch.channels_last)
+        x = self.arranged(batch.inputs[k, :n])
         for layer, tensors in zip(self.layers, params, strict=True):
             x = layer.forward(x, tensors)
         error, loss = self.model.criterion.error(x, batch.targets[k, :n], batch.weights[k, :n])

@@ -9,30 +9,17 @@ compile.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from clients.gradients.machine_code import compiled
 
 Floats = NDArray[Any]
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function at its first call; the code is kept in `__pycache__` or in the user's cache.
-
-    Sums may be taken in any order, which is the same for all clients. NaN and infinity are what they are.
-    """
-    compile_: Callable[..., Any] = partial(numba.njit, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-    try:
-        return compile_(cache=True)(function)  # type: ignore[no-any-return]
-    except RuntimeError:  # neither can be written
-        return compile_()(function)  # type: ignore[no-any-return]
-
-
-@_compiled
+@compiled
 def _logits(v: Floats, w: Floats, x: Floats, rows: NDArray[np.int64], out_v: Floats, out_w: Floats) -> None:
     """out_v[b] = <v, x[rows[b]]> and out_w[b] = <w, x[rows[b]]> for the examples of a batch."""
     zero, wide = w.dtype.type(0), len(rows) // 5 * 5
@@ -62,7 +49,7 @@ def _logits(v: Floats, w: Floats, x: Floats, rows: NDArray[np.int64], out_v: Flo
         out_v[b], out_w[b] = r0, s0
 
 
-@_compiled
+@compiled
 def _subtract(w: Floats, x: Floats, rows: NDArray[np.int64], errors: Floats) -> None:
     """w -= sum_b errors[b] x[rows[b]] for the examples of a batch."""
     wide = len(rows) // 4 * 4
@@ -77,7 +64,7 @@ def _subtract(w: Floats, x: Floats, rows: NDArray[np.int64], errors: Floats) -> 
             w[i] -= e0 * x0[i]
 
 
-@_compiled
+@compiled
 def _softmax_error(logits: Floats, b: int, target: int, scale: Any) -> Any:
     """Replace the logits [:, b] by scale (softmax - one-hot); return the cross-entropy."""
     most = logits[0, b]
@@ -93,7 +80,7 @@ def _softmax_error(logits: Floats, b: int, target: int, scale: Any) -> Any:
     return math.log(total) - at_target
 
 
-@_compiled
+@compiled
 def _correct(y: Floats, start: Floats, share: Any, direction: Floats, rate: Any) -> None:
     """y += share (start - y) - rate direction; an empty direction is zero."""
     if share != 0:
@@ -104,7 +91,7 @@ def _correct(y: Floats, start: Floats, share: Any, direction: Floats, rate: Any)
             y[i] -= rate * direction[i]
 
 
-@_compiled
+@compiled
 def train(
     y: Floats,
     start: Floats,

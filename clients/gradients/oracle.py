@@ -2,8 +2,8 @@
 
 `Loop` trains one client after the other, `Vmap` vectorises the model over the clients. Sequences of layers
 have their backward pass written out: `StackedLinear` and `DualLinear` for linear layers, with all clients in
-the same calls, `Chain` for other layers, one client after the other. `Compiled` has all steps of a linear
-classifier in machine code. They agree up to the rounding of sums.
+the same calls, `Chain` for other layers, one client after the other. `CompiledChain` has its convolutions in
+machine code, `Compiled` all steps of a linear classifier. They agree up to the rounding of sums.
 """
 
 from __future__ import annotations

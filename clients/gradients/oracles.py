@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from clients.gradients.oracle import CohortOracle
     from flexfl.tasks import Examples
 
-ONE_BY_ONE = ("chain", "loop")  # train one client after the other
+ONE_BY_ONE = ("compiled-chain", "chain", "loop")  # train one client after the other
 
 
 def compiled(model: FlatModel) -> CohortOracle:
@@ -34,6 +34,13 @@ def vmap(model: FlatModel) -> CohortOracle:
     return Vmap(model)
 
 
+def compiled_chain(model: FlatModel) -> CohortOracle:
+    """Convolutions of few channels, pooling and linear layers on a CPU, images in compiled code (Numba)."""
+    from clients.gradients.compiled_chain import CompiledChain
+
+    return CompiledChain(model)
+
+
 def chain(model: FlatModel) -> CohortOracle:
     """Convolutions and other common layers in sequence, one client after the other, without autograd."""
     from clients.gradients.chain import Chain
@@ -52,6 +59,7 @@ ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "compiled": compiled,
     "stacked": stacked,
     "vmap": vmap,
+    "compiled-chain": compiled_chain,
     "chain": chain,
     "loop": loop,
 }
@@ -62,10 +70,10 @@ def automatic(model: FlatModel, examples: Examples) -> str:
     """Choose an oracle by the model, the task, the device and whether Numba is there: usually the fastest.
 
     It is `compiled` for linear classifiers on a CPU where Numba is installed, `stacked` for other linear
-    layers, for other models `chain` on a CPU and `vmap` on other devices, and `loop` for what these do not
-    support.
+    layers, for other models `compiled-chain` (few channels, Numba) or `chain` on a CPU and `vmap` on other
+    devices, and `loop` for what these do not support.
     """
-    for name in ("compiled", "stacked", "chain" if model.device.type == "cpu" else "vmap"):
+    for name in ("compiled", "stacked", "compiled-chain", "chain" if model.device.type == "cpu" else "vmap"):
         try:
             ORACLES[name](model).check(examples)
         except ValueError:

@@ -143,7 +143,7 @@ class Settings:
         "auto",
         "how gradients are computed; auto: chosen by model and device",
         client=True,
-        allowed=Allowed(("auto", "compiled", "stacked", "vmap", "chain", "loop")),
+        allowed=Allowed(("auto", "compiled", "stacked", "vmap", "compiled-chain", "chain", "loop")),
     )
     cohort_size: int = _setting(
         ENGINE, 0, "clients that train in one call; 0: chosen automatically", allowed=Allowed(least=0)

@@ -1,0 +1,178 @@
+"""Compiled convolutions and pooling are those of PyTorch, for any small shape."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from clients.gradients.batches import Batch
+from clients.gradients.chain import MaxPooling
+from clients.gradients.compiled_chain import CompiledChain, CompiledPooling
+from clients.gradients.flat import FlatModel
+from clients.gradients.loop import Loop
+from clients.tuning import make_oracle
+from flexfl.tasks import MODELS
+
+ROOT = Path(__file__).parents[1]
+IMAGE = (np.zeros((2, 1, 28, 28), np.float32), np.zeros(2, np.int64))
+
+
+def flat(*layers: nn.Module, dtype: torch.dtype = torch.float64) -> FlatModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        module = nn.Sequential(*layers)
+        for layer in module:
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                layer.reset_parameters()
+        return FlatModel(module.to(dtype))
+
+
+def batch_of(shape: tuple[int, ...], lengths: list[int], dtype: torch.dtype) -> Batch:
+    rng, most = np.random.default_rng(5), max(lengths)
+    inputs = torch.from_numpy(rng.normal(size=(len(lengths), most, *shape))).to(dtype)
+    weights = np.array([[i < n for i in range(most)] for n in lengths]) / np.array(lengths)[:, None]
+    targets = torch.from_numpy(rng.integers(3, size=weights.shape))
+    return Batch(inputs, targets, torch.from_numpy(weights).to(dtype), np.array(lengths))
+
+
+@settings(max_examples=60)
+@example([1, 6, 5], [(5, 5), (5, 5)], [(2, 2), (0, 0)], [True, True], True, (12, 13), [4, 1], torch.float64)
+@example([3, 1, 2], [(1, 1), (3, 2)], [(0, 0), (1, 3)], [True, False], False, (5, 4), [2], torch.float32)
+@given(
+    channels=st.lists(st.integers(1, 7), min_size=3, max_size=3),
+    kernels=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=2, max_size=2),
+    paddings=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=2),
+    pooled=st.lists(st.booleans(), min_size=2, max_size=2),
+    bias=st.booleans(),
+    size=st.tuples(st.integers(8, 13), st.integers(8, 13)),
+    lengths=st.lists(st.integers(1, 19), min_size=1, max_size=2),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_gradients_are_those_of_autograd(
+    channels: list[int],
+    kernels: list[tuple[int, int]],
+    paddings: list[tuple[int, int]],
+    pooled: list[bool],
+    bias: bool,
+    size: tuple[int, int],
+    lengths: list[int],
+    dtype: torch.dtype,
+) -> None:
+    layers: list[nn.Module] = []
+    (height, width), inputs = size, channels[0]
+    for outputs, kernel, padding, pools in zip(channels[1:], kernels, paddings, pooled, strict=True):
+        there = height + 2 * padding[0] - kernel[0] + 1, width + 2 * padding[1] - kernel[1] + 1
+        if min(there) < 2:
+            break
+        height, width = there
+        layers += [nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=bias), nn.ReLU()]
+        inputs = outputs
+        if pools:
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+    model = flat(*layers, nn.Flatten(), nn.Linear(inputs * height * width, 3), dtype=dtype)
+    batch = batch_of((channels[0], *size), lengths, dtype)
+    y = model.vector.repeat(len(lengths), 1)
+    expected, losses = Loop(model).gradient(y, batch)
+    found, other = CompiledChain(model).gradient(y, batch)
+    most = 1e-12 if dtype == torch.float64 else 3e-5
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(found, expected, rtol=most, atol=most * max(1e-3, scale))
+    torch.testing.assert_close(other, losses, rtol=most, atol=0)
+    rate = torch.full((len(lengths), 1), 0.5, dtype=dtype)
+    after = y.clone()
+    CompiledChain(model).descend(after, rate, batch, None)
+    torch.testing.assert_close(after, y - rate * expected, rtol=most, atol=most * max(1, scale))
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 4), (1, 5, 7), (3, 2, 9)])
+def test_of_equal_pixels_the_first_counts_and_a_nan_stays(shape: tuple[int, int, int]) -> None:
+    """As in PyTorch; background has equal pixels, and weights that diverge make NaN."""
+    from clients.gradients import convolutions
+
+    rng = np.random.default_rng(1)
+    x = torch.from_numpy(rng.integers(0, 3, (5, *shape)).astype(np.float32))
+    x[x == 2] = torch.from_numpy(rng.choice([2, np.nan, np.inf, -np.inf], int((x == 2).sum()))).float()
+    layer = CompiledPooling(convolutions)
+    out = layer.forward(x.permute(1, 2, 3, 0).contiguous(), [])
+    expected = functional.max_pool2d(x, 2)
+    torch.testing.assert_close(out.permute(3, 0, 1, 2), expected, rtol=0, atol=0, equal_nan=True)
+    error = torch.from_numpy(rng.normal(size=expected.shape)).float()
+    plain = MaxPooling(nn.MaxPool2d(2))
+    plain.forward(x, [])
+    found = layer.backward(error.permute(1, 2, 3, 0).contiguous(), [], True)
+    torch.testing.assert_close(found.permute(3, 0, 1, 2), plain.backward(error, [], True), rtol=0, atol=0)
+
+
+def test_weights_that_diverge_are_noticed() -> None:
+    model = flat(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3), dtype=torch.float32)
+    y = model.vector[None].clone()
+    y[0, 4] = np.nan
+    gradient, losses = CompiledChain(model).gradient(y, batch_of((1, 6, 6), [3], torch.float32))
+    assert not gradient.isfinite().all()
+    assert not losses.isfinite().any()
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(338, 3)],
+        [nn.Conv2d(1, 2, 3, dilation=2), nn.Flatten(), nn.Linear(1152, 3)],
+        [nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(), nn.Linear(1352, 3)],
+        [nn.Conv2d(13, 2, 3), nn.Flatten(), nn.Linear(1352, 3)],
+        [nn.Conv2d(1, 2, 3), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(128, 3)],
+        [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, stride=1), nn.Flatten(), nn.Linear(1250, 3)],
+        [nn.Linear(5, 3)],
+    ],
+    ids=["stride", "dilation", "groups", "many channels", "pooling", "overlap", "no image"],
+)
+def test_what_is_not_compiled(layers: list[nn.Module]) -> None:
+    with pytest.raises(ValueError, match=r"^cohort compiled-chain: .*; use cohort chain$"):
+        CompiledChain(flat(*layers))
+
+
+def test_images_of_another_shape_than_the_model_s() -> None:
+    """Nothing beyond an array is read."""
+    model = flat(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(1352, 3))
+    with pytest.raises(ValueError, match="a convolution of 3 channels gets images of 1"):
+        make_oracle(model, IMAGE, "compiled-chain")
+    model = flat(nn.Conv2d(1, 2, 29), nn.Flatten(), nn.Linear(2, 3))
+    with pytest.raises(ValueError, match=r"^cohort compiled-chain: cannot train the model"):
+        make_oracle(model, IMAGE, "compiled-chain")
+
+
+def test_auto_compiles_convolutions_of_few_channels() -> None:
+    assert type(make_oracle(FlatModel(MODELS["lenet"]((1, 28, 28), 10)), IMAGE)[0]) is CompiledChain
+    assert type(make_oracle(FlatModel(MODELS["cnn"]((1, 28, 28), 10)), IMAGE)[0]) is not CompiledChain
+
+
+WITHOUT_NUMBA = """
+import sys
+sys.modules["numba"] = None
+import numpy as np
+from clients.gradients.flat import FlatModel
+from clients.tuning import make_oracle
+from flexfl.tasks import MODELS
+examples = np.zeros((2, 1, 28, 28), np.float32), np.zeros(2, np.int64)
+model = FlatModel(MODELS["lenet"]((1, 28, 28), 10))
+print(type(make_oracle(model, examples)[0]).__name__)
+try:
+    make_oracle(model, examples, "compiled-chain")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_without_numba() -> None:
+    command = [sys.executable, "-c", WITHOUT_NUMBA]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    name, refusal = done.stdout.splitlines()
+    assert name == "Chain"
+    assert refusal.endswith("pip install numba, or use cohort chain")
