@@ -13,7 +13,7 @@ from strategies.core.parameters import FloatVector
 
 NO_BUFFERS: FloatVector = np.empty(0)
 _BLOCK = 1 << 16  # numbers converted to float64 at a time: as many as stay in the cache
-_WIDTH, _HEIGHT = 1 << 13, 16  # of such a block in a sum
+_WIDTH, _HEIGHT = 1 << 13, 32  # of such a block in a sum
 
 
 class Reply(NamedTuple):
@@ -174,21 +174,20 @@ class Replies:
         time: as many as stay in the cache.
         """
         total, width = np.zeros(self.size), min(self.size, _WIDTH)
-        rows = np.empty((_HEIGHT, width))
-        common = self._common_origin()
+        buffer, common = np.empty(_HEIGHT * width), self._common_origin()
         for left in range(0, self.size, width):
             at = slice(left, min(left + width, self.size))
             origin = None if common is None else common[at].astype(np.float64)
-            for top in range(0, len(self), len(rows)):
-                block = rows[: len(self) - top, : at.stop - left]
-                for k, row in enumerate(block, top):
-                    row[:] = self.vectors[k][at]
+            for top in range(0, len(self), _HEIGHT):
+                some = slice(top, min(top + _HEIGHT, len(self)))
+                numbers = buffer[: (some.stop - top) * (at.stop - left)]
+                np.concatenate([vector[at] for vector in self.vectors[some]], out=numbers)
+                block = numbers.reshape(some.stop - top, -1)
                 if origin is not None:
                     block -= origin
                 elif self.origins is not None:
-                    for k, row in enumerate(block, top):
-                        row -= self.origins[k][at]
-                total[at] += coefficients[top : top + len(block)] @ block
+                    block -= np.array([started[at] for started in self.origins[some]], np.float64)
+                total[at] += coefficients[some] @ block
         return total
 
     def mean_buffers(self) -> NDArray[np.float64]:
