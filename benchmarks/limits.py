@@ -6,8 +6,8 @@
 For each workload the forward and backward passes of a client's local steps are timed three ways in turns: a
 plain PyTorch loop, flexfl's oracle, and the convolutions and linear layers alone, each on its own inputs, in
 whichever memory format is faster for it, with nothing around them: no activation, no pooling, no optimiser,
-no batches. No program that leaves these layers to oneDNN is faster than they are alone. A matrix product
-says what the core can do.
+no batches. No program that leaves these layers to oneDNN is faster than they are alone; flexfl compiles those
+of few channels itself. A matrix product says what the core can do.
 """
 
 from __future__ import annotations

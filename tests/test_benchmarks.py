@@ -105,7 +105,7 @@ def test_limits(data: Path, tmp_path: Path) -> None:
     # layers have 25 * 6 * 28^2, 150 * 16 * 10^2, 400 * 120, 120 * 84 and 84 * 10 multiplications an image.
     first, others = 25 * 6 * 28**2, 150 * 16 * 10**2 + 400 * 120 + 120 * 84 + 84 * 10
     assert content["results"][0]["flop_per_step"] == 2 * 16 * (2 * first + 3 * others)
-    assert shown.count("(chain)") == 2
+    assert shown.count("(compiled-chain)") == 2
 
 
 def test_throughput_names_an_unknown_contender(data: Path) -> None:

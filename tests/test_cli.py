@@ -191,7 +191,7 @@ def test_help_has_the_settings_in_groups_with_what_they_may_be() -> None:
     assert re.findall(r"^(\w[\w ]*):$", shown, re.MULTILINE) == ["options", *titles]
     assert "--trace" in shown.partition("\nparticipation:")[2].partition("\ntraining:")[0]
     text = " ".join(shown.split())
-    assert "(auto | compiled | stacked | vmap | chain | loop; default: auto)" in text
+    assert "(auto | compiled | stacked | vmap | compiled-chain | chain | loop; default: auto)" in text
     assert "N, clients in the federation (at least 1; default: 20)" in text
     assert "the clients' learning rate (positive; default: 0.2)" in text
     assert "(test | present | objective | everybody; default: test)" in text

@@ -129,9 +129,10 @@ def test_weights_that_diverge_are_noticed() -> None:
         [nn.Conv2d(13, 2, 3), nn.Flatten(), nn.Linear(1352, 3)],
         [nn.Conv2d(1, 2, 3), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(128, 3)],
         [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, stride=1), nn.Flatten(), nn.Linear(1250, 3)],
+        [nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(1352, 3)],
         [nn.Linear(5, 3)],
     ],
-    ids=["stride", "dilation", "groups", "many channels", "pooling", "overlap", "no image"],
+    ids=["stride", "dilation", "groups", "many channels", "pooling", "overlap", "no chain", "no image"],
 )
 def test_what_is_not_compiled(layers: list[nn.Module]) -> None:
     with pytest.raises(ValueError, match=r"^cohort compiled-chain: .*; use cohort chain$"):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from clients.gradients.chain import Chain, ChainLayer, Convolution, Flatten, MaxPooling, ReLU
+from clients.gradients.chain import Chain, ChainLayer, Convolution, Flatten, MaxPooling, ReLU, chain_layers
 from clients.gradients.flat import FlatModel
 
 MOST_CHANNELS = 12  # that a convolution may have as inputs: with 16, libraries are faster
@@ -113,9 +113,9 @@ class CompiledChain(Chain):
     """
 
     def __init__(self, model: FlatModel) -> None:
-        super().__init__(model)
-        end = next((i for i, layer in enumerate(self.layers) if isinstance(layer, Flatten)), -1) + 1
-        fits = end > 0 and all(map(_is_supported, self.layers[:end]))
+        layers = chain_layers(model.module) or []
+        end = next((i for i, layer in enumerate(layers) if isinstance(layer, Flatten)), -1) + 1
+        fits = end > 0 and all(map(_is_supported, layers[:end]))
         if not fits or model.device.type != "cpu" or model.vector.dtype not in (torch.float32, torch.float64):
             raise ValueError(
                 "cohort compiled-chain: the model is not a sequence of convolutions of stride 1 and at most "
@@ -128,6 +128,7 @@ class CompiledChain(Chain):
             raise ValueError(
                 f"cohort compiled-chain: {error}; pip install numba, or use cohort chain"
             ) from None
+        super().__init__(model)
         self.layers[:end] = [_compiled(layer, convolutions) for layer in self.layers[:end]]
 
     def arranged(self, x: Tensor) -> Tensor:
