@@ -6,6 +6,7 @@ Nothing here imports PyTorch, so that `--help` and mistakes are told at once.
 from __future__ import annotations
 
 import argparse
+import textwrap
 from dataclasses import Field, fields
 from typing import Any, NoReturn
 
@@ -30,6 +31,13 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
+class NamesWhole(argparse.HelpFormatter):
+    """Breaks no line of help in a name with a hyphen."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
 def make_parser() -> Parser:
     """Make the parser, with a flag for each setting."""
     parser = Parser(
@@ -41,6 +49,7 @@ def make_parser() -> Parser:
         "dot is imported: my_methods.Momentum, or flwr.server.strategy.FedAdam. A setting with several "
         "values makes a comparison.",
         allow_abbrev=False,
+        formatter_class=NamesWhole,
     )
     groups: dict[str, Any] = {}
     for field in fields(Settings):
