@@ -138,21 +138,11 @@ class Replies:
         if not len(self):
             return
         width = min(max(512, numbers // len(self)), max(1, self.size))
-        buffer = np.empty(len(self) * width)
-        common = self._common_origin()
-        others = np.empty(len(buffer) if self.origins is not None and common is None else 0)
+        buffer, common = np.empty(len(self) * width), self._common_origin()
         for start in range(0, self.size, width):
             at = slice(start, min(start + width, self.size))
-            block = buffer[: len(self) * (at.stop - start)]
-            np.concatenate([vector[at] for vector in self.vectors], out=block)
-            deltas = block.reshape(len(self), -1)
-            if common is not None:
-                deltas -= common[at].astype(np.float64)
-            elif self.origins is not None:
-                started = others[: len(block)]
-                np.concatenate([origin[at] for origin in self.origins], out=started)
-                block -= started
-            yield at, deltas
+            origin = None if common is None else common[at].astype(np.float64)
+            yield at, self._block(slice(0, len(self)), at, origin, buffer)
 
     def sizes(self, weights: str) -> NDArray[np.float64]:
         """n_k with `n`, 1 for each with `uniform`, shape (K,)."""
@@ -180,14 +170,7 @@ class Replies:
             origin = None if common is None else common[at].astype(np.float64)
             for top in range(0, len(self), _HEIGHT):
                 some = slice(top, min(top + _HEIGHT, len(self)))
-                numbers = buffer[: (some.stop - top) * (at.stop - left)]
-                np.concatenate([vector[at] for vector in self.vectors[some]], out=numbers)
-                block = numbers.reshape(some.stop - top, -1)
-                if origin is not None:
-                    block -= origin
-                elif self.origins is not None:
-                    block -= np.array([started[at] for started in self.origins[some]], np.float64)
-                total[at] += coefficients[some] @ block
+                total[at] += coefficients[some] @ self._block(some, at, origin, buffer)
         return total
 
     def mean_buffers(self) -> NDArray[np.float64]:
@@ -205,6 +188,22 @@ class Replies:
             deltas *= coefficients[:, None]
             np.add.reduce(deltas, axis=0, out=total[at])
         return total
+
+    def _block(
+        self, some: slice, at: slice, origin: NDArray[np.float64] | None, buffer: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return deltas of some clients, in some columns, written to the beginning of a buffer.
+
+        `origin` is what all have started from, in these columns, or None.
+        """
+        count = some.stop - some.start
+        block = buffer[: count * (at.stop - at.start)].reshape(count, -1)
+        np.concatenate([vector[at] for vector in self.vectors[some]], out=block.reshape(-1))
+        if origin is not None:
+            block -= origin
+        elif self.origins is not None:
+            block -= np.array([started[at] for started in self.origins[some]], np.float64)
+        return block
 
     def _common_origin(self) -> FloatVector | None:
         """The weights that all clients started from; None if there are several, or none."""
