@@ -23,7 +23,7 @@ def _add(
 ) -> None:
     """r += sum_t c[t] source[start + offsets[t] :] and s += sum_t d[t] source[start + offsets[t] :].
 
-    Two sums and three terms at a time: with more, the compiler gives up to prove that r and s are not read as
+    Two sums and three terms at a time: with more, the compiler gives up proving that r and s do not overlap
     `source`, and does one number at a time.
     """
     wide = len(c) // 3 * 3
@@ -84,7 +84,7 @@ def _taps(x: Floats, height: int, width: int, batch: int) -> NDArray[np.int64]:
 
 @compiled
 def input_gradient(error: Floats, weight: Floats, batch: int, out: Floats) -> None:
-    """Return derivatives with respect to the padded images.
+    """Compute derivatives with respect to the padded images.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def input_gradient(error: Floats, weight: Floats, batch: int, out: Floats) -> No
 
 @compiled
 def weight_gradient(x: Floats, error: Floats, batch: int, out: Floats) -> None:
-    """Return derivatives with respect to the weights; two outputs and five weights at a time.
+    """Compute derivatives with respect to the weights; two outputs and five weights at a time.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def pool(x: Floats, batch: int, out: Floats, where: NDArray[np.uint8]) -> None:
 
 @compiled
 def unpool(error: Floats, where: NDArray[np.uint8], batch: int, out: Floats) -> None:
-    """Return derivatives with respect to the images.
+    """Compute derivatives with respect to the images.
 
     Parameters
     ----------

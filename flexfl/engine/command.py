@@ -58,8 +58,8 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             if arguments.json:
                 print(json.dumps(report))
             return 0
-        check(settings)
-        from flexfl.engine.training import PreparedRun  # imports PyTorch: a second and more
+        check(settings)  # a mistake should not have to wait for PyTorch, whose import takes a second and more
+        from flexfl.engine.training import PreparedRun
 
         imported()
         run = PreparedRun(settings, console)
