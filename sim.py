@@ -20,9 +20,9 @@ if __name__ == "__main__":
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from flexfl.cli.flags import make_parser
 from flexfl.config import Settings
-from flexfl.engine.flags import make_parser
-from flexfl.specs import did_you_mean
+from flexfl.ground.specs import did_you_mean
 
 server_app = ServerApp()
 
@@ -30,7 +30,7 @@ server_app = ServerApp()
 @server_app.main()
 def run_server(grid: Grid, context: Context) -> None:
     """Run under `flwr run`: the settings are the run configuration."""
-    from flexfl.engine.flower_run import run_on_grid  # imports PyTorch, which the command line may not need
+    from flexfl.devices.flower_run import run_on_grid  # imports PyTorch, which the command line may not need
 
     run_on_grid(grid, Settings.from_mapping(context.run_config, "run-config"))
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if __name__ == "__main__":
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    from flexfl.engine.command import execute  # which --help does not need
+    from flexfl.cli.command import execute  # which --help does not need
 
     return execute(parser, arguments, imported)
 

@@ -32,9 +32,9 @@ from clients.environment import ClientEnvironment
 from clients.gradients.oracles import ONE_BY_ONE, ORACLES
 from clients.memory.handshake import Memory
 from clients.rules import RULES
-from clients.training import Broadcast, Job
-from clients.virtual import Answers, VirtualClients
-from flexfl.contract import FitConfig
+from clients.simulated.jobs import Broadcast, Job
+from clients.simulated.virtual import Answers, VirtualClients
+from flexfl.ground.contract import FitConfig
 from flexfl.tasks import PartitionedData
 from flexfl.tasks.models import MODELS, initialise
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from clients.draws import BatchIndices
 from clients.gradients.batches import Batch
 from clients.gradients.oracle import CohortOracle
-from clients.training import Broadcast, Job
-from clients.virtual import Answers, VirtualClients
+from clients.simulated.jobs import Broadcast, Job
+from clients.simulated.virtual import Answers, VirtualClients
 
 WARM_UP = 3  # calls before one is recorded: libraries choose their kernels in the first ones
 

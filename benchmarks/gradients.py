@@ -30,10 +30,10 @@ from clients.gradients.flat import FlatModel
 from clients.gradients.loop import Loop
 from clients.gradients.oracle import CohortOracle
 from clients.gradients.stacked import StackedLinear
-from clients.training import Broadcast, Job
-from clients.virtual import VirtualClients
+from clients.simulated.jobs import Broadcast, Job
+from clients.simulated.virtual import VirtualClients
 from flexfl.config import Settings
-from flexfl.contract import FitConfig
+from flexfl.ground.contract import FitConfig
 
 WAYS: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "compiled": Compiled,

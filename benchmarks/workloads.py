@@ -20,7 +20,7 @@ from torch.nn import functional
 from benchmarks.measure import Job
 from clients.environment import federated_data
 from flexfl.config import Settings
-from flexfl.specs import bind
+from flexfl.ground.specs import bind
 from flexfl.tasks import MODELS
 
 STAND_IN = "MNIST could neither be found nor downloaded; random images of its shapes are used instead."

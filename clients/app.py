@@ -14,7 +14,7 @@ from flwr.client import Client, ClientApp
 
 
 def client_fn(context: Context) -> Client:
-    """Make the client of a node; see clients/node.py for its node config."""
+    """Make the client of a node; see clients/device/node.py for its node config."""
     if context.node_config.get("numpy") or find_spec("torch") is None:
         from clients import numpy_client
 

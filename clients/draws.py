@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.contract import FitConfig
+from flexfl.ground.contract import FitConfig
 
 Indices = NDArray[np.intp]
 

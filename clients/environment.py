@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.division import checked_partition, checked_sizes
-from flexfl import dotted
 from flexfl.config import Settings
-from flexfl.specs import bind, options_of, parse
+from flexfl.ground import dotted
+from flexfl.ground.specs import bind, options_of, parse
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
+from flexfl.tasks.division import checked_partition, checked_sizes
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class ClientEnvironment:
     device
         Where to train.
     cohort, cohort_size
-        How gradients are computed, and how many clients train in one call; see `clients.tuning.make_oracle`.
+        How gradients are computed, and how many clients train in one call; see
+        `clients.simulated.tuning.make_oracle`.
     timeout
         Seconds that one call that trains or evaluates clients may take; then its process ends. 0: no limit.
     """

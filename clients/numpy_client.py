@@ -3,9 +3,9 @@
 It trains `model=logistic` and `model=mlp` on classes, by the rules and with the memory of our other clients:
 where both have the same examples, both send the same weights, up to the rounding of sums.
 
-Its node config is that of clients/node.py. Without `data`, its examples are one of `num-partitions` parts of
-scikit-learn's digits (by default as many as clients). With `max-steps` it is a slow device that does at most
-so many local steps per round.
+Its node config is that of clients/device/node.py. Without `data`, its examples are one of `num-partitions`
+parts of scikit-learn's digits (by default as many as clients). With `max-steps` it is a slow device that does
+at most so many local steps per round.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from flwr.common import (
 )
 from numpy.typing import NDArray
 
-from clients import local_data, single
+from clients import single
+from clients.device import local_data
+from clients.device.local_data import DataSpec, LocalData
+from clients.device.node import Node, make_node
+from clients.device.numpy_model import LinearLayers, evaluate
 from clients.draws import client_rng, draw_batches, draw_fisher
-from clients.local_data import DataSpec, LocalData
-from clients.node import Node, make_node
-from clients.numpy_model import LinearLayers, evaluate
-from flexfl.contract import FitConfig, metrics
-from flexfl.digits import load_digits
+from flexfl.ground.contract import FitConfig, metrics
+from flexfl.ground.digits import load_digits
 
 OK = Status(Code.OK, "")
 

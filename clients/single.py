@@ -47,7 +47,7 @@ from clients.memory.handshake import Memory, open_memory
 from clients.rules import SGD, check_memory, rule_named
 from clients.rules.base import Oracle, no_fisher
 from clients.rules.vectors import Vector, copy_of, joined
-from flexfl.contract import FitConfig, metrics
+from flexfl.ground.contract import FitConfig, metrics
 
 
 def fit(
@@ -110,7 +110,7 @@ class Trained(NamedTuple):
     arrays
         What to send.
     reported
-        The metrics of the reply, see `flexfl.contract.metrics`.
+        The metrics of the reply, see `flexfl.ground.contract.metrics`.
     memory
         See `fit`.
     """

@@ -24,13 +24,13 @@ from flwr.common import (
 from numpy.typing import NDArray
 
 from clients import single
+from clients.device.local_task import local_clients
+from clients.device.node import Node, make_node
 from clients.environment import ClientEnvironment, client_settings, federated_data, make_trace, model_builder
-from clients.local_task import local_clients
-from clients.node import Node, make_node
-from clients.training import Broadcast, Job
-from clients.virtual import VirtualClients
+from clients.simulated.jobs import Broadcast, Job
+from clients.simulated.virtual import VirtualClients
 from flexfl.config import Settings
-from flexfl.contract import FitConfig, metrics
+from flexfl.ground.contract import FitConfig, metrics
 from traces import Trace
 
 OK = Status(Code.OK, "")
@@ -138,6 +138,6 @@ def _status(reason: str) -> Status:
 
 
 def client_fn(context: Context) -> Client:
-    """Make the client of a node; see clients/node.py for its node config."""
+    """Make the client of a node; see clients/device/node.py for its node config."""
     settings = Settings.from_mapping(context.run_config, "run-config")
     return FlexibleClient(settings, make_node(context, settings.num_clients))

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from flexfl.config import Settings
 from flexfl.config.settings import IRRELEVANT, MOST_BYTES
-from flexfl.files import parse_json, parse_toml, read_text
+from flexfl.ground.files import parse_json, parse_toml, read_text
 
 # What says nothing about a run's result.
 UNINTERESTING = IRRELEVANT - {"engine"} | {"cohort"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr.common import Parameters, parameters_to_ndarrays
 
-from flexfl.specs import build, check_kind, did_you_mean, find
+from flexfl.ground.specs import build, check_kind, did_you_mean, find
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
 from strategies.core.instructions import Task

@@ -1,7 +1,7 @@
 """EFL: elastic local objectives, and updates compressed to ternary vectors in both directions.
 
 Ma et al., "EFL: Elastic Federated Learning on Non-IID Data", Algorithms 1 and 2. A client does s_k steps
-y -= eta (g(y) + lambda (U o y - V)) from y = w, and with ST as in flexfl/contract/ternary.py
+y -= eta (g(y) + lambda (U o y - V)) from y = w, and with ST as in flexfl/ground/contract/ternary.py
 
     D := R_k + y - w,   sent_k := ST(D),   R_k := D - sent_k,   u_k := diag I(y),   v_k := u_k o y;
     A := RG + sum_S (E p_k / s_k) sent_k,   out := ST(A),   RG := A - out,   w := w + out,
@@ -21,8 +21,8 @@ import numpy as np
 from flwr.common import Parameters, Scalar
 from numpy.typing import NDArray
 
-from flexfl.contract import Rule
-from flexfl.contract.ternary import ROUNDINGS, TIES, kept, ternary
+from flexfl.ground.contract import Rule
+from flexfl.ground.contract.ternary import ROUNDINGS, TIES, kept, ternary
 from strategies.core.instructions import Task
 from strategies.core.options import Options, choice, number, positive
 from strategies.core.replies import Replies
@@ -174,7 +174,7 @@ class EFLOptions(Options):
         `false` sends local weights as FedAvg does, and the server applies what it got.
     ties
         Entries of equal size: `exact` keeps k entries, `paper` and `mean` all, see
-        `flexfl.contract.ternary.ternary`.
+        `flexfl.ground.contract.ternary.ternary`.
     rounding
         What k is where n q is not whole: `floor` or `ceil`.
     apply

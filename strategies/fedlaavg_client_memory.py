@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.contract import Rule
+from flexfl.ground.contract import Rule
 from strategies.core.instructions import Task
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy

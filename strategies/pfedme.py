@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flexfl.contract import Rule
+from flexfl.ground.contract import Rule
 from strategies.core.instructions import Task
 from strategies.core.options import Options, choice, number, positive
 from strategies.core.replies import Replies

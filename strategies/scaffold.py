@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from flexfl.contract import CORRECTED
+from flexfl.ground.contract import CORRECTED
 from strategies.core.instructions import Task
 from strategies.core.options import positive
 from strategies.core.replies import Replies

@@ -8,7 +8,7 @@ from flwr.common import FitIns, FitRes, parameters_to_ndarrays
 
 from clients import single
 from clients.memory.handshake import Memory
-from flexfl.contract import FitConfig
+from flexfl.ground.contract import FitConfig
 
 Gradient = Callable[[np.ndarray], np.ndarray]
 

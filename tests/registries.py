@@ -3,7 +3,7 @@
 from typing import Any
 
 from clients.gradients.oracles import COHORTS
-from flexfl.engine.loggers.registry import LOGGERS
+from flexfl.loggers.registry import LOGGERS
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS

@@ -11,24 +11,24 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 GROUND = {
-    "flexfl.allowed",
-    "flexfl.contract",
-    "flexfl.files",
-    "flexfl.specs",
-    "flexfl.spill",
+    "flexfl.ground.allowed",
+    "flexfl.ground.contract",
+    "flexfl.ground.files",
+    "flexfl.ground.specs",
+    "flexfl.ground.spill",
 }  # NumPy and the standard library only
 ALLOWED = {
-    "flexfl.contract": set(),
-    "flexfl.digits": set(),
-    "flexfl.files": set(),
-    "flexfl.spill": set(),
-    "flexfl.allowed": {"flexfl.specs"},
-    "flexfl.specs": set(),
+    "flexfl.ground.contract": set(),
+    "flexfl.ground.digits": set(),
+    "flexfl.ground.files": set(),
+    "flexfl.ground.spill": set(),
+    "flexfl.ground.allowed": {"flexfl.ground.specs"},
+    "flexfl.ground.specs": set(),
     "flexfl.config": GROUND,
-    "flexfl.tasks": {"flexfl.digits", "flexfl.files"},
-    "traces": {"flexfl.files"},
+    "flexfl.tasks": {"flexfl.ground.digits", "flexfl.ground.files"},
+    "traces": {"flexfl.ground.files"},
     "strategies": GROUND,
-    "clients": {*GROUND, "flexfl.config", "flexfl.digits", "flexfl.tasks", "traces"},
+    "clients": {*GROUND, "flexfl.config", "flexfl.ground.digits", "flexfl.tasks", "traces"},
     "flexfl.engine": {*GROUND, "clients", "flexfl.config", "flexfl.tasks", "strategies", "traces"},
     "sim": {*GROUND, "flexfl.config", "flexfl.engine"},
 }
@@ -150,7 +150,7 @@ def test_nothing_is_unpickled_at_the_top_either(path: Path) -> None:
     test_nothing_is_pickled_and_no_global_random_state_is_used("flexfl", path)
 
 
-@pytest.mark.parametrize("modules", ["strategies, traces", "flexfl.engine.rehearsal"])
+@pytest.mark.parametrize("modules", ["strategies, traces", "flexfl.cli.rehearsal"])
 def test_neither_a_strategy_nor_the_driver_of_a_comparison_loads_torch(modules: str) -> None:
     code = f"import sys, {modules}; print(*{{'torch', 'ray', 'sklearn'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -18,10 +18,10 @@ from test_engine_run_folder import no_file_above
 
 import sim
 from flexfl.config import Settings
-from flexfl.engine.attributes import Attributes
 from flexfl.engine.checkpoints.folder import CheckpointFolder
 from flexfl.engine.run import simulate
 from flexfl.engine.run_folder import RunFolder
+from flexfl.interop.stock_state import Attributes
 from strategies.core.state import Rows
 
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--local-steps=4", "--engine=inline"]

@@ -16,9 +16,9 @@ from torch import nn
 import strategies
 from clients.environment import ClientEnvironment
 from clients.gradients.stacked import linear_layers
-from clients.training import Broadcast, Job
-from clients.virtual import Answers, VirtualClients
-from flexfl.contract import FitConfig
+from clients.simulated.jobs import Broadcast, Job
+from clients.simulated.virtual import Answers, VirtualClients
+from flexfl.ground.contract import FitConfig
 from flexfl.tasks import PartitionedData
 from flexfl.tasks.models import MODELS
 

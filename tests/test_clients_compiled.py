@@ -12,7 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from clients.cohort import run
 from clients.draws import draw_batches
 from clients.environment import ClientEnvironment
 from clients.gradients.batches import CohortBatches
@@ -21,10 +20,11 @@ from clients.gradients.flat import FlatModel
 from clients.gradients.loop import Loop
 from clients.rules import SGD
 from clients.rules.base import Correction
-from clients.training import Broadcast, Job
-from clients.tuning import make_oracle
-from clients.virtual import VirtualClients
-from flexfl.contract import FitConfig
+from clients.simulated.cohort import run
+from clients.simulated.jobs import Broadcast, Job
+from clients.simulated.tuning import make_oracle
+from clients.simulated.virtual import VirtualClients
+from flexfl.ground.contract import FitConfig
 from flexfl.tasks import PartitionedData
 from flexfl.tasks.criteria import SquaredError
 

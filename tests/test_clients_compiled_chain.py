@@ -17,7 +17,7 @@ from clients.gradients.chain import MaxPooling
 from clients.gradients.compiled_chain import CompiledChain, CompiledPooling
 from clients.gradients.flat import FlatModel
 from clients.gradients.loop import Loop
-from clients.tuning import make_oracle
+from clients.simulated.tuning import make_oracle
 from flexfl.tasks import MODELS
 
 ROOT = Path(__file__).parents[1]
@@ -159,7 +159,7 @@ import sys
 sys.modules["numba"] = None
 import numpy as np
 from clients.gradients.flat import FlatModel
-from clients.tuning import make_oracle
+from clients.simulated.tuning import make_oracle
 from flexfl.tasks import MODELS
 examples = np.zeros((2, 1, 28, 28), np.float32), np.zeros(2, np.int64)
 model = FlatModel(MODELS["lenet"]((1, 28, 28), 10))

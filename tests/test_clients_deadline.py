@@ -15,9 +15,10 @@ from test_clients_numpy import make as numpy_client
 from test_clients_numpy import task as numpy_task
 from test_clients_single import PLAIN, gradient, task
 
-from clients import deadline, leave, single
+from clients import deadline, single
 from clients.app import client_fn
-from clients.training import Job
+from clients.device import leave
+from clients.simulated.jobs import Job
 
 SEEN: dict[str, Any] = {"num-clients": 3, "model": "logistic", "trace": "bernoulli:p=0.001+lost:p=1"}
 

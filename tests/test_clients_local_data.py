@@ -11,9 +11,9 @@ from flwr.app import Context, RecordDict
 from flwr.common import FitIns, ndarrays_to_parameters
 from PIL import Image
 
-from clients import local_data
 from clients.app import client_fn
-from clients.local_data import DataSpec, read
+from clients.device import local_data
+from clients.device.local_data import DataSpec, read
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (6, 8, 8), np.uint8)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from clients.environment import ClientEnvironment, model_builder
-from clients.training import Broadcast, Job
-from clients.virtual import Answers, VirtualClients
+from clients.simulated.jobs import Broadcast, Job
+from clients.simulated.virtual import Answers, VirtualClients
 from flexfl.config import Settings
-from flexfl.contract import FitConfig
+from flexfl.ground.contract import FitConfig
 from flexfl.tasks import Augmentation, Dataset, DatasetTask, PartitionedData
 
 LOOP = [

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from clients.cohort import run
 from clients.draws import BatchIndices, draw_batches
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.chain import Chain, chain_layers
@@ -18,8 +17,9 @@ from clients.gradients.flat import FlatModel
 from clients.gradients.loop import Loop
 from clients.rules import SGD
 from clients.rules.base import Correction
-from clients.tuning import make_oracle
-from flexfl.contract import FitConfig
+from clients.simulated.cohort import run
+from clients.simulated.tuning import make_oracle
+from flexfl.ground.contract import FitConfig
 
 CONFIG = FitConfig(round=1, learning_rate=0.1, batch_size=3, local_steps=1)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clients.rules import RULES
-from flexfl.contract import FitConfig
+from flexfl.ground.contract import FitConfig
 
 M = 5
 APFL: dict[str, Any] = {"alpha": 0.3, "alpha-mode": "step", "gradient": "chain-rule"}

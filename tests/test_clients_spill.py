@@ -13,7 +13,7 @@ from memories import MEMORIES, assert_same_memory
 
 from clients.memory.handshake import Memory
 from clients.memory.spill import Memories, Spilled
-from clients.virtual import VirtualClients
+from clients.simulated.virtual import VirtualClients
 
 
 def load(stored: Memory | Spilled) -> Memory:

@@ -16,12 +16,12 @@ from torch.nn import functional
 
 from clients.draws import client_rng, draw_batches
 from clients.environment import ClientEnvironment
-from clients.evaluation import evaluate
 from clients.gradients.flat import FlatModel, one_thread
 from clients.memory.handshake import Memory
-from clients.training import Broadcast, Job
-from clients.virtual import Answers, VirtualClients
-from flexfl.contract import FitConfig
+from clients.simulated.evaluation import evaluate
+from clients.simulated.jobs import Broadcast, Job
+from clients.simulated.virtual import Answers, VirtualClients
+from flexfl.ground.contract import FitConfig
 from flexfl.tasks import PartitionedData
 
 SIZES = [23, 7, 12]
@@ -305,7 +305,7 @@ def test_evaluation_is_the_mean_whatever_the_number_of_threads(
     correct = float((outputs.argmax(1).numpy() == y).mean())
     with one_thread():
         alone = evaluate(model, (x, y))
-    monkeypatch.setattr("clients.evaluation.MUCH", much)
+    monkeypatch.setattr("clients.simulated.evaluation.MUCH", much)
     loss, accuracy = evaluate(model, (x, y))
     assert (loss, accuracy) == alone
     assert loss == pytest.approx(expected, rel=1e-5)

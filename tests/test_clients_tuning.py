@@ -13,8 +13,8 @@ from torch import nn
 from clients.environment import ClientEnvironment
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import COHORTS, ORACLES
-from clients.tuning import LARGEST, Work, choose, make_oracle
-from clients.virtual import VirtualClients
+from clients.simulated.tuning import LARGEST, Work, choose, make_oracle
+from clients.simulated.virtual import VirtualClients
 from flexfl.config import Settings
 from flexfl.tasks import Examples
 from flexfl.tasks.models import MODELS

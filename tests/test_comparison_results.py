@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from flexfl.comparison import compare as module
+from flexfl.comparison.results import Cost, cost_to_reach, cost_until, estimate, rows_of
+from flexfl.comparison.store import CellStore, FinishedCell
+from flexfl.comparison.tables import columns, comma_separated, latex, markdown, terminal
 from flexfl.config.grid import cells
-from flexfl.engine.comparison import compare as module
-from flexfl.engine.comparison.results import Cost, cost_to_reach, cost_until, estimate, rows_of
-from flexfl.engine.comparison.store import CellStore, FinishedCell
-from flexfl.engine.comparison.tables import columns, comma_separated, latex, markdown, terminal
 
 
 def record(t: int, accuracy: float | None, active: int = 2, **more: Any) -> dict[str, Any]:

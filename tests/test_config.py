@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flexfl.config import Settings
 from flexfl.config.settings import read_toml
-from flexfl.specs import bind, build, options_of, parse, parse_options
+from flexfl.ground.specs import bind, build, options_of, parse, parse_options
 
 # Words that a spec can contain: without its separators, and without spaces at either end.
 WORDS = st.text(st.characters(exclude_characters=":,=", exclude_categories=["Cs"]), min_size=1).filter(

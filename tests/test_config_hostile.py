@@ -16,10 +16,10 @@ from registries import KNOWN
 from flexfl.config import Settings
 from flexfl.config.grid import cells
 from flexfl.config.settings import read_toml
-from flexfl.engine import memory
+from flexfl.engine import memory_check as memory
 from flexfl.engine.experiment import prepare
 from flexfl.engine.methods import own_options, strategy_type
-from flexfl.specs import options_of
+from flexfl.ground.specs import options_of
 
 SMALL: dict[str, Any] = {
     "num-clients": 6, "num-rounds": 2, "local-steps": 2, "engine": "inline", "model": "logistic"

@@ -10,7 +10,7 @@ from flwr.common import FitIns, Parameters, serde
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flexfl.contract import FitConfig
+from flexfl.ground.contract import FitConfig
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NATURAL = st.integers(0, 2**63 - 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sim
-from flexfl.engine.transports.ray_cluster import start_ray
+from flexfl.engine.transports.ray.cluster import start_ray
 
 ROOT = Path(__file__).parents[1]
 CLUSTER = """
@@ -29,8 +29,8 @@ DRIVER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import ray
-from flexfl import dotted
-from flexfl.engine.transports.ray_cluster import start_ray
+from flexfl.ground import dotted
+from flexfl.engine.transports.ray.cluster import start_ray
 
 for name in ("my_file.part", "my_package.inner.part"):  # of the working directory
     dotted.load("task", name)

@@ -18,13 +18,13 @@ import torch
 from flwr.server.strategy import FedAvg
 from rich.console import Console
 
-import clients.virtual
+import clients.simulated.virtual
 import sim
-from clients.faults import is_out_of_memory
 from clients.memory.spill import Memories
+from clients.simulated.faults import is_out_of_memory
+from flexfl.cli.progress import final_table
 from flexfl.config import Settings
 from flexfl.engine.evaluation import GlobalEvaluator
-from flexfl.engine.progress import final_table
 from flexfl.engine.transports.base import EngineLost
 from strategies import Roster
 from traces import Always
@@ -177,7 +177,7 @@ def test_too_little_memory_makes_cohorts_smaller_not_the_result_different(
     """Down to two clients in one call; said once in the run."""
     settings = {"trace": "always", "num_clients": 16, "cohort": "stacked", "cohort_size": 16}
     expected = simulate(**settings)
-    train, sizes = clients.virtual.train, []
+    train, sizes = clients.simulated.virtual.train, []
 
     def scarce(oracle: Any, examples: Any, weights: Any, shared: Any, cohort: Any, *rest: Any) -> Any:
         sizes.append(len(cohort))
@@ -185,7 +185,7 @@ def test_too_little_memory_makes_cohorts_smaller_not_the_result_different(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return train(oracle, examples, weights, shared, cohort, *rest)
 
-    monkeypatch.setattr(clients.virtual, "train", scarce)
+    monkeypatch.setattr(clients.simulated.virtual, "train", scarce)
     run = simulate(**settings)
     np.testing.assert_array_equal(run.weights, expected.weights)
     assert [record["failed"] for record in run.rounds] == [{}] * 3

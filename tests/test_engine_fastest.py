@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from flexfl.config import Settings
+from flexfl.engine.choice import fastest_engine
 from flexfl.engine.experiment import prepare
-from flexfl.engine.fastest import fastest_engine
 
 SMALL = Settings(model="mlp", num_clients=6, num_rounds=5, local_steps=3)
 LARGE = replace(SMALL, num_clients=1000, local_steps=20)

@@ -15,16 +15,16 @@ from grid_nodes import Federation, after, ask, eventually, trained, transport
 from numpy.typing import NDArray
 
 from flexfl.config import Settings
+from flexfl.devices import grid as transports
+from flexfl.devices import nodes as directory
+from flexfl.devices.connected import ConnectedClients
+from flexfl.devices.deadlines import RoundDeadlines
+from flexfl.devices.flower_compat import is_simulated
+from flexfl.devices.flower_run import names_trace
+from flexfl.devices.grid import GridTransport
 from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.connected import ConnectedClients
-from flexfl.engine.flower_run import names_trace
 from flexfl.engine.run import prepare
 from flexfl.engine.server import RoundServer
-from flexfl.engine.transports import grid as transports
-from flexfl.engine.transports import nodes as directory
-from flexfl.engine.transports.deadlines import RoundDeadlines
-from flexfl.engine.transports.flower_compat import is_simulated
-from flexfl.engine.transports.grid import GridTransport
 from strategies import Roster
 
 

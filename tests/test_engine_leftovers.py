@@ -8,14 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from flexfl.engine.leftovers import CELL, ROWS, SESSION_LOCK, end_session, lock_session, remove_leftovers
+from flexfl.engine.transports.ray.leftovers import (
+    CELL,
+    ROWS,
+    SESSION_LOCK,
+    end_session,
+    lock_session,
+    remove_leftovers,
+)
 
 ROOT = Path(__file__).parents[1]
 USER = """
 import sys, numpy as np
 from pathlib import Path
-from flexfl.engine.leftovers import CELL, locked_folder, lock_session
-from flexfl.engine.transports.shared_rows import SharedRows
+from flexfl.engine.transports.ray.leftovers import CELL, locked_folder, lock_session
+from flexfl.engine.transports.ray.shared_rows import SharedRows
 
 lease, rows = SharedRows().lend(2, 2, np.dtype(np.float32))
 session = Path(sys.argv[1]) / "session_1"

@@ -10,10 +10,10 @@ from registries import KNOWN
 
 import sim
 from clients.environment import make_trace, task_source
+from flexfl.cli.listing import methods_by_need
 from flexfl.config import Settings
-from flexfl.engine.listing import methods_by_need
 from flexfl.engine.run import prepare, strategy_options
-from flexfl.specs import bind
+from flexfl.ground.specs import bind
 from flexfl.tasks import MODELS
 from strategies import STRATEGIES, Options
 from strategies.apfl import APFL

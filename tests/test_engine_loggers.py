@@ -14,10 +14,10 @@ import pytest
 
 import sim
 from flexfl.config import Settings
-from flexfl.engine.loggers.base import Logger, finals, scalars
-from flexfl.engine.loggers.registry import LOGGERS
 from flexfl.engine.run import simulate
 from flexfl.engine.run_folder import records_in
+from flexfl.loggers.base import Logger, finals, scalars
+from flexfl.loggers.registry import LOGGERS
 
 SMALL = ["--engine=inline", "--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3"]
 SMALL += ["--local-steps=4", "--num-workers=1"]

@@ -8,8 +8,8 @@ import pytest
 import ray
 import torch
 
-from clients.evaluation import evaluate, own_test
 from clients.gradients.flat import FlatModel
+from clients.simulated.evaluation import evaluate, own_test
 
 METHODS = ["apfl:alpha-mode=step", "pfedme"]
 every_method = pytest.mark.parametrize("strategy", METHODS)

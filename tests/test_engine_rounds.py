@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients.evaluation import evaluate
 from clients.gradients.flat import FlatModel
+from clients.simulated.evaluation import evaluate
 
 NUM_WEIGHTS = 64 * 10 + 10  # of the logistic model on digits
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flexfl.engine.transports.shared_rows import AttachedRows, SharedRows
+from flexfl.engine.transports.ray.shared_rows import AttachedRows, SharedRows
 
 FLOAT = np.dtype(np.float32)
 

@@ -11,7 +11,7 @@ from own_parts import Folder
 import sim
 from flexfl.config import Settings
 from flexfl.engine.methods import strategy_options
-from flexfl.engine.report.update_shares import update_shares
+from flexfl.report.update_shares import update_shares
 from traces import TRACES
 
 STOCK = "flwr.server.strategy."

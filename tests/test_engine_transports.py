@@ -18,7 +18,7 @@ from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.run import prepare, virtual_transport
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.late import with_late_replies
-from flexfl.engine.transports.ray import assign
+from flexfl.engine.transports.ray.transport import assign
 
 RUN: dict[str, Any] = {
     "strategy": "scheme-c",

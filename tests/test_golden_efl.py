@@ -11,7 +11,7 @@ from golden_cases import cases, variants
 from test_golden import devices_of
 
 import clients.rules.ternary
-import flexfl.contract.ternary
+import flexfl.ground.contract.ternary
 import strategies
 from strategies import Roster
 from strategies.core.decoding import decode
@@ -102,6 +102,6 @@ def test_ternary(vector: Any) -> None:
     case, name = vector
     ties, rounding = name.split("/")
     T, expected = np.array(case["T"]), case["expect"][name]
-    k = flexfl.contract.ternary.kept(len(T), case["q"], rounding)
-    close(flexfl.contract.ternary.ternary(T, k, ties), expected, "server")
+    k = flexfl.ground.contract.ternary.kept(len(T), case["q"], rounding)
+    close(flexfl.ground.contract.ternary.ternary(T, k, ties), expected, "server")
     close(clients.rules.ternary.ternary(torch.from_numpy(T), k, ties).numpy(), expected, "client")

@@ -12,7 +12,7 @@ from test_golden import devices_of
 
 import strategies
 from clients.rules import rule_named
-from flexfl.contract import FitConfig
+from flexfl.ground.contract import FitConfig
 from strategies import Roster
 
 OPTIONS = {"vgrad": "gradient", "alpha_mode": "alpha_mode", "theta_init": "start"}

@@ -17,8 +17,8 @@ from flexfl.config import Settings
 from flexfl.engine.methods import strategy_options
 from flexfl.engine.named import own_sources
 from flexfl.engine.run import prepare
+from flexfl.ground.specs import find, options_of
 from flexfl.runs import find_runs
-from flexfl.specs import find, options_of
 from strategies import make
 
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3", "--local-steps=4"]
@@ -30,7 +30,7 @@ import numpy as np
 from strategies import FlexibleStrategy, Options
 from strategies.parts.server_optimizers import ServerOptimizer
 from strategies.mimic import MimiC
-from flexfl.contract import Rule
+from flexfl.ground.contract import Rule
 from traces import Trace
 
 NUMBER = 3

@@ -10,10 +10,10 @@ import pytest
 from flwr.common.config import parse_config_args
 
 import sim
+from flexfl.cli.deployment import deployed_values, flower_command
+from flexfl.cli.fleet import rehearsal_values
+from flexfl.cli.rehearsal import forecast
 from flexfl.config import Settings
-from flexfl.engine.deployment import deployed_values, flower_command
-from flexfl.engine.fleet import rehearsal_values
-from flexfl.engine.rehearsal import forecast
 
 SMALL = ["--model=logistic", "--local-steps=4", "--num-rounds=6", "--num-workers=1", "--client-gpus=0"]
 # Five devices, one of which is there in the first of six rounds only.

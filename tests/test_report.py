@@ -13,16 +13,16 @@ import pytest
 import sim
 from clients.environment import make_trace
 from flexfl.config import Settings
-from flexfl.engine.report.client_numbers import read_numbers
-from flexfl.engine.report.curves import band_of
-from flexfl.engine.report.history import history_of, plain_reason
-from flexfl.engine.report.page import embedded
-from flexfl.engine.report.participation import of_run, states_of
-from flexfl.engine.report.reading import read_subject
-from flexfl.engine.report.states import COLUMNS, ROWS, State, StateGrid
-from flexfl.engine.report.update_shares import update_shares
 from flexfl.engine.run import simulate
-from flexfl.report import main
+from flexfl.report.__main__ import main
+from flexfl.report.client_numbers import read_numbers
+from flexfl.report.curves import band_of
+from flexfl.report.history import history_of, plain_reason
+from flexfl.report.page import embedded
+from flexfl.report.participation import of_run, states_of
+from flexfl.report.reading import read_subject
+from flexfl.report.states import COLUMNS, ROWS, State, StateGrid
+from flexfl.report.update_shares import update_shares
 from traces import RoundAvailability
 
 SMALL = [

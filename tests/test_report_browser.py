@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sim
-from flexfl.report import main
+from flexfl.report.__main__ import main
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if CHROMIUM is None:

@@ -17,9 +17,9 @@ import pytest
 import torch
 from test_engine_run_folder import no_file_above
 
-import clients.virtual
+import clients.simulated.virtual
 import sim
-from clients.cohort import train
+from clients.simulated.cohort import train
 from flexfl.config import Settings
 from flexfl.engine.run import simulate
 from flexfl.engine.run_folder import records_in
@@ -99,7 +99,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The folders of RUNS."""
     base = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clients.virtual, "train", scarce)
+        patch.setattr(clients.simulated.virtual, "train", scarce)
         for k, run in enumerate(RUNS):
             options = {"stopping": after_three_rounds} if run is RUNS[-2] else {}
             with no_file_above(10_000) if run is RUNS[-1] else nullcontext():

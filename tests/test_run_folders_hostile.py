@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import flexfl.report
 import flexfl.runs
 import sim
-from flexfl.engine.report import records
-from flexfl.engine.report.reading import read_run, read_subject
-from flexfl.files import read_arrays
+from flexfl.ground.files import read_arrays
+from flexfl.report import records
+from flexfl.report.__main__ import main as report
+from flexfl.report.reading import read_run, read_subject
 
 SMALL = ["--model=logistic", "--num-clients=4", "--num-rounds=3", "--local-steps=2", "--engine=inline"]
 
@@ -95,7 +95,7 @@ def test_files_that_are_none(run: Path, name: str, kind: str, capsys: Any) -> No
         file.symlink_to("/dev/zero")
     else:
         file.write_bytes({"empty": b"", "noise": bytes(range(256)), "deep": b'{"a":' * 5000}[kind])
-    code = flexfl.report.main([str(run), "--output", str(run.parent / "page.html")])
+    code = report([str(run), "--output", str(run.parent / "page.html")])
     shown = capsys.readouterr()
     assert code in (0, 2)
     assert len(shown.err.splitlines()) == (code == 2)
@@ -153,6 +153,6 @@ def test_a_link_leads_nothing_outside(run: Path, tmp_path: Path) -> None:
     for name in ("report.html", ".report.html", "clients.json", ".clients.json"):
         (run / name).unlink(missing_ok=True)
         (run / name).symlink_to(victim)
-    assert flexfl.report.main([str(run)]) == 0
+    assert report([str(run)]) == 0
     assert victim.read_text() == "untouched"
     assert not (run / "report.html").is_symlink()

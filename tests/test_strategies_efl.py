@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 import clients.rules.ternary
-import flexfl.contract.ternary
+import flexfl.ground.contract.ternary
 import strategies
 from clients.app import client_fn
 from clients.gradients.flat import FlatModel
 from clients.rules.elastic import Elastic
 from flexfl.config import Settings
-from flexfl.contract import FitConfig
 from flexfl.engine.run import prepare, virtual_transport
+from flexfl.ground.contract import FitConfig
 from strategies import Roster
 from strategies.core.decoding import decode
 
 E = 4
-TIES = st.sampled_from(flexfl.contract.ternary.TIES)
+TIES = st.sampled_from(flexfl.ground.contract.ternary.TIES)
 SPARSITY = st.floats(0.01, 1)
 
 # Nothing is lost
@@ -144,7 +144,7 @@ def test_exact_ties_stay_exact(dtype: Any) -> None:
     for number in range(3):
         before, replies = strategy.weights.copy(), []
         for client, instruction in rounds.ask(range(count)).items():
-            packed = flexfl.contract.ternary.pack(np.full(size, rng.normal() ** 2, dtype))
+            packed = flexfl.ground.contract.ternary.pack(np.full(size, rng.normal() ** 2, dtype))
             steps = int(rng.integers(1, 8))
             replies.append((client, reply(instruction, None, int(sizes[client]), [packed], steps=steps)))
         moved = np.flatnonzero(rounds.hear(*replies) != before)

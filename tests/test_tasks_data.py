@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexfl import digits
+from flexfl.ground import digits
 from flexfl.tasks import PARTITIONS, SIZES, TASKS, PartitionedData
 from flexfl.tasks.data import holdout_counts
 

@@ -13,11 +13,11 @@ from rich.console import Console
 import sim
 from clients.environment import make_trace
 from flexfl.config import Settings
-from flexfl.engine.report.states import State
-from flexfl.engine.report.trace_page import Collected
-from flexfl.engine.report.trace_report import SpellLengths, observe
-from flexfl.engine.report.trace_text import describe
-from flexfl.engine.report.trace_view import print_lines
+from flexfl.report.states import State
+from flexfl.report.trace_page import Collected
+from flexfl.report.trace_report import SpellLengths, observe
+from flexfl.report.trace_text import describe
+from flexfl.report.trace_view import print_lines
 from traces import Membership, RoundAvailability, Trace
 
 OFF = -1.0

@@ -3,9 +3,9 @@
 import numpy as np
 from flwr.common import Code, FitIns, ndarrays_to_parameters
 
+from clients.device.node import Node
 from clients.environment import make_trace
 from clients.memory.stores import FileStore
-from clients.node import Node
 from clients.torch_client import FlexibleClient, environment
 from flexfl.config import Settings
 

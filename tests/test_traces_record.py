@@ -137,8 +137,8 @@ def test_client_app_logs_its_work(tmp_path, caplog):
     import numpy as np
     from flwr.common import Code, FitIns, ndarrays_to_parameters
 
+    from clients.device.node import Node
     from clients.memory.stores import FileStore
-    from clients.node import Node
     from clients.torch_client import FlexibleClient
     from flexfl.config import Settings
 

@@ -7,7 +7,7 @@ import pytest
 
 from clients.environment import make_trace
 from flexfl.config import Settings
-from flexfl.engine.report.update_shares import update_shares
+from flexfl.report.update_shares import update_shares
 
 SIZES = np.array([10, 20, 30, 40])
 DATA = SIZES / SIZES.sum()

@@ -2,8 +2,8 @@
 
 It starts Flower's SuperNode, for the client whose app comes from the run. SIGTERM and Ctrl-C end it in order:
 a task at work is cut short after its current local step, its reply is sent and says that the device departs
-(`--on-stop pause`: says nothing), and no process stays. `python -m clients.leave` lets a device depart that
-goes on running.
+(`--on-stop pause`: says nothing), and no process stays.
+`python -m clients.device.leave` lets a device depart that keeps running.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def own_data(options: argparse.Namespace, folder: Path) -> dict[str, str]:
     """
     if not options.data:
         return {}
-    from clients.local_data import DataSpec, read, save  # once `check` has found NumPy
+    from clients.device.local_data import DataSpec, read, save  # once `check` has found NumPy
 
     spec = DataSpec(str(Path(options.data).absolute()), options.target, options.classes)
     data = read(spec)

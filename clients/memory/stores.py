@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord, Context
 
 from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, pack, to_bytes, unpack
-from flexfl.files import open_regular, write_durably
+from flexfl.ground.files import open_regular, write_durably
 
 RECORD = "flexfl.memory"
 KEPT_RUNS = 4  # files of other runs that are kept for each client, if they are newer than

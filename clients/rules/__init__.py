@@ -20,7 +20,7 @@ from clients.rules.dynamic import Dynamic
 from clients.rules.elastic import Elastic
 from clients.rules.pfedme import PFedMe
 from clients.rules.proximal import Proximal
-from flexfl import dotted
+from flexfl.ground import dotted
 
 __all__ = ["RULES", "SGD", "check_memory", "rule_named"]
 
@@ -35,7 +35,7 @@ RULES: dict[str, type[SGD]] = {
     "difference-upload": DifferenceUpload,
     "dynamic": Dynamic,
 }
-"""The client's side of each `flexfl.contract.Rule`, by its name."""
+"""The client's side of each `flexfl.ground.contract.Rule`, by its name."""
 
 
 def rule_named(name: str) -> type[SGD]:

@@ -1,11 +1,11 @@
-"""Ternary vectors, of PyTorch or of NumPy; see flexfl/contract/ternary.py for the definitions."""
+"""Ternary vectors, of PyTorch or of NumPy; see flexfl/ground/contract/ternary.py for the definitions."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from clients.rules.vectors import Vector
-from flexfl.contract import ternary as codec
+from flexfl.ground.contract import ternary as codec
 
 
 def ternary(vector: Vector, k: int, ties: str = "exact") -> Vector:
@@ -26,7 +26,7 @@ def ternary(vector: Vector, k: int, ties: str = "exact") -> Vector:
 
 
 def pack(vector: Vector) -> Vector:
-    """Encode one ternary vector, shape (M,), as bytes; see `flexfl.contract.ternary.pack`."""
+    """Encode one ternary vector, shape (M,), as bytes; see `flexfl.ground.contract.ternary.pack`."""
     if isinstance(vector, np.ndarray):
         return codec.pack(vector)
     import torch

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from flexfl.allowed import Allowed, check_fields
-from flexfl.files import parse_toml, read_text
-from flexfl.specs import did_you_mean, parse_options
+from flexfl.ground.allowed import Allowed, check_fields
+from flexfl.ground.files import parse_toml, read_text
+from flexfl.ground.specs import did_you_mean, parse_options
 
 # What a run folder's config.toml records besides the settings: versions of packages, the command line, and
 # hashes of the files of the user's own parts, and Flower's number of the run.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from flexfl.config import Settings
-from flexfl.engine.loggers.registry import logger_types
-from flexfl.engine.memory import check_clients
+from flexfl.engine.memory_check import check_clients
 from flexfl.engine.named import check_names, check_task
+from flexfl.loggers.registry import logger_types
 
 
 def check(settings: Settings, virtual: bool = True) -> None:

@@ -12,9 +12,9 @@ from flwr.common import Scalar
 from numpy.typing import NDArray
 from torch import nn
 
-from clients.evaluation import evaluate, mean_scores
 from clients.gradients.flat import FlatModel
-from flexfl.contract import metrics
+from clients.simulated.evaluation import evaluate, mean_scores
+from flexfl.ground.contract import metrics
 from flexfl.tasks import Examples, FederatedData
 from strategies import Roster
 

@@ -17,21 +17,21 @@ from clients.environment import (
     model_builder,
     model_name,
 )
-from clients.evaluation import check_outputs
 from clients.gradients.flat import FlatModel
 from clients.rules import SGD, rule_named
-from clients.tuning import Work, choose
-from flexfl import dotted
+from clients.simulated.evaluation import check_outputs
+from clients.simulated.tuning import Work, choose
 from flexfl.config import Settings
-from flexfl.contract.fit import planned_steps
 from flexfl.engine.central import CentralTrainer
 from flexfl.engine.checks import check
+from flexfl.engine.choice import fastest_engine
 from flexfl.engine.evaluation import GlobalEvaluator
-from flexfl.engine.fastest import fastest_engine
-from flexfl.engine.memory import check_fits, check_steps
+from flexfl.engine.memory_check import check_fits, check_steps
 from flexfl.engine.methods import strategy_options, strategy_type
-from flexfl.engine.wording import count
-from flexfl.specs import parse
+from flexfl.ground import dotted
+from flexfl.ground.contract.fit import planned_steps
+from flexfl.ground.specs import parse
+from flexfl.ground.wording import count
 from flexfl.tasks import FederatedData, blank
 from strategies import FlatParameters, FlexibleStrategy, Layout, Roster
 from traces import Trace, parse_rounds

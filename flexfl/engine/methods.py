@@ -10,9 +10,9 @@ from flwr.server.strategy import Strategy
 import strategies
 from clients.rules import rule_named
 from flexfl.config import Settings
-from flexfl.engine.stock_strategy import StockStrategy, stock_type
-from flexfl.engine.wording import count
-from flexfl.specs import Option, build, convert, find, options_of, parse
+from flexfl.ground.specs import Option, build, convert, find, options_of, parse
+from flexfl.ground.wording import count
+from flexfl.interop.stock_strategy import StockStrategy, stock_type
 from strategies import FlexibleStrategy, Options
 from strategies.parts.layering import layers_of
 

@@ -12,10 +12,10 @@ from typing import Any
 from clients.environment import task_source, trace_specs
 from clients.gradients.oracles import COHORTS
 from clients.rules import rule_named
-from flexfl import dotted
 from flexfl.config import Settings
 from flexfl.engine.methods import strategy_options, strategy_type
-from flexfl.specs import bind, find, parse
+from flexfl.ground import dotted
+from flexfl.ground.specs import bind, find, parse
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, STRATEGIES
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from flexfl.config import Settings
-from flexfl.engine.wording import say
+from flexfl.ground.wording import say
 
 Record = dict[str, Any]
 

@@ -16,24 +16,24 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from clients.environment import model_name
-from flexfl.allocation import keep_freed_memory
+from flexfl.cli.progress import ProgressReport
 from flexfl.config import Settings
-from flexfl.contract import FitConfig
+from flexfl.engine.allocation import keep_freed_memory
 from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.checkpoints.checkpointing import Checkpointing, Position
 from flexfl.engine.experiment import Experiment, prepare
 from flexfl.engine.interrupts import deferring, stopping_on_interrupt
-from flexfl.engine.loggers.base import LoggedRun
-from flexfl.engine.loggers.registry import loggers_of
 from flexfl.engine.methods import strategy_options
 from flexfl.engine.observers import observing, trying_again
-from flexfl.engine.progress import ProgressReport
 from flexfl.engine.run_folder import FolderLost, RunFolder, finite, weights_sha256
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.base import EngineLost, Transport
 from flexfl.engine.transports.inline import InlineTransport
 from flexfl.engine.transports.late import with_late_replies
-from flexfl.engine.wording import say
+from flexfl.ground.contract import FitConfig
+from flexfl.ground.wording import say
+from flexfl.loggers.base import LoggedRun
+from flexfl.loggers.registry import loggers_of
 from traces import RoundAvailability
 
 __all__ = ["Experiment", "drive", "prepare", "strategy_options", "virtual_transport"]
@@ -79,7 +79,9 @@ def virtual_transport(
         inline = InlineTransport(environment, initial, availability, defaults, trace.lost)
         return with_late_replies(inline, trace)
     with deferring(SIGINT) as interrupts:
-        from flexfl.engine.transports.ray import RayTransport  # Ray is not installed on every machine
+        from flexfl.engine.transports.ray.transport import (
+            RayTransport,  # Ray is not installed on every machine
+        )
 
         transport = RayTransport(
             environment,
@@ -203,7 +205,7 @@ def drive(
     if summary["no_reply_counted"]:
         console.print("no reply ever counted: metrics.jsonl names the reasons")
     if settings.report:
-        from flexfl.engine.report.after_run import report_run  # not needed before
+        from flexfl.report.after_run import report_run  # not needed before
 
         report_run(experiment, arrays, folder.path, console, page)
     return summary

@@ -26,7 +26,7 @@ from flexfl.config import Settings
 from flexfl.config.settings import MOST_BYTES
 from flexfl.engine.named import own_sources
 from flexfl.engine.observers import Observer, Record
-from flexfl.files import open_regular, parse_json, parse_toml, read_text, replacing
+from flexfl.ground.files import open_regular, parse_json, parse_toml, read_text, replacing
 
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
 

@@ -13,10 +13,10 @@ from flwr.server.history import History
 from flwr.server.server import Server
 from flwr.server.strategy import Strategy
 
-from flexfl.contract.metrics import ROUND, STEPS, TRAIN_LOSS
 from flexfl.engine.availability import TraceClientManager
 from flexfl.engine.transports.base import ClientFailure, Transport
-from flexfl.engine.wording import plain
+from flexfl.ground.contract.metrics import ROUND, STEPS, TRAIN_LOSS
+from flexfl.ground.wording import plain
 from strategies import FlexibleStrategy
 from strategies.core.parameters import count_bytes
 from strategies.core.results import FitResults, columns_of

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flexfl.files import read_bytes, replacing
+from flexfl.ground.files import read_bytes, replacing
 from flexfl.tasks.augmentation import check_augment
 from flexfl.tasks.data import Examples
 from flexfl.tasks.dataset import Dataset, DatasetTask

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flexfl.digits import load_digits
+from flexfl.ground.digits import load_digits
 from flexfl.tasks.dataset import Dataset, DatasetTask
 
 TEST_SHARE = 0.2

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.files import read_text
+from flexfl.ground.files import read_text
 from flexfl.tasks.sizes import equal
 
 MOST_BYTES = 512 << 20  # of a file, which takes up to twenty times as much memory while it is read

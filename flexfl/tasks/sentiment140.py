@@ -16,13 +16,13 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from flexfl.files import open_regular
+from flexfl.ground.files import open_regular
 from flexfl.tasks.data import FederatedData, PartitionedData
 from flexfl.tasks.download import download
+from flexfl.tasks.glove import WordVectors, read_vectors
 from flexfl.tasks.partition_base import PartitionFn
 from flexfl.tasks.sizes import SizesFn
 from flexfl.tasks.texts import DerivedData, choose_clients
-from flexfl.tasks.words import WordVectors, read_vectors
 
 TABLE = "training.1600000.processed.noemoticon.csv"
 ARCHIVE = "trainingandtestdata.zip"

@@ -12,7 +12,7 @@ from xml.parsers import expat
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.files import read_bytes
+from flexfl.ground.files import read_bytes
 from flexfl.tasks.data import Examples, FederatedData, PartitionedData
 from flexfl.tasks.download import download
 from flexfl.tasks.partition_base import PartitionFn

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.files import read_rows
+from flexfl.ground.files import read_rows
 from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from flexfl.tasks.data import FederatedData, PartitionedData
 from flexfl.tasks.dataset import Dataset, DatasetTask

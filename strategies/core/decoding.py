@@ -15,7 +15,7 @@ import numpy as np
 from flwr.common import Code, FitRes, Parameters, Status
 from numpy.typing import NDArray
 
-from flexfl.contract import Rule, metrics, ternary
+from flexfl.ground.contract import Rule, metrics, ternary
 from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters, FloatVector, read_arrays, read_parameters
 from strategies.core.replies import NO_BUFFERS, Reply

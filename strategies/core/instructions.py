@@ -10,7 +10,7 @@ from flwr.common import EvaluateIns, FitIns, Parameters, Scalar
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from flexfl.contract import FitConfig, fit
+from flexfl.ground.contract import FitConfig, fit
 from strategies.core.parameters import FlatParameters
 
 Instruction = TypeVar("Instruction", FitIns, EvaluateIns)

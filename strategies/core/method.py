@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.contract import SGD, Rule
+from flexfl.ground.contract import SGD, Rule
 from strategies.core.instructions import Task
 from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.allowed import check_fields, choice, number, positive
-from flexfl.contract.fit import planned_steps
-from flexfl.specs import check_kind, options_of
+from flexfl.ground.allowed import check_fields, choice, number, positive
+from flexfl.ground.contract.fit import planned_steps
+from flexfl.ground.specs import check_kind, options_of
 from strategies.core.layers import LayerFactory
 from strategies.core.norms import is_norm_limit
 from strategies.core.schedules import Constant, Schedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.contract import metrics
+from flexfl.ground.contract import metrics
 from strategies.core.decoding import DivergedError, NoExamplesError, answers, check_form, read_reply
 from strategies.core.membership import Membership
 from strategies.core.method import Method

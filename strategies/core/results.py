@@ -16,7 +16,7 @@ from flwr.common import FitRes
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from flexfl.contract import Reported
+from flexfl.ground.contract import Reported
 from strategies.core.decoding import MAX_EXAMPLES, MAX_GROWTH, MAX_LOSS, MAX_WEIGHT
 from strategies.core.options import Options
 from strategies.core.parameters import FloatVector

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flexfl.allowed import check_fields, number, positive
+from flexfl.ground.allowed import check_fields, number, positive
 
 Schedule = Callable[[float, int, int, int], float]
 

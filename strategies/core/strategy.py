@@ -15,7 +15,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from flexfl.contract import FitConfig, metrics
+from flexfl.ground.contract import FitConfig, metrics
 from strategies.core import rejections
 from strategies.core.decoding import (
     MAX_RESULT,

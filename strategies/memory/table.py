@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.spill import SpillFile
+from flexfl.ground.spill import SpillFile
 from strategies.core.options import Options, choice, number
 from strategies.core.parameters import Layout
 from strategies.core.replies import Replies

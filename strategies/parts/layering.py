@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from flexfl import dotted
-from flexfl.specs import bind
+from flexfl.ground import dotted
+from flexfl.ground.specs import bind
 from strategies.core.layers import Layer, LayerFactory
 from strategies.parts.amplification import Amplification
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS

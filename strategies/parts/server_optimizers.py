@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from flexfl.allowed import Allowed, check_annotated
+from flexfl.ground.allowed import Allowed, check_annotated
 from strategies.core.layers import Layer, Vector
 
 Positive = Annotated[float, Allowed(above=0)]

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from flexfl.contract import CORRECTED
+from flexfl.ground.contract import CORRECTED
 from strategies.core.instructions import Task
 from strategies.core.strategy import FlexibleStrategy
 from strategies.memory.table import TableOptions

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple, NoReturn
 
-from flexfl.files import open_regular
+from flexfl.ground.files import open_regular
 
 MAX_LINE_BYTES = 65536  # far more than any line of such a table has
 MAX_EMPTY_LINES = 100_000  # in a row: a file of them would take minutes to be found empty

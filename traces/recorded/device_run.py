@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.files import parse_json
+from flexfl.ground.files import parse_json
 from traces.base import RoundAvailability, check_round
 from traces.files.lines import open_data
 from traces.seeded import SeededTrace

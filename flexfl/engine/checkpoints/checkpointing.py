@@ -15,7 +15,7 @@ from flexfl.engine.checkpoints.unsaved import Unsaved
 from flexfl.engine.observers import Observer, Record
 from flexfl.engine.run_folder import RunFolder
 from flexfl.engine.transports.base import Transport
-from flexfl.engine.wording import say
+from flexfl.ground.wording import say
 from strategies import FlexibleStrategy
 from strategies.core.state import StateDict, nested, take, within
 

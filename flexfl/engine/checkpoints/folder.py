@@ -14,7 +14,7 @@ import numpy as np
 
 from flexfl.engine.checkpoints.row_file import FreeSpace, RowFile, RowIndex, unchanged
 from flexfl.engine.checkpoints.state_file import pack, unpack
-from flexfl.files import write_durably
+from flexfl.ground.files import write_durably
 from strategies.core.state import Rows, StateDict
 
 KEPT = 2

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
 from clients.memory.spill import Memories
-from clients.training import Broadcast, Job
-from clients.virtual import Answers, Scores, VirtualClients
-from flexfl.contract import FitConfig
+from clients.simulated.jobs import Broadcast, Job
+from clients.simulated.virtual import Answers, Scores, VirtualClients
 from flexfl.engine.transports.base import EngineLost
 from flexfl.engine.transports.virtual import VirtualTransport
+from flexfl.ground.contract import FitConfig
 from strategies import FlatParameters
 from traces import RoundAvailability
 

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
-from clients.training import Broadcast, Job
-from clients.updates import ClientUpdate, Updates, joined
-from clients.virtual import Answers, Scores
-from flexfl.contract import FitConfig
+from clients.simulated.jobs import Broadcast, Job
+from clients.simulated.updates import ClientUpdate, Updates, joined
+from clients.simulated.virtual import Answers, Scores
 from flexfl.engine.transports.base import (
     ClientFailure,
     EvaluateInstructions,
@@ -26,6 +25,7 @@ from flexfl.engine.transports.base import (
     FitInstructions,
 )
 from flexfl.engine.transports.virtual_proxy import OK, VirtualProxy
+from flexfl.ground.contract import FitConfig
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions
 from strategies.core.parameters import read_parameters

@@ -20,7 +20,7 @@ from flwr.common import (
 )
 from flwr.server.client_proxy import ClientProxy
 
-from flexfl.contract import metrics
+from flexfl.ground.contract import metrics
 
 if TYPE_CHECKING:
     from flexfl.engine.transports.virtual import VirtualTransport

@@ -1,0 +1,66 @@
+"""Let a device leave the federation for good: `python -m clients.device.leave STATE_DIR`.
+
+The command writes a file, `leave`, into the folder that `state-dir` of the device's node config names. The
+device's next reply then says that it departs. The file stays, as that reply may be lost, and counts for the
+run in which the device finds it. `--undo` removes it: the device is back when it next connects.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+NAME = "leave"
+
+
+def is_leaving(folder: Path, run: str) -> bool:
+    """Whether a device is to leave this run; the first run that asks is the one.
+
+    Parameters
+    ----------
+    folder
+        Its `state-dir`.
+    run
+        Flower's number of the run; of one that goes on, its first number.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read, or not be written.
+    """
+    file = folder / NAME
+    try:
+        noted = file.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return False
+    if not noted:
+        file.write_text(f"{run}\n", encoding="utf-8")
+    return noted in ("", run)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the file, or remove it; return the exit code."""
+    text = "Let a device leave the federation for good: its next reply says so."
+    parser = argparse.ArgumentParser(prog="python -m clients.device.leave", description=text)
+    parser.add_argument("state_dir", metavar="STATE_DIR", help="state-dir of the device's node config")
+    parser.add_argument(
+        "--undo", action="store_true", help="let it stay, or come back when it connects again"
+    )
+    arguments = parser.parse_args(argv)
+    folder = Path(arguments.state_dir)
+    if not folder.is_dir():
+        parser.exit(2, f"{parser.prog}: error: {folder} is not a folder; state-dir of the node config is\n")
+    try:
+        if arguments.undo:
+            (folder / NAME).unlink(missing_ok=True)
+        else:
+            (folder / NAME).write_text("", encoding="utf-8")
+    except OSError as error:
+        parser.exit(2, f"{parser.prog}: error: {folder / NAME}: {error.strerror}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,297 @@
+"""A device's own examples, read from its files: an .npz file, a CSV file, or a folder of classes.
+
+- `.npz`: `x`, inputs of shape (n, ...), and `y`, class numbers of shape (n,). It may be compressed.
+- `.csv`: the first line names the columns; one is the class (`target`, else the last), the
+  others are numbers.
+- a folder: a subfolder for each class, with images, or .npz files that have `x`.
+
+A class must have the same number on every device. Classes are numbers from 0 on; or names, which `classes`
+lists in their order (`cat+dog`). Without it, subfolders with names are numbered in the order of their names,
+and there must be one for each output of the model, empty where a device has no such example.
+
+Numbers are used as they are: scale them alike on all devices and at the server. Images become shape (1, H, W)
+if they are grey, else (3, H, W), from 0 to 1. Nothing is unpickled, and memory is bounded.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flexfl.ground.files import open_regular, read_named_arrays, read_rows, replacing
+
+MOST_BYTES = 1 << 30  # of the inputs, and of an .npz file
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".webp", ".tif", ".tiff")
+_MOST_PIXELS = 1 << 26  # of an image, before it is decoded
+_NUM_CLASSES = "num_classes"  # in an .npz file that `save` wrote
+
+
+class DataSpec(NamedTuple):
+    """Where a device's examples are; see the beginning of this file.
+
+    Attributes
+    ----------
+    path
+        The file or folder.
+    target
+        The column of a CSV file that has the class; empty: the last.
+    classes
+        Names of the classes, with `+` between them; empty: their numbers.
+    """
+
+    path: str
+    target: str = ""
+    classes: str = ""
+
+
+class LocalData(NamedTuple):
+    """A device's examples.
+
+    Attributes
+    ----------
+    x
+        Inputs, float32 of shape (n, *input_shape).
+    y
+        Class numbers, int64 of shape (n,).
+    num_classes
+        How many classes there are; None: not known.
+    source
+        Where they were read.
+    """
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+    num_classes: int | None = None
+    source: str = "the data"
+
+    def check(self, input_size: int, num_outputs: int) -> None:
+        """Raise ValueError unless a model of so many inputs and classes can be trained on the examples."""
+        size = int(np.prod(self.x.shape[1:]))
+        if size != input_size:
+            raise ValueError(
+                f"{self.source}: an example has shape {self.x.shape[1:]}, {size} numbers, and the model of "
+                f"the run takes {input_size}; set another task or model, or prepare the data for this one"
+            )
+        if self.num_classes not in (None, num_outputs):
+            raise ValueError(
+                f"{self.source}: {self.num_classes} classes where the model of the run has {num_outputs} "
+                "outputs; name all of them (classes), in the same order on all devices"
+            )
+        if len(self.y) and self.y.max() >= num_outputs:
+            raise ValueError(
+                f"{self.source}: class {self.y.max()} where the model of the run has {num_outputs} outputs, "
+                f"0..{num_outputs - 1}"
+            )
+
+    def hold_out(self, share: float, rng: np.random.Generator) -> tuple[LocalData, LocalData]:
+        """Return the examples to train on, and those that are held out: at least one of each, of two or more.
+
+        Parameters
+        ----------
+        share
+            Share of the examples that are held out; 0: none.
+        rng
+            Chooses them.
+        """
+        n = len(self.y)
+        count = min(max(int(share * n + 1e-9), 1), n - 1) if share and n > 1 else 0
+        order = rng.permutation(n) if count else np.arange(n)
+        kept, held = np.sort(order[count:]), np.sort(order[:count])
+        return self._replace(x=self.x[kept], y=self.y[kept]), self._replace(x=self.x[held], y=self.y[held])
+
+
+def read(spec: DataSpec) -> LocalData:
+    """Read a device's examples.
+
+    Raises
+    ------
+    ValueError
+        They cannot be read, or are not as described; the message says where and what to do.
+    """
+    path, names = Path(spec.path), [name.strip() for name in spec.classes.split("+") if name.strip()]
+    if len(set(names)) < len(names):
+        raise ValueError(f"classes {spec.classes!r}: a name is given twice")
+    try:
+        if path.is_dir():
+            return _read_folder(path, names)
+        suffix = path.suffix.lower()
+        if suffix not in (".npz", ".csv"):
+            raise ValueError("it is neither a folder of classes nor an .npz or .csv file")
+        return _read_npz(path, names) if suffix == ".npz" else _read_csv(path, spec.target, names)
+    except OSError as error:
+        raise ValueError(f"data {error.filename or path}: {error.strerror or error}") from None
+    except ValueError as error:
+        text = str(error)
+        raise ValueError(text if text.startswith("data ") else f"data {path}: {text}") from None
+
+
+def save(data: LocalData, path: Path) -> None:
+    """Write examples as an .npz file that `read` reads fast; atomically."""
+    known: dict[str, Any] = {} if data.num_classes is None else {_NUM_CLASSES: np.array(data.num_classes)}
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, x=data.x, y=data.y, **known)
+
+
+def _read_npz(path: Path, names: Sequence[str]) -> LocalData:
+    arrays = read_named_arrays(path, MOST_BYTES)
+    if missing := {"x", "y"} - arrays.keys():
+        raise ValueError(f"it has no array {min(missing)!r}; x has the inputs and y the classes")
+    x, y = _inputs(arrays["x"]), arrays["y"]
+    if y.ndim != 1 or len(y) != len(x):
+        raise ValueError(
+            f"x has shape {x.shape} and y {y.shape}; y must have one class for each example of x"
+        )
+    if y.dtype.kind not in "iu" and not (y.dtype.kind == "f" and np.equal(y, np.floor(y)).all()):
+        raise ValueError(f"y has type {y.dtype}; it must have class numbers, from 0 on")
+    if len(y) and not 0 <= y.min() <= y.max() < 2**31:
+        raise ValueError(f"y has classes from {y.min()} to {y.max()}; they must be numbered from 0 on")
+    count = len(names) or (int(arrays[_NUM_CLASSES]) if _NUM_CLASSES in arrays else None)
+    return LocalData(x, y.astype(np.int64), count, f"data {path}")
+
+
+def _read_csv(path: Path, target: str, names: Sequence[str]) -> LocalData:
+    rows = read_rows(path)
+    columns = next(rows, [])
+    target = target or (columns[-1] if columns else "")
+    if target not in columns or len(columns) < 2:
+        listed = ", ".join(columns[:50])
+        raise ValueError(f"there is no column {target!r} (target) beside others; columns: {listed}")
+    at = columns.index(target)
+    number_of = _numbering(names)
+    values, classes = array("f"), array("q")
+    for line, row in enumerate(rows, start=2):
+        try:
+            classes.append(number_of(row.pop(at)))
+        except ValueError as error:
+            raise ValueError(f"line {line}, column {target!r}: {error}") from None
+        try:
+            values.extend(map(float, row))
+        except ValueError:
+            raise _no_number(line, [name for name in columns if name != target], row) from None
+        if len(values) * values.itemsize > MOST_BYTES:
+            raise ValueError(f"line {line}: more than {MOST_BYTES >> 20:,} MiB of numbers; give fewer rows")
+    if not classes:
+        raise ValueError("there are no rows below the header")
+    x = np.frombuffer(values, np.float32).reshape(len(classes), -1)
+    if not np.isfinite(x).all():
+        row, column = np.argwhere(~np.isfinite(x))[0]
+        name = [name for name in columns if name != target][column]
+        raise ValueError(f"line {row + 2}, column {name!r}: the number is missing or infinite")
+    return LocalData(x, np.frombuffer(classes, np.int64), len(names) or None, f"data {path}")
+
+
+def _no_number(line: int, columns: Sequence[str], row: Sequence[str]) -> ValueError:
+    for name, text in zip(columns, row, strict=True):
+        try:
+            float(text)
+        except ValueError:
+            return ValueError(f"line {line}, column {name!r}: {text[:40]!r} is not a number")
+    raise AssertionError("all values are numbers")
+
+
+def _numbering(names: Sequence[str]) -> Callable[[str], int]:
+    """Return a function that gives the number of a class, by its name or as it is."""
+    positions = {name: position for position, name in enumerate(names)}
+
+    def number(text: str) -> int:
+        if names:
+            if text not in positions:
+                raise ValueError(f"{text[:40]!r} is none of the classes {'+'.join(names)[:200]}")
+            return positions[text]
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise ValueError(
+                f"{text[:40]!r} is not the number of a class, 0 or more; name the classes in their order "
+                "(classes), such as cat+dog, the same on all devices"
+            )
+        return int(text)
+
+    return number
+
+
+def _read_folder(path: Path, names: Sequence[str]) -> LocalData:
+    found = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and entry.name[0] != ".")
+    if not found:
+        raise ValueError("it has no subfolders; there must be one for each class")
+    numbered = all(name.isascii() and name.isdigit() for name in found)
+    listed = names or ([] if numbered else found)
+    number_of = _numbering(listed)
+    parts: list[NDArray[np.float32]] = []
+    classes: list[int] = []
+    size = 0
+    for folder in found:
+        number = number_of(folder)
+        for file in sorted((path / folder).iterdir()):
+            if file.name[0] == ".":
+                continue
+            x = _read_inputs(file)
+            if parts and x.shape[1:] != parts[0].shape[1:]:
+                raise ValueError(
+                    f"data {file}: an example has shape {x.shape[1:]}, and the first one "
+                    f"{parts[0].shape[1:]}; bring all of them to one size"
+                )
+            size += x.nbytes
+            if size > MOST_BYTES:
+                raise ValueError(
+                    f"data {file}: more than {MOST_BYTES >> 20:,} MiB of inputs until here; give fewer"
+                )
+            parts.append(x)
+            classes += [number] * len(x)
+    if not classes:
+        raise ValueError("its subfolders have no examples")
+    return LocalData(np.concatenate(parts), np.array(classes, np.int64), len(listed) or None, f"data {path}")
+
+
+def _read_inputs(file: Path) -> NDArray[np.float32]:
+    """Return the examples of one file in the folder of a class, shape (n, *input_shape)."""
+    suffix = file.suffix.lower()
+    try:
+        if suffix in IMAGES:
+            return _read_image(file)[None]
+        if suffix != ".npz":
+            raise ValueError("it is neither an image nor an .npz file; take it out of the folder")
+        arrays = read_named_arrays(file, MOST_BYTES)
+        if "x" not in arrays:
+            raise ValueError("it has no array 'x', the inputs")
+        return _inputs(arrays["x"])
+    except OSError as error:
+        raise ValueError(f"data {file}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"data {file}: {error}") from None
+
+
+def _read_image(file: Path) -> NDArray[np.float32]:
+    """Return an image, shape (1, H, W) or (3, H, W), from 0 to 1."""
+    try:
+        from PIL import Image, UnidentifiedImageError  # not needed for other data
+    except ImportError:
+        raise ValueError("reading images needs Pillow: pip install pillow") from None
+    with open_regular(file) as opened:
+        try:
+            with Image.open(opened) as image:
+                if image.width * image.height > _MOST_PIXELS:
+                    raise ValueError(f"{image.width}x{image.height} pixels; make it smaller")
+                grey = image.mode in ("1", "L")
+                pixels = np.asarray(image.convert("L" if grey else "RGB")).astype(np.float32) / np.float32(
+                    255
+                )
+        except (UnidentifiedImageError, SyntaxError, Image.DecompressionBombError):
+            raise ValueError("it is no image that can be read") from None
+    return np.ascontiguousarray(pixels[None] if grey else pixels.transpose(2, 0, 1))
+
+
+def _inputs(given: NDArray[Any]) -> NDArray[np.float32]:
+    """Return inputs as float32."""
+    if given.ndim < 1 or given.dtype.kind not in "fiub":
+        raise ValueError(
+            f"x has shape {given.shape} and type {given.dtype}; it must be numbers, one row each"
+        )
+    x = np.asarray(given, np.float32)
+    if not np.isfinite(x).all():
+        row = int(np.argwhere(~np.isfinite(x))[0][0])
+        raise ValueError(f"example {row} of x has a number that is missing or infinite")
+    return x

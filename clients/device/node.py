@@ -1,0 +1,180 @@
+"""What the node config of a device says, whichever client it runs.
+
+`client-id` is which client it is (in a simulation `partition-id`). With `state-dir`, its memory outlives
+the node's process, and it can be told to leave (see `clients.device.leave`). `record-trace` is a log, or a
+folder of logs, in which it records how fast it trains (see `traces.record`). `data`, with `target` and
+`classes`, is where its own examples are (see `clients.device.local_data`). `stop-file` is a file that is
+there once the client has to hand in what it has (see `clients.device`); with `departing-file` that counts
+as leaving for good, and the client writes into it whether the server will ask for its state.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+
+from clients.device.leave import is_leaving
+from clients.device.local_data import DataSpec
+from clients.memory.handshake import Memory
+from clients.memory.stores import ContextStore, FileStore, Store
+from clients.rules import check_memory
+from flexfl.ground.contract import FitConfig, Scalar, metrics
+
+log = logging.getLogger("flwr")
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Node:
+    """A device, as a client sees it.
+
+    Attributes
+    ----------
+    client
+        Which client it is.
+    store
+        Where it keeps its memory.
+    record
+        Log, or folder of logs, in which it records how fast it trains; empty: none.
+    leaving
+        Whether it leaves the federation for good, given the run that goes on (empty: this one); called before
+        each reply.
+    stopping
+        Whether it has to hand in what it has; called after each step of a task with a deadline.
+    data
+        Its own examples; None: a part of the run's data set.
+    departing_file
+        A file in which it notes whether the server will ask for its state; empty: none.
+    """
+
+    client: int
+    store: Store
+    record: str = ""
+    leaving: Callable[[str], bool] = field(default=lambda run: False)
+    stopping: Callable[[], bool] = field(default=_never)
+    data: DataSpec | None = None
+    departing_file: str = ""
+
+    def memory(self, config: FitConfig, size: int, dtype: np.dtype[Any]) -> Memory | None:
+        """Return the client's memory, if its rule keeps one; it has to be of this rule and M weights."""
+        if config.last_accepted is None:
+            return None
+        check = partial(check_memory, rule=config.rule, size=size, dtype=dtype)
+        return self.store.of_run(config.run).load(check)
+
+    def keep(self, config: FitConfig, memory: Memory) -> None:
+        """Store the client's memory, before the reply is sent: the server may rely on it.
+
+        Raises
+        ------
+        OSError
+            The folder cannot be written to, or is full.
+        """
+        try:
+            self.store.of_run(config.run).save(memory)
+        except OSError as error:
+            raise OSError(f"cannot keep the client's memory: {error}") from error
+
+    def worked(self, steps: int, seconds: float, up_bytes: int) -> None:
+        """Record how long the steps took; a failure to do so does not discard them."""
+        if not self.record:
+            return
+        from traces.record import Recorder  # not everywhere: it locks files as Unix does
+
+        try:
+            Recorder(self.record, self.client).worked(steps, seconds, up_bytes)
+        except (OSError, ValueError) as error:
+            log.warning("not recorded: %s", error)
+
+    def last_words(self, config: FitConfig, start: float) -> dict[str, Scalar]:
+        """Return what the metrics of every reply say: whether the client leaves, and how long it was at it.
+
+        Parameters
+        ----------
+        config
+            The task.
+        start
+            When it came, on the clock of `time.monotonic`.
+        """
+        said: dict[str, Scalar] = {}
+        if self.leaving(config.run):
+            said[metrics.DEPARTING] = True
+            self._expect_farewell(config)
+        if config.deadline_seconds is not None:
+            said[metrics.SECONDS] = time.monotonic() - start
+        return said
+
+    def _expect_farewell(self, config: FitConfig) -> None:
+        """Note whether one more task comes, if this device is being stopped."""
+        expected = config.last_accepted is not None and not config.farewell
+        if self.departing_file and os.path.exists(self.departing_file):
+            try:
+                Path(self.departing_file).write_text("farewell" if expected else "", encoding="utf-8")
+            except OSError as error:
+                log.warning("%s: %s; the device does not wait", error.filename, error.strerror)
+
+
+def make_node(context: Context, num_clients: int | None = None) -> Node:
+    """Read a node config.
+
+    Parameters
+    ----------
+    context
+        The client's.
+    num_clients
+        N; None: not known.
+
+    Raises
+    ------
+    ValueError
+        It does not say which client this is, or one that is not of the run.
+    """
+    config = context.node_config
+    name = config.get("client-id", config.get("partition-id"))
+    if name is None:
+        raise ValueError("node-config has no client-id; start the SuperNode with --node-config 'client-id=0'")
+    client = int(name)
+    if client < 0 or (num_clients is not None and client >= num_clients):
+        last = "" if num_clients is None else f"..{num_clients - 1} (num-clients)"
+        raise ValueError(f"client-id {client} is not in 0{last or ', 1, 2, ...'}")
+    state_dir, stop = str(config.get("state-dir", "")), str(config.get("stop-file", ""))
+    departing = str(config.get("departing-file", ""))
+    store: Store = ContextStore(context)
+    if state_dir:
+        store = FileStore(state_dir, context.run_id, client)
+    data = str(config.get("data", context.run_config.get("data", "")))
+    spec = DataSpec(data, str(config.get("target", "")), str(config.get("classes", "")))
+    return Node(
+        client,
+        store,
+        str(config.get("record-trace", "")),
+        partial(_is_leaving, Path(state_dir) if state_dir else None, str(context.run_id), departing),
+        partial(os.path.exists, stop) if stop else _never,
+        spec if data else None,
+        departing,
+    )
+
+
+def _is_leaving(folder: Path | None, run: str, departing: str, resumed: str) -> bool:
+    """Whether the client leaves; a folder that cannot be used does not discard its work."""
+    if departing and os.path.exists(departing):
+        return True
+    if folder is None:
+        return False
+    try:
+        return is_leaving(folder, resumed or run)
+    except OSError as error:
+        log.warning("%s: %s; the client stays", error.filename, error.strerror)
+        return False

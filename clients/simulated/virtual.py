@@ -1,0 +1,254 @@
+"""Many clients simulated by one process: this one, or a Ray actor."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.draws import BatchIndices
+from clients.environment import ClientEnvironment
+from clients.gradients.batches import DeviceData
+from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
+from clients.memory.handshake import Memory, open_memory
+from clients.memory.spill import Spilled
+from clients.rules.base import no_fisher
+from clients.simulated.cohort import Trained, cohorts, make_rule, train
+from clients.simulated.evaluation import evaluate, own_test
+from clients.simulated.faults import described, is_out_of_memory, time_limit
+from clients.simulated.jobs import Broadcast, DroppedError, Job, PreparedJob, prepare
+from clients.simulated.tuning import make_oracle
+from clients.simulated.updates import ClientUpdate, Updates, joined
+from flexfl.ground.contract import Scalar, metrics
+from flexfl.tasks import blank
+from traces import finished_steps
+
+NO_BATCHES = BatchIndices(np.empty(0, np.intp), np.empty(0, np.intp), 0)
+
+
+class Failure(NamedTuple):
+    """A client that was asked and returns nothing."""
+
+    client: int
+    reason: str
+
+
+class Answers(NamedTuple):
+    """The results of a list of training jobs.
+
+    Attributes
+    ----------
+    vectors
+        Local weights of the clients that trained, shape (K, M), and after them the model's buffers; the
+        buffers alone where the method sends no weights.
+    updates
+        What else they return.
+    farewells
+        What the clients that leave return.
+    failures
+        The other clients.
+    notes
+        What else the user should know, in sentences.
+    seconds
+        How long the process was at work.
+    """
+
+    vectors: NDArray[Any]
+    updates: Updates
+    farewells: list[ClientUpdate]
+    failures: list[Failure]
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+class Score(NamedTuple):
+    """A client's evaluation."""
+
+    client: int
+    loss: float
+    num_examples: int
+    metrics: dict[str, Scalar]
+
+
+class Scores(NamedTuple):
+    """The results of a list of evaluation jobs."""
+
+    scores: list[Score]
+    failures: list[Failure]
+
+
+class VirtualClients:
+    """Clients that use one model in turn and train in cohorts.
+
+    Parameters
+    ----------
+    environment
+        Their data, their model, and how they train.
+
+    Attributes
+    ----------
+    survived
+        What code of a client may raise without ending more than the client's part in the round. Where
+        Ctrl-C can reach this process, it is to end the run.
+    """
+
+    survived: ClassVar[tuple[type[BaseException], ...]] = (Exception, SystemExit)
+
+    def __init__(self, environment: ClientEnvironment) -> None:
+        self.data, self.seed, self.timeout = environment.data, environment.seed, environment.timeout
+        self.model = FlatModel(environment.build_model(), environment.device, self.data.criterion)
+        self.oracle, self.limit = make_oracle(
+            self.model, blank(self.data, 2), environment.cohort, environment.cohort_size
+        )
+        self.dtype = torch.empty(0, dtype=self.model.vector.dtype).numpy().dtype
+        self.examples = DeviceData(self.data, self.model.device)
+        self.draws = self.model.draws(as_tensor(blank(self.data, 2)[0]).to(self.model.device))
+
+    def load(self, memory: Any) -> Memory | None:
+        """Return a client's memory, given `Job.memory`.
+
+        If that raises an error, no client is to blame, so it is not caught.
+        """
+        loaded: Memory | None = memory.read() if isinstance(memory, Spilled) else memory
+        return loaded
+
+    def fit(self, broadcast: Broadcast, jobs: Sequence[Job], out: NDArray[Any] | None = None) -> Answers:
+        """Train each client from the same weights; an exception is a failure of its client alone.
+
+        Parameters
+        ----------
+        broadcast
+            Global weights, and what else is the same for all clients.
+        jobs
+            What the clients are asked to do.
+        out
+            Array for the local weights and buffers, a row for each client, or longer; None: a new one.
+        """
+        began, failures = time.perf_counter(), list[Failure]()
+        farewells = self._farewells([job for job in jobs if job.config.farewell])
+        prepared = self._prepare([job for job in jobs if not job.config.farewell], failures)
+        start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
+        vectors = np.empty((len(prepared), len(start)), self.dtype) if out is None else out
+        parts: list[Updates] = []
+        count, sends_weights = 0, True
+        too_many: list[int] = []  # sizes of cohorts for which memory did not suffice
+        queue = cohorts(prepared, self.limit, int(np.prod(self.data.input_shape)), self.oracle)[::-1]
+        with one_thread(), own_draws(self.model.device) if self.draws else nullcontext():
+            while queue:
+                cohort = queue.pop()
+                rows = vectors[count : count + len(cohort)]
+                trained = self._train(start, shared, cohort, rows)
+                if isinstance(trained, Trained):
+                    sends_weights &= trained.sends_weights
+                    parts.append(trained.updates)
+                    count += len(cohort)
+                    continue
+                if is_out_of_memory(trained):
+                    too_many.append(len(cohort))
+                    half = -(-len(cohort) // 2)
+                    _release_memory()
+                else:
+                    half = 1  # whose error it is shows when each trains alone
+                if len(cohort) == 1:
+                    failures.append(_failure(cohort[0].job, trained))
+                else:
+                    queue += [cohort[at : at + half] for at in range(0, len(cohort), half)][::-1]
+        sent = vectors[:count]
+        if not sends_weights:  # buffers come to the front of memory that others may read
+            buffers = sent[:, self.model.num_trainable :].copy()
+            sent = sent[:, : buffers.shape[1]]
+            sent[:] = buffers
+        notes, seconds = self._learn(too_many), time.perf_counter() - began
+        return Answers(sent, joined(parts), farewells, failures, notes, seconds)
+
+    def evaluate(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Scores:
+        """Evaluate each client's model, the personal one where the method has one, on `own_test`."""
+        scores: list[Score] = []
+        failures: list[Failure] = []
+        start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
+        trained = self.model.num_trainable
+        with one_thread():
+            for job in jobs:
+                memory = self.load(job.memory)
+                try:
+                    with time_limit(self.timeout):
+                        examples = own_test(self.data, job.client)
+                        opened = open_memory(memory, job.config.last_accepted)
+                        prepared = PreparedJob(job, NO_BATCHES, 0, *opened)
+                        rule = make_rule(start[None, :trained], shared, [prepared], no_fisher)
+                        self.model.load(torch.cat([rule.personal()[0], start[trained:]]))
+                        loss, score = evaluate(self.model, examples)
+                except self.survived as error:  # one client's error must not end the round
+                    failures.append(_failure(job, error))
+                else:
+                    measured: dict[str, Scalar] = {self.data.criterion.metric.name: score}
+                    scores.append(Score(job.client, loss, len(examples[1]), measured))
+        return Scores(scores, failures)
+
+    def _train(
+        self, start: Tensor, shared: list[Tensor], cohort: list[PreparedJob], rows: NDArray[Any]
+    ) -> Trained | BaseException:
+        """Train a cohort; return what it raised, without the frames, which hold its tensors."""
+        try:
+            with time_limit(self.timeout):
+                return train(self.oracle, self.examples, start, shared, cohort, self.seed, rows)
+        except self.survived as error:  # one client's error must not end the round
+            return error.with_traceback(None)
+
+    def _learn(self, too_many: list[int]) -> tuple[str, ...]:
+        """Make all later cohorts smaller, if that helps; return a note about it."""
+        if (
+            not too_many or 1 in too_many
+        ):  # a client whose own work does not fit shall not slow the others down
+            return ()
+        smallest = min(too_many)
+        self.limit = -(-smallest // 2)
+        return (
+            f"not enough memory to train {smallest} clients in one call: from now on at most {self.limit}",
+        )
+
+    def _farewells(self, jobs: Sequence[Job]) -> list[ClientUpdate]:
+        """Return the states of clients that leave, empty where a client has lost it."""
+        updates: list[ClientUpdate] = []
+        for job in jobs:
+            memory, _ = open_memory(self.load(job.memory), job.config.last_accepted)
+            reported: dict[str, int | float] = {
+                metrics.CLIENT_ID: job.client,
+                metrics.ROUND: job.config.round,
+            }
+            state = list(memory.committed.values())
+            updates.append(ClientUpdate(job.client, state, reported, int(self.data.sizes[job.client]), None))
+        return updates
+
+    def _prepare(self, jobs: Sequence[Job], failures: list[Failure]) -> list[PreparedJob]:
+        """Prepare the jobs of the clients that train; add the others to the failures."""
+        prepared: list[PreparedJob] = []
+        planned = [job.config.planned_steps(int(self.data.sizes[job.client])) for job in jobs]
+        finished = finished_steps([job.completion for job in jobs], planned).tolist()
+        for job, steps in zip(jobs, finished, strict=True):
+            memory = self.load(job.memory)
+            try:
+                prepared.append(prepare(job, steps, memory, self.data, self.seed, self.draws))
+            except DroppedError as reason:
+                failures.append(Failure(job.client, str(reason)))
+            except self.survived as error:  # one client's error must not end the round
+                failures.append(_failure(job, error))
+        return prepared
+
+
+def _failure(job: Job, error: BaseException) -> Failure:
+    return Failure(job.client, described(error))
+
+
+def _release_memory() -> None:
+    """Give back what a call that failed has left."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

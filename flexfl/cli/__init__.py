@@ -1,0 +1,1 @@
+"""The command line: flags, the run or comparison that they name, lists, progress, rehearsals."""

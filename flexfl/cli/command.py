@@ -1,0 +1,112 @@
+"""What the command line does: list, show a trace, or what trains: compare, rehearse, or run an experiment."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.console import Console
+
+from flexfl.cli.flags import Parser, read_values
+from flexfl.cli.fleet import rehearsal_values
+from flexfl.cli.listing import listing, listing_of
+from flexfl.config import Settings
+from flexfl.config.grid import cells, is_comparison
+from flexfl.engine.checkpoints.resume import resumed_settings
+from flexfl.engine.checks import check
+from flexfl.engine.named import check_names, named_parts
+from flexfl.engine.transports.base import EngineLost
+
+
+def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[], object]) -> int:
+    """Do what the command line says; return the exit code.
+
+    Parameters
+    ----------
+    parser
+        Reports errors, in one line, and exits.
+    arguments
+        What it has read.
+    imported
+        Called when everything is imported that takes long.
+    """
+    console = Console(stderr=arguments.json)
+    try:
+        values = read_values(arguments)
+        if arguments.rehearse is not None:
+            values = rehearsal_values(arguments.rehearse, values)
+        if arguments.list:
+            named = list(named_parts(values))
+            print("\n".join(listing_of(named) if named else listing()))
+            return 0
+        if is_comparison(values) or arguments.rehearse is not None:
+            if values.get("resume"):
+                raise ValueError("resume belongs to a single run; a comparison goes on by the same command")
+            imported()
+            return _compare(values, arguments, console)
+        if arguments.reach is not None or arguments.fresh:
+            raise ValueError("reach and fresh belong to a comparison: give a setting several values")
+        settings = settings_of(values, arguments.config or "command line")
+        if arguments.show_trace is not None:
+            from flexfl.report.trace_view import show_trace
+
+            imported()
+            report = show_trace(settings, console)
+            if arguments.json:
+                print(json.dumps(report))
+            return 0
+        check(settings)  # a mistake should not have to wait for PyTorch, whose import takes a second and more
+        from flexfl.cli.prepared import PreparedRun
+
+        imported()
+        run = PreparedRun(settings, console)
+    except ValueError as error:
+        parser.error(" ".join(str(error).split()))
+    except MemoryError as error:
+        parser.error(f"not enough memory: {error}")
+    except EngineLost as error:
+        parser.exit(1, f"{parser.prog}: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, f"{parser.prog}: interrupted before the first round\n")
+    return run.drive(parser, arguments.json)
+
+
+def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Console) -> int:
+    """Run all cells of a comparison, or of a rehearsal; return the exit code.
+
+    Raises
+    ------
+    ValueError
+        A setting is unknown or invalid.
+    """
+    if arguments.show_trace is not None:
+        raise ValueError("show-trace: give one value for each setting")
+    if arguments.reach is not None and not 0 <= arguments.reach < math.inf:
+        raise ValueError(f"reach is {arguments.reach}; it must be a number of at least 0")
+    of_comparison = cells(values, arguments.config or "command line")
+    for cell in of_comparison:
+        check_names(cell.settings)  # before anything runs
+    from flexfl.cli.rehearsal import rehearse
+    from flexfl.comparison.compare import compare  # which --help and --list do without
+
+    run = compare if arguments.rehearse is None else rehearse
+    done = run(of_comparison, console, arguments.reach, arguments.fresh)
+    if arguments.json:
+        print(json.dumps(done.as_json()))
+    return done.exit_code
+
+
+def settings_of(values: Mapping[str, Any], source: str) -> Settings:
+    """Return the settings of a run, which may be one that goes on.
+
+    Raises
+    ------
+    ValueError
+        A setting is unknown or invalid, or another one than the run had.
+    """
+    if values.get("resume"):
+        return resumed_settings(values, source)
+    return Settings.from_mapping(values, source)

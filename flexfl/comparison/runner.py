@@ -1,0 +1,164 @@
+"""Runs the cells of a comparison side by side: one process for each core, or for each share of a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from flexfl.comparison.store import Place
+from flexfl.config import Settings
+from flexfl.engine.interrupts import ENDING, Stopped, deferring
+from flexfl.engine.server import RoundServer
+from flexfl.engine.transports.ray.leftovers import CELL, locked_folder
+
+Files = Mapping[str, bytes]
+Outcome = Files | str
+"""The files of a finished run, or why there are none."""
+
+
+def run_cell(settings: Settings, place: Place) -> Outcome:
+    """Run one cell in this process, or go on with it; nothing is left on another machine than the driver's.
+
+    Parameters
+    ----------
+    settings
+        Of the run. The engine is inline, whatever they say.
+    place
+        Where the driver wants it.
+    """
+    from flexfl.engine.run import simulate  # imports PyTorch, which a comparison on Ray does without
+
+    with _inside(place.working_folder), _folder(place) as folder:
+        resume = str(folder) if folder.exists() else ""
+        try:
+            # It is logged when it is finished.
+            inline = replace(settings, engine="inline", log="", resume=resume)
+            simulate(inline, folder, stopping=_unstoppable, extendable=False)
+            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        except Exception as error:  # one cell's error must not end the comparison
+            return f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if "failed" in summary:
+            return str(summary["failed"])
+        return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def run_here(
+    cells: Sequence[Settings], report: Callable[[Settings, Outcome], None], places: Mapping[Settings, Place]
+) -> None:
+    """Run cells one after the other, in this process."""
+    for settings in cells:
+        report(settings, run_cell(settings, places[settings]))
+
+
+def run_on_ray(
+    cells: Sequence[Settings],
+    report: Callable[[Settings, Outcome], None],
+    places: Mapping[Settings, Place],
+    num_workers: int = 0,
+    client_gpus: float = 0.0,
+    address: str = "",
+) -> None:
+    """Run cells as tasks of Ray, on this machine or on a cluster.
+
+    Parameters
+    ----------
+    cells
+        The settings of each.
+    report
+        Called when a cell has ended, in any order.
+    places
+        Where each runs.
+    num_workers
+        How many at a time on this machine; 0: as many as there are cores.
+    client_gpus
+        Share of a GPU that each gets, if there are GPUs.
+    address
+        Of a cluster; default: Ray is started on this machine.
+
+    Raises
+    ------
+    ValueError
+        There is no cluster at the address.
+    EngineLost
+        Ray has died.
+    Stopped
+        By a signal.
+    """
+    import ray  # not installed on every machine
+
+    from flexfl.engine.transports.ray.cluster import start_ray
+    from flexfl.engine.transports.ray.liveness import Liveness
+
+    with deferring(*ENDING) as signals:  # Ray makes what a handler raises an error of its own, or loses it
+        running = start_ray(num_workers, address)
+        try:
+            liveness = Liveness()
+            gpus = client_gpus if ray.cluster_resources().get("GPU", 0) else 0
+            # A cell whose process died, as for want of memory, goes on from its checkpoint, once.
+            task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1)(run_cell)
+            most = num_workers or len(cells)
+            waiting: dict[Any, Settings] = {}
+            queue = iter(cells)
+            while not signals:
+                for settings in queue:
+                    waiting[task.remote(settings, places[settings])] = settings
+                    if len(waiting) >= most:
+                        break
+                if not waiting:
+                    return
+                liveness.check()
+                ready, _ = ray.wait([*waiting], timeout=0.2)  # so that a signal is noticed soon
+                for done in ready:
+                    report(waiting.pop(done), _outcome(done))
+        finally:
+            running.stop()
+    raise Stopped(signals[0])
+
+
+def _outcome(done: Any) -> Outcome:
+    """Return the outcome of a task that has ended."""
+    import ray  # not installed on every machine
+    from ray.exceptions import RayError
+
+    try:
+        outcome: Outcome = ray.get(done)
+    except RayError as error:
+        return f"its process failed: {type(error).__name__}"
+    return outcome
+
+
+@contextmanager
+def _unstoppable(server: RoundServer, console: Console) -> Iterator[list[int]]:
+    """Leave signals to the comparison: a run that ended early would look finished."""
+    yield []
+
+
+@contextmanager
+def _folder(place: Place) -> Iterator[Path]:
+    """Yield the folder of a cell, on other machines than the driver's a temporary one."""
+    unfinished = Path(place.unfinished)
+    if platform.node() == place.machine and unfinished.parent.is_dir():
+        yield unfinished
+        return
+    with locked_folder(CELL) as folder:
+        yield Path(folder) / "run"
+
+
+@contextmanager
+def _inside(folder: str) -> Iterator[None]:
+    """Work in a folder, if it exists."""
+    before = os.getcwd()
+    if Path(folder).is_dir():
+        os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

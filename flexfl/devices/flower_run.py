@@ -1,0 +1,126 @@
+"""A run under `flwr run`: the same rounds, with clients that are reached through Flower's Grid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+from rich.console import Console
+
+from flexfl.config import Settings
+from flexfl.devices.connected import ConnectedClients
+from flexfl.devices.deadlines import RoundDeadlines
+from flexfl.devices.flower_compat import is_simulated
+from flexfl.devices.grid import GridTransport
+from flexfl.engine.availability import TraceClientManager, remember
+from flexfl.engine.checkpoints.resume import resumed_settings
+from flexfl.engine.interrupts import ENDING, deferring, stopping_at_once
+from flexfl.engine.run import drive, prepare
+from flexfl.engine.run_folder import RunFolder
+from flexfl.engine.transports.late import with_late_replies
+
+
+def run_on_grid(grid: Grid, settings: Settings) -> None:
+    """Run an experiment on the clients of a Grid.
+
+    On devices, clients are there when they are connected, unless the run config names a trace, arrivals or
+    departures: then these are replayed, as in a simulation.
+
+    Raises
+    ------
+    ValueError
+        The settings are invalid, or too few clients connect in time.
+    RuntimeError
+        The run has failed or was cut off, or no reply of any client ever counted; the run folder is complete.
+    """
+    # Flower chooses this process's working directory: the full path tells users where the results are.
+    settings = replace(settings, run_dir=str(Path(settings.run_dir).resolve()))
+    simulated = is_simulated(grid)
+    replays = simulated or names_trace(grid, settings)
+    if not replays:
+        settings = replace(settings, trace="always")
+    if settings.resume:
+        settings = replace(settings, resume=str(Path(settings.resume).resolve()))
+        settings = resumed_settings(settings.as_mapping(), "run-config")
+    scheduled = replays or bool(settings.arrivals or settings.departures)
+    if scheduled and settings.max_absence:
+        raise ValueError("max-absence: who is a member follows from trace, arrivals and departures here")
+    deadlines = RoundDeadlines(settings.round_deadline) if settings.round_deadline or not simulated else None
+    nodes = GridTransport(grid, settings.num_clients, deadlines, settings.min_replies, replays)
+    nodes.reachable()  # asks them who they are, which they answer while the data are loaded
+
+    def connected() -> ConnectedClients:
+        founders = _connect(nodes, np.arange(settings.num_clients), settings, simulated)
+        return ConnectedClients(settings.num_clients, nodes, founders, settings.max_absence)
+
+    experiment = prepare(settings, tune=False, observed=None if scheduled else connected)
+    trace = experiment.trace
+    if isinstance(trace, ConnectedClients):
+        trace.roster = experiment.strategy.roster
+    else:
+        _connect(nodes, np.flatnonzero(trace.round(1).member), settings, simulated)
+    transport = with_late_replies(nodes, trace)
+    folder = RunFolder(settings, flower_run=str(grid.run.run_id))
+    nodes.resumed = folder.flower_run if folder.resumed else ""
+
+    def told(manager: TraceClientManager) -> dict[str, Any]:
+        if deadlines is None:  # a record is that of sim.py
+            return {}
+        planned = experiment.strategy.report.planned.tolist()
+        return nodes.record() | manager.record() | {"planned": planned}
+
+    with deferring(*ENDING):  # a signal must not end this process while results are written
+        summary = drive(
+            experiment,
+            transport,
+            remember(trace),
+            folder,
+            Console(),
+            stopping=stopping_at_once,
+            told=told,
+        )
+    if "failed" in summary:
+        raise RuntimeError(f"{summary['failed']}; {folder.path} has what was done")
+    if summary["interrupted"]:  # a SuperLink that is back would take the run for completed
+        raise RuntimeError(f"interrupted; --run-config 'resume=\"{folder.path}\"' goes on")
+    if summary["no_reply_counted"]:
+        raise RuntimeError(f"no reply ever counted; {folder.path}/metrics.jsonl names the reasons")
+
+
+def names_trace(grid: Grid, settings: Settings) -> bool:
+    """Whether the user has chosen the trace: for this run, or in pyproject.toml."""
+    return "trace" in grid.run.override_config or settings.trace != Settings().trace
+
+
+def _connect(
+    nodes: GridTransport, members: NDArray[np.intp], settings: Settings, simulated: bool
+) -> NDArray[np.intp]:
+    """Wait until enough of these clients are connected; return who is.
+
+    Raises
+    ------
+    ValueError
+        Too few are, after `connect-timeout`.
+    """
+    least = min(settings.min_nodes or len(members), len(members))
+    connected = nodes.connect(members, settings.connect_timeout, least)
+    if len(connected) >= least:
+        return connected
+    told = (
+        f"only {len(connected)} of num-clients={settings.num_clients} are connected after "
+        f"{settings.connect_timeout:.0f} s"
+    )
+    if simulated:
+        advice = f"for a simulation give --federation-config 'num-supernodes={settings.num_clients}'"
+        raise ValueError(f"{told}; {advice}")
+    missing = ", ".join(map(str, np.setdiff1d(members, connected).tolist()))
+    nameless = ", ".join(nodes.nodes.unidentified())
+    raise ValueError(
+        f"{told}; {least} have to be (min-nodes), and clients {missing} are not"
+        + (f"; nodes that speak for no client: {nameless}" if nameless else "")
+        + "; start their SuperNodes, or let fewer begin with --run-config 'min-nodes=...'"
+    )

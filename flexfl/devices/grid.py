@@ -1,0 +1,319 @@
+"""The transport of `flwr run`: clients are nodes of Flower, which work until they reply or the round ends."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from flwr.app import Message, MessageType, RecordDict
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, MessageTypeLegacy
+from flwr.server.client_proxy import ClientProxy
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from flexfl.devices.deadlines import GRACE_SECONDS, RoundDeadlines
+from flexfl.devices.flower_compat import GridClientProxy
+from flexfl.devices.messages import Messages, Sent
+from flexfl.devices.nodes import PATIENCE_SECONDS, Nodes
+from flexfl.devices.packing import WHO_ARE_YOU, claimed_client, packed, unpacked, with_scalars
+from flexfl.engine.transports.base import (
+    ClientFailure,
+    EvaluateInstructions,
+    EvaluateResults,
+    FitInstructions,
+)
+from flexfl.ground.contract import Scalar, fit, metrics
+from flexfl.ground.wording import plain
+from strategies.core.results import FitResults
+from strategies.core.state import StateDict
+
+POLL_SECONDS = 0.1
+LOOK_SECONDS = 2.0  # between two looks at who is online, within a round
+LEAST_TTL = 43200.0  # of a task: longer than any round, as Flower refuses replies that come after it
+
+Result = TypeVar("Result", FitRes, EvaluateRes)
+RESTARTED = "its node was started anew"
+
+
+class Arrived(NamedTuple):
+    """What came of a client's task: a result, or why there is none."""
+
+    client: int
+    sent: Sent
+    result: FitRes | EvaluateRes | str
+
+
+class GridTransport:
+    """Reaches clients through Flower's Grid, in simulation and on devices.
+
+    Nodes are asked for the index of their client when they come online, and answer while the rounds go on.
+    Who has not replied when a round ends is at work: it gets no further task, and its reply is a late one.
+
+    Parameters
+    ----------
+    grid
+        The Grid of the ServerApp.
+    num_clients
+        N; nodes with an index outside 0..N-1 are ignored.
+    deadlines
+        When rounds end; None: when all have replied.
+    min_replies
+        Share of the clients asked whose replies end a round; 0: all.
+    replay
+        Whether clients are told to do only what the run's trace says.
+
+    Attributes
+    ----------
+    resumed
+        Flower's number of the run that goes on, as text, so that clients go on with their memories of it.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        num_clients: int,
+        deadlines: RoundDeadlines | None = None,
+        min_replies: float = 0.0,
+        replay: bool = True,
+    ) -> None:
+        self.seconds: Mapping[str, float] = {}
+        self.grid, self.nodes, self.messages = grid, Nodes(num_clients), Messages(grid)
+        self.deadlines, self.min_replies, self.replay = deadlines, min_replies, replay
+        self.notes: Sequence[str] = ()
+        self.resumed = ""
+        self._arrived: list[Arrived] = []
+        self._looked = -math.inf
+        self._deadline: float | None = None
+
+    def connect(self, members: NDArray[np.intp], timeout: float, least: int) -> NDArray[np.intp]:
+        """Wait until `least` of these clients are connected; return who is.
+
+        After `timeout` seconds only nodes that are online and have not answered yet are waited for.
+        """
+        limit = time.monotonic() + timeout
+        while len(connected := np.intersect1d(members, self.reachable())) < least:
+            if time.monotonic() > limit and not self.nodes.expects():
+                break
+            time.sleep(POLL_SECONDS)
+        return connected
+
+    def reachable(self) -> NDArray[np.intp]:
+        """Return the clients whose nodes are online now, in ascending order."""
+        self._look()
+        self._collect()
+        return np.array(self.nodes.clients(), np.intp)
+
+    def at_work(self) -> NDArray[np.intp]:
+        """Return the clients that have a task from an earlier round, in ascending order.
+
+        That includes those whose reply has come since: it counts in the next call of `fit`.
+        """
+        replied = (a.client for a in self._arrived if isinstance(a.result, FitRes))
+        return np.array(sorted({*self.messages.busy(), *replied}), np.intp)
+
+    def proxy(self, client: int) -> ClientProxy:
+        """Return the proxy of one client."""
+        proxy = GridClientProxy(self.nodes.of_client[client], self.grid, self.grid.run.run_id)
+        proxy.cid = str(client)
+        return proxy
+
+    def fit(
+        self, server_round: int, instructions: FitInstructions, timeout: float | None
+    ) -> tuple[FitResults, list[ClientFailure]]:
+        """Have clients train, until all or enough have replied, or the deadline has passed."""
+        if not instructions:
+            self._wait_for_somebody()
+        asked = {int(proxy.cid): proxy for proxy, _ in instructions}
+        results, failures = self._round(FitRes, server_round, instructions, MessageType.TRAIN, timeout)
+        arrived, self._arrived = self._arrived, []
+        for client, sent, late in arrived:
+            if client in asked or sent.kind != MessageType.TRAIN:
+                continue
+            if isinstance(late, FitRes):
+                late.metrics.setdefault(metrics.ROUND, sent.round)
+                results.append((self.proxy(client), late))
+            else:
+                failures.append(ClientFailure(str(client), f"task of round {sent.round}: {late}"))
+        for proxy, result in results:
+            if result.metrics.get(metrics.DEPARTING) is True:
+                self.nodes.leave(int(proxy.cid))
+        return results, failures
+
+    def evaluate(
+        self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
+    ) -> tuple[EvaluateResults, list[ClientFailure]]:
+        """Have clients evaluate; those that are at work are not asked."""
+        return self._round(EvaluateRes, server_round, instructions, MessageType.EVALUATE, timeout)
+
+    def state_dict(self) -> StateDict:
+        """Return nothing: nodes connect anew, and keep their clients' memories themselves."""
+        return {}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Do nothing, see `state_dict`."""
+
+    def close(self) -> None:
+        """Do nothing: Flower closes the Grid."""
+
+    def record(self) -> dict[str, Any]:
+        """Return what is to be told of the round that ends: its deadline, and events of nodes."""
+        told: dict[str, Any] = {"events": self.nodes.events}
+        if self._deadline is not None:
+            told["deadline_seconds"] = round(self._deadline, 3)
+        self.nodes.events, self._deadline = [], None
+        return told
+
+    def _round(
+        self,
+        kind: type[Result],
+        server_round: int,
+        instructions: Sequence[tuple[ClientProxy, FitIns | EvaluateIns]],
+        message_type: str,
+        timeout: float | None,
+    ) -> tuple[list[tuple[ClientProxy, Result]], list[ClientFailure]]:
+        """Send instructions, and sort the replies that come before the end of the round."""
+        proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
+        why: dict[int, str] = {}
+        for client, sent in self.messages.busy().items():
+            if client in proxies:
+                why[client] = f"still at work on its task of round {sent.round}"
+        contents = {k: content for k, content in packed(instructions).items() if k not in why}
+        limit, deadline = timeout, None
+        if timeout is None and self.deadlines is not None and contents:
+            deadline = self.deadlines.of(contents)
+            limit = deadline + GRACE_SECONDS
+        if message_type == MessageType.TRAIN:
+            self._deadline = deadline
+            contents = {k: with_scalars(c, self._scalars(k, deadline)) for k, c in contents.items()}
+        if self.resumed:
+            contents = {k: with_scalars(c, {fit.RUN: self.resumed}) for k, c in contents.items()}
+        start = time.monotonic()
+        why |= dict.fromkeys(self._send(contents, message_type, server_round, limit), "its node has gone")
+        asked = {client for client in contents if client not in why}
+        answers = self._answers(asked, message_type, server_round, start, limit)
+        elapsed = time.monotonic() - start
+        why |= dict.fromkeys(asked - answers.keys(), f"no reply within {elapsed:.0f} s")
+        results: list[tuple[ClientProxy, Result]] = []
+        for client, answer in answers.items():
+            if isinstance(answer, kind):
+                results.append((proxies[client], answer))
+            else:
+                why[client] = str(answer)
+        return results, [ClientFailure(str(client), reason) for client, reason in why.items()]
+
+    def _answers(
+        self, asked: set[int], kind: str, server_round: int, start: float, limit: float | None
+    ) -> dict[int, FitRes | EvaluateRes | str]:
+        """Wait for the clients asked; return what came of their tasks, by client."""
+        answers: dict[int, FitRes | EvaluateRes | str] = {}
+        enough = math.ceil(self.min_replies * len(asked)) or len(asked)
+
+        def done() -> bool:
+            self._collect()
+            others = []
+            for arrived in self._arrived:
+                task = (arrived.sent.kind, arrived.sent.round)
+                if arrived.client in asked and task == (kind, server_round):
+                    answers[arrived.client] = arrived.result
+                else:
+                    others.append(arrived)
+            self._arrived = others
+            good = sum(not isinstance(answer, str) for answer in answers.values())
+            return len(answers) == len(asked) or good >= enough
+
+        self._wait(done, start, limit)
+        return answers
+
+    def _wait_for_somebody(self) -> None:
+        """Wait until somebody is free, at most a deadline: rounds must not fly past while all are at work.
+
+        Where clients are free and none is at work, the method wants nobody.
+        """
+
+        def free() -> set[int]:
+            return {*self.nodes.clients()} - {*self.at_work().tolist()}
+
+        def done() -> bool:
+            self._collect()
+            return bool(free() - before) or any(isinstance(a.result, FitRes) for a in self._arrived)
+
+        before, at_work = free(), self.at_work()
+        if self.deadlines is not None and (len(at_work) or not before):
+            self._wait(done, time.monotonic(), self.deadlines.of(at_work.tolist()))
+
+    def _wait(self, done: Callable[[], bool], start: float, limit: float | None) -> None:
+        """Wait until something is done, or `limit` seconds after the start; nodes that come are asked."""
+        while not done():
+            if limit is not None and time.monotonic() - start >= limit:
+                return
+            if self.deadlines is not None and time.monotonic() - self._looked > LOOK_SECONDS:
+                self._look()
+            time.sleep(POLL_SECONDS)
+
+    def _look(self) -> None:
+        """See who is online, and ask those who have come who they are."""
+        for node in self.nodes.look(self.grid.get_nodes()):
+            self._arrived += [
+                Arrived(sent.client, sent, RESTARTED)
+                for sent in self.messages.give_up(node)
+                if sent.client is not None
+            ]
+        self._looked = time.monotonic()
+        for patience, nodes in _by_value(self.nodes.to_ask(self._looked)).items():
+            contents = dict.fromkeys(nodes, WHO_ARE_YOU)
+            self.messages.send(contents, {}, MessageTypeLegacy.GET_PROPERTIES, 0, ttl=patience)
+
+    def _send(
+        self, contents: Mapping[int, RecordDict], kind: str, server_round: int, limit: float | None
+    ) -> list[int]:
+        """Send messages by client; return the clients that cannot be reached."""
+        node_of = {client: self.nodes.of_client[client] for client in contents}
+        client_of = {node: client for client, node in node_of.items()}
+        by_node = {node_of[client]: content for client, content in contents.items()}
+        ttl = max(LEAST_TTL, 2 * (limit or 0.0))
+        return [client_of[node] for node in self.messages.send(by_node, client_of, kind, server_round, ttl)]
+
+    def _collect(self) -> None:
+        """Take in what has come: replies, and who nodes are."""
+        for sent, reply in self.messages.receive():
+            taken = time.monotonic() - sent.time
+            if sent.client is None:
+                self._meet(sent.node, reply, taken)
+                continue
+            result = reply if isinstance(reply, str) else unpacked(reply.content, sent.kind)
+            self._arrived.append(Arrived(sent.client, sent, result))
+            if isinstance(result, FitRes) and self.deadlines is not None:
+                self.deadlines.learn(sent.client, taken, result.metrics.get(metrics.SECONDS))
+
+    def _meet(self, node: int, reply: Message | str, taken: float) -> None:
+        """Take in who a node says that it is."""
+        if isinstance(reply, str):
+            self.nodes.no_answer(node, _silence(reply, taken))
+            return
+        client = self.nodes.answer(node, claimed_client(reply.content))
+        if client is not None and self.deadlines is not None:
+            self.deadlines.meet(client, taken)
+
+    def _scalars(self, client: int, deadline: float | None) -> dict[str, Scalar]:
+        """Return what is added to the task of a client."""
+        scalars: dict[str, Scalar] = {fit.REPLAY: True} if self.replay else {}
+        if deadline is not None and self.deadlines is not None:
+            scalars[fit.DEADLINE_SECONDS] = round(self.deadlines.of_work(client, deadline), 3)
+        return scalars
+
+
+def _silence(reason: str, taken: float) -> str:
+    """Say why a node did not tell who it is: it has failed, or its time was over."""
+    # Flower's clock and ours differ a little.
+    return f"no answer within {taken:.0f} s" if taken > PATIENCE_SECONDS - 1 else plain(reason)
+
+
+def _by_value(values: Mapping[int, float]) -> dict[float, list[int]]:
+    """Return the keys of each value."""
+    keys: dict[float, list[int]] = {}
+    for key, value in values.items():
+        keys.setdefault(value, []).append(key)
+    return keys

@@ -1,0 +1,77 @@
+"""Flower's instructions and results as the records that its messages carry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flwr.app import ConfigRecord, MessageType, RecordDict
+from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, GetPropertiesIns
+from flwr.server.client_proxy import ClientProxy
+
+from flexfl.devices.flower_compat import (
+    evaluateins_to_recorddict,
+    fitins_to_recorddict,
+    getpropertiesins_to_recorddict,
+    recorddict_to_evaluateres,
+    recorddict_to_fitres,
+    recorddict_to_getpropertiesres,
+)
+from flexfl.ground.contract import Scalar, metrics
+from strategies.core.instructions import RoundInstructions
+
+UNREADABLE = (ValueError, KeyError, TypeError, IndexError)
+WHO_ARE_YOU = getpropertiesins_to_recorddict(GetPropertiesIns({}))
+
+
+def packed(instructions: Sequence[tuple[ClientProxy, FitIns | EvaluateIns]]) -> dict[int, RecordDict]:
+    """Pack instructions by client; the one that clients share is packed only once."""
+    own = instructions.own if isinstance(instructions, RoundInstructions) else None
+    contents: dict[int, RecordDict] = {}
+    common: RecordDict | None = None
+    for proxy, instruction in instructions:
+        if own is None or proxy.cid in own:
+            contents[int(proxy.cid)] = _pack(instruction)
+        else:
+            common = _pack(instruction) if common is None else common
+            contents[int(proxy.cid)] = common
+    return contents
+
+
+def with_scalars(content: RecordDict, scalars: Mapping[str, Scalar]) -> RecordDict:
+    """Return an instruction with further scalars; the arrays are the same ones."""
+    return RecordDict(
+        {
+            key: ConfigRecord({**record, **scalars}) if isinstance(record, ConfigRecord) else record
+            for key, record in content.items()
+        }
+    )
+
+
+def unpacked(content: RecordDict, kind: str) -> FitRes | EvaluateRes | str:
+    """Return the result in a reply; the reason if it has none, or says that the client failed."""
+    result: FitRes | EvaluateRes
+    try:
+        if kind == MessageType.TRAIN:
+            result = recorddict_to_fitres(content, keep_input=False)
+        else:
+            result = recorddict_to_evaluateres(content)
+    except UNREADABLE as reason:
+        return str(reason)
+    if result.status.code != Code.OK:
+        return result.status.message or result.status.code.name
+    return result
+
+
+def claimed_client(content: RecordDict) -> Any:
+    """Return the index of the client that a node says it is; None if it does not say."""
+    try:
+        return recorddict_to_getpropertiesres(content).properties.get(metrics.CLIENT_ID)
+    except UNREADABLE:
+        return None
+
+
+def _pack(instruction: FitIns | EvaluateIns) -> RecordDict:
+    if isinstance(instruction, FitIns):
+        return fitins_to_recorddict(instruction, keep_input=True)
+    return evaluateins_to_recorddict(instruction, keep_input=True)

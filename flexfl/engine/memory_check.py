@@ -1,0 +1,115 @@
+"""Whether a run fits into this machine's memory, found out before it takes any."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flexfl.config import Settings
+from flexfl.ground import dotted
+from flexfl.ground.contract.fit import planned_steps
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# How often a server has the weights, in the model's type: the models of the run and of the evaluation, each
+# with its gradient, the initial weights, those sent, and its own in float64, which count twice.
+COPIES = 8
+
+CLIENT_BYTES = (
+    100  # what each client of a federation takes, whoever takes part: in the trace, roster and data
+)
+EXAMPLE_BYTES = 24  # what each example of a step takes while its client trains: its index, and copies of that
+
+
+def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
+    """Refuse a model that is too large to train here.
+
+    Parameters
+    ----------
+    model
+        Its name, for the message.
+    build
+        Makes it; here without its weights, on PyTorch's `meta` device.
+
+    Raises
+    ------
+    ValueError
+        Tells how much memory the model needs and how much there is.
+    """
+    import torch  # which --show-trace does without
+
+    own = dotted.is_dotted("model", model.partition(":")[0])
+    try:
+        with torch.device("meta"):
+            tensors = [*(module := build()).parameters(), *module.buffers()]
+    except (OverflowError, RuntimeError, TypeError, AttributeError):  # sizes beyond 64 bits
+        if own:  # or a mistake in somebody's code, which shows when the model is made
+            return
+        raise ValueError(f"model {model}: it has more weights than any machine can hold") from None
+    needed, there = COPIES * sum(t.nbytes for t in tensors), total_memory()
+    if needed > there:
+        count = sum(t.numel() for t in tensors)
+        raise ValueError(
+            f"model {model}: with {count:,} weights, a run needs {_gigabytes(needed)}, but this machine has "
+            f"{_gigabytes(there)}; take a smaller model"
+        )
+
+
+def check_clients(num_clients: int) -> None:
+    """Refuse a federation that is too large for this machine.
+
+    Raises
+    ------
+    ValueError
+        Tells how much memory so many clients need and how much there is.
+    """
+    _check(f"num-clients is {num_clients}", CLIENT_BYTES * num_clients, "take fewer clients")
+
+
+def check_steps(settings: Settings, num_examples: int) -> None:
+    """Refuse local work whose batches are too large for this machine.
+
+    Parameters
+    ----------
+    settings
+        The settings of the run.
+    num_examples
+        n_k of the largest client.
+
+    Raises
+    ------
+    ValueError
+        Tells how much memory the indices of a client's batches need and how much there is.
+    """
+    batch = min(settings.batch_size or num_examples, num_examples)
+    steps = planned_steps(settings.local_steps, settings.local_epochs, batch, num_examples)
+    unit = "epochs" if settings.local_epochs else "steps"
+    given = settings.local_epochs or settings.local_steps
+    _check(f"local-{unit} is {given}", EXAMPLE_BYTES * steps * batch, f"take fewer {unit}")
+
+
+def _check(what: str, needed: float, advice: str) -> None:
+    there = total_memory()
+    if needed > there:
+        raise ValueError(
+            f"{what}: that needs {_gigabytes(needed)}, but this machine has {_gigabytes(there)}; {advice}"
+        )
+
+
+def total_memory() -> float:
+    """Return the bytes of memory that this process may use; infinity where the system does not tell."""
+    limits = [math.inf]
+    with suppress(AttributeError, ValueError, OSError):  # not on Windows
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with suppress(OSError, ValueError):  # of a container; `max` where it has no limit
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return min(limits)
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 2**30:,.1f} GB"

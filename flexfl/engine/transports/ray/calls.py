@@ -1,0 +1,154 @@
+"""The calls of one round: what a failed worker leaves is done again, until the client to blame is found."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+
+from clients.simulated.faults import described
+from clients.simulated.jobs import Job
+from clients.simulated.virtual import Failure
+from flexfl.engine.transports.ray.liveness import engine_lost
+from flexfl.engine.transports.ray.workers import Worker, Workers
+from flexfl.ground.wording import count
+
+GRACE = 10.0  # seconds beyond its time limit that a worker gets to end itself
+
+
+class Part(NamedTuple):
+    """Clients that one worker simulates in one call.
+
+    Attributes
+    ----------
+    jobs
+        What they are asked to do.
+    attempt
+        0: together; 1: together once more; 2: one client alone; 3: alone for the last time.
+    at
+        Where its rows begin in the memory that is shared with workers; None: it has none.
+    """
+
+    jobs: list[Job]
+    attempt: int = 0
+    at: int | None = None
+
+
+ALONE, LAST = 2, 3
+
+
+class _Call(NamedTuple):
+    """A call that has not ended: who does what since when, and when it is overdue."""
+
+    worker: Worker
+    part: Part
+    since: float
+    overdue: float
+
+
+class Calls:
+    """Has parts done by workers that are ready; started by the constructor, waited for by iterating.
+
+    The clients of a worker that fails go together to the next worker that is free, and if that fails as well,
+    each to one alone. A client that fails alone twice is taken for the cause and is a failure of the round;
+    once may have been another fault from outside.
+
+    Parameters
+    ----------
+    workers
+        Of which at least one is ready.
+    parts
+        What is to be done.
+    submit
+        Calls a worker and returns Ray's reference.
+    suspects
+        Clients that a worker has failed with; those that are found are added.
+    timeout
+        Seconds that a worker may take for one call that trains clients; 0: no limit.
+    failed
+        Called when clients are asked again, with what the user should know about it.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        parts: Sequence[Part],
+        submit: Callable[[Worker, Part], Any],
+        suspects: set[int],
+        timeout: float,
+        failed: Callable[[str], None],
+    ) -> None:
+        self._workers, self._submit, self._timeout = workers, submit, timeout
+        self._suspects, self._failed = suspects, failed
+        self._running: dict[Any, _Call] = {}
+        self._together = deque(part for part in parts if part.attempt != LAST)
+        self._alone = deque(part for part in parts if part.attempt == LAST)
+        self._fill()
+
+    def __iter__(self) -> Iterator[tuple[Part, Any]]:
+        """Yield parts as they end, each with what its call returned, or with the `Failure` of its client."""
+        while self._running or self._together or self._alone:
+            ended = [self._end(call) for call in self._workers.wait(self._running)]
+            ended += [self._end(call, overdue=True) for call in self._overdue()]
+            self._fill()
+            yield from (one for one in ended if one is not None)
+
+    def _fill(self) -> None:
+        """Give the next parts to workers that have none."""
+        busy = {call.worker for call in self._running.values()}
+        for worker in [worker for worker in self._workers.ready if worker not in busy]:
+            queue = self._together or self._alone
+            if not queue:
+                return
+            part, now = queue.popleft(), time.monotonic()
+            limit = self._timeout * len(part.jobs) + GRACE if self._timeout else float("inf")
+            self._running[self._submit(worker, part)] = _Call(worker, part, now, now + limit)
+
+    def _overdue(self) -> list[Any]:
+        """Return calls whose worker has not even ended itself, as when it was stopped by a signal."""
+        now = time.monotonic()
+        return [reference for reference, call in self._running.items() if now > call.overdue]
+
+    def _end(self, reference: Any, overdue: bool = False) -> tuple[Part, Any] | None:
+        """Return what a call has returned; None if its clients will be asked again."""
+        call = self._running.pop(reference)
+        part, hangs = call.part, overdue
+        try:
+            if not overdue:
+                return part, self._workers.get(reference)
+        except RayTaskError as error:  # the worker is well
+            if lost := engine_lost(error):
+                raise lost from error
+            reason = described(error.cause or error)
+        except RayError as error:
+            if lost := engine_lost(error):
+                raise lost from error
+            hangs = bool(self._timeout) and time.monotonic() - call.since >= self._timeout
+            reason = "its process died"
+            if isinstance(error, OutOfMemoryError):
+                reason += ": Ray ended it, as the machine was out of memory"
+            self._workers.replace(call.worker)
+        else:
+            self._workers.replace(call.worker, hangs=True)
+        if hangs:
+            reason = f"no result within {self._timeout:g} s"
+        return self._again(part, reason, hangs)
+
+    def _again(self, part: Part, reason: str, hangs: bool) -> tuple[Part, Failure] | None:
+        """Queue the clients of a part that failed, or blame the only one."""
+        if part.attempt == LAST:
+            client = part.jobs[0].client
+            self._suspects.add(client)
+            return part, Failure(client, reason)
+        together = part.attempt == 0 and len(part.jobs) > 1 and not hangs
+        if together:
+            self._together.append(Part(part.jobs, 1))
+        else:
+            attempt = LAST if part.attempt == ALONE else ALONE
+            self._alone.extendleft(Part([job], attempt) for job in reversed(part.jobs))
+        how = "together" if together else "alone"
+        self._failed(f"{count(len(part.jobs), 'client')} of one worker: {reason}; asked once more, {how}")
+        return None

@@ -1,0 +1,301 @@
+"""Strategies that were written for Flower alone: any of them runs under the traces, beside our methods.
+
+What they are given, what they are asked, and what becomes of their answers is decided here. Who takes part,
+which replies count and what the round's record says is as for every method: to the engine they are one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import field, fields, make_dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
+
+from flexfl.engine.availability import TraceClientManager
+from flexfl.ground.contract import SGD, FitConfig
+from flexfl.ground.specs import REQUIRED, as_options
+from flexfl.interop.stock_state import Attributes
+from strategies import FlatParameters, FlexibleStrategy, Options, Replies
+from strategies.core.instructions import Task
+from strategies.core.parameters import read_parameters
+from strategies.core.results import FitResults
+from strategies.core.roster import Clients
+from strategies.core.state import StateDict
+from strategies.fedprox import FedProx
+
+Failures = list[tuple[ClientProxy, FitRes] | BaseException]
+
+# Unless options say otherwise, one client is enough for a round, and evaluation happens at the server.
+DEFAULTS = {
+    "fraction_evaluate": 0.0,
+    "min_fit_clients": 1,
+    "min_evaluate_clients": 1,
+    "min_available_clients": 1,
+}
+# What an algorithm raises where it has too few replies; any other error is one of its code.
+OF_TOO_FEW = (ArithmeticError, AssertionError, IndexError, ValueError)
+MU = "proximal_mu"  # what Flower's FedProx sends; our clients have a rule for it
+
+
+class StockStrategy(FlexibleStrategy):
+    """Base of the methods that `stock_type` makes of other strategies.
+
+    The strategy chooses among `clients_per_round` of the available clients, and gets the replies that count.
+    What it keeps besides the weights are its attributes (`flexfl.interop.stock_state`).
+
+    Attributes
+    ----------
+    stock
+        The strategy.
+    """
+
+    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "attributes")
+    takes_layers = False
+    factory: ClassVar[Callable[..., Strategy]]
+    parameters: ClassVar[Mapping[str, inspect.Parameter]]
+    own_options: ClassVar[type[Options]]
+
+    @classmethod
+    def options_type(cls) -> type[Options]:
+        """Return the class of the options: the general ones, and the parameters of the constructor."""
+        return cls.own_options
+
+    def setup(self) -> None:
+        """Make the strategy with what it can be given of the run."""
+        given = {field.name: getattr(self.options, field.name) for field in fields(self.options)}
+        given |= {
+            "initial_parameters": self._sent,
+            "evaluate_fn": self.evaluate_fn,
+            "on_fit_config_fn": self._common,
+            "on_evaluate_config_fn": self._common,
+            "fit_metrics_aggregation_fn": lambda told: {},
+            "evaluate_metrics_aggregation_fn": _mean_metrics,
+        }
+        try:
+            self.stock = self.factory(**{name: given[name] for name in self.parameters if name in given})
+        except ValueError as error:
+            raise ValueError(f"strategy {type(self).__name__}: {error}") from None
+        if not isinstance(self.stock, Strategy) or isinstance(self.stock, FlexibleStrategy):
+            made = type(self.stock).__name__
+            raise ValueError(f"strategy {type(self).__name__} gives a {made}, not a strategy of Flower")
+        self.attributes = Attributes(self.stock)
+        self._has_begun = False
+        self._tasks: dict[int, Task] = {}
+        self._shared: Mapping[str, Scalar] = {}
+        self._results: dict[int, tuple[ClientProxy, FitRes]] = {}
+        self._failures: Failures = []
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+        """Return the initial weights, which the strategy may replace by its own."""
+        own = None if self._has_begun else self.stock.initialize_parameters(client_manager)
+        if own is not None:
+            self._adopt(own)
+        return self._sent
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on from a state."""
+        super().load_state_dict(state)
+        self._has_begun = True
+
+    # A round
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        """Ask the clients that the strategy asks."""
+        self._manager = cast(TraceClientManager, client_manager)
+        return super().configure_fit(server_round, parameters, client_manager)
+
+    def select(self, available: Clients) -> Clients:
+        """Have the strategy choose among `clients_per_round` of the available clients."""
+        self._tasks, self._shared, self.rule = {}, {}, SGD  # type: ignore[misc]  # of this round
+        offered = super().select(available)
+        with self._noting("nobody asked", not len(offered)):
+            manager = self._manager.limited_to(offered)
+            self._read_instructions(self.stock.configure_fit(self.round, self._sent, manager))
+        return np.array(sorted(self._tasks), np.intp)
+
+    def shared_task(self) -> Task:
+        """Return what the strategy sends besides the weights."""
+        return Task(scalars=self._shared)
+
+    def task(self, client: int) -> Task | None:
+        """Return what the strategy sends to this client alone."""
+        task = self._tasks[client]
+        return None if task.scalars == self._shared and task.learning_rate is None else task
+
+    def start(self, client: int) -> FlatParameters | None:
+        """Return the weights that the strategy sends to this client, if they are not the global ones."""
+        return self._tasks[client].weights if client in self._tasks else None
+
+    def aggregate_fit(
+        self, server_round: int, results: FitResults, failures: Failures
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """Pass the replies that count on to the strategy."""
+        self._results = {int(proxy.cid): (proxy, result) for proxy, result in reversed(results)}  # the first
+        self._failures = failures
+        return super().aggregate_fit(server_round, results, failures)
+
+    def update(self, replies: Replies) -> None:
+        """Take over the weights that the strategy returns, if it does."""
+        counted = [self._results.pop(client) for client in replies.clients.tolist()]
+        failures = [*self._failures, *self._results.values()]
+        with self._noting("no update", not counted):
+            parameters, told = self.stock.aggregate_fit(self.round, counted, failures)
+            if parameters is not None:
+                self.weights = self._read_weights(parameters).astype(np.float64)
+            self.report.measured |= {key.replace("-", "_"): value for key, value in told.items()}
+
+    def empty_round(self) -> None:
+        """Tell the strategy that none of those whom it asked has replied."""
+        if len(self.selected):
+            self.update(Replies.collect({}, self.layout.size, self.version))
+
+    # Evaluation
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
+        """Evaluate as the strategy does, or if it does not, by `evaluate_fn`."""
+        told = self.stock.evaluate(server_round, parameters)
+        return super().evaluate(server_round, parameters) if told is None else told
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Ask the clients that the strategy asks."""
+        asked = self.stock.configure_evaluate(server_round, parameters, client_manager)
+        common = self._common(server_round)
+        return [(proxy, EvaluateIns(ins.parameters, {**common, **ins.config})) for proxy, ins in asked]
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """Aggregate as the strategy does."""
+        with self._noting("no evaluation", not results):
+            return self.stock.aggregate_evaluate(server_round, results, failures)
+        return None, {}
+
+    # Details
+
+    def _common(self, server_round: int) -> dict[str, Scalar]:
+        """Return what our clients need to know in every round; other clients may ignore it."""
+        return self._plain_task.to_wire()
+
+    @property
+    def _plain_task(self) -> FitConfig:
+        return replace(self._config(self.shared_task()), rule=SGD.name, own={})
+
+    def _read_instructions(self, asked: list[tuple[ClientProxy, FitIns]]) -> None:
+        """Make tasks of a round's instructions; with mu, clients do the local steps of FedProx."""
+        plain, proximal = self._plain_task, any(ins.config.get(MU) for _, ins in asked)
+        common, tasks = plain.to_wire(), {}
+        starts: dict[int, FlatParameters | None] = {id(self._sent): None}
+        for proxy, instruction in asked:
+            config = FitConfig.from_wire({**common, **instruction.config})
+            rate, scalars = config.learning_rate, dict(config.own)
+            if replace(config, learning_rate=plain.learning_rate, own={}) != plain:
+                sent = ", ".join(sorted(instruction.config.keys() & common.keys()))
+                raise ValueError(f"of {sent} only the learning rate may be another one than that of the run")
+            if proximal:
+                scalars["mu"] = scalars.get(MU, 0.0)
+            if id(instruction.parameters) not in starts:
+                vector = self._read_weights(instruction.parameters)
+                starts[id(instruction.parameters)] = FlatParameters(vector, self.layout)
+            own_rate = None if rate == plain.learning_rate else rate
+            start = starts[id(instruction.parameters)]
+            tasks[int(proxy.cid)] = Task(scalars=scalars, learning_rate=own_rate, weights=start)
+        self._tasks, self._shared = tasks, next((task.scalars for task in tasks.values()), {})
+        self.rule = FedProx.rule if proximal else SGD  # type: ignore[misc]
+
+    def _read_weights(self, parameters: Parameters) -> Any:
+        """Return weights as a vector, shape (M,); refuse what clients could not start from."""
+        vector, extra = read_parameters(parameters, self.wire)
+        if extra:
+            raise ValueError(f"{len(extra)} arrays more than the model has")
+        if not np.isfinite(vector).all():
+            raise ValueError("weights that are not finite")
+        return vector[: self.layout.size]
+
+    @contextmanager
+    def _noting(self, event: str, nobody: bool) -> Iterator[None]:
+        """Note an error of the strategy where there is nobody, or too few for it; the run then goes on."""
+        try:
+            yield
+        except Exception as error:
+            if not (nobody or isinstance(error, OF_TOO_FEW)):
+                raise
+            self.report.events.append({"event": event, "reason": f"{type(error).__name__}: {error}"})
+
+
+@lru_cache
+def stock_type(name: str, factory: Callable[..., Strategy]) -> type[StockStrategy]:
+    """Make a method of a strategy.
+
+    Parameters
+    ----------
+    name
+        What users call it, for messages.
+    factory
+        Its class, or a function that returns it. Parameters of type int, float, bool and str are options;
+        those with the name of a general one, such as `seed`, get its value.
+
+    Raises
+    ------
+    ValueError
+        It demands something that neither an option nor the run can give.
+    """
+    parameters = _parameters(factory)
+    general = {field.name for field in fields(Options)}
+    from_run = {"initial_parameters", "evaluate_fn", "on_fit_config_fn", "on_evaluate_config_fn"}
+    from_run |= {"fit_metrics_aggregation_fn", "evaluate_metrics_aggregation_fn"}
+    options = as_options(p for key, p in parameters.items() if key not in general | from_run)
+    known = general | from_run | {option.parameter for option in options.values()}
+    if missing := [key for key, p in parameters.items() if p.default is REQUIRED and key not in known]:
+        raise ValueError(
+            f"strategy {name} needs {missing[0]!r}, which no option can set; "
+            "name a function of your own that returns the strategy"
+        )
+    own = []
+    for option in options.values():
+        default = DEFAULTS.get(option.parameter, option.default)
+        kwargs = {} if default is REQUIRED else {"default": default}
+        own.append((option.parameter, option.kind, field(**kwargs)))
+    title = getattr(factory, "__name__", name)
+    made = make_dataclass(f"{title}Options", own, bases=(Options,), frozen=True, kw_only=True)
+    members = {"factory": staticmethod(factory), "parameters": parameters, "own_options": made}
+    return type(title, (StockStrategy,), {**members, "__doc__": factory.__doc__})
+
+
+def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a constructor, also those that it passes on to its base as **kwargs."""
+    found: dict[str, inspect.Parameter] = {}
+    classes = factory.__mro__ if isinstance(factory, type) else (factory,)
+    for cls in classes:
+        if isinstance(cls, type) and "__init__" not in vars(cls):
+            continue
+        own = [*inspect.signature(cls).parameters.values()]
+        found = {p.name: p for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} | found
+        if not any(p.kind is p.VAR_KEYWORD for p in own):
+            break
+    return found
+
+
+def _mean_metrics(told: list[tuple[int, dict[str, Scalar]]]) -> dict[str, Scalar]:
+    """Return the means of the metrics over the clients that report them, weighted by their examples."""
+    names = dict.fromkeys(name for _, own in told for name, value in own.items() if isinstance(value, float))
+    means: dict[str, Scalar] = {}
+    for name in names:
+        known = [(n, float(own[name])) for n, own in told if name in own]
+        if total := sum(n for n, _ in known):
+            means[name] = sum(n * value for n, value in known) / total
+    return means

@@ -1,0 +1,126 @@
+"""Loggers by name, as `--log` has them; a logger that fails does not end the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from rich.console import Console
+
+from flexfl.config import Settings
+from flexfl.engine.observers import Observer, Record, observing
+from flexfl.ground.specs import find
+from flexfl.ground.wording import say
+from flexfl.loggers.base import LoggedRun, Logger
+from flexfl.loggers.mlflow import MLflow
+from flexfl.loggers.tensorboard import TensorBoard
+from flexfl.loggers.wandb import WandB
+
+LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+
+
+def logger_types(settings: Settings) -> dict[str, type[Logger]]:
+    """Return the loggers that the settings name, by name.
+
+    Raises
+    ------
+    ValueError
+        A name is unknown or given twice, or a logger's package is not installed.
+    """
+    found: dict[str, type[Logger]] = {}
+    for name in filter(None, (part.strip() for part in settings.log.split(","))):
+        if name in found:
+            raise ValueError(f"log {settings.log}: {name} is given twice")
+        found[name] = find("log", LOGGERS, name)
+        _require(name, found[name])
+    return found
+
+
+def _require(name: str, logger: type[Logger]) -> None:
+    try:
+        module = import_module(logger.module)
+    except ImportError as error:
+        reason = f" ({' '.join(str(error).split())})"
+    else:
+        if getattr(module, "__file__", None):
+            return
+        reason = ""  # a folder of this name, such as Weights & Biases leaves them, is no package
+    raise ValueError(f"--log {name}: the package is not installed{reason}; pip install {logger.package}")
+
+
+class Guarded(Observer):
+    """Passes everything on until the logger raises, which is a line of warning; then the run goes on without.
+
+    Parameters
+    ----------
+    name
+        Of the logger.
+    logger
+        Is told of the run.
+    console
+        Where to warn.
+    """
+
+    def __init__(self, name: str, logger: Observer, console: Console) -> None:
+        self.name, self.logger, self.console = name, logger, console
+        self.failed = False
+
+    def start(self, settings: Settings) -> None:
+        """Start the logger."""
+        self._pass_on("start", settings)
+
+    def round(self, record: Record) -> None:
+        """Log a round."""
+        self._pass_on("round", record)
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Log the summary."""
+        self._pass_on("finish", summary)
+
+    def close(self) -> None:
+        """Close the logger, also one that failed."""
+        if self.failed:
+            with suppress(Exception):
+                self.logger.close()
+        else:
+            self._pass_on("close")
+
+    def _pass_on(self, method: str, *told: Any) -> None:
+        if self.failed:
+            return
+        try:
+            getattr(self.logger, method)(*told)
+        except Exception as error:  # whatever goes wrong at a server or on a disk, the run is worth more
+            self.failed = True
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            say(self.console, f"warning: --log {self.name} ended: {reason}; the run goes on without it")
+
+
+def loggers_of(settings: Settings, run: LoggedRun, console: Console) -> list[Observer]:
+    """Return the loggers that the settings name, guarded.
+
+    Raises
+    ------
+    ValueError
+        See `logger_types`.
+    """
+    return [Guarded(name, logger(run), console) for name, logger in logger_types(settings).items()]
+
+
+def log_finished(
+    settings: Settings,
+    records: Iterable[Record],
+    summary: dict[str, Any],
+    run: LoggedRun,
+    console: Console,
+) -> None:
+    """Log a run that has ended already."""
+    loggers = loggers_of(settings, run, console)
+    with observing(loggers, settings):
+        for record in records:
+            for logger in loggers:
+                logger.round(record)
+        for logger in loggers:
+            logger.finish(summary)

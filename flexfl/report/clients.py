@@ -1,0 +1,137 @@
+"""What a finished run did for each client: computed from its folder and the clients' data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from clients.environment import federated_data, make_trace, missing_folder, model_builder
+from clients.gradients.flat import FlatModel
+from clients.simulated.evaluation import mean_scores
+from flexfl.config import Settings
+from flexfl.ground.files import read_arrays
+from flexfl.report.client_numbers import SAMPLE, ClientNumbers, keep_numbers, read_numbers
+from flexfl.report.reading import Run
+from flexfl.report.records import Record, records_of
+from flexfl.report.shares import bounded_shares
+from flexfl.tasks import Examples, FederatedData
+from traces import Trace
+
+MOST_EXAMPLES = 20_000  # that the scores are computed on
+
+
+def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
+    """Return what the run folder keeps, or compute and keep it; otherwise why there is nothing.
+
+    Parameters
+    ----------
+    run
+        The run.
+    compute
+        Whether to compute what is not there.
+    """
+    kept = read_numbers(run.path)
+    if kept is not None:
+        return kept
+    if run.ended:
+        return f"the run {run.ended}"
+    if not compute:
+        return "not computed yet; python -m flexfl.report FOLDER does it"
+    settings = run.settings
+    try:
+        if (missing := missing_folder(settings)) is not None:
+            return f"the data of {settings.task} are not in {missing}"
+        arrays = read_arrays(run.path / "weights.npz")
+        data = federated_data(settings)
+        numbers = compute_numbers(
+            settings,
+            data,
+            make_trace(settings),
+            model_builder(settings, data)(),
+            arrays,
+            records_of(run.path),
+        )
+    except (ValueError, OSError, EOFError, KeyError, RuntimeError, BadZipFile) as error:
+        return " ".join(str(error).split())
+    keep_numbers(run.path, numbers)
+    return numbers
+
+
+def compute_numbers(
+    settings: Settings,
+    data: FederatedData,
+    trace: Trace,
+    module: nn.Module,
+    arrays: Sequence[NDArray[Any]],
+    records: Sequence[Record],
+) -> ClientNumbers:
+    """Compute the numbers of all clients, or of a sample of them, which is always the same.
+
+    Parameters
+    ----------
+    settings, data, trace
+        Of the run.
+    module
+        The model, with any weights.
+    arrays
+        The final weights, one array per tensor.
+    records
+        Of the rounds.
+    """
+    n, notes = settings.num_clients, []
+    clients = np.arange(n)
+    if n > SAMPLE:
+        clients = np.sort(np.random.default_rng([*b"report-clients"]).permutation(n)[:SAMPLE])
+        notes.append(f"A sample of {SAMPLE:,} of the {n:,} clients.")
+    shares, limits = bounded_shares(settings, data.sizes, trace, clients)
+    notes += limits
+    weights = np.concatenate([np.ravel(a) for a in arrays])
+    model, metric = FlatModel(module, "cpu", data.criterion), data.criterion.metric
+    found, scores_on, note = _scores(model, weights, data, clients)
+    counts = np.zeros(n, np.int64)
+    rounds = [record for record in records if record["round"] > 0]
+    for record in rounds:
+        counts[[k for k in record.get("active", []) if isinstance(k, int) and 0 <= k < n]] += 1
+    return ClientNumbers(
+        clients=clients.tolist(),
+        examples=data.sizes[clients].tolist(),
+        data_shares=(data.sizes / max(1, data.sizes.sum()))[clients].tolist(),
+        rates=_rounded(counts[clients] / max(1, len(rounds))),
+        update_shares=[] if shares is None else _rounded(shares),
+        metric=metric.title,
+        is_share=metric.is_share,
+        scores=[None if np.isnan(score) else round(float(score), 6) for score in found],
+        scores_on=scores_on,
+        notes=notes + note,
+    )
+
+
+def _scores(
+    model: FlatModel, weights: NDArray[Any], data: FederatedData, clients: NDArray[np.intp]
+) -> tuple[NDArray[np.float64], str, list[str]]:
+    """Return the mean score on each client's own examples, which these are, and whether they are a part."""
+    own, name = data.holdout, "its held-out examples"
+    try:
+        own(clients[:1])
+    except ValueError:
+        own, name = data.train_set, "its own training examples"
+    most = max(1, MOST_EXAMPLES // max(1, len(clients)))
+    parts: list[Examples] = [own(np.array([client])) for client in clients.tolist()]
+    cut = any(len(targets) > most for _, targets in parts)
+    parts = [(x[:most], targets[:most]) for x, targets in parts]
+    model.load(weights)
+    title = data.criterion.metric.title.capitalize()
+    return (
+        mean_scores(model, parts),
+        name,
+        [f"{title}: on the first {most} examples of each client."] if cut else [],
+    )
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float]:
+    return [float(f"{value:.6g}") for value in values]

@@ -1,0 +1,79 @@
+"""Vectors of words, such as those of GloVe."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flexfl.ground.files import open_regular
+from flexfl.tasks.data import Examples
+
+MOST_NUMBERS = 2000  # of a word
+MOST_BYTES = 64 * MOST_NUMBERS  # of a line
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """Makes inputs of the numbers of words: their vectors.
+
+    Attributes
+    ----------
+    vectors : ndarray of float32, shape (V, D)
+        The vector of each word.
+    """
+
+    vectors: NDArray[np.float32]
+
+    def __call__(self, stored: Examples) -> Examples:
+        """Return vectors, shape (n, L, D), for numbers of words, shape (n, L), and the same targets."""
+        return self.vectors[stored[0]], stored[1]
+
+
+def read_vectors(path: Path, words: Collection[str]) -> tuple[list[str], NDArray[np.float32]]:
+    """Read the vectors of some words from a file with a word and its numbers in each line.
+
+    Parameters
+    ----------
+    path : Path
+        The file, in UTF-8; a first line with two numbers, as of word2vec, is skipped.
+    words : collection of str
+        The words to read; memory is needed for these only.
+
+    Returns
+    -------
+    found, vectors
+        Those of the words that are in the file, in its order, and their vectors, shape (len(found), D).
+
+    Raises
+    ------
+    ValueError
+        The file cannot be read, a line is something else, or none of the words is there.
+    """
+    found: dict[str, NDArray[np.float32]] = {}
+    width = number = 0
+    try:
+        with open_regular(path) as file:
+            while line := file.readline(MOST_BYTES):
+                number += 1
+                word, *numbers = line.decode("utf-8").rstrip().split(" ")
+                if number == 1 and len(numbers) == 1:
+                    continue
+                width = width or len(numbers)
+                if not 0 < len(numbers) == width <= MOST_NUMBERS:
+                    raise ValueError(f"{len(numbers)} numbers after the word, where {width} are expected")
+                if word in words and word not in found:
+                    vector = np.array(numbers, np.float64)
+                    if not (np.abs(vector) < 1e6).all():  # False for NaN
+                        raise ValueError("a number is not finite, or too large")
+                    found[word] = vector.astype(np.float32)
+    except (OSError, ValueError) as error:
+        where = f"line {number}: " if number else ""
+        reason = getattr(error, "strerror", None) or str(error)[:200]
+        raise ValueError(f"glove file {path}: {where}{reason}") from None
+    if not found:
+        raise ValueError(f"glove file {path}: none of the {len(words)} words of the data is in it")
+    return [*found], np.stack([*found.values()])
