@@ -173,6 +173,15 @@ def test_staircase_restarts_at_each_arrival() -> None:
     assert rates(rounds, 5, arrived={3: [1], 4: [2]}) == pytest.approx([1, 1 / 2, 1, 1, 1 / 2])
 
 
+def test_a_client_without_data_shifts_nothing() -> None:
+    """It arrives in round 2 and departs in round 4: the rate keeps falling."""
+    roster = Roster(np.array([1, 0]), np.array([True, False]))
+    start = ndarrays_to_parameters([np.zeros(1)])
+    staircase = SCHEDULES["staircase"]()
+    rounds = Rounds(strategies.make("fedavg", start, roster, learning_rate=1.0, lr_schedule=staircase))
+    assert rates(rounds, 4, arrived={2: [1]}, departed={4: [1]}) == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4])
+
+
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [

@@ -30,6 +30,8 @@ class Task:
         The method's own, by their names on the wire.
     learning_rate
         One client's own; None: that of the round.
+    local_steps
+        One client's own; None: those of the round.
     last_accepted
         See `FitConfig`.
     farewell
@@ -39,6 +41,7 @@ class Task:
     arrays: tuple[NDArray[Any], ...] = ()
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     learning_rate: float | None = None
+    local_steps: int | None = None
     last_accepted: int | None = None
     farewell: bool = False
     weights: FlatParameters | None = None
@@ -48,6 +51,8 @@ class Task:
         own: dict[str, Scalar] = dict(self.scalars)
         if self.learning_rate is not None:
             own[fit.LEARNING_RATE] = self.learning_rate
+        if self.local_steps is not None:
+            own |= {fit.LOCAL_STEPS: self.local_steps, fit.LOCAL_EPOCHS: 0}
         if self.last_accepted is not None:
             own[fit.LAST_ACCEPTED] = self.last_accepted
         if self.farewell:
@@ -56,6 +61,8 @@ class Task:
 
     def added_to(self, config: FitConfig) -> FitConfig:
         """Return a client's configuration: the common one with what is its own."""
+        if self.local_steps is not None:
+            config = replace(config, local_steps=self.local_steps, local_epochs=0)
         return replace(
             config,
             learning_rate=config.learning_rate if self.learning_rate is None else self.learning_rate,

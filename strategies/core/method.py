@@ -1,7 +1,7 @@
 """What a method is: its rule, its options, its state, and what it does with the replies of a round.
 
-A method overrides `update`, and where it needs them `setup`, `select`, `shared_task`, `task`, `empty_round`,
-`on_arrival` and `on_departure`, and names its state in `saved`.
+A method overrides `update`, and where it needs them `setup`, `observe`, `select`, `shared_task`, `task`,
+`empty_round`, `on_arrival` and `on_departure`, and names its state in `saved`.
 """
 
 from __future__ import annotations
@@ -74,6 +74,9 @@ class Method(Stateful, ABC):
     def empty_round(self) -> None:
         """Act on a round without active replies. Default: nothing happens."""
 
+    def observe(self, available: Clients) -> None:
+        """Take note of the members that are available in a round, before any of them is selected."""
+
     def select(self, available: Clients) -> Clients:
         """Choose the clients of a round: `clients_per_round` of those available, uniformly, by the seed."""
         count = self.options.clients_per_round or len(available)
@@ -88,8 +91,10 @@ class Method(Stateful, ABC):
         return self.options
 
     def shared_task(self) -> Task:
-        """Return what all clients of a round get besides the weights."""
-        return Task()
+        """Return what all clients get besides the weights. Default: the options that the rule names."""
+        options = {name: name.replace("-", "_") for name in self.rule.scalars}
+        known = {name: option for name, option in options.items() if hasattr(self.options, option)}
+        return Task(scalars={name: getattr(self.options, option) for name, option in known.items()})
 
     def task(self, client: int) -> Task | None:
         """Return what one client gets besides the weights and the shared task; None: nothing."""

@@ -196,10 +196,12 @@ class Roster(Stateful):
     def arrive(self, client: int, server_round: int) -> None:
         """Make a client a member from `server_round` on (an objective shift, Ruan et al. 3.3).
 
-        The return of a client whose objective was kept meanwhile shifts nothing.
+        The return of a client whose objective was kept meanwhile shifts nothing, nor does a client without
+        data.
         """
         if not self.member[client]:
-            self.joined[client] = self.shift = server_round - 1
+            self.joined[client] = server_round - 1
+            self._shift(client, server_round)
         self.member[client], self._known = True, None
         self.gone[client] = self.left[client] = False
 
@@ -208,6 +210,11 @@ class Roster(Stateful):
         self.gone[client] = True
         if not keep:
             self.member[client], self._known = False, None
+            self._shift(client, server_round)
+
+    def _shift(self, client: int, server_round: int) -> None:
+        """Begin a new objective with `server_round`; a client without data is part of none."""
+        if not self.data_less[client]:
             self.shift = server_round - 1
 
     def forget(self, client: int) -> None:

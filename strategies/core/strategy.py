@@ -114,7 +114,8 @@ class FlexibleStrategy(RepliesRead, ServerEvaluated):
         schedule, options = self.options.lr_schedule, self.options
         rate = schedule(options.learning_rate, server_round, self.roster.shift, options.local_steps)
         self.learning_rate = self.report.learning_rate = float(rate)
-        self.selected = self.select(available)
+        self.observe(available)
+        self.selected = self.select(available[~self.roster.gone[available]])
         self.roster.asked[self.selected] = server_round
         self.tasks.ask(self.selected, Sent(server_round, self._sent, self.learning_rate, self.version))
         shared = self.shared_task()
