@@ -30,7 +30,6 @@ from benchmarks.measure import table
 from clients.environment import federated_data, make_trace
 from flexfl.config import Settings
 from flexfl.config.grid import cells
-from flexfl.engine.methods import strategy_type
 from flexfl.ground.specs import parse
 from flexfl.report.update_shares import applied_updates, as_shares
 
@@ -110,7 +109,7 @@ def main() -> None:
     values |= {"seed": 0, "data-dir": arguments.data_dir}
     values |= {"strategy": arguments.strategies} if arguments.strategies else {}
     runs = [cell.settings for cell in cells(values, str(arguments.file))]
-    runs = [run for run in runs if strategy_type(parse("strategy", run.strategy).name).asks_clients]
+    runs = [run for run in runs if parse("strategy", run.strategy).name != "sequential-sgd"]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         shares = pool.map(shares_of, runs, [arguments.rounds] * len(runs))
         try:

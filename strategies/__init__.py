@@ -11,7 +11,7 @@ from flexfl.ground.specs import build, check_kind, did_you_mean, find
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
 from strategies.core.instructions import Task
-from strategies.core.interfaces import AvailabilityManager, EvaluateFn, Trainer
+from strategies.core.interfaces import AvailabilityManager, EvaluateFn
 from strategies.core.options import Options, choice, number, positive
 from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.replies import Replies
@@ -41,7 +41,6 @@ from strategies.parts.layering import layers_of
 from strategies.pfedme import PFedMe
 from strategies.scaffold import Scaffold
 from strategies.schemes import SchemeA, SchemeB, SchemeC
-from strategies.sequential_sgd import SequentialSGD
 from strategies.vrl_sgd import VRLSGD
 
 STRATEGIES: dict[str, type[FlexibleStrategy]] = {
@@ -69,7 +68,6 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "apfl": APFL,
     "pfedme": PFedMe,
     "efl": EFL,
-    "sequential-sgd": SequentialSGD,
 }
 
 VARIANTS: dict[str, tuple[str, type[FlexibleStrategy]]] = {
@@ -93,7 +91,6 @@ __all__ = [
     "Roster",
     "RoundReport",
     "Task",
-    "Trainer",
     "choice",
     "make",
     "number",
@@ -111,7 +108,6 @@ def make(
     evaluate_fn: EvaluateFn | None = None,
     *,
     options: Options | None = None,
-    trainer: Trainer | None = None,
     num_buffers: int = 0,
     **values: Any,
 ) -> FlexibleStrategy:
@@ -121,7 +117,7 @@ def make(
     ----------
     name
         One of `STRATEGIES`, or the class of any method, also one of your own.
-    initial_parameters, roster, evaluate_fn, trainer
+    initial_parameters, roster, evaluate_fn
         See `FlexibleStrategy`.
     num_buffers
         How many of the initial arrays, the last ones, are buffers such as BatchNorm's running means and
@@ -157,7 +153,7 @@ def make(
         arrays = parameters_to_ndarrays(initial_parameters)
         layout = Layout.of(arrays, num_buffers)
         initial_parameters = FlatParameters(layout.flatten(arrays), layout)
-    return _variant(strategy, options)(initial_parameters, roster, evaluate_fn, options, trainer)
+    return _variant(strategy, options)(initial_parameters, roster, evaluate_fn, options)
 
 
 def _variant(strategy: type[FlexibleStrategy], options: Options) -> type[FlexibleStrategy]:

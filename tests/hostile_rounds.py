@@ -121,10 +121,7 @@ class Campaign:
         start = ndarrays_to_parameters([array.astype(self.dtype) for array in START])
         roster = None if self.stock else Roster(SIZES, np.arange(len(SIZES)) < MEMBERS)
 
-        def train(weights: Any, *given: Any) -> Any:
-            return weights * 0.9
-
-        return Side(strategies.make(self.name, start, roster, trainer=train, **self.options), self.stock)
+        return Side(strategies.make(self.name, start, roster, **self.options), self.stock)
 
     # Playing
 

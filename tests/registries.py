@@ -3,14 +3,15 @@
 from typing import Any
 
 from clients.gradients.oracles import COHORTS
+from flexfl.engine.methods import METHODS
 from flexfl.loggers.registry import LOGGERS
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
-from strategies import SCHEDULES, STRATEGIES
+from strategies import SCHEDULES
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 from traces import TRACES
 
 KNOWN: dict[str, Any] = {
-    "--strategy": STRATEGIES,
+    "--strategy": METHODS,
     "--task": TASKS,
     "--model": MODELS,
     "--partition": PARTITIONS,

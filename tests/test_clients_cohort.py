@@ -184,7 +184,7 @@ def test_the_size_of_a_cohort_changes_no_bit(
     assert len(bits) == 1
 
 
-METHODS = sorted(set(strategies.STRATEGIES) - {"sequential-sgd"})  # it has no clients
+METHODS = sorted(strategies.STRATEGIES)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -68,7 +68,7 @@ def test_it_is_the_torch_client_without_torch(tmp_path: Path, model: str) -> Non
     rng = np.random.default_rng(1)
     start = [rng.normal(0, 0.3, shape).astype(np.float32) for shape in shapes]
     initial, size = ndarrays_to_parameters(start), sum(array.size for array in start)
-    methods = [*((name, {}) for name in strategies.STRATEGIES if name != "sequential-sgd"), *VARIANTS.items()]
+    methods = [*((name, {}) for name in strategies.STRATEGIES), *VARIANTS.items()]
     rules = set()
     for name, options in methods:
         strategy = strategies.make(

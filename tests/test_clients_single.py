@@ -17,7 +17,7 @@ from clients.memory.handshake import Memory
 from clients.memory.stores import FileStore
 
 METHODS = [
-    *((name, {}) for name in strategies.STRATEGIES if name != "sequential-sgd"),  # it asks no client
+    *((name, {}) for name in strategies.STRATEGIES),
     *VARIANTS.items(),
 ]
 OPTIONS = {"efl": {"elasticity": 0.0}}  # the example computes no Fisher information

@@ -20,10 +20,9 @@ DECLARED = [
     *((name, strategy, {}) for name, strategy in strategies.STRATEGIES.items()),
     *((name, strategy, VARIANTS[name]) for name, (_, strategy) in strategies.VARIANTS.items()),
 ]
-METHODS = [  # sequential-sgd asks no client
+METHODS = [
     pytest.param(name, strategy.rule, options, id=" ".join([name, *options]))
     for name, strategy, options in DECLARED
-    if name != "sequential-sgd"
 ]
 SCALARS = [
     pytest.param(name, scalar, options, id=f"{name}-{scalar}")

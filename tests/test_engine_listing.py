@@ -12,10 +12,11 @@ import sim
 from clients.environment import make_trace, task_source
 from flexfl.cli.listing import methods_by_need
 from flexfl.config import Settings
+from flexfl.engine.methods import METHODS
 from flexfl.engine.run import prepare, strategy_options
 from flexfl.ground.specs import bind
 from flexfl.tasks import MODELS
-from strategies import STRATEGIES, Options
+from strategies import Options
 from strategies.apfl import APFL
 from strategies.schemes import SchemeC
 
@@ -72,7 +73,7 @@ def test_readme_has_the_methods_in_the_groups_of_list() -> None:
             names = groups.setdefault(what, [])
         else:
             names.append(name)
-            assert suits == STRATEGIES[name].suits
+            assert suits == METHODS[name].suits
     assert groups == methods_by_need()
 
 

@@ -98,7 +98,7 @@ def test_the_assignment_depends_only_on_the_work(work: list[float], num_workers:
         )
 
 
-METHODS = sorted(set(strategies.STRATEGIES) - {"sequential-sgd"})  # it trains at the server
+METHODS = sorted(strategies.STRATEGIES)
 MIXED: dict[str, Any] = {
     "trace": "pools:first=8+lost:p=0.1",
     "num_clients": 12,

@@ -91,8 +91,6 @@ def test_true_is_no_number_of_examples() -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_round_is_aggregated_once(name: str) -> None:
     """A second time, nobody was asked; results for another round do not take its events away."""
-    if name == "sequential-sgd":
-        return
     once, more = Rounds(make(name, range(4))), Rounds(make(name, range(4)))
     for rounds in (once, more):
         play(rounds)

@@ -20,7 +20,6 @@ TAKE = sorted(name for name in FEDERATED if STRATEGIES[name].late_replies == "ta
 
 def test_who_takes_late_replies() -> None:
     assert TAKE == ["f3ast", "fedau", "fedawe", "fedbuff", "fedlaavg", "fedstale", "fedvarp", "mifa"]
-    assert not STRATEGIES["sequential-sgd"].asks_clients
 
 
 def begin(name: str, **options: Any) -> tuple[Rounds, FitRes]:

@@ -27,7 +27,7 @@ def test_a_layer_that_changes_nothing(name: str) -> None:
         np.testing.assert_allclose(play(layered, online), play(plain, online), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", [*sorted(WITHOUT), "sequential-sgd"])
+@pytest.mark.parametrize("name", sorted(WITHOUT))
 def test_methods_that_take_no_layers_say_so(name: str) -> None:
     with pytest.raises(ValueError, match="takes neither a server optimiser nor amplification"):
         make(name, layers=LAYERS["adam"])

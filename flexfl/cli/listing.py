@@ -9,11 +9,12 @@ from textwrap import wrap
 from typing import Any
 
 from flexfl.config import Settings
-from flexfl.engine.methods import own_options, strategy_type
+from flexfl.engine.methods import METHODS, own_options, strategy_type
 from flexfl.engine.named import REGISTRIES
+from flexfl.engine.sequential_sgd import SequentialSGD
 from flexfl.ground.specs import REQUIRED, find, options_of, parse
 from flexfl.loggers.registry import LOGGERS
-from strategies import STRATEGIES, FlexibleStrategy, Options
+from strategies import FlexibleStrategy, Options
 from strategies.memory.table import TableOptions
 
 WIDTH = 80
@@ -36,7 +37,7 @@ def listing() -> Iterator[str]:
     for needed, names in methods_by_need().items():
         yield f"--strategy, {needed}"
         for name in names:
-            yield from _method(name, STRATEGIES[name])
+            yield from _method(name, METHODS[name])
         yield ""
     for kind, registry in LISTED.items():
         if kind == "strategy":
@@ -83,8 +84,8 @@ def _part(name: str, factory: Callable[..., Any]) -> Iterator[str]:
 def methods_by_need() -> dict[str, list[str]]:
     """Return the names of the methods, grouped by what they need besides the weights."""
     groups: dict[str, list[str]] = {}
-    for name, strategy in STRATEGIES.items():
-        if not strategy.asks_clients:
+    for name, strategy in METHODS.items():
+        if strategy is SequentialSGD:
             needed = "without clients"
         elif issubclass(strategy.options_type(), TableOptions):
             needed = "with a vector per client at the server"

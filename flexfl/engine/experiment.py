@@ -28,6 +28,7 @@ from flexfl.engine.choice import fastest_engine
 from flexfl.engine.evaluation import GlobalEvaluator
 from flexfl.engine.memory_check import check_fits, check_steps
 from flexfl.engine.methods import strategy_options, strategy_type
+from flexfl.engine.sequential_sgd import SequentialSGD
 from flexfl.ground import dotted
 from flexfl.ground.contract.fit import planned_steps
 from flexfl.ground.specs import parse
@@ -82,7 +83,7 @@ def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace]
     trace = make_trace(settings)
     _check_rounds(settings)
     method = strategy_type(parse("strategy", settings.strategy).name)
-    if trace.has_late_replies and not method.asks_clients:
+    if trace.has_late_replies and issubclass(method, SequentialSGD):
         raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
     data = federated_data(settings)
     check_steps(settings, int(data.sizes.max(initial=1)))
@@ -106,8 +107,9 @@ def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace]
         settings.evaluate_clients,
         settings.num_rounds,
     )
-    trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
-    strategy = strategies.make(method, initial, roster, evaluator, options=options, trainer=trainer)
+    strategy = strategies.make(method, initial, roster, evaluator, options=options)
+    if isinstance(strategy, SequentialSGD):
+        strategy.trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
     rule, why = rule_named(strategy.rule.name), ""
     if tune:
         settings = _tuned(settings, model, data, rule)

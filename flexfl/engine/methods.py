@@ -10,11 +10,15 @@ from flwr.server.strategy import Strategy
 import strategies
 from clients.rules import rule_named
 from flexfl.config import Settings
+from flexfl.engine.sequential_sgd import SequentialSGD
 from flexfl.ground.specs import Option, build, convert, find, options_of, parse
 from flexfl.ground.wording import count
 from flexfl.interop.stock_strategy import StockStrategy, stock_type
 from strategies import FlexibleStrategy, Options
 from strategies.parts.layering import layers_of
+
+METHODS: dict[str, type[FlexibleStrategy]] = {**strategies.STRATEGIES, "sequential-sgd": SequentialSGD}
+"""What `--strategy` accepts, but for dotted names."""
 
 # Settings that are options of every strategy, under the same names.
 GENERAL = (
@@ -37,8 +41,8 @@ def strategy_type(name: str) -> type[FlexibleStrategy]:
     ValueError
         There is none, or it is no strategy of Flower, or it is one of the user's own and not complete.
     """
-    found = find("strategy", strategies.STRATEGIES, name)
-    if name in strategies.STRATEGIES:
+    found = find("strategy", METHODS, name)
+    if name in METHODS:
         return found  # type: ignore[no-any-return]
     if isinstance(found, type) and issubclass(found, FlexibleStrategy):
         _check_own(name, found)

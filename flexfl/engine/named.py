@@ -13,16 +13,16 @@ from clients.environment import task_source, trace_specs
 from clients.gradients.oracles import COHORTS
 from clients.rules import rule_named
 from flexfl.config import Settings
-from flexfl.engine.methods import strategy_options, strategy_type
+from flexfl.engine.methods import METHODS, strategy_options, strategy_type
 from flexfl.ground import dotted
 from flexfl.ground.specs import bind, find, parse
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
-from strategies import SCHEDULES, STRATEGIES
+from strategies import SCHEDULES
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 from traces import TRACES
 
 REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
-    "strategy": STRATEGIES,
+    "strategy": METHODS,
     "task": TASKS,
     "model": MODELS,
     "partition": PARTITIONS,

@@ -26,6 +26,7 @@ from flexfl.engine.interrupts import deferring, stopping_on_interrupt
 from flexfl.engine.methods import strategy_options
 from flexfl.engine.observers import observing, trying_again
 from flexfl.engine.run_folder import FolderLost, RunFolder, finite, weights_sha256
+from flexfl.engine.sequential_sgd import SequentialSGD
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.base import EngineLost, Transport
 from flexfl.engine.transports.inline import InlineTransport
@@ -243,7 +244,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _Ended) -> dict[s
             },
             "run_dir": str(folder.path),
             "weights_sha256": weights_sha256(ended.arrays),
-            "no_reply_counted": experiment.strategy.asks_clients
+            "no_reply_counted": not isinstance(experiment.strategy, SequentialSGD)
             and bool(last["round"])
             and not ended.client_fits,
             "interrupted": bool(ended.signals),

@@ -25,6 +25,7 @@ from clients.rules.base import Correction
 from flexfl.config import Settings
 from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.methods import strategy_options, strategy_type
+from flexfl.engine.sequential_sgd import SequentialSGD
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.inline import InlineTransport
 from flexfl.engine.transports.late import with_late_replies
@@ -101,7 +102,7 @@ def applied_updates(
     """
     name = parse("strategy", settings.strategy).name
     method = strategy_type(name)
-    if not method.asks_clients:
+    if issubclass(method, SequentialSGD):
         raise ValueError(f"strategy {name} has no clients whose updates could be told apart")
     data = Directions(sizes, groups)
     initial = FlatParameters(np.zeros(data.count), Layout(((data.count,),), np.dtype(np.float64)))

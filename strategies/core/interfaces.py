@@ -10,8 +10,6 @@ from flwr.common import Scalar
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from strategies.core.parameters import FloatVector
-
 EvaluateFn = Callable[[int, list[NDArray[Any]], dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
 
 
@@ -30,21 +28,3 @@ class AvailabilityManager(Protocol):
 
     def proxy(self, client: int) -> ClientProxy:
         """The proxy of one client; raises KeyError for one that cannot be reached."""
-
-
-class Trainer(Protocol):
-    """Trains where the data are, without any client."""
-
-    def __call__(
-        self,
-        weights: FloatVector,
-        members: NDArray[np.intp],
-        server_round: int,
-        iterations: int,
-        learning_rate: float,
-        batch_size: int,
-    ) -> FloatVector:
-        """Do steps of SGD on the union of the members' data; the new weights, and after them the buffers.
-
-        Which examples are drawn must depend on the round alone. `batch_size` 0 takes all in every step.
-        """

@@ -54,7 +54,6 @@ class Method(Stateful, ABC):
     rule: ClassVar[Rule] = SGD
     suits: ClassVar[str] = ""  # what it is meant for, as the end of a sentence
     takes_layers: ClassVar[bool] = True  # whether it is w := w + D for an update D that may be changed
-    asks_clients: ClassVar[bool] = True  # whether it trains at clients, and not itself
     late_replies: ClassVar[LateReplies] = "drop"
     weights: NDArray[np.float64]
     version: int

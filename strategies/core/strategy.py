@@ -23,7 +23,7 @@ from strategies.core.decoding import (
 )
 from strategies.core.evaluation import ServerEvaluated
 from strategies.core.instructions import RoundInstructions, Task
-from strategies.core.interfaces import AvailabilityManager, EvaluateFn, Trainer
+from strategies.core.interfaces import AvailabilityManager, EvaluateFn
 from strategies.core.membership import Membership
 from strategies.core.norms import NormLimit
 from strategies.core.options import Options
@@ -49,8 +49,6 @@ class FlexibleStrategy(RepliesRead, ServerEvaluated):
         Evaluation of the global weights at the server, as in Flower's `FedAvg`.
     options
         See `Options` and the method's own subclass of it, `options_type`.
-    trainer
-        Trains where the data are; only methods that ask no client need it.
     """
 
     def __init__(
@@ -59,7 +57,6 @@ class FlexibleStrategy(RepliesRead, ServerEvaluated):
         roster: Roster | None = None,
         evaluate_fn: EvaluateFn | None = None,
         options: Options | None = None,
-        trainer: Trainer | None = None,
     ) -> None:
         if isinstance(initial_parameters, FlatParameters):
             self.wire, vector = initial_parameters.layout, initial_parameters.vector
@@ -70,7 +67,7 @@ class FlexibleStrategy(RepliesRead, ServerEvaluated):
         self.layout = self.wire.weights  # what methods see
         self.weights: NDArray[np.float64]
         self.weights, self.buffers = self._divided(vector)
-        self.evaluate_fn, self.trainer = evaluate_fn, trainer
+        self.evaluate_fn = evaluate_fn
         self.options = options if options is not None else self.options_type()()
         self.roster = roster if roster is not None else Roster()  # the clients, and who of them is a member
         self.membership = Membership(self.roster, self.options, self)

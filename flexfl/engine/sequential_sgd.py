@@ -1,16 +1,23 @@
 """Sequential SGD: what training could do at best if all data were in one place.
 
 The baseline of Yan et al. 2020, section 6.1.2: plain SGD on the whole data set, with beta N C iterations in a
-round, as many local steps as the K = beta N clients of a round do together. No client is asked for anything.
+round, as many local steps as the K = beta N clients of a round do together. No client is asked for anything:
+the engine trains, so this is no federated method and not one of `strategies.STRATEGIES`.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
 
-from strategies.core.replies import Replies
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies import FlexibleStrategy, Replies
+from strategies.core.parameters import FloatVector
 from strategies.core.roster import Clients
-from strategies.core.strategy import FlexibleStrategy
+
+Trainer = Callable[[FloatVector, NDArray[np.intp], int, int, float, int], FloatVector]
+"""Trains on the union of some clients' data, see `flexfl.engine.central.CentralTrainer`."""
 
 
 class SequentialSGD(FlexibleStrategy):
@@ -21,11 +28,16 @@ class SequentialSGD(FlexibleStrategy):
 
     The union is that of the objective: it has the data of members that are away, gains those of clients that
     arrive, and loses those of clients that depart, unless their objective is kept.
+
+    Attributes
+    ----------
+    trainer
+        Has to be set before the first round.
     """
 
     suits = "comparison: what could be had if all data were in one place"
     takes_layers = False  # nobody sends an update
-    asks_clients = False
+    trainer: Trainer
 
     def select(self, available: Clients) -> Clients:
         """Choose nobody."""
@@ -34,26 +46,13 @@ class SequentialSGD(FlexibleStrategy):
         return available[:0]
 
     def update(self, replies: Replies) -> None:
-        """Nobody is asked, so nobody replies."""
-        raise AssertionError("a reply that was not asked for counted")
+        """Nobody is asked, so there are no replies."""
 
     def empty_round(self) -> None:
-        """Do the round's steps.
-
-        Raises
-        ------
-        ValueError
-            The strategy was made without a `trainer`.
-        """
+        """Do the round's steps."""
         members = np.flatnonzero(self.roster.contributors)
         self.report.measured["iterations"] = self.iterations if len(members) else 0
-        if not self.report.measured["iterations"]:
-            return
-        if self.trainer is None:
-            raise ValueError(
-                "sequential-sgd trains where the data are: set the strategy's `trainer`, see "
-                "strategies.core.interfaces.Trainer; sim.py and flwr run do so"
-            )
-        work = self.iterations, self.learning_rate, self.options.batch_size
-        trained = self.trainer(self._sent.vector, members, self.round, *work)
-        self.weights, self.buffers = self._divided(trained)
+        if self.report.measured["iterations"]:
+            work = self.iterations, self.learning_rate, self.options.batch_size
+            trained = self.trainer(self._sent.vector, members, self.round, *work)
+            self.weights, self.buffers = self._divided(trained)

@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import START, M, N, Rounds, make, stored, work
-from flwr.common import ndarrays_to_parameters
-from flwr.server.client_manager import SimpleClientManager
+from fakes import M, N, Rounds, make, stored, work
 from torch import nn
 
-import strategies
 from flexfl.engine.central import CentralTrainer
+from flexfl.engine.sequential_sgd import SequentialSGD
 from flexfl.tasks import PartitionedData
 
 
@@ -27,7 +25,7 @@ class Notes:
 
 
 def begin(**options: Any) -> tuple[Rounds, Notes]:
-    strategy: Any = make("sequential-sgd", **{"members": range(N - 1), "local_steps": 4, **options})
+    strategy: Any = make(SequentialSGD, **{"members": range(N - 1), "local_steps": 4, **options})
     strategy.trainer = Notes()
     return Rounds(strategy), strategy.trainer
 
@@ -73,16 +71,6 @@ def test_who_replies_nevertheless_does_not_count() -> None:
     assert rounds.strategy.report.rejected == [("0", "was not asked in this round")]
 
 
-def test_without_a_trainer_it_says_so() -> None:
-    strategy = strategies.make("sequential-sgd", ndarrays_to_parameters(START))
-    manager = SimpleClientManager()
-    assert strategy.configure_fit(1, strategy.initialize_parameters(manager), manager) == []
-    rounds = Rounds(make("sequential-sgd"))
-    rounds.ask(range(N))
-    with pytest.raises(ValueError, match="set the strategy's `trainer`"):
-        rounds.hear()
-
-
 def test_resumed_run_is_the_same() -> None:
     (whole, _), (stopped, _), (resumed, _) = (begin(departure="exclude") for _ in range(3))
     for rounds in (whole, stopped):
@@ -121,7 +109,7 @@ def test_every_oracle_does_the_same_steps(simulate: Callable[..., Any]) -> None:
         np.testing.assert_allclose(other.weights, loop.weights, rtol=1e-4, atol=1e-6)
 
 
-def test_labels_that_are_no_classes_are_refused() -> None:
+def test_labels_that_are_not_classes_are_refused() -> None:
     x, labels = np.ones((6, 4), np.float32), np.array([0, 1, 2, 0, 1, 7])
     parts = np.split(np.arange(6), 2)
     data = PartitionedData.divide((x, labels), (x, labels % 3), 3, parts, 0.0, 0)
