@@ -148,7 +148,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 AT_ONCE = {"fedbuff": {"buffer": 1}}  # moves in every round in which a reply arrives, as the others do
 
 
-def make(name: str | type[FlexibleStrategy], members: Iterable[int] = range(N), **options: Any) -> FlexibleStrategy:
+def make(
+    name: str | type[FlexibleStrategy], members: Iterable[int] = range(N), **options: Any
+) -> FlexibleStrategy:
     mask = np.isin(np.arange(N), list(members))
     options = {**AT_ONCE.get(str(name), {}), **options}
     return strategies.make(name, ndarrays_to_parameters(START), Roster(SIZES, mask), **options)
