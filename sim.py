@@ -22,7 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from flexfl.cli.flags import make_parser
 from flexfl.config import Settings
-from flexfl.ground.specs import did_you_mean
+from flexfl.ground.allowed import did_you_mean
 
 server_app = ServerApp()
 

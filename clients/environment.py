@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from flexfl.config import Settings
 from flexfl.ground import dotted
-from flexfl.ground.specs import bind, options_of, parse
+from flexfl.ground.allowed import options_of
+from flexfl.ground.specs import bind, parse
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
 from flexfl.tasks.division import checked_partition, checked_sizes
 from traces import TRACES, Combined, Membership, Trace, parse_rounds

@@ -7,12 +7,22 @@ from typing import Any
 
 from flwr.common import Parameters, parameters_to_ndarrays
 
-from flexfl.ground.specs import build, check_kind, did_you_mean, find
+from flexfl.ground.allowed import (
+    Count,
+    CountOrZero,
+    NotNegative,
+    Option,
+    Positive,
+    Range,
+    Share,
+    did_you_mean,
+)
+from flexfl.ground.specs import build, find
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
 from strategies.core.instructions import Task
 from strategies.core.interfaces import AvailabilityManager, EvaluateFn
-from strategies.core.options import Options, choice, number, positive
+from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
@@ -82,19 +92,22 @@ __all__ = [
     "STRATEGIES",
     "VARIANTS",
     "AvailabilityManager",
+    "Count",
+    "CountOrZero",
     "EvaluateFn",
     "FlatParameters",
     "FlexibleStrategy",
     "Layout",
+    "NotNegative",
     "Options",
+    "Positive",
+    "Range",
     "Replies",
     "Roster",
     "RoundReport",
+    "Share",
     "Task",
-    "choice",
     "make",
-    "number",
-    "positive",
 ]
 
 
@@ -178,7 +191,7 @@ def _built(values: dict[str, Any]) -> dict[str, Any]:
     built = {key: value for key, value in values.items() if key not in LAYERS}
     specs = {key: values.get(key, "") for key in LAYERS}
     for key, text in specs.items():
-        check_kind(key.replace("_", "-"), str, text)
+        Option(key, str).check(text)
     if layers := layers_of(**specs):
         built["layers"] = (*values.get("layers", ()), *layers)
     if isinstance(schedule := values.get("lr_schedule"), str):

@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.options import number, positive
+from flexfl.ground.allowed import Count, Positive
 from strategies.core.replies import Replies
 from strategies.memory.table import ClientTable, extend
 from strategies.scaffold import Scaffold, ScaffoldOptions
@@ -98,5 +98,5 @@ class AmplifiedScaffoldOptions(ScaffoldOptions):
         By which the change of a period is multiplied.
     """
 
-    period: int = number(10, least=1)
-    gamma: float = positive(1.5)
+    period: Count = 10
+    gamma: Positive = 1.5

@@ -7,10 +7,12 @@ clients/rules/apfl.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from flexfl.ground.allowed import Share
 from flexfl.ground.contract import Rule
 from strategies.core.instructions import Task
-from strategies.core.options import Options, choice, number
+from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.parts.personal import Personalised
 
@@ -51,6 +53,6 @@ class APFLOptions(Options):
         leaves alpha out, as other implementations do.
     """
 
-    alpha: float = number(0.5, least=0, most=1)
-    alpha_mode: str = choice("fixed", "step", "round")
-    gradient: str = choice("chain-rule", "plain")
+    alpha: Share = 0.5
+    alpha_mode: Literal["fixed", "step", "round"] = "fixed"
+    gradient: Literal["chain-rule", "plain"] = "chain-rule"

@@ -15,16 +15,17 @@ clients'. Here both have the same w, and a client that missed rounds simply gets
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from flwr.common import Parameters, Scalar
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import Count, CountOrZero, NotNegative, Positive, Range
 from flexfl.ground.contract import Rule
-from flexfl.ground.contract.ternary import ROUNDINGS, TIES, kept, ternary
+from flexfl.ground.contract.ternary import Rounding, Ties, kept, ternary
 from strategies.core.instructions import Task
-from strategies.core.options import Options, choice, number, positive
+from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
@@ -196,14 +197,14 @@ class EFLOptions(Options):
         Rounds for which a client has to be a member before it is judged.
     """
 
-    sparsity: float = number(0.3, above=0, most=1)
-    elasticity: float = number(1.0, least=0)
+    sparsity: Annotated[float, Range(above=0, most=1)] = 0.3
+    elasticity: NotNegative = 1.0
     compress: bool = True
-    ties: str = choice(*TIES)
-    rounding: str = choice(*ROUNDINGS)
-    apply: str = choice("ternary", "full")
-    empty: str = choice("skip", "literal")
-    fisher_batches: int = number(4, least=0)
-    abandon: str = choice("off", "auto")
-    abandon_constant: float = positive(100.0)
-    abandon_after: int = number(10, least=1)
+    ties: Ties = "exact"
+    rounding: Rounding = "floor"
+    apply: Literal["ternary", "full"] = "ternary"
+    empty: Literal["skip", "literal"] = "skip"
+    fisher_batches: CountOrZero = 4
+    abandon: Literal["off", "auto"] = "off"
+    abandon_constant: Positive = 100.0
+    abandon_after: Count = 10

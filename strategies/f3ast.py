@@ -14,12 +14,13 @@ A late reply is accepted in the round in which it arrives.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.options import Options, choice, number, positive
+from flexfl.ground.allowed import Positive, Range
+from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
@@ -124,9 +125,9 @@ class F3ASTOptions(Options):
         eta_g.
     """
 
-    weights: str = choice("n", "uniform")
-    rate_memory: float = number(0.01, above=0, most=1)
-    r0: str = choice("uniform", "p", "one")
-    scale: str = choice("one", "k")
+    weights: Literal["n", "uniform"] = "n"
+    rate_memory: Annotated[float, Range(above=0, most=1)] = 0.01
+    r0: Literal["uniform", "p", "one"] = "uniform"
+    scale: Literal["one", "k"] = "one"
     normalize: bool = True
-    server_rate: float = positive(1.0)
+    server_rate: Positive = 1.0

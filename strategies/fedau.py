@@ -14,11 +14,12 @@ participation in the round in which it arrives.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from strategies.core.options import Options, choice, number, positive
+from flexfl.ground.allowed import CountOrZero, Positive
+from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.parts.participation import Intervals, check_estimator, inverse_rates
@@ -72,8 +73,8 @@ class FedAUOptions(Options):
         eta_g.
     """
 
-    weights: str = choice("n", "uniform")
-    cutoff: int = number(50, least=0)
+    weights: Literal["n", "uniform"] = "n"
+    cutoff: CountOrZero = 50
     normalize: bool = True
-    estimator: str = choice("fedau", "known", "none")
-    server_rate: float = positive(1.0)
+    estimator: Literal["fedau", "known", "none"] = "fedau"
+    server_rate: Positive = 1.0

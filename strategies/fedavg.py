@@ -6,8 +6,10 @@ McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Dec
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from strategies.core.options import Options, choice, positive
+from flexfl.ground.allowed import Positive
+from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 
@@ -36,5 +38,5 @@ class FedAvgOptions(Options):
         eta_g, by which the mean update is multiplied.
     """
 
-    weights: str = choice("n", "uniform")
-    server_rate: float = positive(1.0)
+    weights: Literal["n", "uniform"] = "n"
+    server_rate: Positive = 1.0

@@ -15,13 +15,14 @@ in the round in which it arrives.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import NotNegative, Positive
 from strategies.core.decoding import MAX_RESULT, largest
-from strategies.core.options import Options, choice, number, positive
+from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
@@ -128,8 +129,8 @@ class FedAWEOptions(Options):
         eta_g.
     """
 
-    weights: str = choice("uniform", "n")
+    weights: Literal["uniform", "n"] = "uniform"
     normalize: bool = False
-    clip: float = number(0.0, least=0)
-    evaluate: str = choice("mean", "newest")
-    server_rate: float = positive(1.0)
+    clip: NotNegative = 0.0
+    evaluate: Literal["mean", "newest"] = "mean"
+    server_rate: Positive = 1.0

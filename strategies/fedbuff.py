@@ -13,12 +13,13 @@ most, of all replies that are there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.options import Options, choice, number, positive
+from flexfl.ground.allowed import Count, NotNegative, Positive, Range
+from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.core.state import Stateful
 from strategies.core.strategy import FlexibleStrategy
@@ -138,10 +139,10 @@ class FedBuffOptions(Options):
         eta_g.
     """
 
-    buffer: int = number(10, least=1)
-    staleness: float = number(0.5, least=0)
-    max_lag: int = number(-1, least=-1)
-    weights: str = choice("uniform", "n")
+    buffer: Count = 10
+    staleness: NotNegative = 0.5
+    max_lag: Annotated[int, Range(least=-1)] = -1
+    weights: Literal["uniform", "n"] = "uniform"
     renorm: bool = False
     normalize: bool = False
-    server_rate: float = positive(1.0)
+    server_rate: Positive = 1.0

@@ -18,9 +18,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import Positive
 from flexfl.ground.contract import Rule
 from strategies.core.instructions import Task
-from strategies.core.options import Options, positive
+from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 
@@ -84,4 +85,4 @@ class FedDynOptions(Options):
         adds h / alpha.
     """
 
-    strength: float = positive(0.1)
+    strength: Positive = 0.1

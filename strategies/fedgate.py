@@ -12,10 +12,11 @@ The delta_j of all members sum to 0. They are kept by the server, which sends -d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from strategies.core.options import choice, positive
+from flexfl.ground.allowed import Positive
 from strategies.core.replies import Replies
 from strategies.memory.table import TableOptions
 from strategies.parts.tracking import GradientTracking
@@ -54,5 +55,5 @@ class FedGATEOptions(TableOptions):
         gamma.
     """
 
-    mode: str = choice("per-step", "literal")
-    server_rate: float = positive(1.0)
+    mode: Literal["per-step", "literal"] = "per-step"
+    server_rate: Positive = 1.0

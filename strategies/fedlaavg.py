@@ -15,14 +15,13 @@ of the round in which it arrives; with memory at the clients it is dropped.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strategies.core.instructions import Task
 from strategies.core.method import LateReplies
-from strategies.core.options import choice
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
@@ -118,10 +117,10 @@ class FedLaAvgOptions(MemoryOptions):
         In a round without replies: `skip` rests, `move` applies the old updates once more (the paper).
     """
 
-    units: str = choice("gradient", "update")
-    weights: str = choice("agg", "loss", "none")
+    units: Literal["gradient", "update"] = "gradient"
+    weights: Literal["agg", "loss", "none"] = "agg"
     normalize: bool = True
-    empty: str = choice("skip", "move")
+    empty: Literal["skip", "move"] = "skip"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,12 +13,14 @@ The normaliser a_k is the weight of the gradients in delta_k: s_k for SGD, and f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import NotNegative, Positive
 from strategies.core.instructions import Task
-from strategies.core.options import Options, choice, number, positive
+from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.fedprox import FedProx
@@ -82,7 +84,7 @@ class FedNovaOptions(Options):
         eta_g.
     """
 
-    q: str = choice("present", "members", "scaled")
-    tau: str = choice("steps", "norm", "planned")
-    mu: float = number(0.0, least=0)
-    server_rate: float = positive(1.0)
+    q: Literal["present", "members", "scaled"] = "present"
+    tau: Literal["steps", "norm", "planned"] = "steps"
+    mu: NotNegative = 0.0
+    server_rate: Positive = 1.0

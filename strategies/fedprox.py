@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flexfl.ground.allowed import NotNegative
 from flexfl.ground.contract import Rule
 from strategies.core.instructions import Task
-from strategies.core.options import number
 from strategies.fedavg import FedAvg, FedAvgOptions
 
 
@@ -36,4 +36,4 @@ class FedProxOptions(FedAvgOptions):
         Strength of the proximal term; FedLaAvg 6.1.2 quotes 1 for MNIST and 0.01 for Sentiment140.
     """
 
-    mu: float = number(1.0, least=0)
+    mu: NotNegative = 1.0

@@ -6,8 +6,8 @@ McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Dec
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from strategies.core.options import choice
 from strategies.fedavg import FedAvg, FedAvgOptions
 
 
@@ -33,4 +33,4 @@ class FedSGDOptions(FedAvgOptions):
         `full` takes the gradient on the client's whole set, `mini` on one batch of `batch_size`.
     """
 
-    batch: str = choice("full", "mini")
+    batch: Literal["full", "mini"] = "full"

@@ -7,8 +7,9 @@ of strategies/fedvarp.py with other defaults.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from strategies.core.options import choice, number
+from flexfl.ground.allowed import Share
 from strategies.fedvarp import FedVARP, FedVARPOptions
 
 
@@ -31,5 +32,5 @@ class FedStaleOptions(FedVARPOptions):
         a_k: `prob` multiplies p_k by FedAU's omega_k, `mean` divides by those who replied.
     """
 
-    beta: float = number(0.5, least=0, most=1)
-    agg: str = choice("prob", "mean")
+    beta: Share = 0.5
+    agg: Literal["prob", "mean"] = "prob"

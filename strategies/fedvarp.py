@@ -14,12 +14,12 @@ A late reply is the u_k of the round in which it arrives.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.options import choice, number, positive
+from flexfl.ground.allowed import CountOrZero, Positive, Share
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.memory.table import SummedTable, TableOptions, extend
@@ -124,12 +124,12 @@ class FedVARPOptions(TableOptions):
         eta_g.
     """
 
-    beta: float = number(1.0, least=0, most=1)
-    agg: str = choice("mean", "prob")
-    weights: str = choice("n", "uniform")
-    units: str = choice("gradient", "update")
+    beta: Share = 1.0
+    agg: Literal["mean", "prob"] = "mean"
+    weights: Literal["n", "uniform"] = "n"
+    units: Literal["gradient", "update"] = "gradient"
     normalize: bool = True
-    estimator: str = choice("fedau", "known", "none")
-    cutoff: int = number(0, least=0)
-    empty: str = choice("skip", "move")
-    server_rate: float = positive(1.0)
+    estimator: Literal["fedau", "known", "none"] = "fedau"
+    cutoff: CountOrZero = 0
+    empty: Literal["skip", "move"] = "skip"
+    server_rate: Positive = 1.0

@@ -12,11 +12,10 @@ an entry of the round in which it arrives, in gradients by the rate of its task.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from strategies.core.options import choice
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.memory.table import SummedTable, TableOptions
@@ -85,6 +84,6 @@ class MIFAOptions(TableOptions):
         In a round without replies: `skip` rests, `move` applies the memory once more (the paper).
     """
 
-    first_round: str = choice("zeros", "wait", "seen")
+    first_round: Literal["zeros", "wait", "seen"] = "zeros"
     normalize: bool = True
-    empty: str = choice("skip", "move")
+    empty: Literal["skip", "move"] = "skip"

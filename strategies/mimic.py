@@ -12,12 +12,12 @@ are kept by the server, or with `memory=client` by the clients, see strategies/m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.options import choice, number, positive
+from flexfl.ground.allowed import Positive, Range
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
@@ -96,8 +96,8 @@ class MimiCOptions(MemoryOptions):
         paper assumes that all clients take part in the first round.
     """
 
-    units: str = choice("gradient", "update")
-    rate: str = choice("code", "paper")
-    global_rate: float = positive(0.01)
-    global_decay: float = number(1.0, above=0, most=1)
+    units: Literal["gradient", "update"] = "gradient"
+    rate: Literal["code", "paper"] = "code"
+    global_rate: Positive = 0.01
+    global_decay: Annotated[float, Range(above=0, most=1)] = 1.0
     warm_up: bool = False

@@ -7,10 +7,12 @@ part is clients/rules/pfedme.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from flexfl.ground.allowed import Positive, Range
 from flexfl.ground.contract import Rule
 from strategies.core.instructions import Task
-from strategies.core.options import Options, choice, number, positive
+from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.parts.personal import Personalised
 
@@ -65,9 +67,9 @@ class PFedMeOptions(Options):
         `uniform` counts clients alike, as the paper does; `n` by their examples, as the authors' code does.
     """
 
-    penalty: float = positive(15.0)
-    inner_steps: int = number(5, least=1, most=1_000_000)
-    personal_rate: float = positive(0.05)
-    beta: float = positive(1.0)
-    start: str = choice("warm", "w")
-    weights: str = choice("uniform", "n")
+    penalty: Positive = 15.0
+    inner_steps: Annotated[int, Range(least=1, most=1_000_000)] = 5
+    personal_rate: Positive = 0.05
+    beta: Positive = 1.0
+    start: Literal["warm", "w"] = "warm"
+    weights: Literal["uniform", "n"] = "uniform"

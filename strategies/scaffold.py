@@ -16,9 +16,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from flexfl.ground.allowed import Positive
 from flexfl.ground.contract import CORRECTED
 from strategies.core.instructions import Task
-from strategies.core.options import positive
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.memory.table import ClientTable, TableOptions
@@ -81,4 +81,4 @@ class ScaffoldOptions(TableOptions):
         eta_g.
     """
 
-    server_rate: float = positive(1.0)
+    server_rate: Positive = 1.0

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.options import Options, choice, number, positive
+from flexfl.ground.allowed import Positive, Range
+from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.parts.reboot import FastReboot
@@ -102,6 +103,6 @@ class SchemeOptions(Options):
         Allowance in the criterion of `auto`, see `strategies.parts.reboot.near_old_optimum`.
     """
 
-    reboot: str = choice("on", "off", "auto")
-    reboot_peak: float = number(3.0, least=1)
-    reboot_factor: float = positive(1.0)
+    reboot: Literal["on", "off", "auto"] = "on"
+    reboot_peak: Annotated[float, Range(least=1)] = 3.0
+    reboot_factor: Positive = 1.0

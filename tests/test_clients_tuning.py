@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import fields
 from hashlib import sha256
 from typing import Any
 
@@ -16,6 +15,7 @@ from clients.gradients.oracles import COHORTS, ORACLES
 from clients.simulated.tuning import LARGEST, Work, choose, make_oracle
 from clients.simulated.virtual import VirtualClients
 from flexfl.config import Settings
+from flexfl.ground.allowed import options_of
 from flexfl.tasks import Examples
 from flexfl.tasks.models import MODELS
 
@@ -121,5 +121,4 @@ def test_no_clock_changes_the_weights(
 
 
 def test_the_setting_names_every_oracle() -> None:
-    (cohort,) = (field for field in fields(Settings) if field.name == "cohort")
-    assert cohort.metadata["allowed"].choices == tuple(COHORTS)
+    assert options_of(Settings)["cohort"].choices == tuple(COHORTS)

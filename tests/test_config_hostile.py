@@ -19,7 +19,7 @@ from flexfl.config.settings import read_toml
 from flexfl.engine import memory_check as memory
 from flexfl.engine.experiment import prepare
 from flexfl.engine.methods import own_options, strategy_type
-from flexfl.ground.specs import options_of
+from flexfl.ground.allowed import options_of
 
 SMALL: dict[str, Any] = {
     "num-clients": 6, "num-rounds": 2, "local-steps": 2, "engine": "inline", "model": "logistic"

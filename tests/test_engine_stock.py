@@ -196,7 +196,7 @@ def test_the_constructors_parameters_are_the_options() -> None:
         ("FedAdam", {"option": ("departure=include",)}, "FedAdam has no option 'departure'; known: fraction"),
         ("FedAdam", {"server_opt": "adam"}, "FedAdam takes neither --server-opt nor --amplify"),
         ("FedAdam", {"amplify": "2,2"}, "FedAdam takes neither --server-opt nor --amplify"),
-        ("FedAdam:eta=fast", {}, "eta=fast is not a number"),
+        ("FedAdam:eta=fast", {}, "eta is 'fast'; it must be a number"),
         ("FedProx", {}, "FedProx needs the option proximal-mu: write flwr.server.strategy.FedProx:proximal"),
         ("DPFedAvgFixed", {}, "DPFedAvgFixed needs 'strategy', which no option can set; name a function of"),
     ],

@@ -17,7 +17,8 @@ from flexfl.config import Settings
 from flexfl.engine.methods import strategy_options
 from flexfl.engine.named import own_sources
 from flexfl.engine.run import prepare
-from flexfl.ground.specs import find, options_of
+from flexfl.ground.allowed import options_of
+from flexfl.ground.specs import find
 from flexfl.runs import find_runs
 from strategies import make
 
@@ -156,7 +157,7 @@ def run(folder: Path, *arguments: str) -> dict[str, Any]:
         ("trace", "parts.NoRound", "is abstract: its class does not define round"),
         ("trace", "parts.Duck", "gives a Duck, not a Trace: derive it from traces.Trace and define `round`"),
         ("trace", "parts.Duck:end=9", "trace parts.Duck has no option 'end'; known: start"),
-        ("trace", "parts.Duck:start=x", "start=x is not a whole number"),
+        ("trace", "parts.Duck:start=x", "start is 'x'; it must be a whole number"),
         (
             "trace",
             "parts.factor",

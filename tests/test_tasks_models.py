@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 import torch
 
-from flexfl.ground.specs import options_of
+from flexfl.ground.allowed import options_of
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, initialise
 
 

@@ -13,9 +13,8 @@ from typing import Any, NoReturn
 from flexfl.config import Settings
 from flexfl.config.grid import at_scale, overridden
 from flexfl.config.settings import read_toml
-from flexfl.ground.specs import options_of
+from flexfl.ground.allowed import options_of
 from flexfl.loggers.registry import LOGGERS
-from strategies.core.options import Options
 
 
 class Parser(argparse.ArgumentParser):
@@ -127,12 +126,11 @@ def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _allowed(setting: Field[Any]) -> str:
     """Return in words what a setting may be, where only some values are allowed; not of specs."""
-    if setting.metadata["allowed"]:
-        return str(setting.metadata["allowed"])
     key = setting.name.replace("_", "-")
     if key == "log":
         return " | ".join(LOGGERS)
-    return options_of(Options)[key].allowed if key in options_of(Options) else ""
+    option = options_of(Settings).get(key)
+    return option.allowed if option and option.kind is not bool else ""
 
 
 def _metavar(name: str, kind: type) -> str:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from clients.environment import trace_specs
 from flexfl.config import Settings
-from flexfl.ground.specs import bind, options_of
+from flexfl.ground.allowed import options_of
+from flexfl.ground.specs import bind
 from flexfl.ground.wording import count
 from traces import TRACES
 from traces.recorded.device_log import read_device_log

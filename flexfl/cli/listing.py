@@ -12,7 +12,8 @@ from flexfl.config import Settings
 from flexfl.engine.methods import METHODS, own_options, strategy_type
 from flexfl.engine.named import REGISTRIES
 from flexfl.engine.sequential_sgd import SequentialSGD
-from flexfl.ground.specs import REQUIRED, find, options_of, parse
+from flexfl.ground.allowed import REQUIRED, options_of
+from flexfl.ground.specs import find, parse
 from flexfl.loggers.registry import LOGGERS
 from strategies import FlexibleStrategy, Options
 from strategies.memory.table import TableOptions

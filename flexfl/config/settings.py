@@ -4,16 +4,17 @@ The same names, in kebab-case, are the flags of `sim.py`, the keys of a `--confi
 `flwr run --run-config`.
 """
 
+# ruff: noqa: RUF009, `_setting` returns a field
+
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from flexfl.ground.allowed import Allowed, check_fields
+from flexfl.ground.allowed import Count, CountOrZero, NotNegative, Positive, Range, Share, check, did_you_mean
 from flexfl.ground.files import parse_toml, read_text
-from flexfl.ground.specs import did_you_mean, parse_options
+from flexfl.ground.specs import parse_options
 
 # What a run folder's config.toml records besides the settings: versions of packages, the command line, and
 # hashes of the files of the user's own parts, and Flower's number of the run.
@@ -42,12 +43,9 @@ OUTPUT = "evaluation and output"
 DEVICES = "clients that connect, under `flwr run`"
 
 
-def _setting(
-    group: str, default: Any, text: str, client: bool = False, allowed: Allowed | None = None
-) -> Any:
+def _setting(group: str, default: Any, text: str, client: bool = False) -> Any:
     """Declare a setting; `client`: whether what clients do depends on it."""
-    metadata = {"group": group, "help": text, "client": client, "allowed": allowed}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata={"group": group, "help": text, "client": client})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,31 +70,25 @@ class Settings:
         PARTICIPATION, "", "late arrivals; a range of clients is written 10-14=50", client=True
     )
     departures: str = _setting(PARTICIPATION, "", "early departures, written like arrivals", client=True)
-    num_clients: int = _setting(
-        FEDERATION, 20, "N, clients in the federation", client=True, allowed=Allowed(least=1)
+    num_clients: Count = _setting(FEDERATION, 20, "N, clients in the federation", client=True)
+    clients_per_round: CountOrZero = _setting(
+        PARTICIPATION, 0, "K, clients selected per round; 0: all that are available"
     )
-    clients_per_round: int = _setting(
-        PARTICIPATION, 0, "K, clients selected per round; 0: all that are available", allowed=Allowed(least=0)
-    )
-    num_rounds: int = _setting(TRAINING, 100, "T, rounds of the run", allowed=Allowed(least=1))
-    local_steps: int = _setting(
-        TRAINING, 10, "E, local steps of a complete client", client=True, allowed=Allowed(least=1)
-    )
-    local_epochs: int = _setting(
+    num_rounds: Count = _setting(TRAINING, 100, "T, rounds of the run")
+    local_steps: Count = _setting(TRAINING, 10, "E, local steps of a complete client", client=True)
+    local_epochs: CountOrZero = _setting(
         TRAINING,
         0,
         "if positive, local passes over the client's data, instead of local steps",
         client=True,
-        allowed=Allowed(least=0),
     )
-    batch_size: int = _setting(
+    batch_size: CountOrZero = _setting(
         TRAINING,
         20,
         "examples per step; 0: all examples of the client",
         client=True,
-        allowed=Allowed(least=0),
     )
-    learning_rate: float = _setting(TRAINING, 0.2, "eta_0, the clients' learning rate", client=True)
+    learning_rate: Positive = _setting(TRAINING, 0.2, "eta_0, the clients' learning rate", client=True)
     lr_schedule: str = _setting(TRAINING, "constant", "how the learning rate changes over rounds")
     server_opt: str = _setting(
         TRAINING, "", "a server optimiser on top of the strategy's updates; default: none"
@@ -108,124 +100,107 @@ class Settings:
         "updates far larger than usual: warn reports those of more than 20 times the median norm, auto "
         "refuses them, a number refuses larger norms, off does nothing",
     )
-    seed: int = _setting(TRAINING, 0, "determines all random numbers of the run", client=True)
-    engine: str = _setting(
+    seed: CountOrZero = _setting(TRAINING, 0, "determines all random numbers of the run", client=True)
+    engine: Literal["auto", "ray", "inline"] = _setting(
         ENGINE,
         "auto",
         "ray: virtual clients in Ray actors; inline: in this process; auto: what is faster for this run",
-        allowed=Allowed(("auto", "ray", "inline")),
     )
-    num_workers: int = _setting(
+    num_workers: CountOrZero = _setting(
         ENGINE,
         0,
         "Ray actors; 0: one per share of a GPU, or without GPUs one per CPU core",
-        allowed=Allowed(least=0),
     )
-    client_gpus: float = _setting(
+    client_gpus: Share = _setting(
         ENGINE,
         1.0,
         "share of a GPU per actor, on machines with a GPU; 0: train on the CPU",
         client=True,
-        allowed=Allowed(least=0, most=1),
     )
     ray_address: str = _setting(
         ENGINE, "", "address of a running Ray cluster, HOST:PORT or auto; default: start Ray on this machine"
     )
-    client_timeout: float = _setting(
+    client_timeout: NotNegative = _setting(
         ENGINE,
         0.0,
         "seconds that one client, or clients that train in one call, may take on Ray; one that takes longer "
         "fails; 0: no limit",
-        allowed=Allowed(least=0),
     )
-    cohort: str = _setting(
+    cohort: Literal["auto", "compiled", "stacked", "vmap", "compiled-chain", "chain", "loop"] = _setting(
         ENGINE,
         "auto",
         "how gradients are computed; auto: chosen by model and device",
         client=True,
-        allowed=Allowed(("auto", "compiled", "stacked", "vmap", "compiled-chain", "chain", "loop")),
     )
-    cohort_size: int = _setting(
-        ENGINE, 0, "clients that train in one call; 0: chosen automatically", allowed=Allowed(least=0)
-    )
+    cohort_size: CountOrZero = _setting(ENGINE, 0, "clients that train in one call; 0: chosen automatically")
     data_dir: str = _setting(OUTPUT, "data", "where data sets are downloaded to", client=True)
     run_dir: str = _setting(OUTPUT, "runs", "where the run folder is made")
-    checkpoint_every: int = _setting(
+    checkpoint_every: Annotated[int, Range(least=-1)] = _setting(
         OUTPUT,
         0,
         "rounds between checkpoints; 0: as often as they take 5 % of the time; -1: none",
-        allowed=Allowed(least=-1),
     )
     resume: str = _setting(OUTPUT, "", "run folder of a run that was interrupted or killed, to go on with it")
     log: str = _setting(OUTPUT, "", "where the run is logged as well; several are separated by commas")
-    evaluate_every: int = _setting(OUTPUT, 1, "rounds between evaluations", allowed=Allowed(least=1))
-    evaluate_on: str = _setting(
+    evaluate_every: Count = _setting(OUTPUT, 1, "rounds between evaluations")
+    evaluate_on: Literal["test", "present", "objective", "everybody"] = _setting(
         OUTPUT,
         "test",
         "test data: the data set's test split (test), or held-out examples of all clients (everybody), of "
         "those in the objective (objective) or of those there now (present); where clients come and go, only "
         "the first two compare runs like with like",
         client=True,
-        allowed=Allowed(("test", "present", "objective", "everybody")),
     )
-    holdout: float = _setting(
+    holdout: Annotated[float, Range(above=0, below=1)] = _setting(
         OUTPUT,
         0.2,
         "share of each client's data held out for --evaluate-on (unless test) and --evaluate-clients",
         client=True,
-        allowed=Allowed(above=0, below=1),
     )
-    evaluate_clients: int = _setting(
+    evaluate_clients: CountOrZero = _setting(
         OUTPUT,
         0,
         "rounds between evaluations on each member's own held-out examples; 0: none",
         client=True,
-        allowed=Allowed(least=0),
     )
     report: bool = _setting(OUTPUT, True, "make report.html, a page with plots, when the run has ended")
     train_loss: bool = _setting(
         OUTPUT, False, "compute the training loss at every evaluation, not only at the end"
     )
-    connect_timeout: float = _setting(
-        DEVICES, 120.0, "seconds that `flwr run` waits for the clients to connect", allowed=Allowed(least=0)
+    connect_timeout: NotNegative = _setting(
+        DEVICES, 120.0, "seconds that `flwr run` waits for the clients to connect"
     )
-    min_nodes: int = _setting(
+    min_nodes: CountOrZero = _setting(
         DEVICES,
         0,
         "clients that have to be connected for the run to start; the others arrive when they connect; 0: all",
-        allowed=Allowed(least=0),
     )
-    round_deadline: float = _setting(
+    round_deadline: NotNegative = _setting(
         DEVICES,
         0.0,
         "seconds after which a round ends without those who have not replied; 0: ten times what clients "
         "usually take, at least 60, and no deadline in a simulation",
-        allowed=Allowed(least=0),
     )
-    min_replies: float = _setting(
+    min_replies: Share = _setting(
         DEVICES,
         0.0,
         "share of the clients asked whose replies end a round; 0: all",
-        allowed=Allowed(least=0, most=1),
     )
-    max_absence: int = _setting(
+    max_absence: CountOrZero = _setting(
         DEVICES,
         0,
         "rounds after which a silent client has departed; 0: never",
-        allowed=Allowed(least=0),
     )
 
     def __post_init__(self) -> None:
-        if self.evaluate_on == "members":  # as it was called in older runs
+        if str(self.evaluate_on) == "members":  # as it was called in older runs
             raise ValueError("evaluate-on is 'members'; did you mean objective?")
-        check_fields(self)
+        check(self)
         if self.client_timeout and self.engine == "inline":
             raise ValueError(
                 f"client-timeout is {self.client_timeout:g}, but engine is inline: only Ray can end a client "
                 "that hangs; take --engine ray, or leave the limit out"
             )
-        if not math.isfinite(self.learning_rate):  # what else it may be, strategies say
-            raise ValueError(f"learning-rate is {self.learning_rate}; it must be a finite number")
         for f in fields(self):
             value, most = getattr(self, f.name), MOST_SEED if f.name == "seed" else MOST
             if isinstance(value, int | float) and value > most:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from importlib.util import find_spec
+from typing import Literal
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def fastest_engine(
     initial: FlatParameters,
     trace: Trace,
     rule: type[SGD] = SGD,
-) -> tuple[str, str]:
+) -> tuple[Literal["ray", "inline"], str]:
     """Choose an engine, by timing some steps of some clients; both give the same bits.
 
     Parameters

@@ -159,4 +159,4 @@ def _tuned(settings: Settings, model: FlatModel, data: FederatedData, rule: type
     most = settings.clients_per_round or settings.num_clients
     wanted = (settings.cohort, settings.cohort_size)
     cohort, size = choose(model, blank(data, 2), work, most, *wanted)
-    return replace(settings, cohort=cohort, cohort_size=size)
+    return replace(settings, cohort=cohort, cohort_size=size)  # type: ignore[arg-type]  # one of COHORTS

@@ -11,7 +11,8 @@ import strategies
 from clients.rules import rule_named
 from flexfl.config import Settings
 from flexfl.engine.sequential_sgd import SequentialSGD
-from flexfl.ground.specs import Option, build, convert, find, options_of, parse
+from flexfl.ground.allowed import Option, options_of
+from flexfl.ground.specs import build, convert, find, parse
 from flexfl.ground.wording import count
 from flexfl.interop.stock_strategy import StockStrategy, stock_type
 from strategies import FlexibleStrategy, Options

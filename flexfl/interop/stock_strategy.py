@@ -20,8 +20,8 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
 from flexfl.engine.availability import TraceClientManager
+from flexfl.ground.allowed import REQUIRED, as_options
 from flexfl.ground.contract import SGD, FitConfig
-from flexfl.ground.specs import REQUIRED, as_options
 from flexfl.interop.stock_state import Attributes
 from strategies import FlatParameters, FlexibleStrategy, Options, Replies
 from strategies.core.instructions import Task

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import check_fields, choice, number, positive
+from flexfl.ground.allowed import Count, CountOrZero, Positive, check
 from flexfl.ground.contract.fit import planned_steps
-from flexfl.ground.specs import check_kind, options_of
 from strategies.core.layers import LayerFactory
 from strategies.core.norms import is_norm_limit
 from strategies.core.schedules import Constant, Schedule
-
-__all__ = ["Options", "choice", "number", "positive"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,24 +58,22 @@ class Options:
         A value is not allowed; the message names it and says what is.
     """
 
-    clients_per_round: int = number(0, least=0)
-    local_steps: int = number(10, least=1)
-    local_epochs: int = number(0, least=0)
-    batch_size: int = number(10, least=0)
-    learning_rate: float = positive(0.1)
+    clients_per_round: CountOrZero = 0
+    local_steps: Count = 10
+    local_epochs: CountOrZero = 0
+    batch_size: CountOrZero = 10
+    learning_rate: Positive = 0.1
     lr_schedule: Schedule = field(default_factory=Constant)
-    num_rounds: int = number(0, least=0)
-    seed: int = number(0, least=0)
+    num_rounds: CountOrZero = 0
+    seed: CountOrZero = 0
     layers: tuple[LayerFactory, ...] = ()
     max_update_norm: str = "warn"
-    outliers: str = choice("refuse", "clip")
-    departure: str = choice("exclude", "include", "auto")
-    departure_constant: float = positive(10.0)
+    outliers: Literal["refuse", "clip"] = "refuse"
+    departure: Literal["exclude", "include", "auto"] = "exclude"
+    departure_constant: Positive = 10.0
 
     def __post_init__(self) -> None:
-        for name, option in options_of(type(self)).items():
-            check_kind(name, option.kind, getattr(self, option.parameter))
-        check_fields(self)
+        check(self)
         if not callable(self.lr_schedule):
             raise ValueError(f"lr-schedule is {self.lr_schedule!r}; give `make` a spec or a schedule")
         if not is_norm_limit(self.max_update_norm):

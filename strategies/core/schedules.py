@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
-from flexfl.ground.allowed import check_fields, number, positive
+from flexfl.ground.allowed import Checked, NotNegative, Positive, Range
 
 Schedule = Callable[[float, int, int, int], float]
 
@@ -37,13 +38,10 @@ class Staircase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Geometric:
+class Geometric(Checked):
     """eta_0 * factor^(t-1) (MimiC, Table II)."""
 
-    factor: float = number(0.99, above=0, most=1)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "lr-schedule geometric: ")
+    factor: Annotated[float, Range(above=0, most=1)] = 0.99
 
     def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
         """Rate of a round."""
@@ -51,13 +49,10 @@ class Geometric:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InverseSqrt:
+class InverseSqrt(Checked):
     """eta_0 / sqrt((t - 1) / scale + 1) (FedAWE's code, with scale 10)."""
 
-    scale: float = positive(10.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "lr-schedule inverse-sqrt: ")
+    scale: Positive = 10.0
 
     def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
         """Rate of a round."""
@@ -65,7 +60,7 @@ class InverseSqrt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Theorem:
+class Theorem(Checked):
     """16 E / (mu E[sum p s]) / ((tau - tau_0) E + gamma) (Ruan et al., Theorem 3.1; ignores the base rate).
 
     Attributes
@@ -78,12 +73,9 @@ class Theorem:
         E[sum_k p_k s_k], the expected weighted number of steps of a round; 0 takes E (nobody is incomplete).
     """
 
-    mu: float = positive(0.1)
-    gamma: float = number(1000.0, least=0)
-    work: float = number(0.0, least=0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "lr-schedule theorem: ")
+    mu: Positive = 0.1
+    gamma: NotNegative = 1000.0
+    work: NotNegative = 0.0
 
     def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
         """Rate of a round."""

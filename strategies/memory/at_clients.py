@@ -7,12 +7,11 @@ follows from that, one vector of M numbers and no weights; the server uses nothi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.options import choice
 from strategies.core.parameters import Layout
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients, Roster
@@ -34,7 +33,7 @@ class MemoryOptions(TableOptions):
         Who leaves the objective is asked for its vector, once; if it does not answer, its part stays.
     """
 
-    memory: str = choice("server", "client")
+    memory: Literal["server", "client"] = "server"
 
 
 class LatestSum(Stateful):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import NotNegative
 from flexfl.ground.spill import SpillFile
-from strategies.core.options import Options, choice, number
+from strategies.core.options import Options
 from strategies.core.parameters import Layout
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
@@ -41,8 +42,8 @@ class TableOptions(Options):
         Folder of that file, which vanishes with the process; default: the system's temporary folder.
     """
 
-    table_dtype: str = choice("auto", "float32", "float64")
-    table_memory: float = number(1.0, least=0)
+    table_dtype: Literal["auto", "float32", "float64"] = "auto"
+    table_memory: NotNegative = 1.0
     table_folder: str = ""
 
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from flexfl.ground.allowed import Allowed, check_annotated
+from flexfl.ground.allowed import Positive, Range, checked
 from strategies.core.layers import Layer, Vector
 
-Positive = Annotated[float, Allowed(above=0)]
-Decay = Annotated[float, Allowed(least=0, below=1)]
-Start = Annotated[str, Allowed(("tau", "zero"))]
-Bias = Annotated[str, Allowed(("none", "adam", "flower"))]
+Decay = Annotated[float, Range(least=0, below=1)]
+Start = Literal["tau", "zero"]
+Bias = Literal["none", "adam", "flower"]
 
 
 class ServerOptimizer(Layer):
@@ -48,8 +47,8 @@ class ServerSGD(ServerOptimizer):
         eta.
     """
 
+    @checked
     def __init__(self, weights: Vector, *, rate: Positive = 1.0) -> None:
-        check_annotated("server-opt sgd: ", ServerSGD.__init__, rate=rate)
         self.rate = rate
 
     def step(self, update: Vector, server_round: int) -> Vector:
@@ -70,8 +69,8 @@ class Momentum(ServerOptimizer):
 
     saved: ClassVar[tuple[str, ...]] = ("m",)
 
+    @checked
     def __init__(self, weights: Vector, *, rate: Positive = 1.0, beta1: Decay = 0.9) -> None:
-        check_annotated("server-opt momentum: ", Momentum.__init__, rate=rate, beta1=beta1)
         self.rate, self.beta1 = rate, beta1
         self.m: Vector = np.zeros_like(weights)
 
@@ -100,6 +99,7 @@ class Adaptive(ServerOptimizer):
     saved: ClassVar[tuple[str, ...]] = ("m", "v", "steps")
     name: ClassVar[str]
 
+    @checked
     def __init__(
         self,
         weights: Vector,
@@ -111,8 +111,6 @@ class Adaptive(ServerOptimizer):
         start: Start = "tau",
         bias: Bias = "none",
     ) -> None:
-        given = {"rate": rate, "beta1": beta1, "beta2": beta2, "tau": tau, "start": start, "bias": bias}
-        check_annotated(f"server-opt {self.name}: ", Adaptive.__init__, **given)
         self.rate, self.tau, self.beta1, self.beta2, self.bias = rate, tau, beta1, beta2, bias
         self.m: Vector = np.zeros_like(weights)
         self.v: Vector = np.full_like(weights, tau**2 if start == "tau" else 0.0)

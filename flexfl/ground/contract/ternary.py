@@ -7,13 +7,14 @@ from Non-IID Data". The same compression of PyTorch tensors is in clients/rules/
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-TIES = ("exact", "paper", "mean")
-ROUNDINGS = ("floor", "ceil")
+Ties = Literal["exact", "paper", "mean"]
+Rounding = Literal["floor", "ceil"]
+TIES, ROUNDINGS = get_args(Ties), get_args(Rounding)
 HEADER = 8  # bytes of the magnitude, a little-endian float64
 
 
