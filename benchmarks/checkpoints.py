@@ -2,8 +2,7 @@
 
     python benchmarks/checkpoints.py --data-dir data      # MNIST, N = 1,000, K = 100; a quarter of an hour
 
-The state has the weights and what is kept by round, the vectors what is kept by client; after the first
-checkpoint only those are written that have changed.
+Each checkpoint writes the weights, and of the vectors by client those that have changed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.measure import machine, machine_line, table, write_json
 from benchmarks.workloads import ensure_mnist
 from flexfl.config import Settings
-from flexfl.engine.checkpoints.folder import CheckpointFolder
+from flexfl.engine.checkpoints.store import FILE, CheckpointStore
 from flexfl.engine.run import simulate
 
 SETTINGS = Settings(
@@ -45,24 +44,24 @@ CASES = {  # about 100,000 and 1,000,000 weights
 def time_checkpoints(settings: Settings) -> dict[str, Any]:
     """Run an experiment; return what its checkpoints took."""
     seconds: list[float] = []
-    size = {"state": 0, "vectors": 0}
-    save = CheckpointFolder.save
+    size = 0
+    save = CheckpointStore.save
 
-    def timed(folder: CheckpointFolder, *state: Any) -> None:
+    def timed(folder: CheckpointStore, *state: Any) -> None:
         start = time.perf_counter()
         save(folder, *state)
         seconds.append(time.perf_counter() - start)
-        size["state"] = max(folder.path.glob("round-*")).stat().st_size
-        size["vectors"] = (folder.path / "rows.bin").stat().st_size
+        nonlocal size
+        size = (folder.folder / FILE).stat().st_size
 
-    CheckpointFolder.save = timed  # type: ignore[method-assign]
+    CheckpointStore.save = timed  # type: ignore[method-assign]
     try:
         with tempfile.TemporaryDirectory() as scratch:
             start = time.perf_counter()
             simulate(settings, Path(scratch) / "run")
             whole = time.perf_counter() - start
     finally:
-        CheckpointFolder.save = save  # type: ignore[method-assign]
+        CheckpointStore.save = save  # type: ignore[method-assign]
     return {"run_seconds": whole, "checkpoint_seconds": seconds, "bytes": size}
 
 
@@ -96,13 +95,12 @@ def main(argv: Sequence[str] | None = None) -> None:
                 len(taken["checkpoint_seconds"]),
                 median(seconds),
                 max(seconds),
-                size["state"] / 1e6,
-                size["vectors"] / 1e6,
+                size / 1e6,
                 f"{sum(seconds) / taken['run_seconds']:.1%}",
             ]
         )
         results.append({"case": name, **taken})
-    heads = ["", "run, s", "checkpoints", "median, s", "longest, s", "state, MB", "vectors, MB", "share"]
+    heads = ["", "run, s", "checkpoints", "median, s", "longest, s", "file, MB", "share"]
     print(f"{machine_line(about)} {note}\n")
     print(table(heads, rows))
     write_json(arguments.json, machine=about, results=results)

@@ -11,7 +11,7 @@ from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 
 import strategies
-from flexfl.engine.checkpoints.folder import CheckpointFolder
+from flexfl.engine.checkpoints.store import CheckpointStore
 from strategies import FlexibleStrategy, Replies, Roster
 from strategies.core.replies import Reply
 from strategies.core.state import Rows
@@ -176,7 +176,7 @@ def play(rounds: Rounds, online: Iterable[int] = range(N), **events: Any) -> np.
 def stored(state: dict[str, Any]) -> dict[str, Any]:
     """A state as it comes back from a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
-        checkpoints = CheckpointFolder(Path(folder))
+        checkpoints = CheckpointStore(Path(folder))
         checkpoints.save(1, state)
         found = checkpoints.load()
         assert found is not None

@@ -3,48 +3,63 @@
 import multiprocessing
 import os
 import signal
-import time
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from flexfl.config import Settings
+from flexfl.engine.checkpoints.store import FILE
 from flexfl.engine.run import simulate
 
 TESTS = Path(__file__).parent
 
 
-def train(settings: Settings, path: Path, fatal_sync: int) -> None:
-    """Run an experiment, or go on with it; the process kills itself when it has written so many times."""
-    count, sync = 0, os.fsync
-
-    def counted(fd: int) -> None:
-        nonlocal count
-        count += 1
-        if count == fatal_sync:
-            os.kill(os.getpid(), signal.SIGKILL)
-        sync(fd)
-
-    os.fsync = counted
+def train(settings: Settings, path: Path) -> None:
+    """Run an experiment, or resume it."""
     simulate(settings, None if settings.resume else path)
 
 
-def start(settings: Settings, path: Path, fatal_sync: int = 0) -> Any:
+def start(settings: Settings, path: Path) -> Any:
     """Start `train` in a process of its own."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent)])
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["killed"])
-    process = context.Process(target=train, args=(settings, path, fatal_sync))
+    process = context.Process(target=train, args=(settings, path))
     process.start()
     return process
 
 
-def kill_after(process: Any, metrics: Path, lines: int) -> bool:
-    """Kill a run when it has written so many records; return whether it was still running."""
+def kill_when(process: Any, condition: Callable[[], bool]) -> bool:
+    """Kill a run as soon as a condition holds; return whether it was still running."""
     while process.is_alive():
-        if metrics.exists() and metrics.read_bytes().count(b"\n") >= lines:
+        if condition():
             process.kill()
             break
-        time.sleep(0.001)
     process.join()
     assert process.exitcode in (0, -signal.SIGKILL)
     return bool(process.exitcode)
+
+
+def records(run: Path) -> int:
+    """How many records a run has written."""
+    metrics = run / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def writes_checkpoint(run: Path) -> bool:
+    """Whether a transaction is open: SQLite's journal exists from its first write to its commit."""
+    return (run / "checkpoint" / f"{FILE}-journal").exists()
+
+
+def saved_rounds(run: Path) -> list[int]:
+    """The rounds of a run's checkpoints, in ascending order."""
+    with suppress(sqlite3.OperationalError), closing(_opened(run)) as db:
+        query = "SELECT DISTINCT key FROM vectors WHERE name = 'state' ORDER BY key"
+        return [number for (number,) in db.execute(query)]
+    return []
+
+
+def _opened(run: Path) -> sqlite3.Connection:
+    return sqlite3.connect((run / "checkpoint" / FILE).resolve().as_uri() + "?mode=rw", uri=True)

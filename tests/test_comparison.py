@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from flower import processes_of
+from killed import saved_rounds
 
 import sim
 
@@ -213,7 +214,7 @@ def test_interrupted_and_gone_on(run: Any, tmp_path: Path, number: int, code: in
             time.sleep(0.05)
         done = {f".{path.name}" for path in tmp_path.glob("cells/[!.]*")}
         while time.monotonic() < end:
-            saved = {path.parents[1].name for path in tmp_path.glob("cells/.*/checkpoint/round-*")}
+            saved = {path.name for path in tmp_path.glob("cells/.*") if saved_rounds(path)}
             if saved - done:
                 break
         os.kill(process.pid, number)
@@ -222,7 +223,7 @@ def test_interrupted_and_gone_on(run: Any, tmp_path: Path, number: int, code: in
     found = json.loads(shown)
     assert found["interrupted"]
     (unfinished,) = (tmp_path / "cells").glob(".*")
-    saved = max(int(path.name.split("-")[1]) for path in unfinished.glob("checkpoint/round-*"))
+    saved = max(saved_rounds(unfinished))
     records = (unfinished / "metrics.jsonl").read_text().splitlines()[: saved + 1]
     finished = {p: t for p, t in files(tmp_path / "cells").items() if unfinished not in p.parents}
     (row,) = found["rows"]
@@ -287,6 +288,6 @@ def _trains(pid: int, cells: Path, name: str) -> bool:
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             path = entry.resolve()
-            if cells in path.parents and name in str(path):
-                return bool([*path.parent.glob("checkpoint/round-*")])
+            if cells in path.parents and name in str(path) and path.name == "metrics.jsonl":
+                return bool(saved_rounds(path.parent))
     return False

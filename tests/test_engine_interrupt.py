@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from killed import saved_rounds
 from rich.console import Console
 
 from flexfl.config import Settings
@@ -102,8 +103,7 @@ def test_other_signals_do_the_same(tmp_path: Path, number: signal.Signals) -> No
     assert (summary["interrupted"], summary["signal"]) == (True, number.name)
     folder = Path(summary["run_dir"])
     assert (folder / "weights.npz").exists()
-    (checkpoint,) = (folder / "checkpoint").glob("round-*")
-    assert int(checkpoint.name.split("-")[1]) == summary["rounds"]
+    assert saved_rounds(folder) == [summary["rounds"]]
 
 
 def test_two_ctrl_c_before_the_first_round(tmp_path: Path) -> None:

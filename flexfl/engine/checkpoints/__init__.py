@@ -1,1 +1,1 @@
-"""Checkpoints: all that a run needs to go on, bit by bit, after it was killed at any moment."""
+"""Checkpoints: all that a run needs to resume, bit for bit, after being killed at any moment."""

@@ -1,4 +1,4 @@
-"""The settings of a run that goes on: those of its folder, and what may be another."""
+"""The settings of a resumed run: those of its folder, and which of them may change."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from flexfl.engine.run_folder import read_config, versions
 
 
 def resumed_settings(values: Mapping[str, Any], source: str) -> Settings:
-    """Return the settings of the run in the folder `resume`, with those given.
+    """Return the settings of the run in the folder `resume`, updated by those given.
 
     Parameters
     ----------
     values
-        Settings by kebab-case key, `resume` among them. Others have to be as they were, unless the result
-        does not depend on them; `num-rounds` may also be larger.
+        Settings by kebab-case key, including `resume`. Those that affect the result must not change, except
+        that `num-rounds` may grow.
     source
-        Where the values come from, for messages.
+        Origin of the values, for messages.
 
     Raises
     ------
     ValueError
-        There is no such run, or it had other settings.
+        There is no such run, or its settings were different.
     """
     folder = str(values["resume"])
     config = Path(folder) / "config.toml"
     if not config.is_file():
-        raise ValueError(f"resume {folder}: there is no run in this folder: config.toml is missing")
+        raise ValueError(f"resume {folder}: not a run folder: config.toml is missing")
     before = Settings.from_mapping(read_toml(str(config)), str(config))
     given = Settings.from_mapping(before.as_mapping() | dict(values), source)
     was, wanted = before.as_mapping(), given.as_mapping()
@@ -41,14 +41,14 @@ def resumed_settings(values: Mapping[str, Any], source: str) -> Settings:
         if was[key] != wanted[key]
     ]
     if changed:
-        raise ValueError(f"resume {folder}: {'; '.join(sorted(changed))}; leave out what is not to change")
+        raise ValueError(f"resume {folder}: {'; '.join(sorted(changed))}; a resumed run keeps its settings")
     if given.num_rounds < before.num_rounds:
-        raise ValueError(f"resume {folder}: num-rounds was {before.num_rounds}, and can only become larger")
+        raise ValueError(f"resume {folder}: num-rounds was {before.num_rounds} and can only be raised")
     return given
 
 
 def what_changed(path: Path, settings: Settings) -> list[str]:
-    """Return what makes the numbers of a resumed run others: packages, and files of one's own parts.
+    """Return which packages and files of custom components have changed since the run started.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def what_changed(path: Path, settings: Settings) -> list[str]:
     ]
     parts = own_sources(settings)
     return changed + [
-        f"{name} has been changed since"
+        f"{name} has changed since the run started"
         for name, digest in config.get("parts", {}).items()
         if parts.get(name) != digest
     ]

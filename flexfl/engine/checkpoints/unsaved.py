@@ -1,4 +1,4 @@
-"""What changes in a method of one's own and is not named in `saved`: a resumed run would start it anew."""
+"""Attributes of a custom method that change but are not named in `saved`: a resumed run would reset them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from strategies.fedavg import FedAvg
 
 
 class Unsaved:
-    """Notes the attributes of a strategy that are not saved, and tells later which of them have changed.
+    """Detects changes of those attributes of a strategy that are not saved.
 
     Parameters
     ----------
     strategy
-        At the beginning of a run. Those of this project are tested, and not looked at.
+        At the start of a run. Those of this project are not examined: they have tests.
     """
 
     def __init__(self, strategy: FlexibleStrategy) -> None:
