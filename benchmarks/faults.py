@@ -32,8 +32,9 @@ import numpy as np
 from flwr.common import parameters_to_ndarrays
 
 from flexfl.config import Settings
-from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.run import prepare, virtual_transport
+from flexfl.engine.availability import TraceClientManager
+from flexfl.engine.experiment import prepare
+from flexfl.engine.run import virtual_transport
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.base import EngineLost
 
@@ -122,8 +123,9 @@ def simulate(fault: str, rounds: int, changes: dict[str, Any], flag: str) -> Out
     settings = Settings(**{**RUN, **changes, "num_rounds": 10**6})
     experiment = prepare(settings)
     experiment = replace(experiment, data=FaultyData(experiment.data, fault, flag))
-    availability, active, reasons = remember(experiment.trace), [], set[str]()
-    transport: Any = virtual_transport(experiment, availability)
+    active: list[list[int]] = []
+    reasons = set[str]()
+    transport: Any = virtual_transport(experiment)
     injected: list[Any] = []
 
     def observe(record: dict[str, Any]) -> None:
@@ -147,7 +149,11 @@ def simulate(fault: str, rounds: int, changes: dict[str, Any], flag: str) -> Out
                 injected.append(worker)
 
     server = RoundServer(
-        experiment.strategy, TraceClientManager(availability, transport, 0), transport, 10**6, [observe]
+        experiment.strategy,
+        TraceClientManager(experiment.availability, transport, 0),
+        transport,
+        10**6,
+        [observe],
     )
     try:
         server.fit(10**6)
@@ -186,14 +192,13 @@ def lose(fault: str) -> None:
         ray.init("local", object_store_memory=80 << 20, _system_config=full, runtime_env=code, **quiet)
         changes |= {"model": "mlp:hidden=2000"}
     experiment = prepare(Settings(**changes))
-    availability = remember(experiment.trace)
-    transport = virtual_transport(experiment, availability)
+    transport = virtual_transport(experiment)
 
     def observe(record: dict[str, Any]) -> None:
         if record["round"] == 5 and fault != "full":
             threading.Timer(random.random(), kill, [fault]).start()
 
-    manager = TraceClientManager(availability, transport, 0)
+    manager = TraceClientManager(experiment.availability, transport, 0)
     server = RoundServer(experiment.strategy, manager, transport, 10**6, [observe])
     message = ""
     try:

@@ -25,8 +25,10 @@ from flwr.common import FitRes, Parameters
 from benchmarks.measure import Clock, Job, machine, machine_line, measure, mebibytes, table, write_json
 from benchmarks.workloads import WORKLOADS, ensure_mnist, settings_of
 from flexfl.config import Settings
-from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.run import prepare, strategy_options, virtual_transport
+from flexfl.engine.availability import TraceClientManager
+from flexfl.engine.experiment import prepare
+from flexfl.engine.methods import strategy_options
+from flexfl.engine.run import virtual_transport
 from strategies import STRATEGIES
 
 LARGE = ("mimic", "mifa", "fedlaavg")
@@ -44,9 +46,9 @@ def time_rounds(
         A client failed, or its reply was rejected.
     """
     experiment = prepare(settings)
-    availability, strategy = remember(experiment.trace), experiment.strategy
-    transport = virtual_transport(experiment, availability)
-    manager = TraceClientManager(availability, transport, settings.seed)
+    strategy = experiment.strategy
+    transport = virtual_transport(experiment)
+    manager = TraceClientManager(experiment.availability, transport, settings.seed)
     current: Parameters | None = strategy.initialize_parameters(manager)
     taken: dict[str, list[float]] = {"configure_ms": [], "aggregate_ms": []}
     for number in range(1, rounds + 1):

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from benchmarks.measure import Clock, Job
 from flexfl.config import Settings
-from flexfl.engine.availability import remember
-from flexfl.engine.run import drive, prepare, virtual_transport
+from flexfl.engine.experiment import prepare
+from flexfl.engine.run import drive, virtual_transport
 from flexfl.engine.run_folder import RunFolder
 
 
@@ -37,7 +37,6 @@ def run(job: Job, clock: Clock) -> None:
     """Run the job's `settings`."""
     settings = Settings.from_mapping({**job["settings"], "run-dir": job["scratch"]}, "benchmark")
     experiment = prepare(settings)
-    availability = remember(experiment.trace)
     folder = TimedFolder(settings, clock)
-    transport = virtual_transport(experiment, availability)
-    drive(experiment, transport, availability, folder, Console(quiet=True))
+    transport = virtual_transport(experiment)
+    drive(experiment, transport, folder, Console(quiet=True))

@@ -91,8 +91,9 @@ def simulate() -> Callable[..., Run]:
     `wrap` replaces the clients' data, `stock` makes a strategy of Flower's own, `trace` may be an object.
     """
     from flexfl.config import Settings
-    from flexfl.engine.availability import TraceClientManager, remember
-    from flexfl.engine.run import prepare, virtual_transport
+    from flexfl.engine.availability import TraceClientManager
+    from flexfl.engine.experiment import prepare
+    from flexfl.engine.run import virtual_transport
     from flexfl.engine.server import RoundServer
 
     def run(
@@ -104,12 +105,12 @@ def simulate() -> Callable[..., Run]:
         spec = trace if isinstance(trace, str) else "always"
         settings = Settings(**{**SMALL, "trace": spec, **changes})
         experiment = prepare(settings)
-        experiment = replace(experiment, data=wrap(experiment.data))
-        availability = remember(experiment.trace if isinstance(trace, str) else trace)
-        transport = virtual_transport(experiment, availability)
+        trace = experiment.trace if isinstance(trace, str) else trace
+        experiment = replace(experiment, data=wrap(experiment.data), trace=trace)
+        transport = virtual_transport(experiment)
         records: list[dict[str, Any]] = []
         try:
-            manager = TraceClientManager(availability, transport, settings.seed)
+            manager = TraceClientManager(experiment.availability, transport, settings.seed)
             strategy = stock(experiment) if stock else experiment.strategy
             server = RoundServer(strategy, manager, transport, settings.evaluate_every, [records.append])
             history, _ = server.fit(settings.num_rounds)

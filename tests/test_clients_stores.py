@@ -24,7 +24,7 @@ from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
 from clients.memory.stores import ContextStore, FileStore
 from flexfl.config import Settings
-from flexfl.engine.run import prepare
+from flexfl.engine.experiment import prepare
 
 
 def run_config(settings: dict[str, Any]) -> dict[str, Any]:

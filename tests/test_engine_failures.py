@@ -22,10 +22,10 @@ import clients.simulated.virtual
 import sim
 from clients.memory.spill import Memories
 from clients.simulated.faults import is_out_of_memory
-from flexfl.cli.progress import final_table
 from flexfl.config import Settings
 from flexfl.engine.evaluation import GlobalEvaluator
 from flexfl.engine.transports.base import EngineLost
+from flexfl.loggers.progress import final_table
 from strategies import Roster
 from traces import Always
 

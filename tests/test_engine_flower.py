@@ -17,8 +17,9 @@ from flwr.server.criterion import Criterion
 from flwr.server.strategy import FedAdagrad, FedAvg, FedMedian
 
 from flexfl.config import Settings
-from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.run import prepare, virtual_transport
+from flexfl.engine.availability import TraceClientManager
+from flexfl.engine.experiment import prepare
+from flexfl.engine.run import virtual_transport
 from flexfl.engine.transports.base import ClientFailure
 
 INLINE: dict[str, Any] = {"model": "logistic", "engine": "inline", "client_gpus": 0.0}
@@ -114,8 +115,7 @@ def test_a_strategy_without_initial_parameters_is_refused(simulate: Callable[...
 @pytest.fixture(scope="module")
 def manager() -> TraceClientManager:
     experiment = prepare(Settings(**INLINE, trace="bernoulli:p=0.5", num_clients=20, arrivals="3=4"))
-    availability = remember(experiment.trace)
-    return TraceClientManager(availability, virtual_transport(experiment, availability), seed=1)
+    return TraceClientManager(experiment.availability, virtual_transport(experiment), seed=1)
 
 
 class Even(Criterion):
@@ -171,7 +171,7 @@ def test_the_manager_reports_arrivals_and_departures(manager: TraceClientManager
 
 def test_a_proxy_can_be_used_alone() -> None:
     experiment = prepare(Settings(**INLINE, trace="always", num_clients=6, evaluate_on="objective"))
-    transport = virtual_transport(experiment, experiment.trace.round)
+    transport = virtual_transport(experiment)
     proxy = transport.proxy(4)
     assert proxy.get_properties(GetPropertiesIns({}), None, 1).properties == {"client-id": 4}
     parameters = proxy.get_parameters(GetParametersIns({}), None, 1).parameters

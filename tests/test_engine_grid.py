@@ -23,7 +23,7 @@ from flexfl.devices.flower_compat import is_simulated
 from flexfl.devices.flower_run import names_trace
 from flexfl.devices.grid import GridTransport
 from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.run import prepare
+from flexfl.engine.experiment import prepare
 from flexfl.engine.server import RoundServer
 from strategies import Roster
 
@@ -257,7 +257,7 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
         TraceClientManager(remember(trace), nodes, 0),
         nodes,
         observers=[records.append],
-        told=lambda manager: nodes.record() | manager.record(),
+        extra_record=lambda manager: nodes.record() | manager.record(),
     )
     server.parameters = experiment.strategy.initialize_parameters(server.client_manager())
     number = 0

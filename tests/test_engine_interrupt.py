@@ -18,9 +18,9 @@ from killed import saved_rounds
 from rich.console import Console
 
 from flexfl.config import Settings
-from flexfl.engine.availability import remember
+from flexfl.engine.experiment import prepare
 from flexfl.engine.interrupts import stopping_at_once
-from flexfl.engine.run import drive, prepare, virtual_transport
+from flexfl.engine.run import drive, virtual_transport
 from flexfl.engine.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
@@ -115,9 +115,8 @@ def test_two_ctrl_c_before_the_first_round(tmp_path: Path) -> None:
         signal.raise_signal(signal.SIGINT)
 
     experiment.strategy.evaluate_fn = interrupt
-    availability = remember(experiment.trace)
-    transport, folder = virtual_transport(experiment, availability), RunFolder(experiment.settings)
-    summary = drive(experiment, transport, availability, folder, Console(quiet=True))
+    transport, folder = virtual_transport(experiment), RunFolder(experiment.settings)
+    summary, _ = drive(experiment, transport, folder, Console(quiet=True))
     assert (summary["rounds"], summary["client_fits"], summary["final"]["accuracy"]) == (0, 0, None)
     assert json.loads((folder.path / "summary.json").read_text()) == summary
     with np.load(folder.path / "weights.npz") as weights:

@@ -12,8 +12,8 @@ import sim
 from clients.environment import make_trace, task_source
 from flexfl.cli.listing import methods_by_need
 from flexfl.config import Settings
-from flexfl.engine.methods import METHODS
-from flexfl.engine.run import prepare, strategy_options
+from flexfl.engine.experiment import prepare
+from flexfl.engine.methods import METHODS, strategy_options
 from flexfl.ground.specs import bind
 from flexfl.tasks import MODELS
 from strategies import Options

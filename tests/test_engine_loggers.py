@@ -6,18 +6,20 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import sim
 from flexfl.config import Settings
 from flexfl.engine.run import simulate
 from flexfl.engine.run_folder import records_in
 from flexfl.loggers.base import Logger, finals, scalars
-from flexfl.loggers.registry import LOGGERS
+from flexfl.loggers.registry import LOGGERS, loggers_of
 
 SMALL = ["--engine=inline", "--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3"]
 SMALL += ["--local-steps=4", "--num-workers=1"]
@@ -153,8 +155,10 @@ def test_mlflow(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty
         server.observers.append(lambda record: 1 // (2 - record["round"]))
         yield []
 
+    settings = Settings(num_rounds=3, engine="inline", log="mlflow")
+    watch = partial(loggers_of, settings, console=Console(quiet=True))
     with pytest.raises(ZeroDivisionError):
-        simulate(Settings(num_rounds=3, engine="inline", log="mlflow"), tmp_path / "bad", stopping=failing)
+        simulate(settings, tmp_path / "bad", watch=watch, stopping=failing)
     client, (logged,) = stored(f"sqlite:///{tmp_path / 'own.db'}")
     assert logged.info.status == "FAILED"
     assert [m.step for m in client.get_metric_history(logged.info.run_id, "accuracy")] == [0, 1, 2]

@@ -13,7 +13,8 @@ import os, random, signal, sys, threading, time
 from pathlib import Path
 from flexfl.config import Settings
 from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.run import prepare, virtual_transport
+from flexfl.engine.experiment import prepare
+from flexfl.engine.run import virtual_transport
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.base import EngineLost
 
@@ -24,8 +25,7 @@ settings = Settings(
     trace="always", num_workers=1, client_gpus=0.0,
 )
 experiment = prepare(settings)
-availability = remember(experiment.trace)
-transport = virtual_transport(experiment, availability)
+transport = virtual_transport(experiment)
 killed = []
 
 def kill():
@@ -42,9 +42,8 @@ def observe(record):
     if record["round"] == 5:
         threading.Timer(random.random() / 10, kill).start()
 
-server = RoundServer(
-    experiment.strategy, TraceClientManager(availability, transport, 0), transport, 10**6, [observe]
-)
+manager = TraceClientManager(experiment.availability, transport, 0)
+server = RoundServer(experiment.strategy, manager, transport, 10**6, [observe])
 try:
     server.fit(10**6)
 except EngineLost as error:

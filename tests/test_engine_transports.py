@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import strategies
-from clients.environment import make_trace
 from flexfl.config import Settings
 from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.run import prepare, virtual_transport
+from flexfl.engine.experiment import prepare
+from flexfl.engine.run import virtual_transport
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.late import with_late_replies
 from flexfl.engine.transports.ray.transport import assign
@@ -118,7 +118,7 @@ def test_every_method_gives_the_same_result_on_ray_as_inline(
 ) -> None:
     """With one transport for all methods, as starting its actors takes longer than all rounds."""
     settings = Settings(**{**SMALL, **MIXED, "engine": "ray", "num_workers": workers})
-    clients = virtual_transport(prepare(settings), remember(make_trace(settings)))
+    clients = virtual_transport(prepare(settings))
     late = {"trace": MIXED["trace"] + "+late:p=0.3,rounds=2", "num_rounds": 4}
     try:
         for method in METHODS:

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 from message_grid import NODES, HereGrid, identify
 
 import strategies
-from flexfl.interop.message_strategy import MessageStrategy
+from flexfl.devices.message_strategy import MessageStrategy
 
 ROOT = Path(__file__).parents[1]
 OWN_APP = ROOT / "examples" / "own-app"

@@ -14,9 +14,9 @@ import sim
 from clients.environment import federated_data
 from clients.rules import rule_named
 from flexfl.config import Settings
+from flexfl.engine.experiment import prepare
 from flexfl.engine.methods import strategy_options
 from flexfl.engine.named import own_sources
-from flexfl.engine.run import prepare
 from flexfl.ground.allowed import options_of
 from flexfl.ground.specs import find
 from flexfl.runs import find_runs

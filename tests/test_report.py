@@ -150,6 +150,7 @@ def test_what_is_kept_of_the_clients(tmp_path: Path) -> None:
         run_dir=str(tmp_path),
     )
     experiment, folder = simulate(settings)
+    assert main([str(folder.path)]) == 0
     kept = read_numbers(folder.path)
     assert kept is not None
     sizes = experiment.data.sizes

@@ -22,7 +22,8 @@ from clients.app import client_fn
 from clients.gradients.flat import FlatModel
 from clients.rules.elastic import Elastic
 from flexfl.config import Settings
-from flexfl.engine.run import prepare, virtual_transport
+from flexfl.engine.experiment import prepare
+from flexfl.engine.run import virtual_transport
 from flexfl.ground.contract import FitConfig
 from strategies import Roster
 from strategies.core.decoding import decode
@@ -284,7 +285,7 @@ def test_flower_client_sends_the_same_bytes() -> None:
     run = Settings(strategy="efl", num_clients=4, model="logistic", trace="always", engine="inline")
     experiment = prepare(run)
     rounds = Rounds(experiment.strategy)
-    inline = virtual_transport(experiment, experiment.trace.round)
+    inline = virtual_transport(experiment)
     known: dict[str, Any] = {"strategy": "efl", "num-clients": 4, "model": "logistic", "trace": "always"}
     context = Context(0, 0, {"partition-id": 2}, RecordDict(), known)
     for _ in range(2):

@@ -19,6 +19,7 @@ from flexfl.engine.checkpoints.resume import resumed_settings
 from flexfl.engine.checks import check
 from flexfl.engine.named import check_names, named_parts
 from flexfl.engine.transports.base import EngineLost
+from flexfl.loggers.registry import logger_types
 
 
 def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[], object]) -> int:
@@ -59,6 +60,7 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
                 print(json.dumps(report))
             return 0
         check(settings)  # a mistake should not have to wait for PyTorch, whose import takes a second and more
+        logger_types(settings)
         from flexfl.cli.prepared import PreparedRun
 
         imported()
@@ -89,11 +91,19 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
     of_comparison = cells(values, arguments.config or "command line")
     for cell in of_comparison:
         check_names(cell.settings)  # before anything runs
-    from flexfl.cli.rehearsal import rehearse
-    from flexfl.comparison.compare import compare  # which --help and --list do without
+    from flexfl.cli.rehearsal import Rehearsal, rehearse
+    from flexfl.comparison.compare import Comparison, compare  # which --help and --list do without
 
-    run = compare if arguments.rehearse is None else rehearse
-    done = run(of_comparison, console, arguments.reach, arguments.fresh)
+    done: Comparison | Rehearsal
+    if arguments.rehearse is None:
+        comparison = done = compare(of_comparison, console, arguments.reach, arguments.fresh)
+    else:
+        done = rehearse(of_comparison, console, arguments.reach, arguments.fresh)
+        comparison = done.comparison
+    if comparison.rows and of_comparison[0].settings.report:
+        from flexfl.report.after_run import report_comparison
+
+        report_comparison(comparison.folder, console)
     if arguments.json:
         print(json.dumps(done.as_json()))
     return done.exit_code

@@ -10,10 +10,12 @@ from rich.console import Console
 
 from flexfl.cli.flags import Parser
 from flexfl.config import Settings
-from flexfl.engine.availability import remember
 from flexfl.engine.checkpoints.checkpointing import ResumeError
-from flexfl.engine.run import drive, prepare, virtual_transport
+from flexfl.engine.experiment import prepare
+from flexfl.engine.run import drive, virtual_transport
 from flexfl.engine.run_folder import RunFolder
+from flexfl.loggers.registry import watching
+from flexfl.report.after_run import report_run
 
 
 class PreparedRun:
@@ -24,7 +26,7 @@ class PreparedRun:
     settings
         Of the run.
     console
-        Where it is told of.
+        Where its progress is shown.
 
     Raises
     ------
@@ -37,11 +39,9 @@ class PreparedRun:
         if self.experiment.why_engine:
             engine = self.experiment.settings.engine
             console.print(f"engine: {engine} ({self.experiment.why_engine})", markup=False)
-        self.availability = remember(self.experiment.trace)
         self.folder = RunFolder(self.experiment.settings)
-        tell = partial(console.print, markup=False)
         try:
-            self.transport = virtual_transport(self.experiment, self.availability, tell)
+            self.transport = virtual_transport(self.experiment, partial(console.print, markup=False))
         except BaseException:
             self.folder.discard()
             raise
@@ -56,10 +56,14 @@ class PreparedRun:
         as_json
             Whether the summary is printed.
         """
+        experiment, console = self.experiment, self.console
+        watch = partial(watching, experiment.settings, experiment.data.criterion.metric, console)
         try:
-            summary = drive(self.experiment, self.transport, self.availability, self.folder, self.console)
+            ended = drive(experiment, self.transport, self.folder, console, watch)
         except ResumeError as error:
             parser.error(" ".join(str(error).split()))
+        report_run(experiment, ended, self.folder.path, console)
+        summary = ended.summary
         if as_json:
             print(json.dumps(summary))
         if "failed" in summary:

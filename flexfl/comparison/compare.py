@@ -15,7 +15,6 @@ from typing import Any
 
 from rich.console import Console
 
-from flexfl.cli.progress import progress_bar
 from flexfl.comparison import tables
 from flexfl.comparison.results import Cost, Estimate, Row, rows_of
 from flexfl.comparison.runner import Outcome, run_here, run_on_ray
@@ -24,10 +23,11 @@ from flexfl.config import Settings
 from flexfl.config.grid import Cell
 from flexfl.engine.checks import require_ray
 from flexfl.engine.interrupts import ENDING, Stopped, deferring, raising_stopped
+from flexfl.engine.observers import LoggedRun
 from flexfl.engine.run_folder import finite, program_version, slug
 from flexfl.ground.files import replacing
 from flexfl.ground.wording import count, say
-from flexfl.loggers.base import LoggedRun
+from flexfl.loggers.progress import progress_bar
 from flexfl.loggers.registry import log_finished, logger_types
 from flexfl.tasks import Metric
 
@@ -120,11 +120,6 @@ def compare(
     _write(folder, cells, store, rows, reach)
     comparison = Comparison(rows, folder, failed, number)
     _show(console, comparison, len(cells), len(finished), reach)
-    if finished and first.report:
-        from flexfl.report.after_run import warn  # not needed before
-        from flexfl.report.make import write_report
-
-        warn(console, lambda: write_report([folder], compute=False))
     return comparison
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from rich.console import Console
 from flexfl.comparison.store import Place
 from flexfl.config import Settings
 from flexfl.engine.interrupts import ENDING, Stopped, deferring
+from flexfl.engine.run_folder import RunFolder
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.ray.leftovers import CELL, locked_folder
 
@@ -34,19 +34,24 @@ def run_cell(settings: Settings, place: Place) -> Outcome:
     place
         Where the driver wants it.
     """
-    from flexfl.engine.run import simulate  # imports PyTorch, which a comparison on Ray does without
+    # These import PyTorch, which the driver of a comparison on Ray does without.
+    from flexfl.engine.experiment import prepare
+    from flexfl.engine.run import drive, virtual_transport
+    from flexfl.report.after_run import report_run
 
     with _inside(place.working_folder), _folder(place) as folder:
         resume = str(folder) if folder.exists() else ""
         try:
             # It is logged when it is finished.
             inline = replace(settings, engine="inline", log="", resume=resume)
-            simulate(inline, folder, stopping=_unstoppable, extendable=False)
-            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+            experiment, console = prepare(inline), Console(quiet=True)
+            run, transport = RunFolder(experiment.settings, folder), virtual_transport(experiment)
+            ended = drive(experiment, transport, run, console, stopping=_unstoppable, extendable=False)
+            report_run(experiment, ended, folder, console, page=False)
         except Exception as error:  # one cell's error must not end the comparison
             return f"{type(error).__name__}: {' '.join(str(error).split())}"
-        if "failed" in summary:
-            return str(summary["failed"])
+        if "failed" in ended.summary:
+            return str(ended.summary["failed"])
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 

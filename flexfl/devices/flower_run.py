@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ from flexfl.devices.connected import ConnectedClients
 from flexfl.devices.deadlines import RoundDeadlines
 from flexfl.devices.flower_compat import is_simulated
 from flexfl.devices.grid import GridTransport
-from flexfl.engine.availability import TraceClientManager, remember
+from flexfl.engine.availability import TraceClientManager
 from flexfl.engine.checkpoints.resume import resumed_settings
+from flexfl.engine.experiment import prepare
 from flexfl.engine.interrupts import ENDING, deferring, stopping_at_once
-from flexfl.engine.run import drive, prepare
+from flexfl.engine.run import drive
 from flexfl.engine.run_folder import RunFolder
 from flexfl.engine.transports.late import with_late_replies
+from flexfl.loggers.registry import logger_types, watching
+from flexfl.report.after_run import report_run
 
 
 def run_on_grid(grid: Grid, settings: Settings) -> None:
@@ -37,6 +41,7 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     RuntimeError
         The run has failed or was cut off, or no reply of any client ever counted; the run folder is complete.
     """
+    logger_types(settings)
     # Flower chooses this process's working directory: the full path tells users where the results are.
     settings = replace(settings, run_dir=str(Path(settings.run_dir).resolve()))
     simulated = is_simulated(grid)
@@ -67,22 +72,18 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     folder = RunFolder(settings, flower_run=str(grid.run.run_id))
     nodes.resumed = folder.flower_run if folder.resumed else ""
 
-    def told(manager: TraceClientManager) -> dict[str, Any]:
+    def extra_record(manager: TraceClientManager) -> dict[str, Any]:
         if deadlines is None:  # a record is that of sim.py
             return {}
         planned = experiment.strategy.report.planned.tolist()
         return nodes.record() | manager.record() | {"planned": planned}
 
+    console = Console()
+    watch = partial(watching, settings, experiment.data.criterion.metric, console)
     with deferring(*ENDING):  # a signal must not end this process while results are written
-        summary = drive(
-            experiment,
-            transport,
-            remember(trace),
-            folder,
-            Console(),
-            stopping=stopping_at_once,
-            told=told,
-        )
+        ended = drive(experiment, transport, folder, console, watch, stopping_at_once, True, extra_record)
+        report_run(experiment, ended, folder.path, console)
+    summary = ended.summary
     if "failed" in summary:
         raise RuntimeError(f"{summary['failed']}; {folder.path} has what was done")
     if summary["interrupted"]:  # a SuperLink that is back would take the run for completed

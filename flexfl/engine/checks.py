@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from flexfl.config import Settings
 from flexfl.engine.memory_check import check_clients
 from flexfl.engine.named import check_names, check_task
-from flexfl.loggers.registry import logger_types
 
 
 def check(settings: Settings, virtual: bool = True) -> None:
@@ -26,7 +25,6 @@ def check(settings: Settings, virtual: bool = True) -> None:
         The settings are invalid or do not fit together; the message says why.
     """
     check_names(settings)
-    logger_types(settings)
     if virtual and settings.engine == "ray":
         require_ray("take --engine inline")
     check_task(settings)

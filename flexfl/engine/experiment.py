@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from clients.rules import SGD, rule_named
 from clients.simulated.evaluation import check_outputs
 from clients.simulated.tuning import Work, choose
 from flexfl.config import Settings
+from flexfl.engine.availability import remember
 from flexfl.engine.central import CentralTrainer
 from flexfl.engine.checks import check
 from flexfl.engine.choice import fastest_engine
@@ -35,7 +37,7 @@ from flexfl.ground.specs import parse
 from flexfl.ground.wording import count
 from flexfl.tasks import FederatedData, blank
 from strategies import FlatParameters, FlexibleStrategy, Layout, Roster
-from traces import Trace, parse_rounds
+from traces import RoundAvailability, Trace, parse_rounds
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Experiment:
     strategy: FlexibleStrategy
     evaluator: GlobalEvaluator
     why_engine: str = ""
+
+    @cached_property
+    def availability(self) -> Callable[[int], RoundAvailability]:
+        """The trace, by round; see `remember`."""
+        return remember(self.trace)
 
     @property
     def environment(self) -> ClientEnvironment:

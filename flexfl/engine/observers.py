@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,10 +17,14 @@ Record = dict[str, Any]
 
 
 class Observer:
-    """Is told how a run goes on; what it does not define does nothing.
+    """Watches a run; a method that it does not define does nothing.
 
-    The calls are `start`, `round` for each round, `finish` if the run did not fail, and always `close`.
+    The calls are `recall` for each round before the run was resumed, `start`, `round` for each round,
+    `finish` if the run did not fail, and always `close`.
     """
+
+    def recall(self, record: Record) -> None:
+        """Take the record of a round that was passed on before the run was interrupted."""
 
     def start(self, settings: Settings) -> None:
         """Begin: the run has these settings."""
@@ -31,6 +37,31 @@ class Observer:
 
     def close(self) -> None:
         """Release what `start` took; also called if `start` failed."""
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """A run, as observers name and store it.
+
+    Attributes
+    ----------
+    name
+        Of the run: its folder's name, or in a comparison what varies.
+    folder
+        For files of the run alone.
+    base
+        For files of all runs, such as a database.
+    group
+        Name of the comparison that the run belongs to; empty if it is none.
+    after
+        Last round before this process resumed the run; None: a new run.
+    """
+
+    name: str
+    folder: Path
+    base: Path
+    group: str = ""
+    after: int | None = None
 
 
 @contextmanager

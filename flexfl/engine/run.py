@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from signal import SIGINT, Signals
@@ -16,15 +16,13 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from clients.environment import model_name
-from flexfl.cli.progress import ProgressReport
 from flexfl.config import Settings
 from flexfl.engine.allocation import keep_freed_memory
-from flexfl.engine.availability import TraceClientManager, remember
+from flexfl.engine.availability import TraceClientManager
 from flexfl.engine.checkpoints.checkpointing import Checkpointing, Position
 from flexfl.engine.experiment import Experiment, prepare
 from flexfl.engine.interrupts import deferring, stopping_on_interrupt
-from flexfl.engine.methods import strategy_options
-from flexfl.engine.observers import observing, trying_again
+from flexfl.engine.observers import LoggedRun, Observer, observing, trying_again
 from flexfl.engine.run_folder import FolderLost, RunFolder, finite, weights_sha256
 from flexfl.engine.sequential_sgd import SequentialSGD
 from flexfl.engine.server import RoundServer
@@ -33,12 +31,6 @@ from flexfl.engine.transports.inline import InlineTransport
 from flexfl.engine.transports.late import with_late_replies
 from flexfl.ground.contract import FitConfig
 from flexfl.ground.wording import say
-from flexfl.loggers.base import LoggedRun
-from flexfl.loggers.registry import loggers_of
-from traces import RoundAvailability
-
-__all__ = ["Experiment", "drive", "prepare", "strategy_options", "virtual_transport"]
-
 
 # What a run may report of its clients in the end: personal models, and the global one on their hold-outs.
 OF_CLIENTS = (
@@ -55,18 +47,16 @@ TESTED = ("tested_examples", "tested_clients")  # what the global model was test
 
 
 def virtual_transport(
-    experiment: Experiment,
-    availability: Callable[[int], RoundAvailability],
-    tell: Callable[[str], object] = lambda line: None,
+    experiment: Experiment, on_message: Callable[[str], object] = lambda line: None
 ) -> Transport:
     """Make the transport to virtual clients that the settings name: inline or Ray.
 
     Parameters
     ----------
-    experiment, availability
-        What to run, and its trace by round.
-    tell
-        Is told what killed processes had left on this machine, and has been removed.
+    experiment
+        What to run.
+    on_message
+        Takes a line about what killed processes had left on this machine, and has been removed.
     """
     settings = experiment.settings
     defaults = FitConfig(
@@ -76,6 +66,7 @@ def virtual_transport(
         learning_rate=settings.learning_rate,
     )
     environment, initial, trace = experiment.environment, experiment.initial, experiment.trace
+    availability = experiment.availability
     if settings.engine == "inline":
         inline = InlineTransport(environment, initial, availability, defaults, trace.lost)
         return with_late_replies(inline, trace)
@@ -98,57 +89,65 @@ def virtual_transport(
         transport.close()
         raise KeyboardInterrupt
     if transport.leftovers:
-        tell(f"removed what killed runs had left: {', '.join(transport.leftovers)}")
+        on_message(f"removed what killed runs had left: {', '.join(transport.leftovers)}")
     return with_late_replies(transport, trace)
+
+
+class Outcome(NamedTuple):
+    """How a run ended.
+
+    Attributes
+    ----------
+    summary
+        The content of `summary.json`. `interrupted` says whether a signal ended the run early; `signal` is
+        then its name. `failed` says why the run could not continue, if it could not.
+    arrays
+        The final weights, one array per tensor.
+    """
+
+    summary: dict[str, Any]
+    arrays: list[NDArray[Any]]
 
 
 def drive(
     experiment: Experiment,
     transport: Transport,
-    availability: Callable[[int], RoundAvailability],
     folder: RunFolder,
     console: Console,
-    timeout: float | None = None,
+    watch: Callable[[LoggedRun], Sequence[Observer]] = lambda run: (),
     stopping: Callable[[RoundServer, Console], AbstractContextManager[list[int]]] = stopping_on_interrupt,
-    page: bool = True,
     extendable: bool = True,
-    told: Callable[[TraceClientManager], dict[str, Any]] = lambda manager: {},
-) -> dict[str, Any]:
+    extra_record: Callable[[TraceClientManager], dict[str, Any]] = lambda manager: {},
+) -> Outcome:
     """Run the rounds of an experiment over a transport, and close the transport.
 
     Parameters
     ----------
     experiment, transport, folder, console
-        What to run, how to reach the clients, where to save the results, and where to show progress.
-    availability
-        The experiment's trace, by round.
-    timeout
-        Seconds that a round waits for replies; None: no limit.
+        What to run, how to reach the clients, where to save the results, and where to warn.
+    watch
+        Makes further observers of the run, such as loggers and the display of its progress.
     stopping
         What a signal does to the run.
-    page
-        Whether the report that the settings may ask for is written as a page; otherwise only the numbers that
-        a later one needs are kept.
     extendable
         Whether a run that has ended is saved, so that it can be made longer.
-    told
+    extra_record
         See `RoundServer`.
-
-    Returns
-    -------
-    dict
-        The content of `summary.json`. `interrupted` says whether a signal ended the run early; `signal` is
-        then its name. `failed` says why the run could not go on, if it could not.
 
     Raises
     ------
     ResumeError
-        The folder is that of a run that cannot go on.
+        The folder is that of a run that cannot be resumed.
     """
     settings = experiment.settings
     last: dict[str, Any] = {"round": 0}
-    failure = ""
-    progress = ProgressReport(console, experiment.data.criterion.metric)
+    client_fits, failure = 0, ""
+
+    def note(record: dict[str, Any]) -> None:
+        nonlocal client_fits
+        last.update(record)
+        client_fits += len(record.get("active", []))
+
     with ExitStack() as watched:
         watched.callback(folder.close)
         try:
@@ -156,20 +155,21 @@ def drive(
                 folder, experiment.strategy, transport, settings.checkpoint_every, console
             )
             before = checkpoints.resume(settings) if folder.resumed else Position()
-            for record in folder.records():
-                last.update(record)
-                progress.recall(record)
             run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
-            observers = [folder, *loggers_of(settings, run, console), progress, checkpoints]
+            observers = [folder, *watch(run), checkpoints]
+            for record in folder.records():
+                note(record)
+                for observer in observers:
+                    observer.recall(record)
             folder.write_devices(experiment.trace.devices)
             server = RoundServer(
                 experiment.strategy,
-                TraceClientManager(availability, transport, settings.seed),
+                TraceClientManager(experiment.availability, transport, settings.seed),
                 transport,
                 settings.evaluate_every,
-                [last.update, trying_again(folder.round, console), *(o.round for o in observers[1:])],
+                [note, trying_again(folder.round, console), *(o.round for o in observers[1:])],
                 experiment.trace.seconds,
-                told,
+                extra_record,
             )
             start = time.perf_counter()
             with stopping(server, console) as signals, suppress(KeyboardInterrupt):
@@ -177,7 +177,7 @@ def drive(
                 with _undisturbed():
                     start = time.perf_counter()
                     try:
-                        server.fit(settings.num_rounds, timeout, before.round)
+                        server.fit(settings.num_rounds, after=before.round)
                     except FAILURES as error:
                         failure = " ".join(str(error).split()) or type(error).__name__
                     else:
@@ -192,7 +192,7 @@ def drive(
                 say(console, line)
         finally:
             transport.close()
-        ended = _Ended(last, arrays, progress.client_fits, seconds, signals, failure)
+        ended = _Ended(last, arrays, client_fits, seconds, signals, failure)
         summary = _summary(experiment, folder, ended)
         try:
             for observer in observers:
@@ -201,15 +201,9 @@ def drive(
             summary["failed"] = failure or str(error)
             if not failure:
                 say(console, f"the run has failed: {error}")
-    if "failed" in summary:
-        return summary
-    if summary["no_reply_counted"]:
+    if summary["no_reply_counted"] and "failed" not in summary:
         console.print("no reply ever counted: metrics.jsonl names the reasons")
-    if settings.report:
-        from flexfl.report.after_run import report_run  # not needed before
-
-        report_run(experiment, arrays, folder.path, console, page)
-    return summary
+    return Outcome(summary, arrays)
 
 
 class _Ended(NamedTuple):
@@ -256,7 +250,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _Ended) -> dict[s
 
 
 def simulate(settings: Settings, path: Path | None = None, **options: Any) -> tuple[Experiment, RunFolder]:
-    """Run an experiment with virtual clients, silently and without a page; return it and its run folder.
+    """Run an experiment with virtual clients, silently; return it and its run folder.
 
     Parameters
     ----------
@@ -273,10 +267,8 @@ def simulate(settings: Settings, path: Path | None = None, **options: Any) -> tu
         The settings are invalid.
     """
     experiment = prepare(settings)
-    availability = remember(experiment.trace)
     folder = RunFolder(experiment.settings, path)
-    transport = virtual_transport(experiment, availability)
-    drive(experiment, transport, availability, folder, Console(quiet=True), **{"page": False, **options})
+    drive(experiment, virtual_transport(experiment), folder, Console(quiet=True), **options)
     return experiment, folder
 
 

@@ -41,8 +41,8 @@ class RoundServer(Server):
         Called with the record of each round, starting with round 0, the evaluation before training.
     clock
         Virtual seconds that have passed by the end of a round; None for traces without a clock.
-    told
-        Called at the end of each round: what else its record says; `events` are added to the strategy's.
+    extra_record
+        Called at the end of each round: what to add to its record; `events` follow the strategy's.
 
     Attributes
     ----------
@@ -62,11 +62,11 @@ class RoundServer(Server):
         evaluate_every: int = 1,
         observers: Sequence[Callable[[Record], None]] = (),
         clock: Callable[[int], float | None] = lambda server_round: None,
-        told: Callable[[TraceClientManager], Record] = lambda manager: {},
+        extra_record: Callable[[TraceClientManager], Record] = lambda manager: {},
     ) -> None:
         super().__init__(client_manager=client_manager, strategy=strategy)
         self.transport, self.evaluate_every, self.observers = transport, evaluate_every, observers
-        self.clock, self.told = clock, told
+        self.clock, self.extra_record = clock, extra_record
         self.trace_manager = client_manager
         self.stopping = self.cut_off = self.reaching = False
         self._seconds_to_report = 0.0
@@ -134,9 +134,9 @@ class RoundServer(Server):
             record["batch_loss"] = metrics[TRAIN_LOSS]
         if (seconds := self.clock(server_round)) is not None:
             record["virtual_seconds"] = seconds
-        told = self.told(self.trace_manager)
-        events = [*record.get("events", ()), *told.pop("events", ())]
-        return record | told | ({"events": events} if events else {})
+        extra = self.extra_record(self.trace_manager)
+        events = [*record.get("events", ()), *extra.pop("events", ())]
+        return record | extra | ({"events": events} if events else {})
 
     def _evaluate(self, server_round: int, record: Record, history: History) -> None:
         """Evaluate at the server, and at the clients that the strategy selects for it."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field, fields, make_dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar
@@ -19,7 +19,6 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
-from flexfl.engine.availability import TraceClientManager
 from flexfl.ground.allowed import REQUIRED, as_options
 from flexfl.ground.contract import SGD, FitConfig
 from flexfl.interop.stock_state import Attributes
@@ -43,6 +42,13 @@ DEFAULTS = {
 # What an algorithm raises where it has too few replies; any other error is one of its code.
 OF_TOO_FEW = (ArithmeticError, AssertionError, IndexError, ValueError)
 MU = "proximal_mu"  # what Flower's FedProx sends; our clients have a rule for it
+
+
+class LimitableManager(Protocol):
+    """The client manager of our engine, see `flexfl.engine.availability.TraceClientManager`."""
+
+    def limited_to(self, clients: Clients) -> ClientManager:
+        """Return a manager to which only these clients are available."""
 
 
 class StockStrategy(FlexibleStrategy):
@@ -111,7 +117,7 @@ class StockStrategy(FlexibleStrategy):
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Ask the clients that the strategy asks."""
-        self._manager = cast(TraceClientManager, client_manager)
+        self._manager = cast(LimitableManager, client_manager)
         return super().configure_fit(server_round, parameters, client_manager)
 
     def select(self, available: Clients) -> Clients:

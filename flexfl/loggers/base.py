@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from flexfl.config import Settings
-from flexfl.engine.observers import Observer, Record
+from flexfl.engine.observers import LoggedRun, Observer, Record
 
 # Counts of clients; in a record they are numbers, or the clients themselves.
 CLIENTS = ("selected", "active", "incomplete", "failed", "late", "at_work", "offline")
-
-
-@dataclass(frozen=True)
-class LoggedRun:
-    """A run, as loggers name and store it.
-
-    Attributes
-    ----------
-    name
-        Of the run: its folder's name, or in a comparison what varies.
-    folder
-        For files of the run alone.
-    base
-        For files of all runs, such as a database.
-    group
-        Name of the comparison that the run belongs to; empty if it is none.
-    after
-        Last round of a run that goes on; None for a new run.
-    """
-
-    name: str
-    folder: Path
-    base: Path
-    group: str = ""
-    after: int | None = None
 
 
 class Logger(Observer):

@@ -10,13 +10,15 @@ from typing import Any
 from rich.console import Console
 
 from flexfl.config import Settings
-from flexfl.engine.observers import Observer, Record, observing
+from flexfl.engine.observers import LoggedRun, Observer, Record, observing
 from flexfl.ground.specs import find
 from flexfl.ground.wording import say
-from flexfl.loggers.base import LoggedRun, Logger
+from flexfl.loggers.base import Logger
 from flexfl.loggers.mlflow import MLflow
+from flexfl.loggers.progress import ProgressReport
 from flexfl.loggers.tensorboard import TensorBoard
 from flexfl.loggers.wandb import WandB
+from flexfl.tasks import Metric
 
 LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
@@ -107,6 +109,17 @@ def loggers_of(settings: Settings, run: LoggedRun, console: Console) -> list[Obs
         See `logger_types`.
     """
     return [Guarded(name, logger(run), console) for name, logger in logger_types(settings).items()]
+
+
+def watching(settings: Settings, metric: Metric, console: Console, run: LoggedRun) -> list[Observer]:
+    """Return what a user watches a run with: its loggers, and the display of its progress.
+
+    Raises
+    ------
+    ValueError
+        See `logger_types`.
+    """
+    return [*loggers_of(settings, run, console), ProgressReport(console, metric)]
 
 
 def log_finished(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from numpy.typing import NDArray
 from rich.console import Console
 
 from flexfl.engine.experiment import Experiment
+from flexfl.engine.run import Outcome
 from flexfl.ground.wording import say
 from flexfl.report.client_numbers import keep_numbers
 from flexfl.report.clients import compute_numbers
@@ -19,31 +18,36 @@ from flexfl.report.records import records_of
 
 
 def report_run(
-    experiment: Experiment, arrays: Sequence[NDArray[Any]], folder: Path, console: Console, page: bool
+    experiment: Experiment, ended: Outcome, folder: Path, console: Console, page: bool = True
 ) -> None:
-    """Keep the numbers of the clients of a finished run, and write its page.
+    """Keep the numbers of the clients of a finished run, and write its page, if the settings ask for it.
 
     Parameters
     ----------
-    experiment
-        The run.
-    arrays
-        The final weights, one array per tensor.
+    experiment, ended
+        The run, and how it ended; of one that failed there is no report.
     folder
         Of the run.
     console
         Where to say where the page is, or what went wrong.
     page
-        Whether to write it.
+        Whether to write it; otherwise only the numbers that a later one needs are kept.
     """
 
     def make() -> Path:
         if not read_run(folder).ended:
             made = (experiment.data, experiment.trace, experiment.build_model())
-            keep_numbers(folder, compute_numbers(experiment.settings, *made, arrays, records_of(folder)))
+            numbers = compute_numbers(experiment.settings, *made, ended.arrays, records_of(folder))
+            keep_numbers(folder, numbers)
         return write_report([folder], compute=False, trace=experiment.trace) if page else folder
 
-    warn(console, make, tell=page)
+    if experiment.settings.report and "failed" not in ended.summary:
+        warn(console, make, tell=page)
+
+
+def report_comparison(folder: Path, console: Console) -> None:
+    """Write the page of a comparison."""
+    warn(console, lambda: write_report([folder], compute=False))
 
 
 def warn(console: Console, make: Callable[[], Path], tell: bool = True) -> None:

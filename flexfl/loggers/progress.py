@@ -30,15 +30,12 @@ class ProgressReport(Observer):
 
     Attributes
     ----------
-    client_fits
-        Updates that were aggregated so far.
     failures
         How often clients failed, by reason.
     """
 
     def __init__(self, console: Console, metric: Metric = ACCURACY) -> None:
         self.console, self.metric = console, metric
-        self.client_fits = 0
         self.failures: Counter[str] = Counter()
         self._virtual_seconds: float | None = None
         self._score, self._evaluated = "", 0
@@ -62,7 +59,6 @@ class ProgressReport(Observer):
     def recall(self, record: Record) -> None:
         """Count a round that was shown before the run was interrupted."""
         self._virtual_seconds = record.get("virtual_seconds")
-        self.client_fits += len(record.get("active", []))
         self.failures.update(record.get("failed", {}).values())
 
     def round(self, record: Record) -> None:
