@@ -13,7 +13,6 @@ took part in it, c := mean of all members' c_k, h := m := 0. P = 1 with gamma = 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from flexfl.ground.allowed import Count, Positive
 from strategies.core.replies import Replies
 from strategies.memory.table import ClientTable, extend
+from strategies.parts.amplification import Amplification
 from strategies.scaffold import Scaffold, ScaffoldOptions
 
 _ROWS = 64  # vectors that are in memory at a time when a period ends
@@ -31,15 +31,16 @@ class AmplifiedScaffold(Scaffold):
 
     suits = "clients that take part in a known period, such as a day"
     options: AmplifiedScaffoldOptions
-    saved: ClassVar[tuple[str, ...]] = (*Scaffold.saved, "gradients", "steps", "anchor", "began")
+    saved = ("gradients", "steps")
 
     def setup(self) -> None:
         """Start with c = c_k = 0 and the first period."""
         super().setup()
         self.gradients = ClientTable(self.layout, self.options)  # h_k
         self.steps: NDArray[np.int64] = np.zeros(0, np.int64)  # m_k
-        self.anchor = self.weights.copy()
-        self.began = 0  # round before the period
+        period, gamma = self.options.period, self.options.gamma
+        self.amplification = Amplification(self.weights, period=period, factor=gamma)
+        self.layers.insert(0, self.amplification)
 
     def update(self, replies: Replies) -> None:
         """Move by the mean update, and add up the raw gradients, for some of the M weights at a time."""
@@ -70,10 +71,9 @@ class AmplifiedScaffold(Scaffold):
             self.steps[client] = 0
 
     def _end_period(self) -> None:
-        """Amplify, and renew the control variates, if P rounds have passed."""
-        if self.round - self.began < self.options.period:
+        """Renew the control variates, if P rounds have passed; the layer then amplifies the change."""
+        if not self.amplification.ends(self.round):
             return
-        self.weights = self.anchor + self.options.gamma * (self.weights - self.anchor)
         active = np.flatnonzero(self.steps)
         for start in range(0, len(active), _ROWS):
             some = active[start : start + _ROWS]
@@ -83,7 +83,6 @@ class AmplifiedScaffold(Scaffold):
             self.table.write(some, new)
         self.gradients = ClientTable(self.layout, self.options)
         self.steps = np.zeros_like(self.steps)
-        self.anchor, self.began = self.weights.copy(), self.round
 
 
 @dataclass(frozen=True, kw_only=True)

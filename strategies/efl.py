@@ -15,7 +15,7 @@ clients'. Here both have the same w, and a client that missed rounds simply gets
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from flwr.common import Parameters, Scalar
@@ -48,7 +48,7 @@ class EFL(FlexibleStrategy):
         extra=2,  # u_k and v_k
     )
     takes_layers = False  # its D is what the clients' residuals are about
-    saved: ClassVar[tuple[str, ...]] = (
+    saved = (
         *FlexibleStrategy.saved,
         "residual",
         "precision",

@@ -14,17 +14,18 @@ A late reply is accepted in the round in which it arrives.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Positive, Range
-from strategies.core.options import Options
+from flexfl.ground.allowed import Range
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
+from strategies.fedavg import FedAvgOptions
 from strategies.memory.table import extend
+from strategies.parts.shares import shares
 
 
 class F3AST(FlexibleStrategy):
@@ -32,18 +33,18 @@ class F3AST(FlexibleStrategy):
 
     suits = "a server that may ask few of many clients, some of them rarely there"
     options: F3ASTOptions
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "rates", "fallen", "new")
+    saved = ("rates", "decay", "new")
     late_replies = "take"
 
     def setup(self) -> None:
         """Start with all members as new ones: they get a first rate before the first selection."""
-        self.rates: NDArray[np.float64] = np.ones(len(self.roster))  # r_k / fallen
-        self.fallen = 1.0  # by which all rates have fallen together, so that a round need not change them all
+        self.rates: NDArray[np.float64] = np.ones(len(self.roster))  # r_k / decay
+        self.decay = 1.0  # of all rates together, so that a round need not change them all
         self.new: list[int] = np.flatnonzero(self.roster.member).tolist()
 
     def rate(self, clients: Clients) -> NDArray[np.float64]:
         """r_k of some clients, shape (K,)."""
-        return self.fallen * self.rates[clients]
+        return self.decay * self.rates[clients]
 
     def select(self, available: Clients) -> Clients:
         """Choose the K clients with the largest p_k / r_k, of equal ones those with the lower index."""
@@ -68,7 +69,7 @@ class F3AST(FlexibleStrategy):
         self.weights += options.server_rate * replies.weighted_sum(coefficients)
 
     def empty_round(self) -> None:
-        """Let the rates fall; the weights rest."""
+        """Let the rates decay; the weights stay."""
         self._observe(np.empty(0, np.intp))
 
     def on_arrival(self, client: int) -> None:
@@ -79,11 +80,11 @@ class F3AST(FlexibleStrategy):
         """r_k := (1 - b) r_k + b [k accepted]."""
         self._start_rates()
         b = self.options.rate_memory
-        self.fallen *= 1 - b
-        if self.fallen < 1e-100:  # so that r_k / fallen stays finite
-            self.rates *= self.fallen
-            self.fallen = 1.0
-        self.rates[clients] += b / self.fallen
+        self.decay *= 1 - b
+        if self.decay < 1e-100:  # so that r_k / decay stays finite
+            self.rates *= self.decay
+            self.decay = 1.0
+        self.rates[clients] += b / self.decay
 
     def _start_rates(self) -> None:
         """Give r_0 to the new members."""
@@ -96,23 +97,19 @@ class F3AST(FlexibleStrategy):
         first = self._shares(new) if options.r0 == "p" else np.ones(len(new))
         if options.r0 == "uniform":
             first *= min(1.0, K / N)
-        self.rates[new] = first / self.fallen
+        self.rates[new] = first / self.decay
 
     def _shares(self, clients: Clients) -> NDArray[np.float64]:
-        """p_k, or 1 / N with uniform weights, shape (K,)."""
-        if self.options.weights == "uniform":
-            return np.full(len(clients), 1 / max(1, self.roster.num_contributors))
-        return self.roster.share(clients)
+        """p_k of some clients, shape (K,)."""
+        return shares(self.roster, clients, self.options.weights)
 
 
 @dataclass(frozen=True, kw_only=True)
-class F3ASTOptions(Options):
+class F3ASTOptions(FedAvgOptions):
     """Options of F3AST; K is `clients_per_round`.
 
     Attributes
     ----------
-    weights
-        `n` weights members by their examples; `uniform` counts all alike.
     rate_memory
         b, the weight of the newest round in the rates.
     r0
@@ -121,13 +118,9 @@ class F3ASTOptions(Options):
         `one` adds the weighted updates up (the paper), `k` divides them by K (the authors' code).
     normalize
         Scale incomplete work by E / s_k; `false` takes it as it is.
-    server_rate
-        eta_g.
     """
 
-    weights: Literal["n", "uniform"] = "n"
     rate_memory: Annotated[float, Range(above=0, most=1)] = 0.01
     r0: Literal["uniform", "p", "one"] = "uniform"
     scale: Literal["one", "k"] = "one"
     normalize: bool = True
-    server_rate: Positive = 1.0

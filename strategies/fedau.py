@@ -14,15 +14,14 @@ participation in the round in which it arrives.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-import numpy as np
-
-from flexfl.ground.allowed import CountOrZero, Positive
-from strategies.core.options import Options
+from flexfl.ground.allowed import CountOrZero
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
+from strategies.fedavg import FedAvgOptions
 from strategies.parts.participation import Intervals, check_estimator, inverse_rates
+from strategies.parts.shares import shares
 
 
 class FedAU(FlexibleStrategy):
@@ -30,7 +29,7 @@ class FedAU(FlexibleStrategy):
 
     suits = "unknown rates of participation that differ, without memory for a table"
     options: FedAUOptions
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "intervals")
+    saved = ("intervals",)
     late_replies = "take"
 
     def setup(self) -> None:
@@ -41,8 +40,7 @@ class FedAU(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Weigh by the intervals before this round, which this round then ends."""
         clients, options = replies.clients, self.options
-        N = self.roster.num_contributors
-        p = self.roster.share(clients) if options.weights == "n" else np.full(len(replies), 1 / N)
+        p = shares(self.roster, clients, options.weights)
         omega = inverse_rates(options.estimator, self.intervals, self.roster, clients, self.round)
         work = replies.work_factors(options.normalize)
         self.weights += options.server_rate * replies.weighted_sum(p * omega * work)
@@ -54,13 +52,11 @@ class FedAU(FlexibleStrategy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAUOptions(Options):
-    """Options of FedAU.
+class FedAUOptions(FedAvgOptions):
+    """Options of FedAU; the paper has `weights=uniform`.
 
     Attributes
     ----------
-    weights
-        `n` weights members by their examples; `uniform` counts all alike (the paper).
     cutoff
         K, the longest interval that counts; 0: none is cut. The paper advises 50. A client that takes part
         with a probability below 1 / K is then under-weighted.
@@ -69,12 +65,8 @@ class FedAUOptions(Options):
     estimator
         omega_k: `fedau` estimates it; `known` is 1 / (probability of taking part), from the trace, where all
         available clients are asked; `none` is 1, the paper's baseline "average all".
-    server_rate
-        eta_g.
     """
 
-    weights: Literal["n", "uniform"] = "n"
     cutoff: CountOrZero = 50
     normalize: bool = True
     estimator: Literal["fedau", "known", "none"] = "fedau"
-    server_rate: Positive = 1.0

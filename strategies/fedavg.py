@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from flexfl.ground.allowed import Positive
-from strategies.core.options import Options
+from strategies.core.options import ServerRateOptions
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 
@@ -27,16 +26,13 @@ class FedAvg(FlexibleStrategy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvgOptions(Options):
+class FedAvgOptions(ServerRateOptions):
     """Options of FedAvg.
 
     Attributes
     ----------
     weights
         `n` weights clients by their examples, `uniform` all alike.
-    server_rate
-        eta_g, by which the mean update is multiplied.
     """
 
     weights: Literal["n", "uniform"] = "n"
-    server_rate: Positive = 1.0

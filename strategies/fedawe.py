@@ -15,72 +15,56 @@ in the round in which it arrives.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import NotNegative, Positive
+from flexfl.ground.allowed import NotNegative
 from strategies.core.decoding import MAX_RESULT, largest
-from strategies.core.options import Options
+from strategies.core.options import ServerRateOptions
 from strategies.core.parameters import FlatParameters
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
-from strategies.memory.models import ModelsInUse
+from strategies.memory.models import HeldModels
 from strategies.memory.table import extend
+from strategies.parts.shares import relative_shares
 
 
 class FedAWE(FlexibleStrategy):
-    """Clients go on from the model of their last round; their update counts once for every round since."""
+    """Clients resume from the model of their last round; their update counts once for every round since."""
 
     suits = "rates of participation that change with time, without memory for a table"
     options: FedAWEOptions
-    saved: ClassVar[tuple[str, ...]] = (
-        *FlexibleStrategy.saved,
-        *("models", "newest", "held", "last", "total"),
-    )
+    saved = ("models", "last", "total")
     takes_layers = False  # there is no model that all clients start from
     late_replies = "take"
 
     def setup(self) -> None:
-        """Have all members hold the initial weights, with T_k = 0."""
-        roster = self.roster
-        self.models = ModelsInUse(self.layout)
-        self.newest = 0  # round of the newest aggregate, which is kept even if no member holds it
-        x = self.models.add(0, self.weights)
-        self.models.hold(0, roster.num_contributors + 1)
-        self.held: NDArray[np.int64] = np.where(roster.contributors, 0, -1)  # round of x_k, -1 without one
-        self.last: NDArray[np.int64] = np.zeros(len(roster), np.int64)  # T_k
-        self.total = roster.num_contributors * x.vector.astype(np.float64)  # sum of all members' x_k
+        """Let all members hold the initial weights, with T_k = 0."""
+        members = self.roster.contributors
+        self.models = HeldModels(self.layout, members, self.weights)  # x_k
+        self.last: NDArray[np.int64] = np.zeros(len(self.roster), np.int64)  # T_k
+        self.total = self.models.sum(np.flatnonzero(members))  # of all members' x_k
 
     def start(self, client: int) -> FlatParameters:
         """Return x_k; the newest aggregate for a client that has none."""
-        held = int(self.held[client]) if client < len(self.held) else -1
-        return self.models[held if held >= 0 else self.newest]
+        return self.models.of(client)
 
     def update(self, replies: Replies) -> None:
         """Algorithm 1, lines 9 to 13."""
-        clients, options, t = replies.clients, self.options, self.round
-        echo = (t - self.last[clients]) * replies.work_factors(options.normalize)
-        if options.weights == "n":
-            echo *= self.roster.num_contributors * self.roster.share(clients)
-        rounds, counts = np.unique(self.held[clients], return_counts=True)
-        met = np.zeros(self.layout.size)  # sum_S x_k
-        for r, count in zip(rounds.tolist(), counts.tolist(), strict=True):
-            x_k = self.models[r].vector
-            met += x_k if count == 1 else count * x_k.astype(np.float64)
+        clients, options = replies.clients, self.options
+        echo = (self.round - self.last[clients]) * replies.work_factors(options.normalize)
+        echo *= relative_shares(self.roster, clients, options.weights)
+        sum_x = self.models.sum(clients)  # sum_S x_k
         step = self._clipped(replies.weighted_sum(echo / len(replies)))
-        x = met / len(replies) + options.server_rate * step
-        if not largest(x) <= MAX_RESULT:  # nobody could go on from it
+        x = sum_x / len(replies) + options.server_rate * step
+        if not largest(x) <= MAX_RESULT:  # the base discards it: all keep their x_k
             self.weights = x
             return
-        for r, count in zip(rounds.tolist(), counts.tolist(), strict=True):
-            self.models.release(r, count)
-        model = self.models.add(t, x)
-        self.models.hold(t, len(replies) + 1)
-        self.models.release(self.newest, 1)
-        self.newest = self.held[clients] = self.last[clients] = t
-        self.total += len(replies) * model.vector.astype(np.float64) - met
+        self.models.give(clients, self.round, x)
+        self.last[clients] = self.round
+        self.total += self.models.sum(clients) - sum_x
         self.weights = x if options.evaluate == "newest" else self.total / self.roster.num_contributors
 
     def on_outside_change(self, change: NDArray[np.float64]) -> None:
@@ -90,18 +74,16 @@ class FedAWE(FlexibleStrategy):
 
     def on_arrival(self, client: int) -> None:
         """Give a new member the newest aggregate, with T_l = t - 1."""
-        self.held, self.last = extend(self.held, client + 1, -1), extend(self.last, client + 1, 0)
-        self.held[client], self.last[client] = self.newest, self.round - 1
-        self.models.hold(self.newest, 1)
-        self.total += self.models[self.newest].vector
+        self.models.give_newest(client)
+        self.last = extend(self.last, client + 1, 0)
+        self.last[client] = self.round - 1
+        self.total += self.models.of(client).vector
 
     def on_departure(self, client: int, keep: bool) -> None:
         """Take x_l out of the mean, unless the client stays in the objective."""
         if not keep:
-            held = int(self.held[client])
-            self.total -= self.models[held].vector
-            self.models.release(held, 1)
-            self.held[client] = -1
+            self.total -= self.models.of(client).vector
+            self.models.drop(client)
 
     def _clipped(self, step: NDArray[np.float64]) -> NDArray[np.float64]:
         """Scale the mean echoed update down to norm `clip`, if it is longer."""
@@ -110,7 +92,7 @@ class FedAWE(FlexibleStrategy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAWEOptions(Options):
+class FedAWEOptions(ServerRateOptions):
     """Options of FedAWE.
 
     Attributes
@@ -125,12 +107,9 @@ class FedAWEOptions(Options):
     evaluate
         The global weights are the `mean` of all members' x_k (the paper's theory, the authors' code), or the
         `newest` aggregate.
-    server_rate
-        eta_g.
     """
 
     weights: Literal["uniform", "n"] = "uniform"
     normalize: bool = False
     clip: NotNegative = 0.0
     evaluate: Literal["mean", "newest"] = "mean"
-    server_rate: Positive = 1.0

@@ -13,13 +13,13 @@ most, of all replies that are there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Count, NotNegative, Positive, Range
-from strategies.core.options import Options
+from flexfl.ground.allowed import Count, NotNegative, Range
+from strategies.core.options import ServerRateOptions
 from strategies.core.replies import Replies
 from strategies.core.state import Stateful
 from strategies.core.strategy import FlexibleStrategy
@@ -31,7 +31,7 @@ class FedBuff(FlexibleStrategy):
 
     suits = "slow clients, whose late replies should not be lost"
     options: FedBuffOptions
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "buffer")
+    saved = ("buffer",)
     late_replies = "take"
 
     def setup(self) -> None:
@@ -86,7 +86,7 @@ class Buffer(Stateful):
         Discounted updates, shape (b, M).
     """
 
-    saved: ClassVar[tuple[str, ...]] = ("clients", "weights", "discounts", "updates")
+    saved = ("clients", "weights", "discounts", "updates")
 
     def __init__(self, size: int) -> None:
         self.clients: NDArray[np.intp] = np.empty(0, np.intp)
@@ -118,7 +118,7 @@ class Buffer(Stateful):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBuffOptions(Options):
+class FedBuffOptions(ServerRateOptions):
     """Options of FedBuff.
 
     Attributes
@@ -135,8 +135,6 @@ class FedBuffOptions(Options):
         Divide by the sum of the discounted q_k, so that old replies do not shorten the step.
     normalize
         Scale incomplete work by E / s_k.
-    server_rate
-        eta_g.
     """
 
     buffer: Count = 10
@@ -145,4 +143,3 @@ class FedBuffOptions(Options):
     weights: Literal["uniform", "n"] = "uniform"
     renorm: bool = False
     normalize: bool = False
-    server_rate: Positive = 1.0

@@ -13,7 +13,6 @@ are a less exact minimum, as in the paper's analysis of inexact solutions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +31,7 @@ class FedDyn(FlexibleStrategy):
     suits = "very different data, and clients that can keep a vector"
     options: FedDynOptions
     rule = Rule("dynamic", scalars=("strength",), remembers=True)  # g_k
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "h")
+    saved = ("h",)
 
     def setup(self) -> None:
         """Start with h = g_k = 0."""

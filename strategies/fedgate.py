@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from flexfl.ground.allowed import Positive
+from strategies.core.options import ServerRateOptions
 from strategies.core.replies import Replies
 from strategies.memory.table import TableOptions
 from strategies.parts.tracking import GradientTracking
@@ -43,17 +43,14 @@ class FedGATE(GradientTracking):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedGATEOptions(TableOptions):
-    """Options of FedGATE.
+class FedGATEOptions(ServerRateOptions, TableOptions):
+    """Options of FedGATE; gamma is `server_rate`.
 
     Attributes
     ----------
     mode
         `per-step` averages mean steps, so that a client that does more does not weigh more; `literal`
         averages whole updates and divides by the planned steps, as the paper has it for complete clients.
-    server_rate
-        gamma.
     """
 
     mode: Literal["per-step", "literal"] = "per-step"
-    server_rate: Positive = 1.0

@@ -25,8 +25,8 @@ from strategies.core.method import LateReplies
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
-from strategies.memory.at_clients import MemoryOptions
-from strategies.memory.table import SummedTable
+from strategies.memory.table import MemoryOptions, SummedTable
+from strategies.parts.shares import relative_shares
 
 
 def longest_absent(available: Clients, asked: NDArray[np.int64], count: int) -> Clients:
@@ -40,7 +40,7 @@ class FedLaAvg(FlexibleStrategy):
 
     suits = "clients that come in turns, such as day and night, and few asked in a round"
     options: FedLaAvgOptions
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "latest")
+    saved: ClassVar[tuple[str, ...]] = ("latest",)
     late_replies: ClassVar[LateReplies] = "take"
 
     def setup(self) -> None:
@@ -56,47 +56,34 @@ class FedLaAvg(FlexibleStrategy):
         """Return the client's own rate with `loss`: the gradient of N p_i F_i is N p_i times that of F_i."""
         if self.options.weights != "loss":
             return None
-        factor = float(self.relative_sizes(np.array([client]))[0])
+        factor = float(relative_shares(self.roster, np.array([client]), "n")[0])
         return Task(learning_rate=self.learning_rate * factor)
 
     def update(self, replies: Replies) -> None:
         """Algorithm 2, lines 8 and 9; the table keeps the sum of all u_i."""
         work = replies.work_factors(self.options.normalize)
-        per_delta = (self.factors(replies.clients, replies.learning_rate) * work)[:, None]
-        for _, delta, u in self.latest.blocks(replies):
-            np.multiply(delta, per_delta, out=u)
-        self.move()
+        self.latest.replace(replies, self.per_delta(replies.clients, replies.learning_rate) * work)
+        self.move(self.roster.num_contributors)
 
     def empty_round(self) -> None:
         """Move by the mean of the old updates, with `move`."""
         if self.options.empty == "move":
-            self.move()
+            self.move(self.roster.num_contributors)
 
     def on_departure(self, client: int, keep: bool) -> None:
         """Take the update of a client that leaves the objective out of the sum."""
         if not keep:
             self.latest.drop(client)
 
-    def sum_and_count(self) -> tuple[NDArray[np.float64], int]:
-        """Return sum_i u_i, shape (M,), and N."""
-        return self.latest.total, self.roster.num_contributors
-
-    def move(self) -> None:
-        """Apply x += (1/N) sum_i u_i, or x -= eta_t (1/N) sum_i u_i in units of gradients."""
-        total, count = self.sum_and_count()
+    def move(self, count: int) -> None:
+        """Apply x += (1/N) sum_i u_i, or x -= eta_t (1/N) sum_i u_i in units of gradients; N is `count`."""
         rate = -self.learning_rate if self.options.units == "gradient" else 1.0
-        self.weights += rate / max(1, count) * total
+        self.weights += rate / max(1, count) * self.latest.total
 
-    def factors(self, clients: Clients, learning_rate: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    def per_delta(self, clients: Clients, learning_rate: NDArray[np.float64] | float) -> NDArray[np.float64]:
         """u_i / delta_i of complete work at this rate, shape (K,)."""
-        factors = np.ones(len(clients))
-        if self.options.weights == "agg":
-            factors = self.relative_sizes(clients)
+        factors = relative_shares(self.roster, clients, "n" if self.options.weights == "agg" else "uniform")
         return factors / -learning_rate if self.options.units == "gradient" else factors
-
-    def relative_sizes(self, clients: Clients) -> NDArray[np.float64]:
-        """N p_i, shape (K,): 1 for a client with as much data as the others have on average."""
-        return self.roster.share(clients) * self.roster.num_contributors
 
 
 @dataclass(frozen=True, kw_only=True)

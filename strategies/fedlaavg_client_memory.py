@@ -6,7 +6,7 @@ clients/rules/difference_upload.py.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +14,22 @@ from numpy.typing import NDArray
 from flexfl.ground.contract import Rule
 from strategies.core.instructions import Task
 from strategies.core.replies import Replies
-from strategies.core.strategy import FlexibleStrategy
 from strategies.fedlaavg import FedLaAvg
-from strategies.memory.at_clients import LatestSum
 
 
 class FedLaAvgClientMemory(FedLaAvg):
-    """FedLaAvg whose clients keep their u_i; the server keeps the sum."""
+    """FedLaAvg whose clients keep their u_i; of `latest`, the server keeps the sum alone."""
 
     rule = Rule("difference-upload", scalars=("normalize",), remembers=True, sends="vector")
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "sum")
+    saved = ("orphans",)
     late_replies = "drop"  # the client then drops its u_i, too
 
     def setup(self) -> None:
         """Start as if every client had sent 0 before the first round."""
-        self.sum = LatestSum(self.layout.size)
+        super().setup()
+        # Clients whose u_i nobody can take out of the sum any more: they left without an answer, or lost
+        # their memory and count as new ones. N counts them like departed clients that stay in the objective.
+        self.orphans = 0
 
     def shared_task(self) -> Task:
         """Tell clients whether they scale incomplete work."""
@@ -37,18 +38,19 @@ class FedLaAvgClientMemory(FedLaAvg):
     def task(self, client: int) -> Task | None:
         """Return u_i / delta_i; the client divides by its steps."""
         E = float(self.options.local_steps) if self.options.normalize else 1.0
-        factor = (self.factors(np.array([client]), self.learning_rate) * E).astype(self.layout.dtype)
-        rate = super().task(client)
-        return Task(arrays=(factor,), learning_rate=None if rate is None else rate.learning_rate)
+        factor = (self.per_delta(np.array([client]), self.learning_rate) * E).astype(self.layout.dtype)
+        return replace(super().task(client) or Task(), arrays=(factor,))
 
     def update(self, replies: Replies) -> None:
-        """Algorithm 2, line 9."""
-        self.sum.add(replies, self.roster.accepted[replies.clients] > 0)
-        self.move()
+        """Algorithm 2, line 9; clients upload u_i^new - u_i^old."""
+        self.latest.total += replies.ordered_sum(np.ones(len(replies)))
+        contributed = self.roster.accepted[replies.clients] > 0
+        self.orphans += int((replies.resync & contributed).sum())
+        self.move(self.roster.num_contributors)
 
-    def sum_and_count(self) -> tuple[NDArray[np.float64], int]:
-        """Return the sum of all u_i, shape (M,), and the number of clients in it."""
-        return self.sum.total, self.roster.num_contributors + self.sum.orphans
+    def move(self, count: int) -> None:
+        """Apply x += (1/N) sum_i u_i; N counts the orphans, too."""
+        super().move(count + self.orphans)
 
     def on_departure(self, client: int, keep: bool) -> None:
         """Nothing yet: u_l is asked for in the client's farewell."""
@@ -59,4 +61,7 @@ class FedLaAvgClientMemory(FedLaAvg):
 
     def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
         """Take the u_l of a client that leaves the objective out of the sum."""
-        self.sum.remove(memory)
+        if memory is None:
+            self.orphans += 1
+        else:
+            self.latest.total -= memory

@@ -18,9 +18,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import NotNegative, Positive
+from flexfl.ground.allowed import NotNegative
 from strategies.core.instructions import Task
-from strategies.core.options import Options
+from strategies.core.options import ServerRateOptions
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.fedprox import FedProx
@@ -67,7 +67,7 @@ class FedNovaProximal(FedNova):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedNovaOptions(Options):
+class FedNovaOptions(ServerRateOptions):
     """Options of FedNova.
 
     Attributes
@@ -80,11 +80,8 @@ class FedNovaOptions(Options):
         that of the steps asked for.
     mu
         Strength of FedProx's proximal term; 0: plain SGD.
-    server_rate
-        eta_g.
     """
 
     q: Literal["present", "members", "scaled"] = "present"
     tau: Literal["steps", "norm", "planned"] = "steps"
     mu: NotNegative = 0.0
-    server_rate: Positive = 1.0

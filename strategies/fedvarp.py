@@ -4,8 +4,9 @@ Jhunjhunwala et al. 2022, "FedVARP: Tackling the Variance Due to Partial Client 
 Learning", UAI; Rodio & Neglia 2024, "FedStale: Leveraging Stale Client Updates in Federated Learning". With
 y_k the latest update of client k before the round (0 if there is none),
 
-    v := beta sum_members p_k y_k + sum_{k in S} a_k (u_k - beta y_k),   w := w + eta_g v,   y_k := u_k.
+    v := sum_{k in S} a_k u_k + beta (sum_members p_k y_k - sum_{k in S} a_k y_k),   w := w + eta_g v,
 
+and y_k := u_k for k in S.
 FedVARP has beta = 1 and a_k = p_k / sum_S p. FedStale mixes stale updates in with a beta below 1, and a_k =
 p_k omega_k with FedAU's omega_k. With beta = 0 they are FedAvg and FedAU; with all members there, FedAvg.
 A late reply is the u_k of the round in which it arrives.
@@ -14,14 +15,15 @@ A late reply is the u_k of the round in which it arrives.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import CountOrZero, Positive, Share
+from flexfl.ground.allowed import CountOrZero, Share
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
+from strategies.fedavg import FedAvgOptions
 from strategies.memory.table import SummedTable, TableOptions, extend
 from strategies.parts.participation import Intervals, check_estimator, inverse_rates
 
@@ -31,45 +33,41 @@ class FedVARP(FlexibleStrategy):
 
     suits = "few replies in a round, and a constant learning rate"
     options: FedVARPOptions
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "latest", "scale", "intervals")
+    saved = ("latest", "sizes", "intervals")
     late_replies = "take"
 
     def setup(self) -> None:
         """Start with y_k = 0 and omega_k = 1."""
-        self.latest = SummedTable(self.layout, self.options)  # n_k y_k, whose sum is n sum_k p_k y_k
-        self.scale: NDArray[np.int64] = np.ones(0, np.int64)  # that n_k, for every client with a row
+        self.latest = SummedTable(self.layout, self.options)  # n_k y_k
+        self.sizes: NDArray[np.int64] = np.ones(0, np.int64)  # that n_k, for every client with a row
         self.intervals = Intervals(self.options.cutoff)
         if self.options.agg == "prob":
             check_estimator(self.options.estimator, self.options, self.roster)
 
     def update(self, replies: Replies) -> None:
-        """Move by v, made of the old y_k; then replace them."""
+        """Move by v, and set y_k := u_k, for some of the M weights at a time."""
         clients, options = replies.clients, self.options
-        gradient = (
-            options.units == "gradient"
-        )  # delta_k is `unit` times u_k, at the rate of its task `of_task`
-        beta, unit = options.beta, -self.learning_rate if gradient else 1.0
-        of_task = -replies.learning_rate if gradient else np.ones(len(replies))
+        self.sizes = extend(self.sizes, int(clients.max()) + 1, 1)
+        n, old_n = replies.sizes(options.weights), self.sizes[clients]
+        a, growth = self._coefficients(replies), (n - old_n) / self._total()  # of p_k since y_k
+        now, then = self._units(self.learning_rate), self._units(replies.learning_rate)
         work = replies.work_factors(options.normalize)
-        self.scale = extend(self.scale, int(clients.max()) + 1, 1)
-        old, new = self.scale[clients], replies.sizes(options.weights)
-        a, stale = self._coefficients(replies), self._mean_of_latest()
-        at_old = (a - (new - old) / self._total()) / old  # where n_k has changed, so has p_k of the old y_k
-        v = np.empty(self.layout.size)
-        for at, delta, row in self.latest.blocks(replies):
-            v[at] = (a * work * (unit / of_task)) @ delta + unit * beta * (stale[at] - at_old @ row)
-            np.multiply(delta, (work * new / of_task)[:, None], out=row)
+        mean, v = self._mean_of_latest(), np.empty(self.layout.size)
+        for at, delta, ny in self.latest.blocks(replies):
+            fresh = (a * work * (now / then)) @ delta  # sum_S a_k u_k
+            stale = mean[at] - ((a - growth) / old_n) @ ny  # sum_members p_k y_k - sum_S a_k y_k
+            v[at] = fresh + now * options.beta * stale
+            np.multiply(delta, (work * n / then)[:, None], out=ny)  # y_k := u_k
         self.weights += options.server_rate * v
-        self.scale[clients] = new
+        self.sizes[clients] = n
         self.intervals.observe(clients, self.round)
 
     def empty_round(self) -> None:
-        """Move by the old updates, with `move`."""
+        """Move by the stale updates, with `move`."""
         options = self.options
-        if options.empty == "skip":
-            return
-        unit = -self.learning_rate if options.units == "gradient" else 1.0
-        self.weights += options.server_rate * unit * options.beta * self._mean_of_latest()
+        if options.empty == "move":
+            rate = options.server_rate * self._units(self.learning_rate) * options.beta
+            self.weights += rate * self._mean_of_latest()
 
     def on_arrival(self, client: int) -> None:
         """Start a new member with y_l = 0; count its intervals from this round on."""
@@ -88,6 +86,10 @@ class FedVARP(FlexibleStrategy):
         estimator, clients = self.options.estimator, replies.clients
         return n / self._total() * inverse_rates(estimator, self.intervals, self.roster, clients, self.round)
 
+    def _units(self, rate: Any) -> Any:
+        """Return the change of the weights that one unit of u_k stands for, at some learning rate."""
+        return -rate if self.options.units == "gradient" else 1.0
+
     def _total(self) -> float:
         """n of all members, or N with uniform weights."""
         roster = self.roster
@@ -100,8 +102,8 @@ class FedVARP(FlexibleStrategy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedVARPOptions(TableOptions):
-    """Options of FedVARP and FedStale, which differ in their defaults.
+class FedVARPOptions(FedAvgOptions, TableOptions):
+    """Options of FedVARP and FedStale, which differ in their defaults; the papers have `weights=uniform`.
 
     Attributes
     ----------
@@ -109,8 +111,6 @@ class FedVARPOptions(TableOptions):
         Weight of the stale updates, 0 to 1.
     agg
         a_k: `mean` divides by those who replied, `prob` multiplies p_k by FedAU's omega_k.
-    weights
-        `n` weights members by their examples; `uniform` counts all alike (FedVARP's paper).
     units
         `gradient` keeps sums of gradients and applies them with the current rate, `update` keeps changes of
         the weights; the same where the rate is constant.
@@ -120,16 +120,12 @@ class FedVARPOptions(TableOptions):
         Of omega_k, see FedAU; 0: no interval is cut.
     empty
         In a round without replies: `skip` rests, `move` applies the stale updates (the formula).
-    server_rate
-        eta_g.
     """
 
     beta: Share = 1.0
     agg: Literal["mean", "prob"] = "mean"
-    weights: Literal["n", "uniform"] = "n"
     units: Literal["gradient", "update"] = "gradient"
     normalize: bool = True
     estimator: Literal["fedau", "known", "none"] = "fedau"
     cutoff: CountOrZero = 0
     empty: Literal["skip", "move"] = "skip"
-    server_rate: Positive = 1.0

@@ -12,7 +12,7 @@ an entry of the round in which it arrives, in gradients by the rate of its task.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class MIFA(FlexibleStrategy):
 
     suits = "clients that are away for long or for reasons that nobody knows"
     options: MIFAOptions
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "latest", "waiting")
+    saved = ("latest", "waiting")
     late_replies = "take"
 
     def setup(self) -> None:
@@ -37,9 +37,7 @@ class MIFA(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Overwrite the entries of those who replied, and move by the mean of all."""
         work = replies.work_factors(self.options.normalize)
-        per_delta = (-work / replies.learning_rate)[:, None]
-        for _, delta, G in self.latest.blocks(replies):
-            np.multiply(delta, per_delta, out=G)
+        self.latest.replace(replies, -work / replies.learning_rate)
         self._move()
 
     def empty_round(self) -> None:

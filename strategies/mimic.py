@@ -21,7 +21,7 @@ from flexfl.ground.allowed import Positive, Range
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
-from strategies.memory.at_clients import MemoryOptions
+from strategies.memory.table import MemoryOptions
 from strategies.memory.zero_sum import ZeroSumTable
 
 
@@ -30,7 +30,7 @@ class MimiC(FlexibleStrategy):
 
     suits = "clients that are away for long, where their old updates would mislead"
     options: MimiCOptions
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "corrections", "started")
+    saved: ClassVar[tuple[str, ...]] = ("corrections", "started")
 
     def setup(self) -> None:
         """Start with c_i = 0."""

@@ -1,12 +1,18 @@
 """MimiC with the corrections at the clients (Sun et al. 2024, "Practical Implementations").
 
-A client keeps its ghat_i of its last accepted round and uploads ghat_i + c_i; the server sees sums only, as
-secure aggregation needs it. The rule is clients/rules/corrected_upload.py.
+A client keeps the ghat_i of its last accepted round t and uploads ghat_i + c_i; the server sees sums only, as
+secure aggregation needs it. The rule is clients/rules/corrected_upload.py. With H, the sum of what departed
+clients have passed on to each of the others,
+
+    c_i = b_i + H - ghat_i^old,    b_i = v_t - H as H was in round t.
+
+The server keeps v_t - H of every round that still is the last accepted one of a member. A member that has
+never replied has b_i = -H as H was when it arrived, so that its c_i starts at 0.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,55 +20,85 @@ from numpy.typing import NDArray
 from flexfl.ground.contract import Rule
 from strategies.core.instructions import Task
 from strategies.core.replies import Replies
-from strategies.core.strategy import FlexibleStrategy
-from strategies.memory.at_clients import CorrectionRing
+from strategies.memory.table import ClientTable
 from strategies.mimic import MimiC
 
 
 class MimiCClientMemory(MimiC):
-    """MimiC whose clients keep what their c_i is made of; the server keeps v_t of the rounds in use."""
+    """MimiC whose clients keep their part of c_i; `corrections` has H, and b_i of those who never replied."""
 
     rule = Rule("corrected-upload", scalars=("per-step",), remembers=True, sends="vector")
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "ring", "started")
+    saved = ("v_by_round",)
 
     def setup(self) -> None:
         """Start with c_i = 0."""
-        self.ring = CorrectionRing(self.layout, self.options, self.roster)
-        self.started = False
+        super().setup()
+        self.v_by_round = ClientTable(self.layout, self.options)  # v_t - H; its rows are rounds, not clients
+        self._outgoing: dict[int, NDArray[Any]] = {}  # the same array for all clients of a round
+        self._H_at_departure: dict[int, NDArray[np.float64]] = {}  # of clients that are asked for a farewell
+        self._remaining = 0  # members after the last departure, without those who arrived in the same round
 
     def shared_task(self) -> Task:
         """Tell clients what ghat_i is: a mean gradient, or the whole update."""
         return Task(scalars={"per-step": self.options.units == "gradient"})
 
     def task(self, client: int) -> Task | None:
-        """Return b_i, from which the client makes c_i."""
-        b = self.ring.outgoing(client)
-        return None if b is None else Task(arrays=(b,))
+        """Return b_i, from which the client makes c_i; nothing to a client that never replied."""
+        last = int(self.roster.accepted[client])
+        if not last:
+            return None
+        if last not in self._outgoing:
+            self._outgoing[last] = self.v_by_round.read(np.array([last]))[0].astype(self.layout.dtype)
+        return Task(arrays=(self._outgoing[last],))
 
     def update(self, replies: Replies) -> None:
-        """Algorithm 1, lines 8 and 9; lines 6 and 10 are the clients'."""
-        v = self.ring.mean(replies)
-        self.weights -= self.server_rate(replies) * v
-        self.ring.close(replies, self.round, v)
-        self.started = True
+        """Algorithm 1, lines 8 and 9; lines 6 and 10 are the clients'.
 
-    def on_arrival(self, client: int) -> None:
-        """Start a new member with c_l = 0, which keeps the sum."""
-        self.ring.arrive(client)
+        Clients upload ghat_i + b_i - ghat_i^old, or ghat_i alone if they have no memory: they never replied,
+        so that the server adds their b_i, or they have lost it, so that their c_i is 0 as if they were new.
+        """
+        clients, H = replies.clients, self.corrections.handed_over
+        never = self.roster.accepted[clients] == 0
+        total = replies.ordered_sum(np.ones(len(replies)))
+        total += self.corrections.table.read(clients[never]).sum(axis=0, dtype=np.float64)
+        total -= H * int((replies.resync & ~never).sum())
+        v = total / len(replies) + H  # line 8
+        self.weights -= self.server_rate(replies) * v  # line 9
+        self.v_by_round.write(np.array([self.round]), (v - H)[None])
+        self._forget(replies)
+        self.started = True
 
     def on_departure(self, client: int, keep: bool) -> None:
         """Pass c_l on to the others, at once or with the client's farewell."""
-        if not keep:
-            self.ring.depart(client)
+        if keep:
+            return
+        self._remaining = self.roster.num_contributors
+        if self.roster.accepted[client]:
+            self._H_at_departure[client] = self.corrections.handed_over
+        else:
+            self.corrections.depart(client, self._remaining)
 
     def leaves_memory(self, client: int) -> bool:
         """Whether ghat_l is known to the client alone."""
         return bool(self.roster.accepted[client])
 
     def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
-        """Pass on the c_l of a client that has sent its ghat_l."""
-        roster = self.roster
-        arrived = np.flatnonzero(
-            roster.contributors & (roster.accepted == 0) & (roster.joined == self.round - 1)
-        )
-        self.ring.farewell(client, memory, arrived)
+        """Pass on c_l = b_l + H - ghat_l; nothing of it goes to those who arrived in this round."""
+        H, roster = self._H_at_departure.pop(client), self.roster
+        if memory is None:
+            return
+        (b,) = self.v_by_round.read(roster.accepted[[client]])
+        self.corrections.hand_over(b + H - memory, self._remaining)
+        new = roster.contributors & (roster.accepted == 0) & (roster.joined == self.round - 1)
+        for arrived in np.flatnonzero(new).tolist():
+            self.corrections.arrive(arrived)
+
+    def _forget(self, replies: Replies) -> None:
+        """Forget what no member needs after this round."""
+        last = self.roster.accepted.copy()
+        last[replies.clients] = self.round
+        for old in np.setdiff1d(self.v_by_round.clients, last[self.roster.member]).tolist():
+            self.v_by_round.drop(old)
+        for client in np.intersect1d(self.corrections.table.clients, replies.clients).tolist():
+            self.corrections.table.drop(client)
+        self._outgoing = {}

@@ -16,9 +16,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from flexfl.ground.allowed import Positive
 from flexfl.ground.contract import CORRECTED
 from strategies.core.instructions import Task
+from strategies.core.options import ServerRateOptions
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.memory.table import ClientTable, TableOptions
@@ -30,7 +30,7 @@ class Scaffold(FlexibleStrategy):
     suits = "very different data and many local steps, with clients that come back soon"
     options: ScaffoldOptions
     rule = CORRECTED
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "table", "control")
+    saved: ClassVar[tuple[str, ...]] = ("table", "control")
 
     def setup(self) -> None:
         """Start with c = c_i = 0."""
@@ -72,13 +72,5 @@ class Scaffold(FlexibleStrategy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaffoldOptions(TableOptions):
-    """Options of SCAFFOLD.
-
-    Attributes
-    ----------
-    server_rate
-        eta_g.
-    """
-
-    server_rate: Positive = 1.0
+class ScaffoldOptions(ServerRateOptions, TableOptions):
+    """Options of SCAFFOLD."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ class Scheme(FlexibleStrategy):
     """What the three schemes share: eq. (2), fast reboot on arrivals."""
 
     options: SchemeOptions
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "reboot")
+    saved = ("reboot",)
 
     def setup(self) -> None:
         """Start without any arrival."""

@@ -38,11 +38,11 @@ class VRLSGD(GradientTracking):
         """Move to the mean model and update the D_i of those who replied."""
         per_delta = -1 / (self.learning_rate * replies.steps)[:, None]
         share, mean = replies.mean_coefficients("uniform"), np.empty(self.layout.size)  # xbar - x
-        for at, way, D_i in self.tracked.blocks(replies):
-            mean[at] = share @ way
-            way -= mean[at]  # x_i - xbar
-            way *= per_delta
-            D_i += way
+        for at, dx_i, D_i in self.tracked.blocks(replies):
+            mean[at] = share @ dx_i
+            dx_i -= mean[at]  # x_i - xbar
+            dx_i *= per_delta
+            D_i += dx_i
         self.weights += mean
 
 

@@ -253,7 +253,7 @@ from strategies import FlexibleStrategy
 
 
 class Momentum(FlexibleStrategy):
-    saved = (*FlexibleStrategy.saved, "kept")
+    saved = ("kept",)
 
     def setup(self):
         self.m, self.kept, self.beta = np.zeros(self.layout.size), np.zeros(1), 0.9

@@ -84,7 +84,7 @@ def test_list_shows_defaults_and_what_is_allowed(shown: Any) -> None:
         f"departure-constant={Options().departure_constant} positive",
     ]
     strategies = {name: options for name, (_, options) in shown["--strategy"].items()}
-    assert strategies["fedavg"] == ["weights=n n | uniform", "server-rate=1.0 positive"]
+    assert strategies["fedavg"] == ["server-rate=1.0 positive", "weights=n n | uniform"]
     assert f"reboot-peak={SchemeC.options_type()().reboot_peak} at least 1" in strategies["scheme-c"]
     assert f"alpha={APFL.options_type()().alpha} from 0 to 1" in strategies["apfl"]
     assert {"normalize=true true | false", "table-folder="} <= set(strategies["mifa"])

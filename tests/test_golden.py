@@ -204,7 +204,7 @@ def check_state(strategy: Any, expected: dict[str, Any]) -> None:
         "T": lambda client: getattr(strategy, "last", strategy.roster.accepted)[client[0]],
         "ci": lambda client: strategy.table.read(client)[0],
         "omega": lambda client: strategy.intervals.means(client, strategy.round + 1)[0],
-        "y": lambda client: strategy.latest.read(client)[0] / strategy.scale[client[0]],
+        "y": lambda client: strategy.latest.read(client)[0] / strategy.sizes[client[0]],
         "r": lambda client: strategy.rate(client)[0],
         "x": lambda client: strategy.start(client[0]).vector,
         "d": lambda client: strategy.tracked.read(client)[0],
@@ -269,7 +269,7 @@ def test_trajectory(trajectory: Any) -> None:
         w = strategy.weights
         if "xbar" in variant:
             np.testing.assert_allclose(w, variant["xbar"][t - 1], rtol=1e-9, atol=1e-11)
-            w = strategy.models[strategy.newest].vector
+            w = strategy.models.of(10**9).vector  # the newest
         np.testing.assert_allclose(w, variant["w"][t - 1], rtol=1e-9, atol=1e-11)
     check_state(strategy, variant.get("state", {}))
 

@@ -76,4 +76,4 @@ def test_trajectory(trajectory: Any) -> None:
     if case["method"] == "fedlaavg":
         gone = strategy.roster.gone & ~strategy.roster.member
         latest = [np.array(u) for k, u in variant["state"]["u"].items() if not gone[int(k)]]
-        close(strategy.sum.total, np.sum(latest, axis=0), "sum of u")
+        close(strategy.latest.total, np.sum(latest, axis=0), "sum of u")

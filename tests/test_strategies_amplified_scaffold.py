@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import N, Rounds, delta, make
+from fakes import M, N, Rounds, delta, make
 
 
 def weights_of(name: str, **options: Any) -> np.ndarray:
@@ -32,3 +32,14 @@ def test_c_is_the_mean_of_the_members(departure: str) -> None:
         members = np.flatnonzero(strategy.roster.member)
         mean = strategy.table.read(members).mean(axis=0)
         np.testing.assert_allclose(strategy.control, mean, atol=1e-12)
+
+
+def test_a_discarded_update_is_not_amplified_later() -> None:
+    """A period of two rounds: the client whose weights exploded is forgotten with its update."""
+    rounds = Rounds(make("amplified-scaffold", period=2, gamma=1.5))
+    rounds.play({0: np.full(M, 0.01)})
+    kept = rounds.strategy.weights.copy()
+    np.testing.assert_array_equal(rounds.play({0: np.full(M, 3e15)}), kept)
+    for _ in range(3):
+        weights = rounds.play({1: np.full(M, 0.01)})
+    assert np.abs(weights - kept).max() < 1

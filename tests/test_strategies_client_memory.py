@@ -80,10 +80,11 @@ class Run:
 
     def corrections(self) -> np.ndarray:
         """c_i of all members: what the client knows, and what the server does."""
-        ring, members = self.strategy.ring, np.flatnonzero(self.strategy.roster.member)
-        last = self.strategy.roster.accepted[members]
-        b = np.where(last[:, None] > 0, ring.by_round.read(last), ring.by_arrival.read(members))
-        b = b + ring.handed_over
+        strategy = self.strategy
+        members = np.flatnonzero(strategy.roster.member)
+        last, b_of_new = strategy.roster.accepted[members], strategy.corrections.table
+        b = np.where(last[:, None] > 0, strategy.v_by_round.read(last), b_of_new.read(members))
+        b = b + strategy.corrections.handed_over
         return b - np.array([self.remembered(k) for k in members.tolist()]).reshape(-1, M)
 
 
@@ -103,12 +104,12 @@ def test_both_memories_give_the_same_weights(name: str, own: Any, table: Any, de
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(table=TABLE, in_memory=st.sampled_from([0.0, 1.0]))
 def test_mimics_corrections_sum_to_zero(table: Any, in_memory: float) -> None:
-    """Of the members, after every round; and the ring has no more entries than members."""
+    """Of the members, after every round; and the server keeps no more v than there are members."""
     run = Run("mimic", table, memory="client", table_memory=in_memory)
     for _ in run:
         np.testing.assert_allclose(run.corrections().sum(axis=0), 0, atol=1e-10)
         if len(run.strategy.report.active):
-            assert len(run.strategy.ring.by_round) <= run.strategy.roster.num_members
+            assert len(run.strategy.v_by_round) <= run.strategy.roster.num_members
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -139,8 +140,8 @@ def test_fedlaavg_moves_by_the_mean_of_the_latest(table: Any, silent: bool) -> N
         before = [run.remembered(client) for client in range(N)]
         members = np.flatnonzero(run.strategy.roster.member)
         total = sum([before[k] for k in members.tolist()] + orphans, np.zeros(M))
-        np.testing.assert_allclose(run.strategy.sum.total, total, atol=1e-10)
-        assert run.strategy.sum.orphans == len(orphans)
+        np.testing.assert_allclose(run.strategy.latest.total, total, atol=1e-10)
+        assert run.strategy.orphans == len(orphans)
 
 
 # The messages
@@ -157,7 +158,7 @@ def play(rounds: Rounds, devices: list[Device], online: Any = range(N), **events
 
 
 def test_mimic_sends_one_v_to_all_who_were_last_there_in_a_round() -> None:
-    """Nothing the first time; the ring holds two rounds after clients were there in two."""
+    """Nothing the first time; the server holds two of them after clients were there in two."""
     rounds, devices = begin("mimic")
     assert all(not i.parameters.extra for i in play(rounds, devices).values())
     play(rounds, devices, [0, 1])
@@ -165,9 +166,9 @@ def test_mimic_sends_one_v_to_all_who_were_last_there_in_a_round() -> None:
     assert len({id(asked[k].parameters.extra[0]) for k in (0, 1)}) == 1
     assert len({id(asked[k].parameters.extra[0]) for k in (2, 3, 4)}) == 1
     assert asked[0].parameters.extra[0].shape == (M,)
-    assert sorted(rounds.strategy.ring.by_round.clients.tolist()) == [1, 2]
+    assert sorted(rounds.strategy.v_by_round.clients.tolist()) == [1, 2]
     rounds.hear(*((c, devices[c].fit(i, E)) for c, i in asked.items()))
-    assert len(rounds.strategy.ring.by_round) == 1
+    assert len(rounds.strategy.v_by_round) == 1
 
 
 @pytest.mark.parametrize("name", ["mimic", "fedlaavg"])
@@ -255,12 +256,12 @@ def test_fedlaavg_keeps_what_a_client_forgot_as_that_of_a_departed_one() -> None
     forgotten = next(iter(devices[2].memory.pending.values()))
     devices[2] = device(2)
     play(rounds, devices)
-    latest: Any = rounds.strategy.sum
-    assert latest.orphans == 1
+    strategy: Any = rounds.strategy
+    assert strategy.orphans == 1
     now = sum(next(iter(d.memory.pending.values())) for d in devices)
-    np.testing.assert_allclose(latest.total, now + forgotten, atol=1e-12)
+    np.testing.assert_allclose(strategy.latest.total, now + forgotten, atol=1e-12)
     play(rounds, devices)
-    assert latest.orphans == 1
+    assert strategy.orphans == 1
 
 
 def test_mimic_goes_on_with_a_client_that_forgot() -> None:
@@ -281,7 +282,7 @@ def test_mimic_starts_a_client_anew_that_forgot_after_a_departure() -> None:
     rounds, devices = begin("mimic")
     play(rounds, devices)
     play(rounds, devices, departed=[0])
-    assert np.abs(rounds.strategy.ring.handed_over).max() > 0.01  # type: ignore[attr-defined]
+    assert np.abs(rounds.strategy.corrections.handed_over).max() > 0.01  # type: ignore[attr-defined]
     devices[2] = device(2)
     before = rounds.strategy.weights.copy()
     after = play_alone(rounds, devices, 2)

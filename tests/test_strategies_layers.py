@@ -103,7 +103,6 @@ def test_resuming_changes_nothing(kind: str) -> None:
         (Adam, {"bias": "some"}, "server-opt adam: bias is 'some'; choose one of none, adam, flower"),
         (Momentum, {"beta1": -0.1}, "server-opt momentum: beta1 is -0.1"),
         (Amplification, {"period": 0, "factor": 2.0}, "amplify: the period is 0 rounds"),
-        (Amplification, {"period": 2, "factor": 0.5}, "amplify: the factor is 0.5; it must be at least 1"),
     ],
 )
 def test_options_are_checked(layer: Any, options: Any, message: str) -> None:

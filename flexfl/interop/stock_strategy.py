@@ -63,7 +63,7 @@ class StockStrategy(FlexibleStrategy):
         The strategy.
     """
 
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "attributes")
+    saved = ("attributes",)
     takes_layers = False
     factory: ClassVar[Callable[..., Strategy]]
     parameters: ClassVar[Mapping[str, inspect.Parameter]]

@@ -89,3 +89,16 @@ class Options:
         if not self.local_epochs or not len(num_examples):
             return float(self.local_steps)
         return float(np.mean([self.planned_steps(n) for n in num_examples.tolist()]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRateOptions(Options):
+    """Options of methods with a server rate.
+
+    Attributes
+    ----------
+    server_rate
+        eta_g, by which the update of a round is multiplied.
+    """
+
+    server_rate: Positive = 1.0

@@ -49,7 +49,7 @@ class Rows(NamedTuple):
     keys
         What each vector belongs to, such as a client, shape (R,).
     versions
-        Numbers that are others whenever the vector of a key is another one, shape (R,).
+        Changes whenever the vector of the key changes, shape (R,).
     vectors
         The vectors, shape (R, M), or a sequence of arrays of one dimension and any length.
     """
@@ -66,18 +66,25 @@ class Stateful:
     ----------
     saved
         Names of the attributes that are state: arrays, dictionaries of scalars, JSON values, and objects that
-        are `Stateful` themselves, or lists of such. A leading underscore is left out in the state.
+        are `Stateful` themselves, or lists of such. A class names its own; those of its bases are added. A
+        leading underscore is left out in the state.
     """
 
     saved: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        inherited = [name for base in cls.__bases__ for name in getattr(base, "saved", ())]
+        cls.saved = tuple(dict.fromkeys((*inherited, *cls.saved)))
 
     def state_dict(self) -> StateDict:
         """Return the state; tables in it are views, to be written before the next round."""
         state: StateDict = {}
         for name in self.saved:
-            value, key = _parts(getattr(self, name)), name.lstrip("_")
-            if isinstance(value, Stateful):
-                state |= nested(key, value.state_dict())
+            value, key = getattr(self, name), name.lstrip("_")
+            if parts := _parts(key, value):
+                for prefix, part in parts.items():
+                    state |= nested(prefix, part.state_dict())
             elif isinstance(value, dict):
                 state[f"{key}.keys"], state[f"{key}.values"] = np.array([*value]), np.array([*value.values()])
             else:
@@ -85,7 +92,7 @@ class Stateful:
         return state
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from a state that `state_dict` returned.
+        """Restore a state that `state_dict` returned.
 
         Raises
         ------
@@ -93,9 +100,10 @@ class Stateful:
             Something is missing or has another shape: the state belongs to another object.
         """
         for name in self.saved:
-            value, key = _parts(getattr(self, name)), name.lstrip("_")
-            if isinstance(value, Stateful):
-                value.load_state_dict(within(key, state))
+            value, key = getattr(self, name), name.lstrip("_")
+            if parts := _parts(key, value):
+                for prefix, part in parts.items():
+                    part.load_state_dict(within(prefix, state))
             elif isinstance(value, dict):
                 keys, values = take(state, f"{key}.keys"), take(state, f"{key}.values")
                 setattr(self, name, dict(zip(keys.tolist(), values.tolist(), strict=True)))
@@ -106,19 +114,11 @@ class Stateful:
                 setattr(self, name, part.copy() if isinstance(part, list) else part)
 
 
-class _List(Stateful):
-    """The state of a list of objects, each under its position."""
-
-    def __init__(self, parts: list[Stateful]) -> None:
-        self.saved = tuple(f"part{i}" for i in range(len(parts)))  # type: ignore[misc]
-        for name, part in zip(self.saved, parts, strict=True):
-            setattr(self, name, part)
-
-
-def _parts(value: Any) -> Any:
-    """Return a list of `Stateful` objects as one of them, anything else as it is."""
-    listed = isinstance(value, list) and value and all(isinstance(part, Stateful) for part in value)
-    return _List(value) if listed else value
+def _parts(key: str, value: Any) -> dict[str, Stateful]:
+    """Return the objects with a state of their own that an attribute holds, by their names in the state."""
+    if isinstance(value, list):
+        return {f"{key}.part{i}": part for i, part in enumerate(value) if isinstance(part, Stateful)}
+    return {key: value} if isinstance(value, Stateful) else {}
 
 
 def nested(name: str, state: StateDict) -> StateDict:

@@ -1,68 +1,107 @@
-"""Models that clients go on from, kept as long as a client holds them."""
+"""Models that clients start from, kept as long as a client holds them."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strategies.core.parameters import FlatParameters, FloatVector, Layout, stacked
+from strategies.core.roster import Clients
 from strategies.core.state import StateDict, Stateful, take
+from strategies.memory.table import extend
 
 
-class ModelsInUse(Stateful):
-    """Models by the round that made them, with the number of clients that hold each.
+class HeldModels(Stateful):
+    """A model for each client that holds one; those who got theirs in the same round hold the same.
 
-    Clients that took part in the same round hold the same model: there are never more models than rounds, nor
-    more than clients that hold one.
+    There are never more models than rounds, nor more than clients that hold one, apart from the newest, which
+    is kept even if nobody holds it.
 
     Parameters
     ----------
     layout
         Layout of the weights.
+    holders
+        Which clients hold the first model, shape (N,).
+    vector
+        That model, shape (M,).
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self._models: dict[int, FlatParameters] = {}
-        self._holders: dict[int, int] = {}
+    saved = ("held", "newest")
 
-    def __getitem__(self, server_round: int) -> FlatParameters:
-        return self._models[server_round]
+    def __init__(self, layout: Layout, holders: NDArray[np.bool_], vector: FloatVector) -> None:
+        self.layout = layout
+        self.held: NDArray[np.int64] = np.where(holders, 0, -1)  # round of each client's model, -1: none
+        self.newest = 0
+        self._models = {0: self._packed(vector)}
+        self._holders = {0: int(holders.sum()) + 1}  # one more for the newest
 
     def __len__(self) -> int:
         return len(self._models)
 
-    def add(self, server_round: int, vector: FloatVector) -> FlatParameters:
-        """Add the model of a round, shape (M,), in the type in which clients get it."""
-        model = FlatParameters(vector.astype(self.layout.dtype), self.layout)
-        self._models[server_round], self._holders[server_round] = model, 0
-        return model
+    def of(self, client: int) -> FlatParameters:
+        """Return a client's model; the newest for a client that holds none."""
+        held = int(self.held[client]) if client < len(self.held) else -1
+        return self._models[held if held >= 0 else self.newest]
 
-    def hold(self, server_round: int, clients: int) -> None:
-        """Count some more clients that hold a model."""
-        self._holders[server_round] += clients
+    def sum(self, clients: Clients) -> NDArray[np.float64]:
+        """Return the sum of the models of some clients that hold one, shape (M,)."""
+        total = np.zeros(self.layout.size)
+        for held, count in self._counts(clients):
+            model = self._models[held].vector
+            total += model if count == 1 else count * model.astype(np.float64)
+        return total
 
-    def release(self, server_round: int, clients: int) -> None:
-        """Count some clients less that hold a model; without any, it is forgotten."""
-        self._holders[server_round] -= clients
-        if not self._holders[server_round]:
-            del self._models[server_round], self._holders[server_round]
+    def give(self, clients: Clients, server_round: int, vector: FloatVector) -> None:
+        """Give some clients the model of this round, shape (M,), in the type in which they are sent it."""
+        for held, count in self._counts(clients):
+            self._release(held, count)
+        self._models[server_round], self._holders[server_round] = self._packed(vector), len(clients) + 1
+        self._release(self.newest, 1)
+        self.newest = self.held[clients] = server_round
+
+    def give_newest(self, client: int) -> None:
+        """Give a client that holds none the newest model."""
+        self.held = extend(self.held, client + 1, -1)
+        self.held[client] = self.newest
+        self._holders[self.newest] += 1
+
+    def drop(self, client: int) -> None:
+        """Take its model from a client."""
+        self._release(int(self.held[client]), 1)
+        self.held[client] = -1
 
     def shift(self, change: FloatVector) -> None:
         """Add the same change, shape (M,), to all models."""
-        for server_round, model in self._models.items():
-            vector = (model.vector + change).astype(self.layout.dtype)
-            self._models[server_round] = FlatParameters(vector, self.layout)
+        self._models = {held: self._packed(model.vector + change) for held, model in self._models.items()}
 
     def state_dict(self) -> StateDict:
-        """Return rounds and numbers of holders, shape (R,), and the models, shape (R, M)."""
-        vectors = stacked(self._models.values(), self.layout)
-        rounds, holders = np.array([*self._models], np.int64), np.array([*self._holders.values()], np.int64)
-        return {"rounds": rounds, "holders": holders, "vectors": vectors}
+        """Return also the models, shape (R, M), their rounds and numbers of holders, shape (R,)."""
+        return {
+            **super().state_dict(),
+            "rounds": np.array([*self._models], np.int64),
+            "holders": np.array([*self._holders.values()], np.int64),
+            "vectors": stacked(self._models.values(), self.layout),
+        }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over the models."""
-        self._models, self._holders = {}, {}
-        rounds, holders = take(state, "rounds").tolist(), take(state, "holders").tolist()
-        for server_round, count, vector in zip(rounds, holders, take(state, "vectors"), strict=True):
-            self.add(server_round, np.array(vector))
-            self.hold(server_round, count)
+        """Restore the models."""
+        super().load_state_dict(state)
+        rounds, vectors = take(state, "rounds").tolist(), take(state, "vectors")
+        models = [self._packed(np.array(vector)) for vector in vectors]
+        self._models = dict(zip(rounds, models, strict=True))
+        self._holders = dict(zip(rounds, take(state, "holders").tolist(), strict=True))
+
+    def _packed(self, vector: FloatVector) -> FlatParameters:
+        return FlatParameters(vector.astype(self.layout.dtype), self.layout)
+
+    def _counts(self, clients: Clients) -> list[tuple[int, int]]:
+        """Return the rounds of some clients' models, and how many of them hold each."""
+        rounds, counts = np.unique(self.held[clients], return_counts=True)
+        return [*zip(rounds.tolist(), counts.tolist(), strict=True)]
+
+    def _release(self, held: int, count: int) -> None:
+        """Count some holders less of a model; without any, it is forgotten."""
+        self._holders[held] -= count
+        if not self._holders[held]:
+            del self._models[held], self._holders[held]

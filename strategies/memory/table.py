@@ -47,6 +47,21 @@ class TableOptions(Options):
     table_folder: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class MemoryOptions(TableOptions):
+    """Options of methods whose memory can be at the server or at the clients.
+
+    Attributes
+    ----------
+    memory
+        `server` keeps a vector for each client, any Flower client will do. `client` has the clients of this
+        project keep them: the server needs hardly any memory, and the sum of the uploads is all that it uses.
+        Who leaves the objective is asked for its vector, once; if it does not answer, its part stays.
+    """
+
+    memory: Literal["server", "client"] = "server"
+
+
 class ClientTable(Stateful):
     """A vector of M numbers per client; that of a client without one reads as zeros.
 
@@ -132,17 +147,17 @@ class ClientTable(Stateful):
             buffer = buffer if len(buffer) >= deltas.size else np.empty(deltas.size)
             vectors = buffer[: deltas.size].reshape(deltas.shape)
             vectors[:] = self.rows[at, columns]
-            self._take_out(columns, vectors)
+            self._before_write(columns, vectors)
             yield columns, deltas, vectors
             stored = vectors.astype(self.dtype, copy=False)
             self._write(clients, stored, columns)
-            self._put_in(columns, stored, deltas)
+            self._after_write(columns, stored, deltas)
 
-    def _take_out(self, columns: slice, vectors: Block) -> None:
-        """Note some columns of vectors that are about to change: nothing here."""
+    def _before_write(self, columns: slice, vectors: Block) -> None:
+        """Hook for some columns of vectors that are about to change."""
 
-    def _put_in(self, columns: slice, stored: Vectors, buffer: Block) -> None:
-        """Note what they are now, as they are stored; `buffer`, of the same shape, may be overwritten."""
+    def _after_write(self, columns: slice, stored: Vectors, buffer: Block) -> None:
+        """Hook for the new vectors, as they are stored; `buffer`, of the same shape, may be overwritten."""
 
     def drop(self, client: int) -> Vectors:
         """Forget a client; return the vector that it had, shape (M,)."""
@@ -229,11 +244,17 @@ class SummedTable(ClientTable):
         super().__init__(layout, options)
         self.total = np.zeros(self.width)
 
-    def _take_out(self, columns: slice, vectors: Block) -> None:
+    def replace(self, replies: Replies, factors: NDArray[np.float64]) -> None:
+        """Set the vector of each client that replied to factors_k delta_k."""
+        per_delta = factors[:, None]
+        for _, delta, vector in self.blocks(replies):
+            np.multiply(delta, per_delta, out=vector)
+
+    def _before_write(self, columns: slice, vectors: Block) -> None:
         """Take vectors out of the sum."""
         self.total[columns] -= np.ones(len(vectors)) @ vectors
 
-    def _put_in(self, columns: slice, stored: Vectors, buffer: Block) -> None:
+    def _after_write(self, columns: slice, stored: Vectors, buffer: Block) -> None:
         """Put vectors into the sum as they are stored: otherwise it would not be that of the rows."""
         buffer[:] = stored
         self.total[columns] += np.ones(len(buffer)) @ buffer

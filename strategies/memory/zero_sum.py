@@ -8,7 +8,6 @@ its vector for ever, a bias towards the client that left.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +42,7 @@ class ZeroSumTable(Stateful):
         H, shape (M,).
     """
 
-    saved: ClassVar[tuple[str, ...]] = ("table", "handed_over")
+    saved = ("table", "handed_over")
 
     def __init__(self, layout: Layout, options: TableOptions) -> None:
         self.table = ClientTable(layout, options)
@@ -75,7 +74,11 @@ class ZeroSumTable(Stateful):
             self.table.write(np.array([client]), -self.handed_over[None])
 
     def depart(self, client: int, remaining: int) -> None:
-        """Pass the vector of a client on to the `remaining` ones; without any, all is forgotten."""
+        """Pass the vector of a client on to the `remaining` members."""
         (vector,) = self.read(np.array([client]))
         self.table.drop(client)
+        self.hand_over(vector, remaining)
+
+    def hand_over(self, vector: Vector, remaining: int) -> None:
+        """Pass a vector, shape (M,), on to the `remaining` members; without any, all is forgotten."""
         self.handed_over = self.handed_over + vector / remaining if remaining else np.zeros_like(vector)

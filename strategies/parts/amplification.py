@@ -7,9 +7,6 @@ next anchor. P should be a multiple of the period of participation. Rounds witho
 
 from __future__ import annotations
 
-import math
-from typing import ClassVar
-
 from strategies.core.layers import Layer, Vector
 
 
@@ -23,23 +20,25 @@ class Amplification(Layer):
     period
         P, in rounds.
     factor
-        eta, at least 1: with 1 nothing changes. A large one diverges.
+        eta, with 1 nothing changes. A large one diverges.
     """
 
-    saved: ClassVar[tuple[str, ...]] = ("anchor", "began")
+    saved = ("anchor", "began")
 
     def __init__(self, weights: Vector, *, period: int, factor: float) -> None:
         if period < 1:
             raise ValueError(f"amplify: the period is {period} rounds; it must be at least 1")
-        if not 1 <= factor < math.inf:
-            raise ValueError(f"amplify: the factor is {factor}; it must be at least 1")
         self.period, self.factor = period, factor
         self.anchor = weights.copy()
         self.began = 0  # round before the period
 
+    def ends(self, server_round: int) -> bool:
+        """Whether the period ends with this round."""
+        return server_round - self.began >= self.period
+
     def apply(self, before: Vector, after: Vector, server_round: int) -> Vector:
         """See `Layer`."""
-        if server_round - self.began < self.period:
+        if not self.ends(server_round):
             return after
         amplified: Vector = self.anchor + self.factor * (after - self.anchor)
         self.anchor, self.began = amplified.copy(), server_round

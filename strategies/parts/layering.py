@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
@@ -33,11 +34,13 @@ def layers_of(server_opt: str, amplify: str) -> tuple[LayerFactory, ...]:
         optimizer, options = bind("server-opt", SERVER_OPTIMIZERS, server_opt)
         layers.append(partial(optimizer, **options))
     if amplify:
-        period, _, factor = amplify.partition(",")
         try:
-            layers.append(partial(Amplification, period=int(period), factor=float(factor)))
+            period, factor = (kind(text) for kind, text in zip((int, float), amplify.split(","), strict=True))
         except ValueError:
             raise ValueError(f"amplify {amplify!r} is not PERIOD,FACTOR such as 10,2.0") from None
+        if not 1 <= factor < math.inf:
+            raise ValueError(f"amplify: the factor is {factor}; it must be at least 1")
+        layers.append(partial(Amplification, period=int(period), factor=factor))
     for layer in layers:
         made = layer(np.zeros(0))  # checks the values
         dotted.expect("server-opt", server_opt, made, Layer, "derive it from ServerOptimizer")

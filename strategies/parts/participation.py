@@ -6,8 +6,6 @@ cut. It estimates 1 / (probability of taking part); with a cut-off K, (1 - (1 - 
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -78,7 +76,7 @@ class Intervals(Stateful):
         M_k up to then: how many intervals have ended. Shape as `start`.
     """
 
-    saved: ClassVar[tuple[str, ...]] = ("start", "last", "ended")
+    saved = ("start", "last", "ended")
 
     def __init__(self, cutoff: int) -> None:
         self.cutoff = cutoff

@@ -67,7 +67,7 @@ class Momentum(ServerOptimizer):
         eta and the decay of m.
     """
 
-    saved: ClassVar[tuple[str, ...]] = ("m",)
+    saved = ("m",)
 
     @checked
     def __init__(self, weights: Vector, *, rate: Positive = 1.0, beta1: Decay = 0.9) -> None:
@@ -96,7 +96,7 @@ class Adaptive(ServerOptimizer):
         round + 1, with which Flower's FedAdam counts rounds without replies, too.
     """
 
-    saved: ClassVar[tuple[str, ...]] = ("m", "v", "steps")
+    saved = ("m", "v", "steps")
     name: ClassVar[str]
 
     @checked

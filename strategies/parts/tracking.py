@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from flexfl.ground.contract import CORRECTED
@@ -18,7 +16,7 @@ class GradientTracking(FlexibleStrategy):
 
     options: TableOptions
     rule = CORRECTED
-    saved: ClassVar[tuple[str, ...]] = (*FlexibleStrategy.saved, "tracked")
+    saved = ("tracked",)
 
     def setup(self) -> None:
         """Start with delta_j = 0."""
