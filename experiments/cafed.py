@@ -77,7 +77,7 @@ class Correlated(SeededTrace):
         self.memory = np.where(kinds == 3, memory, 0).astype(np.float32)
         self._chains = Chains(self._draws, self.share, self.memory)
 
-    def round(self, t: int) -> RoundAvailability:
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t."""
         return complete_if_online(self._chains.online(t))
 

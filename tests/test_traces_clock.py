@@ -5,7 +5,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traces import TRACES
 from traces.recorded.device_log import Recorded
 
 HEADER = "client,start,end,steps_per_second,up_bytes_per_second\n"
@@ -341,30 +340,3 @@ def test_invalid_speeds(log, value):
         log(HEADER + f"0,0,10,{value},5\n")
     with pytest.raises(ValueError, match="line 2: up_bytes_per_second is"):
         log(HEADER + f"0,0,10,5,{value}\n")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"round_seconds": 0.0}, "trace recorded: round-seconds is 0"),
-        (
-            {"round_seconds": 10.0, "deadline": 11.0},
-            r"deadline is 11, give seconds up to round-seconds \(10\)",
-        ),
-        ({"deadline": -1.0}, "deadline is -1"),
-        ({"on_interrupt": "x"}, "on-interrupt is 'x', give stop or pause"),
-        ({"local_steps": 0}, "local-steps is 0"),
-        ({"begin": -1.0}, "begin is -1"),
-        ({"speed": -1.0}, "speed is -1"),
-        ({"spread": -1.0}, "spread is -1"),
-        ({"cost": 0.0}, "cost is 0"),
-        ({"upload_bytes": -1.0}, "upload-bytes is -1"),
-    ],
-)
-def test_invalid_options(log, options, message):
-    with pytest.raises(ValueError, match=message):
-        log(BY_HAND, **options)
-
-
-def test_is_registered():
-    assert TRACES["recorded"] is Recorded

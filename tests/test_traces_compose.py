@@ -5,13 +5,11 @@ import pytest
 
 from traces import TRACES, Combined, Membership
 from traces.patterns.bernoulli import Always, Bernoulli
-from traces.patterns.daily import Diurnal, Sine
+from traces.patterns.daily import Diurnal
 from traces.patterns.late import Late
 from traces.patterns.lost import Lost
 from traces.patterns.markov import Markov
-from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
 from traces.patterns.pools import Pools
-from traces.patterns.sleep import Sleep
 
 N = 10_000
 
@@ -98,33 +96,3 @@ def test_specs_combine():
         make("always+nobody")
     with pytest.raises(ValueError, match="a name is missing"):
         make("always+")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Levels(5, 1, lowest=1.5), "levels: lowest is 1.5"),
-        (lambda: RoundRobin(5, 1, tau_max=0), "round-robin: tau-max is 0, give 1 or more"),
-        (lambda: RoundRobin(5, 1, variant="x"), "variant is 'x', give paper or half-normal"),
-        (lambda: TimeVarying(5, 1, share=-0.1), "time-varying: share is -0.1"),
-        (lambda: Diurnal(5, 1, period=0), "diurnal: period is 0"),
-        (lambda: Diurnal(5, 1, of=0), "diurnal: of is 0"),
-        (lambda: Diurnal(5, 1, groups=11), r"groups is 11, give a number from 1 to 10 \(of\)"),
-        (lambda: Diurnal(5, 1, rest_period=-1), "rest-period is -1"),
-        (lambda: Sleep(5, 1, period=0), "sleep: period is 0"),
-        (lambda: Sleep(5, 1, hours=25), "sleep: hours is 25"),
-        (lambda: Sleep(5, 1, file="nowhere.csv"), "nowhere.csv cannot be read"),
-        (lambda: Markov(5, 1, on=0.5), "markov: on is 0.5, give 1 or more"),
-        (lambda: Markov(5, 1, off=float("nan")), "markov: off is nan"),
-        (lambda: Sine(5, 1, period=0), "sine: period is 0"),
-        (lambda: Sine(5, 1, amplitude=0.6), "sine: mean - amplitude is"),
-        (lambda: Sine(5, 1, mean=0.8), "sine: mean . amplitude is"),
-        (lambda: Lost(5, 1, p=2), "lost: p is 2"),
-        (lambda: Late(5, 1, p=-0.1), "late: p is -0.1"),
-        (lambda: Late(5, 1, rounds=0), "late: rounds is 0, give 1 or more"),
-    ],
-)
-def test_invalid_options(make, message):
-    with pytest.raises(ValueError, match=message) as refusal:
-        make()
-    assert "\n" not in str(refusal.value)

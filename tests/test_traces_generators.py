@@ -36,9 +36,3 @@ def test_bernoulli_online_means_complete():
 def test_bernoulli_extremes():
     assert not Bernoulli(500, 5, p=0).round(1).online.any()
     assert Bernoulli(500, 5, p=1).round(1).online.all()
-
-
-@pytest.mark.parametrize("p", [-0.01, 1.01, float("nan")])
-def test_bernoulli_invalid_probability(p):
-    with pytest.raises(ValueError, match="trace bernoulli: p is"):
-        Bernoulli(5, 1, p=p)

@@ -1,9 +1,7 @@
 """Groups of clients that take turns."""
 
 import numpy as np
-import pytest
 
-from traces import TRACES
 from traces.patterns.periodic import Periodic
 
 
@@ -37,17 +35,3 @@ def test_offsets_are_uniform():
 
 def test_one_group_is_always_online():
     assert Periodic(5, 0, groups=1, period=3).round(7).online.all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"groups": 0}, "periodic: groups is 0, give 1 or more"),
-        ({"groups": 3}, r"periodic: period is 20, give a multiple of groups \(3\)"),
-        ({"period": 0}, "periodic: period is 0, give a multiple"),
-        ({"period": -5}, "periodic: period is -5, give a multiple"),
-    ],
-)
-def test_invalid_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        TRACES["periodic"](5, 1, **options)

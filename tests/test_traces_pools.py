@@ -75,12 +75,6 @@ def test_the_pool_is_fixed_and_depends_on_the_seed():
     assert not np.array_equal(Pools(N, 12).pool, before)
 
 
-@pytest.mark.parametrize("first", [0, 9, -1])
-def test_invalid_first(first):
-    with pytest.raises(ValueError, match=f"first is {first}, give a number of pools from 1 to 8"):
-        Pools(5, 1, first=first)
-
-
 # Measured pools
 
 
@@ -112,8 +106,3 @@ def test_completions_are_drawn_from_the_measured_ones():
         assert seen.sum() == len(drawn)
         expected = counts / len(own) * len(drawn)
         assert (np.abs(seen - expected) < 5 * np.sqrt(expected)).all()
-
-
-def test_unknown_source():
-    with pytest.raises(ValueError, match="source is 'mine', give paper or measured"):
-        Pools(5, 1, source="mine")

@@ -54,23 +54,6 @@ def test_one_rate_or_a_range():
     assert p.max() <= 0.7
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"p": 1.2}, "rates: p is 1.2, give a probability from 0 to 1"),
-        ({"p": float("nan")}, "rates: p is nan"),
-        ({"p": 0.5, "highest": 0.4}, r"rates: highest is 0.4, give a probability from p \(0.5\) to 1"),
-        ({"highest": 1.1}, "rates: highest is 1.1"),
-        ({"dynamics": "daily"}, "dynamics is 'daily', give bernoulli, staircase, .*, markov or cyclic"),
-        ({"dynamics": "cyclic", "cycle": 1}, "rates: cycle is 1, give 2 or more"),
-        ({"cycle": 50}, "rates: cycle is 50, but bernoulli has none, set dynamics=cyclic"),
-    ],
-)
-def test_invalid_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        TRACES["rates"](5, 1, **options)
-
-
 def test_draws_of_one_kind_are_not_combined():
     other = BernoulliRates(np.full(5, 0.5), 1)
     with pytest.raises(ValueError, match="BernoulliRates occurs twice"):

@@ -1,9 +1,8 @@
 """Stragglers: clients that do fewer epochs than they are asked for."""
 
 import numpy as np
-import pytest
 
-from traces import TRACES, finished_steps
+from traces import finished_steps
 from traces.patterns.stragglers import Stragglers
 
 
@@ -27,15 +26,3 @@ def test_a_client_is_a_straggler_in_some_rounds_only():
 def test_no_stragglers():
     assert (Stragglers(9, 0, share=0.0).round(3).completion == 1).all()
     assert (Stragglers(9, 0, share=1.0, epochs=1).round(3).completion == 1).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"share": 1.1}, "stragglers: share is 1.1, give a probability"),
-        ({"epochs": 0}, "stragglers: epochs is 0, give 1 or more"),
-    ],
-)
-def test_invalid_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        TRACES["stragglers"](5, 1, **options)

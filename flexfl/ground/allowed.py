@@ -33,6 +33,10 @@ REQUIRED = inspect.Parameter.empty
 """Default of an option that has none."""
 
 
+def _plain(bound: float) -> str:
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"
+
+
 @dataclass(frozen=True)
 class Range:
     """The finite numbers within some bounds: at least, more than, at most, less than."""
@@ -54,10 +58,10 @@ class Range:
         if self == Range(above=0):
             return "positive"
         if self.least is not None and self.most is not None:
-            return f"from {self.least:g} to {self.most:g}"
+            return f"from {_plain(self.least)} to {_plain(self.most)}"
         lower = (("above", self.above), ("at least", self.least))
         upper = (("at most", self.most), ("below", self.below))
-        return " and ".join(f"{word} {bound:g}" for word, bound in lower + upper if bound is not None)
+        return " and ".join(f"{word} {_plain(bound)}" for word, bound in lower + upper if bound is not None)
 
 
 Positive = Annotated[float, Range(above=0)]
@@ -145,9 +149,8 @@ def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
 
     These are its keyword-only parameters of type int, float, str or bool; others can be set in code only.
     """
-    resolved = _annotations(factory)
-    own = (p for p in inspect.signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY)
-    return as_options(p.replace(annotation=resolved.get(p.name, p.annotation)) for p in own)
+    own = inspect.signature(factory).parameters.values()
+    return _resolved(factory, (p for p in own if p.kind is p.KEYWORD_ONLY))
 
 
 def as_options(parameters: Iterable[inspect.Parameter]) -> dict[str, Option]:
@@ -187,13 +190,15 @@ class Checked:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function, or `__init__`, so that it checks its options."""
+    """Decorate a function, or `__init__`, so that it checks its arguments."""
+    parameters = inspect.signature(function).parameters
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for option in options_of(function).values():
-            if option.parameter in kwargs:
-                option.check(kwargs[option.parameter])
+        given = dict(zip(parameters, args, strict=False)) | kwargs
+        for option in _resolved(function, parameters.values()).values():
+            if option.parameter in given:
+                option.check(given[option.parameter])
         return function(*args, **kwargs)
 
     return call
@@ -204,6 +209,12 @@ def _fields_of(cls: Any) -> tuple[Option, ...]:
     resolved = _annotations(cls)
     declared = (_declared(f.name, resolved.get(f.name, f.type), f.default) for f in fields(cls))
     return tuple(filter(None, declared))
+
+
+def _resolved(factory: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Option]:
+    """Return those of a factory's parameters that users can set."""
+    known = _annotations(factory)
+    return as_options(p.replace(annotation=known.get(p.name, p.annotation)) for p in parameters)
 
 
 def _annotations(factory: Callable[..., Any]) -> dict[str, Any]:

@@ -1,26 +1,21 @@
 """Clients that are always online, or online independently with equal probability."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import Share
 from traces.base import RoundAvailability, check_round, complete_if_online
-from traces.seeded import Probability, SeededTrace, check_probability
+from traces.seeded import SeededTrace
 
 
+@dataclass(frozen=True)
 class Always(SeededTrace):
-    """Every client is online in every round and completes all its steps.
+    """Every client is online in every round and completes all its steps."""
 
-    Parameters
-    ----------
-    num_clients : int
-        N.
-    seed : int
-        Not used: nothing is drawn.
-    """
-
-    def round(self, t: int) -> RoundAvailability:
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
         return complete_if_online(np.ones(self.num_clients, np.bool_))
 
     def participation(self, t: int) -> NDArray[np.float64]:
@@ -29,33 +24,22 @@ class Always(SeededTrace):
         return np.ones(self.num_clients)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Bernoulli(SeededTrace):
     """Every client is online with probability p, independently in every round.
 
     Online clients complete all their steps.
 
-    Parameters
+    Attributes
     ----------
-    num_clients : int
-        N.
-    seed : int
-        Seed of all draws.
-    p : float
-        Probability of being online, 0..1.
-
-    Raises
-    ------
-    ValueError
-        If p is outside 0..1.
+    p
+        Probability of being online.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, p: Probability = 0.5) -> None:
-        super().__init__(num_clients, seed)
-        self.p = check_probability("bernoulli", "p", p)
+    p: Share = 0.5
 
-    def round(self, t: int) -> RoundAvailability:
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
         return complete_if_online(self.rng("bernoulli", t).random(self.num_clients) < self.p)
 
     def participation(self, t: int) -> NDArray[np.float64]:

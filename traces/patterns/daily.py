@@ -1,22 +1,18 @@
 """Availability that follows the time of day."""
 
 import math
-from typing import Annotated
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, check_round, complete_if_online
-from traces.seeded import (
-    Count,
-    Positive,
-    Probability,
-    SeededTrace,
-    check_at_least,
-    check_positive,
-    check_probability,
-)
+from flexfl.ground.allowed import Count, CountOrZero, Positive, Share
+from traces.base import RoundAvailability, complete_if_online
+from traces.seeded import SeededTrace
 
 
+@dataclass(frozen=True, kw_only=True)
 class Diurnal(SeededTrace):
     """Two alternating shifts: the first groups of clients are online for E rounds, then all others for E.
 
@@ -25,94 +21,78 @@ class Diurnal(SeededTrace):
     the first `groups` of these form the first shift. With ten groups, `groups` is the paper's D if the
     clients are ordered by label (partition `label:order=sorted`). Online clients complete all their steps.
 
-    Parameters
+    Attributes
     ----------
-    num_clients : int
-        N.
-    seed : int
-        Not used: nothing is drawn.
-    period : int
+    period
         E, the length of a shift in rounds.
-    groups : int
-        D, the number of groups in the first shift, 1..of.
-    of : int
+    groups
+        D, the number of groups in the first shift, at most `of`.
+    of
         Number of groups; client k belongs to group floor(k of / N).
-    rest_period : int
+    rest_period
         Length of the second shift in rounds; 0: the same as the first. Different lengths are t_1 and t_2 of
         the paper's Example 1.
 
     Raises
     ------
     ValueError
-        If a period is below 1 or `groups` is outside 1..of.
+        There are more groups in the first shift than in all.
     """
 
-    def __init__(
-        self,
-        num_clients: int,
-        seed: int,
-        *,
-        period: Count = 100,
-        groups: Count = 1,
-        of: Count = 10,
-        rest_period: Annotated[int, "at least 0"] = 0,
-    ) -> None:
-        super().__init__(num_clients, seed)
-        check_at_least("diurnal", "period", period, 1)
-        check_at_least("diurnal", "of", of, 1)
-        check_at_least("diurnal", "rest-period", rest_period, 0)
-        if not 1 <= groups <= of:
-            raise ValueError(f"trace diurnal: groups is {groups}, give a number from 1 to {of} (of)")
-        self.first_shift = np.arange(num_clients) * of // num_clients < groups
-        self._shifts = period, rest_period or period
+    period: Count = 100
+    groups: Count = 1
+    of: Count = 10
+    rest_period: CountOrZero = 0
 
-    def round(self, t: int) -> RoundAvailability:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.groups > self.of:
+            raise ValueError(f"trace diurnal: groups is {self.groups}; it must be at most of, {self.of}")
+
+    @cached_property
+    def first_shift(self) -> NDArray[np.bool_]:
+        """Which clients are online in the first shift, shape (N,)."""
+        return np.arange(self.num_clients) * self.of // self.num_clients < self.groups
+
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
-        first, second = self._shifts
-        return complete_if_online(self.first_shift == ((t - 1) % (first + second) < first))
+        cycle = self.period + (self.rest_period or self.period)
+        return complete_if_online(self.first_shift == ((t - 1) % cycle < self.period))
 
 
+@dataclass(frozen=True, kw_only=True)
 class Sine(SeededTrace):
     """Every client is online with a probability that oscillates: mean + amplitude sin(2 pi (t-1) / T).
 
     All clients are in phase and drawn independently; online clients complete all their steps. FLGo's mode
     `SLN` has T = 24, mean 0.5 and amplitude 0.4, times a probability per client: combine it with `+levels`.
 
-    Parameters
+    Attributes
     ----------
-    num_clients : int
-        N.
-    seed : int
-        Seed of all draws.
-    period : float
-        T in rounds, positive.
-    mean, amplitude : float
+    period
+        T in rounds.
+    mean, amplitude
         Mean and amplitude of the probability, which must stay within 0..1.
 
     Raises
     ------
     ValueError
-        If the period is not positive or the probability leaves 0..1.
+        The probability leaves 0..1.
     """
 
-    def __init__(
-        self,
-        num_clients: int,
-        seed: int,
-        *,
-        period: Positive = 24.0,
-        mean: Probability = 0.5,
-        amplitude: float = 0.4,
-    ) -> None:
-        super().__init__(num_clients, seed)
-        check_positive("sine", "period", period)
-        check_probability("sine", "mean - amplitude", mean - abs(amplitude))
-        check_probability("sine", "mean + amplitude", mean + abs(amplitude))
-        self.period, self.mean, self.amplitude = period, mean, amplitude
+    period: Positive = 24.0
+    mean: Share = 0.5
+    amplitude: float = 0.4
 
-    def round(self, t: int) -> RoundAvailability:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.mean - abs(self.amplitude) <= self.mean + abs(self.amplitude) <= 1:
+            raise ValueError(
+                f"trace sine: mean is {self.mean} and amplitude {self.amplitude}; the probability must stay "
+                "from 0 to 1"
+            )
+
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
         p = self.mean + self.amplitude * math.sin(2 * math.pi * (((t - 1) / self.period) % 1))
         return complete_if_online(self.rng("sine", t).random(self.num_clients) < p)

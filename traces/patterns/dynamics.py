@@ -7,15 +7,16 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import Range
 from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.patterns.markov import Chains
-from traces.seeded import SeededTrace, check_at_least, check_choice
+from traces.seeded import SeededTrace
 
 Rates = NDArray[np.float64]
 
 CYCLE = 100  # rounds, in FedAU
 Dynamics = Literal["bernoulli", "staircase", "sine", "interleaved", "markov", "cyclic"]
-Cycle = Annotated[int, "at least 2"]
+Cycle = Annotated[int, Range(least=2)]
 _RETURN = 0.05  # largest probability of coming back online in FedAU's Markov chains
 _PERIOD = 20  # rounds, of FedAWE's dynamics
 
@@ -94,7 +95,7 @@ class BernoulliRates(RateTrace):
         check_round(t)
         return self._probability(self.p, t).copy()
 
-    def round(self, t: int) -> RoundAvailability:
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         p = self.participation(t)
         return complete_if_online(self.rng("rates-bernoulli", t).random(self.num_clients) < p)
@@ -123,9 +124,8 @@ class MarkovRates(RateTrace):
         come, go = _RETURN * p / scale, _RETURN * (1 - p) / scale
         self._chains = Chains(self._draws, p.astype(np.float32), (1 - come - go).astype(np.float32))
 
-    def round(self, t: int) -> RoundAvailability:
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
         return complete_if_online(self._chains.online(t))
 
     def _draws(self, t: int) -> NDArray[np.float32]:
@@ -162,9 +162,8 @@ class CyclicRates(RateTrace):
         self.inactive = np.maximum(cycle - self.active, 1)
         self.offset = self.rng("rates-cyclic", 0).integers(self.inactive)
 
-    def round(self, t: int) -> RoundAvailability:
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
         return complete_if_online((t - 1 - self.offset) % (self.active + self.inactive) < self.active)
 
     def participation(self, t: int) -> Rates:
@@ -173,7 +172,7 @@ class CyclicRates(RateTrace):
         return np.asarray(self.active / (self.active + self.inactive))
 
 
-def with_dynamics(trace: str, dynamics: str, cycle: int, p: Rates, seed: int) -> RateTrace:
+def with_dynamics(trace: str, dynamics: Dynamics, cycle: int, p: Rates, seed: int) -> RateTrace:
     """Return the trace of clients with given rates and the dynamics of this name.
 
     Parameters
@@ -192,14 +191,12 @@ def with_dynamics(trace: str, dynamics: str, cycle: int, p: Rates, seed: int) ->
     Raises
     ------
     ValueError
-        If the dynamics are unknown, or a cycle is below 2 rounds or given to dynamics without cycles.
+        If a cycle is given to dynamics without cycles.
     """
-    check_choice(trace, "dynamics", dynamics, Dynamics)
     if dynamics == "cyclic":
-        check_at_least(trace, "cycle", cycle, 2)
         return CyclicRates(p, seed, cycle)
     if cycle != CYCLE:
-        raise ValueError(f"trace {trace}: cycle is {cycle}, but {dynamics} has none, set dynamics=cyclic")
+        raise ValueError(f"trace {trace}: cycle is {cycle}, but {dynamics} has no cycle; set dynamics=cyclic")
     if dynamics == "markov":
         return MarkovRates(p, seed)
     return BernoulliRates(p, seed, PROBABILITIES[dynamics])

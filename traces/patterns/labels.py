@@ -5,23 +5,23 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import Count, CountOrZero, Share, checked
 from traces.patterns.dynamics import CYCLE, Cycle, Dynamics, RateTrace, with_dynamics
-from traces.seeded import Probability, check_choice, check_clients_and_seed, check_probability, generator
+from traces.seeded import generator
 
 _ALPHA = 0.1  # concentration of FedAU's phi
 _FLOOR, _MEAN = 0.02, 0.1  # FedAU's
 
-Phi = Literal["dirichlet", "uniform"]
 
-
+@checked
 def labels(
-    num_clients: int,
-    seed: int,
+    num_clients: Count,
+    seed: CountOrZero,
     *,
     label_shares: NDArray[np.float64],
-    floor: Probability = _FLOOR,
-    mean: Probability = _MEAN,
-    phi: Phi = "dirichlet",
+    floor: Share = _FLOOR,
+    mean: Share = _MEAN,
+    phi: Literal["dirichlet", "uniform"] = "dirichlet",
     dynamics: Dynamics = "bernoulli",
     cycle: Cycle = CYCLE,
 ) -> RateTrace:
@@ -35,22 +35,22 @@ def labels(
 
     Parameters
     ----------
-    num_clients : int
+    num_clients
         N.
-    seed : int
+    seed
         Seed of all draws.
     label_shares : (N, L) float64
         Share of each label in each client's data; rows sum to 1.
-    floor : float
-        Lowest rate, 0..1.
-    mean : float
-        Rate of a client with all labels in equal shares, 0..1. But for the floor, it is the expected mean of
+    floor
+        Lowest rate.
+    mean
+        Rate of a client with all labels in equal shares. But for the floor, it is the expected mean of
         all rates if the labels are equally frequent.
-    phi : str
-        `dirichlet` or `uniform`, which has neither floor nor mean.
-    dynamics : str
+    phi
+        How the weights are drawn; `uniform` has neither floor nor mean.
+    dynamics
         How clients come and go: see `rates`.
-    cycle : int
+    cycle
         Length of a cycle in rounds, for dynamics `cyclic`.
 
     Returns
@@ -61,13 +61,9 @@ def labels(
     Raises
     ------
     ValueError
-        If there are label shares of another number of clients, floor or mean is outside 0..1 or given to phi
-        `uniform`, phi is unknown, or `with_dynamics` refuses the dynamics.
+        A value is not allowed, there are label shares of another number of clients, floor or mean is given
+        to phi `uniform`, or a cycle to dynamics without cycles.
     """
-    check_clients_and_seed(num_clients, seed)
-    check_probability("labels", "floor", floor)
-    check_probability("labels", "mean", mean)
-    check_choice("labels", "phi", phi, Phi)
     if len(label_shares) != num_clients:
         raise ValueError(
             f"trace labels: label shares of {len(label_shares)} clients are given, for {num_clients} clients"

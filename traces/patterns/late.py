@@ -1,50 +1,38 @@
 """Replies that come one or several rounds late."""
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import Range, Share
 from traces.base import RoundAvailability, check_round, complete_if_online
-from traces.seeded import Count, Probability, SeededTrace, check_at_least, check_probability
-
-MOST_ROUNDS = 1_000_000_000  # they are counted in 32 bits
+from traces.seeded import SeededTrace
 
 
+@dataclass(frozen=True, kw_only=True)
 class Late(SeededTrace):
     """All clients are online and complete; each reply is late with probability p. Meant for `...+late:p=`.
 
     A late reply comes 1 to `rounds` rounds after the round of its task, each as likely as the others. Until
     then the client gets no new task.
 
-    Parameters
+    Attributes
     ----------
-    num_clients : int
-        N.
-    seed : int
-        Seed of all draws.
-    p : float
-        Probability that a reply is late, 0..1, independently for each client and round.
-    rounds : int
-        By how many rounds a reply is late at most.
-
-    Raises
-    ------
-    ValueError
-        If p is outside 0..1 or `rounds` is below 1.
+    p
+        Probability that a reply is late, independently for each client and round.
+    rounds
+        By how many rounds a reply is late at most; they are counted in 32 bits.
     """
+
+    p: Share = 0.1
+    rounds: Annotated[int, Range(least=1, most=1_000_000_000)] = 3
 
     has_late_replies = True
 
-    def __init__(self, num_clients: int, seed: int, *, p: Probability = 0.1, rounds: Count = 3) -> None:
-        super().__init__(num_clients, seed)
-        self.p = check_probability("late", "p", p)
-        check_at_least("late", "rounds", rounds, 1)
-        if rounds > MOST_ROUNDS:
-            raise ValueError(f"trace late: rounds is {rounds}, give at most {MOST_ROUNDS:,}")
-        self.rounds = rounds
-
-    def round(self, t: int) -> RoundAvailability:
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
         return complete_if_online(np.ones(self.num_clients, np.bool_))
 
     def late(self, t: int) -> NDArray[np.int32]:

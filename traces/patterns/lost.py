@@ -1,38 +1,26 @@
 """Replies that are lost."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, check_round, complete_if_online
-from traces.seeded import Probability, SeededTrace, check_probability
+from flexfl.ground.allowed import Share
+from traces.base import check_round
+from traces.patterns.bernoulli import Always
 
 
-class Lost(SeededTrace):
+@dataclass(frozen=True, kw_only=True)
+class Lost(Always):
     """All clients are online and complete; each reply is lost with probability p. Meant for `...+lost:p=`.
 
-    Parameters
+    Attributes
     ----------
-    num_clients : int
-        N.
-    seed : int
-        Seed of all draws.
-    p : float
-        Probability of losing a reply, 0..1, independently for each client and round.
-
-    Raises
-    ------
-    ValueError
-        If p is outside 0..1.
+    p
+        Probability of losing a reply, independently for each client and round.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, p: Probability = 0.05) -> None:
-        super().__init__(num_clients, seed)
-        self.p = check_probability("lost", "p", p)
-
-    def round(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
-        return complete_if_online(np.ones(self.num_clients, np.bool_))
+    p: Share = 0.05
 
     def participation(self, t: int) -> NDArray[np.float64]:
         """Return 1 - p for all clients (see `Trace.participation`)."""

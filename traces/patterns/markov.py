@@ -1,20 +1,23 @@
 """Clients that stay online, or offline, for several rounds in a row."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, check_round, complete_if_online
-from traces.seeded import SeededTrace, check_at_least
+from flexfl.ground.allowed import Range
+from traces.base import RoundAvailability, complete_if_online
+from traces.seeded import SeededTrace
 
 _BLOCK = 1 << 15  # clients whose chains are evaluated at a time: their arrays stay in the cache
 
-Spell = Annotated[float, "at least 1"]
+Spell = Annotated[float, Range(least=1)]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Markov(SeededTrace):
     """A two-state Markov chain per client, given by the mean lengths of its spells online and offline.
 
@@ -22,30 +25,21 @@ class Markov(SeededTrace):
     with probability 1 / off, so that the lengths of spells are geometric. The first round is drawn from the
     stationary distribution: a fraction on / (on + off) is online. Online clients complete all their steps.
 
-    Parameters
+    Attributes
     ----------
-    num_clients : int
-        N.
-    seed : int
-        Seed of all draws.
-    on, off : float
-        Mean length of a spell in rounds, at least 1.
-
-    Raises
-    ------
-    ValueError
-        If a mean length is below 1.
+    on, off
+        Mean length of a spell in rounds.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, on: Spell = 10.0, off: Spell = 10.0) -> None:
-        super().__init__(num_clients, seed)
-        check_at_least("markov", "on", on, 1)
-        check_at_least("markov", "off", off, 1)
-        self._chains = Chains(self._draws, on / (on + off), 1 - 1 / on - 1 / off)
+    on: Spell = 10.0
+    off: Spell = 10.0
 
-    def round(self, t: int) -> RoundAvailability:
+    @cached_property
+    def _chains(self) -> "Chains":
+        return Chains(self._draws, self.on / (self.on + self.off), 1 - 1 / self.on - 1 / self.off)
+
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
         return complete_if_online(self._chains.online(t))
 
     def _draws(self, t: int) -> NDArray[np.float32]:

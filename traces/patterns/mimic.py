@@ -1,20 +1,22 @@
 """The three dropout patterns of Sun et al., "MimiC", IEEE TMC 2024, section 7.1, and of the authors' code."""
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, check_round, complete_if_online
-from traces.seeded import Count, Probability, SeededTrace, check_at_least, check_choice, check_probability
+from flexfl.ground.allowed import Count, Share
+from traces.base import RoundAvailability, complete_if_online
+from traces.seeded import SeededTrace
 
 _LEVELS = 5
 _SCALE = 3.0  # of the half-normal periods in the authors' code
 _MINIMUM = 2  # clients online in every round of the authors' code
 
-Variant = Literal["paper", "half-normal"]
 
-
+@dataclass(frozen=True, kw_only=True)
 class RoundRobin(SeededTrace):
     """Client i is online once every tau_i rounds: absences are bounded (MimiC 7.1, scenario 1).
 
@@ -23,53 +25,40 @@ class RoundRobin(SeededTrace):
     min(round(3 abs(z)), tau_max) with z standard normal, all cycles start in round 1 with all clients online,
     and if fewer than two clients are online, two drawn at random replace them.
 
-    Parameters
-    ----------
-    num_clients : int
-        N.
-    seed : int
-        Seed of all draws.
-    tau_max : int
-        Longest cycle in rounds, at least 1; no client is offline for tau_max rounds in a row. The paper uses
-        20, 50 and 100.
-    variant : str
-        `paper` or `half-normal`.
-
     Attributes
     ----------
-    tau : (N,) int64
-        Each client's cycle in rounds, at least 1.
-
-    Raises
-    ------
-    ValueError
-        If tau_max < 1 or the variant is unknown.
+    tau_max
+        Longest cycle in rounds; no client is offline for tau_max rounds in a row. The paper uses
+        20, 50 and 100.
+    variant
+        How cycles are drawn, see above.
     """
 
-    def __init__(
-        self, num_clients: int, seed: int, *, tau_max: Count = 20, variant: Variant = "paper"
-    ) -> None:
-        super().__init__(num_clients, seed)
-        check_at_least("round-robin", "tau-max", tau_max, 1)
-        check_choice("round-robin", "variant", variant, Variant)
-        rng = self.rng("round-robin", 0)
-        if variant == "paper":
-            drawn = rng.integers(tau_max + 1, size=num_clients)
-        else:
-            drawn = np.rint(np.abs(rng.standard_normal(num_clients)) * _SCALE).astype(np.int64)
-        self.tau: NDArray[np.int64] = np.clip(drawn, 1, tau_max)
-        self._phase: NDArray[np.int64] | None = None
-        if variant == "paper":
-            self._phase = self.rng("round-robin-phase", 0).integers(self.tau)
+    tau_max: Count = 20
+    variant: Literal["paper", "half-normal"] = "paper"
 
-    def round(self, t: int) -> RoundAvailability:
+    @cached_property
+    def tau(self) -> NDArray[np.int64]:
+        """Each client's cycle in rounds, at least 1, shape (N,)."""
+        rng = self.rng("round-robin", 0)
+        if self.variant == "paper":
+            drawn = rng.integers(self.tau_max + 1, size=self.num_clients)
+        else:
+            drawn = np.rint(np.abs(rng.standard_normal(self.num_clients)) * _SCALE).astype(np.int64)
+        return np.clip(drawn, 1, self.tau_max)
+
+    @cached_property
+    def _phase(self) -> NDArray[np.int64]:
+        return self.rng("round-robin-phase", 0).integers(self.tau)
+
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
-        if self._phase is not None:
+        if self.variant == "paper":
             return complete_if_online((t - 1) % self.tau == self._phase)
         return complete_if_online(_at_least_two((t - 1) % self.tau == 0, self.rng("round-robin-two", t)))
 
 
+@dataclass(frozen=True, kw_only=True)
 class Levels(SeededTrace):
     """Five static probabilities of being online: client i has lowest + (i mod 5) (1 - lowest) / 4.
 
@@ -77,63 +66,48 @@ class Levels(SeededTrace):
     those of the authors' code (`static`). As there, if fewer than two clients are online, two drawn at random
     replace them.
 
-    Parameters
+    Attributes
     ----------
-    num_clients : int
-        N.
-    seed : int
-        Seed of all draws.
-    lowest : float
+    lowest
         Probability of clients 0, 5, 10, ...
-
-    Raises
-    ------
-    ValueError
-        If `lowest` is outside 0..1.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, lowest: Probability = 0.1) -> None:
-        super().__init__(num_clients, seed)
-        check_probability("levels", "lowest", lowest)
-        level = np.arange(num_clients) % _LEVELS
-        self.p = np.asarray(lowest + level * (1 - lowest) / (_LEVELS - 1), np.float32)
+    lowest: Share = 0.1
 
-    def round(self, t: int) -> RoundAvailability:
+    @cached_property
+    def p(self) -> NDArray[np.float32]:
+        """Each client's probability, shape (N,)."""
+        level = np.arange(self.num_clients) % _LEVELS
+        return np.asarray(self.lowest + level * (1 - self.lowest) / (_LEVELS - 1), np.float32)
+
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
         online = self.rng("levels", t).random(self.num_clients, np.float32) < self.p
         return complete_if_online(_at_least_two(online, self.rng("levels-two", t)))
 
 
+@dataclass(frozen=True, kw_only=True)
 class TimeVarying(SeededTrace):
     """A fixed number of clients, drawn each round with random weights (MimiC 7.1, scenario 3).
 
     In each round every client draws a weight a_i uniformly from [1, 10]; then P N clients are drawn without
     replacement, one after the other, with probabilities proportional to the weights.
 
-    Parameters
+    Attributes
     ----------
-    num_clients : int
-        N.
-    seed : int
-        Seed of all draws.
-    share : float
+    share
         P; the number of online clients is P N rounded down, at least 1.
-
-    Raises
-    ------
-    ValueError
-        If `share` is outside 0..1.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, share: Probability = 0.5) -> None:
-        super().__init__(num_clients, seed)
-        check_probability("time-varying", "share", share)
-        self.count = max(1, int(share * num_clients + 1e-9))  # 0.29 * 100 is 28.999...
+    share: Share = 0.5
 
-    def round(self, t: int) -> RoundAvailability:
+    @property
+    def count(self) -> int:
+        """How many clients are online."""
+        return max(1, int(self.share * self.num_clients + 1e-9))  # 0.29 * 100 is 28.999...
+
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
         rng = self.rng("time-varying", t)
         weights = rng.random(self.num_clients, np.float32)
         weights *= 9

@@ -1,11 +1,17 @@
 """Groups of clients that take turns."""
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
+from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, check_round, complete_if_online
-from traces.seeded import Count, SeededTrace, check_at_least
+from flexfl.ground.allowed import Count
+from traces.base import RoundAvailability, complete_if_online
+from traces.seeded import SeededTrace
 
 
+@dataclass(frozen=True, kw_only=True)
 class Periodic(SeededTrace):
     """Groups of clients take turns: each of the G groups is online for P / G rounds of every period of P.
 
@@ -14,40 +20,40 @@ class Periodic(SeededTrace):
     divided by index, and the first turn is shorter by an offset drawn uniformly from 0..P/G-1, so that runs
     with different seeds are not synchronised. Online clients complete all their steps.
 
-    Parameters
-    ----------
-    num_clients : int
-        N.
-    seed : int
-        Seed of all draws.
-    groups : int
-        G; client k belongs to group floor(k G / N).
-    period : int
-        P in rounds, a multiple of G.
-
     Attributes
     ----------
-    group : (N,) int64
-        Each client's group.
-    offset : int
-        Rounds by which the first turn is shorter.
+    groups
+        G; client k belongs to group floor(k G / N).
+    period
+        P in rounds, a multiple of G.
 
     Raises
     ------
     ValueError
-        If there is no group, or the period is no positive multiple of the number of groups.
+        If the period is not a multiple of the number of groups.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, groups: Count = 5, period: Count = 20) -> None:
-        super().__init__(num_clients, seed)
-        check_at_least("periodic", "groups", groups, 1)
-        if period < groups or period % groups:
-            raise ValueError(f"trace periodic: period is {period}, give a multiple of groups ({groups})")
-        self.group = np.arange(num_clients) * groups // num_clients
-        self._groups, self._turn = groups, period // groups
-        self.offset = int(self.rng("periodic", 0).integers(self._turn))
+    groups: Count = 5
+    period: Count = 20
 
-    def round(self, t: int) -> RoundAvailability:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.period % self.groups:
+            raise ValueError(
+                f"trace periodic: period is {self.period}; it must be a multiple of groups, {self.groups}"
+            )
+
+    @cached_property
+    def group(self) -> NDArray[np.int64]:
+        """Each client's group."""
+        return np.arange(self.num_clients) * self.groups // self.num_clients
+
+    @cached_property
+    def offset(self) -> int:
+        """Rounds by which the first turn is shorter."""
+        return int(self.rng("periodic", 0).integers(self.period // self.groups))
+
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
-        return complete_if_online(self.group == (t - 1 + self.offset) // self._turn % self._groups)
+        turn = self.period // self.groups
+        return complete_if_online(self.group == (t - 1 + self.offset) // turn % self.groups)

@@ -2,14 +2,17 @@
 
 import json
 import tomllib
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, check_round, online_throughout
-from traces.seeded import SeededTrace, check_choice
+from flexfl.ground.allowed import Range
+from traces.base import RoundAvailability, online_throughout
+from traces.seeded import SeededTrace
 
 
 class Pool(NamedTuple):
@@ -46,10 +49,7 @@ def measured_completions() -> NDArray[np.float32]:
     return np.array([pool["shares"] for pool in table["pool"]], np.float32) / np.float32(100)
 
 
-First = Annotated[int, f"from 1 to {len(POOLS)}"]
-Source = Literal["paper", "measured"]
-
-
+@dataclass(frozen=True, kw_only=True)
 class Pools(SeededTrace):
     """Every client draws its completion each round from one of the first pools of Ruan et al. 2021, Table 2.
 
@@ -59,53 +59,44 @@ class Pools(SeededTrace):
     with their traces. All clients are always online; a completion of 0 (bandwidth pools only) means that the
     client drops out mid-round.
 
-    Parameters
+    Attributes
     ----------
-    num_clients : int
-        N.
-    seed : int
-        Seed of all draws.
-    first : int
+    first
         Number of pools in use (the paper's |T|): the more pools, the more heterogeneous the devices. Pools
         1..5 are CPU loads, which are never inactive; 6..8 are bandwidths, which were not measured: with
         `source=measured`, 6 to 8 mean 5.
-    source : str
-        `paper` or `measured`.
-
-    Attributes
-    ----------
-    pool : (N,) uint8
-        Each client's pool, an index into `POOLS`.
-
-    Raises
-    ------
-    ValueError
-        If `first` is outside 1..8 or the source is unknown.
+    source
+        Where completions come from, see above.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, first: First = 8, source: Source = "paper") -> None:
-        super().__init__(num_clients, seed)
-        if not 1 <= first <= len(POOLS):
-            raise ValueError(f"trace pools: first is {first}, give a number of pools from 1 to {len(POOLS)}")
-        check_choice("pools", "source", source, Source)
-        self._measured = measured_completions() if source == "measured" else None
-        count = first if self._measured is None else min(first, len(self._measured))
-        self.pool: NDArray[np.uint8] = self.rng("pools-assignment", 0).integers(
-            count, size=num_clients, dtype=np.uint8
-        )
-        # Stored per client: looking them up in every round would take longer than the draw.
-        parameters = np.array([pool[1:] for pool in POOLS], dtype=np.float32) / np.float32(100)
-        self._mean, self._sd, self._floor = (column[self.pool] for column in parameters.T)
+    first: Annotated[int, Range(least=1, most=len(POOLS))] = 8
+    source: Literal["paper", "measured"] = "paper"
 
-    def round(self, t: int) -> RoundAvailability:
+    @cached_property
+    def pool(self) -> NDArray[np.uint8]:
+        """Each client's pool, an index into `POOLS`, shape (N,)."""
+        count = self.first if self._measured is None else min(self.first, len(self._measured))
+        return self.rng("pools-assignment", 0).integers(count, size=self.num_clients, dtype=np.uint8)
+
+    @cached_property
+    def _measured(self) -> NDArray[np.float32] | None:
+        return measured_completions() if self.source == "measured" else None
+
+    @cached_property
+    def _parameters(self) -> tuple[NDArray[np.float32], ...]:
+        """Mean, standard deviation and floor of each client: to look them up takes longer than the draw."""
+        parameters = np.array([pool[1:] for pool in POOLS], dtype=np.float32) / np.float32(100)
+        return tuple(column[self.pool] for column in parameters.T)
+
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
         rng = self.rng("pools", t)
         if self._measured is None:
             completion = rng.standard_normal(self.num_clients, dtype=np.float32)
-            completion *= self._sd
-            completion += self._mean
-            np.clip(completion, self._floor, np.float32(1), out=completion)
+            mean, sd, floor = self._parameters
+            completion *= sd
+            completion += mean
+            np.clip(completion, floor, np.float32(1), out=completion)
         else:
             rounds = self._measured.shape[1]
             drawn = self.pool * np.intp(rounds) + rng.integers(rounds, size=self.num_clients, dtype=np.uint8)

@@ -1,15 +1,17 @@
 """Clients with given rates of participation, the same for all or drawn from a range."""
 
+from flexfl.ground.allowed import Count, CountOrZero, Share, checked
 from traces.patterns.dynamics import CYCLE, Cycle, Dynamics, RateTrace, with_dynamics
-from traces.seeded import Probability, check_clients_and_seed, check_probability, generator
+from traces.seeded import generator
 
 
+@checked
 def rates(
-    num_clients: int,
-    seed: int,
+    num_clients: Count,
+    seed: CountOrZero,
     *,
-    p: Probability = 0.1,
-    highest: Probability = 0.0,
+    p: Share = 0.1,
+    highest: Share = 0.0,
     dynamics: Dynamics = "bernoulli",
     cycle: Cycle = CYCLE,
 ) -> RateTrace:
@@ -22,17 +24,17 @@ def rates(
 
     Parameters
     ----------
-    num_clients : int
+    num_clients
         N.
-    seed : int
+    seed
         Seed of all draws.
-    p : float
-        Rate of all clients, or the lowest, 0..1.
-    highest : float
-        Highest rate, p..1; 0: the same as p.
-    dynamics : str
+    p
+        Rate of all clients, or the lowest.
+    highest
+        Highest rate, at least p; 0: the same as p.
+    dynamics
         How clients come and go.
-    cycle : int
+    cycle
         Length of a cycle in rounds, for dynamics `cyclic`.
 
     Returns
@@ -43,12 +45,10 @@ def rates(
     Raises
     ------
     ValueError
-        If a rate is outside 0..1, `highest` is below p, or `with_dynamics` refuses the dynamics.
+        A value is not allowed, `highest` is below p, or a cycle is given to dynamics without cycles.
     """
-    check_clients_and_seed(num_clients, seed)
-    check_probability("rates", "p", p)
     highest = highest or p
-    if not p <= highest <= 1:
-        raise ValueError(f"trace rates: highest is {highest}, give a probability from p ({p}) to 1")
+    if highest < p:
+        raise ValueError(f"trace rates: highest is {highest}; it must be at least p, {p}")
     p_k = p + (highest - p) * generator(seed, "rates", 0).random(num_clients)
     return with_dynamics("rates", dynamics, cycle, p_k, seed)

@@ -1,19 +1,20 @@
 """Clients that are online while their users sleep."""
 
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, check_round, complete_if_online
+from flexfl.ground.allowed import Count, Range
+from traces.base import RoundAvailability, complete_if_online
 from traces.files.lines import client_index, read_lines
-from traces.seeded import Count, SeededTrace, check_at_least
+from traces.seeded import SeededTrace
 
 _DAY = 86400.0
 
-Hours = Annotated[float, "above 0 and at most 24"]
 
-
+@dataclass(frozen=True, kw_only=True)
 class Sleep(SeededTrace):
     """Each client is online for eight hours per day, those in which its user posts least.
 
@@ -22,50 +23,43 @@ class Sleep(SeededTrace):
     which itself is not counted; among equally quiet times the first of the day is chosen. Without a file,
     every client's hours start at a time drawn uniformly from the day. Round 1 starts at midnight.
 
-    Parameters
-    ----------
-    num_clients : int
-        N.
-    seed : int
-        Seed of all draws.
-    period : int
-        Rounds per day (the paper's E, 120).
-    hours : float
-        Hours online per day, above 0 and at most 24.
-    file : str
-        Posts as CSV or JSON lines (see `traces.files.lines`): `client` is 0..N-1, `seconds` counts from any
-        midnight.
-
     Attributes
     ----------
+    period
+        Rounds per day (the paper's E, 120).
+    hours
+        Hours online per day.
+    file
+        Posts as CSV or JSON lines (see `traces.files.lines`): `client` is 0..N-1, `seconds` counts from any
+        midnight.
     begin : (N,) float64
         Seconds after midnight at which each client comes online.
 
     Raises
     ------
     ValueError
-        If an option is out of range, the file cannot be read, or a client has no posts.
+        If the file cannot be read, or a client has no posts.
     """
 
-    def __init__(
-        self, num_clients: int, seed: int, *, period: Count = 120, hours: Hours = 8.0, file: str = ""
-    ) -> None:
-        super().__init__(num_clients, seed)
-        check_at_least("sleep", "period", period, 1)
-        if not 0 < hours <= 24:
-            raise ValueError(f"trace sleep: hours is {hours}, give a number above 0 and at most 24")
-        self.period, self._length = period, hours * 3600
-        self.begin: NDArray[np.float64] = self.rng("sleep", 0).random(num_clients) * _DAY
-        if file:
-            for client, posts in enumerate(_read_posts(file, num_clients)):
-                self.begin[client] = quietest(posts, self._length)
+    period: Count = 120
+    hours: Annotated[float, Range(above=0, most=24)] = 8.0
+    file: str = ""
+    begin: NDArray[np.float64] = field(init=False, compare=False)
 
-    def round(self, t: int) -> RoundAvailability:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        begin = self.rng("sleep", 0).random(self.num_clients) * _DAY
+        if self.file:
+            posts = _read_posts(self.file, self.num_clients)
+            begin = np.array([quietest(own, self.hours * 3600) for own in posts])
+        object.__setattr__(self, "begin", begin)
+
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
         now = (t - 1) % self.period * _DAY / self.period
-        today = (self.begin <= now) & (now < self.begin + self._length)
-        return complete_if_online(today | (now + _DAY < self.begin + self._length))
+        end = self.begin + self.hours * 3600
+        today = (self.begin <= now) & (now < end)
+        return complete_if_online(today | (now + _DAY < end))
 
 
 def quietest(posts: NDArray[np.float64], length: float) -> float:

@@ -6,23 +6,14 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import Count, NotNegative, Positive, checked
 from traces.base import RoundAvailability, check_round
 from traces.recorded.replay import Replay
 from traces.recorded.sessions import DeviceLog
-from traces.seeded import (
-    Count,
-    NotNegative,
-    Positive,
-    SeededTrace,
-    check_at_least,
-    check_choice,
-    check_positive,
-)
+from traces.seeded import SeededTrace
 
 _GUARD = 1e-6  # steps; covers the rounding of products such as 0.1 steps per second times 30 s
 _WINDOW = 16  # rounds whose sessions are looked up together
-
-OnInterrupt = Literal["stop", "pause"]
 
 
 class VirtualClock(SeededTrace):
@@ -45,47 +36,48 @@ class VirtualClock(SeededTrace):
 
     Parameters
     ----------
-    num_clients : int
+    num_clients
         N.
-    seed : int
+    seed
         Seed of all draws: of devices, and of speeds that are not recorded.
-    file : str
+    file
         The recordings.
-    round_seconds : float
+    round_seconds
         Seconds from the start of a round to the start of the next.
-    deadline : float
+    deadline
         Seconds after the start of a round by which replies must arrive; 0: the end of the round.
-    begin : float
+    begin
         Seconds from the start of the earliest recording to the start of round 1.
-    repeat : bool
+    repeat
         Whether a device's recording starts over at its end; otherwise the device stays offline.
-    on_interrupt : str
-        `stop` or `pause`.
-    late : bool
+    on_interrupt
+        What happens when a client leaves, see above.
+    late
         Whether clients go on after the deadline; one that never finishes has dropped out.
-    partial : bool
+    partial
         Whether incomplete work counts; otherwise, as in FedScale, the client has dropped out.
-    local_steps : int
-        E, the local steps of a complete client; the run's --local-steps unless given.
-    speed : float
+    local_steps
+        E, local steps of a complete client; the run's --local-steps unless given.
+    speed
         Steps per second where the recording has none: the median over clients. 0: a client that is online
         throughout just meets the deadline, so its completion is the fraction of time it is online.
-    spread : float
+    spread
         Standard deviation of the logarithm of these speeds, which are log-normal; 0: all clients are equal.
-    cost : float
+    cost
         Work per step relative to the recording (larger for a larger model): every speed is divided by it.
-    upload_bytes : float
+    upload_bytes
         Size of a reply; uploads take no time where the recording has no upload rate.
 
     Raises
     ------
     ValueError
-        If an option is out of range or the file cannot be read.
+        A value is not allowed, or the file cannot be read.
     """
 
     name: ClassVar[str]
     """The trace's name, for messages."""
 
+    @checked
     def __init__(
         self,
         num_clients: int,
@@ -96,7 +88,7 @@ class VirtualClock(SeededTrace):
         deadline: NotNegative = 0.0,
         begin: NotNegative = 0.0,
         repeat: bool = True,
-        on_interrupt: OnInterrupt = "stop",
+        on_interrupt: Literal["stop", "pause"] = "stop",
         late: bool = False,
         partial: bool = True,
         local_steps: Count = 10,
@@ -106,22 +98,11 @@ class VirtualClock(SeededTrace):
         upload_bytes: NotNegative = 0.0,
     ) -> None:
         super().__init__(num_clients, seed)
-        check_positive(self.name, "round-seconds", round_seconds)
-        check_positive(self.name, "cost", cost)
-        check_at_least(self.name, "local-steps", local_steps, 1)
-        for option, value in (
-            ("begin", begin),
-            ("speed", speed),
-            ("spread", spread),
-            ("upload-bytes", upload_bytes),
-        ):
-            check_at_least(self.name, option, value, 0)
-        if not 0 <= deadline <= round_seconds:
+        if deadline > round_seconds:
             raise ValueError(
-                f"trace {self.name}: deadline is {deadline:g}, give seconds up to round-seconds "
-                f"({round_seconds:g}), or 0 for the end of the round"
+                f"trace {self.name}: deadline is {deadline:g}; it must be at most round-seconds, "
+                f"{round_seconds:g}, or 0 for the end of the round"
             )
-        check_choice(self.name, "on-interrupt", on_interrupt, OnInterrupt)
         self._round_seconds, self._deadline, self._begin = round_seconds, deadline or round_seconds, begin
         self._pause, self._partial, self._steps = on_interrupt == "pause", partial, local_steps
         self.has_late_replies = late
@@ -156,7 +137,7 @@ class VirtualClock(SeededTrace):
         check_round(t)
         return t * self._round_seconds
 
-    def round(self, t: int) -> RoundAvailability:
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         clients, fraction, _ = self._work(t)
         online, completion = np.zeros(self.num_clients, np.bool_), np.zeros(self.num_clients, np.float32)
@@ -166,13 +147,12 @@ class VirtualClock(SeededTrace):
 
     def late(self, t: int) -> NDArray[np.int32]:
         """Return by how many rounds replies are late (see `Trace.late`)."""
+        check_round(t)
         late = np.zeros(self.num_clients, np.int32)
         if self.has_late_replies:
             clients, _, seconds = self._work(t)
             after = np.ceil((seconds - self._deadline) / self._round_seconds - _GUARD)
             late[clients] = np.clip(after, 0, np.iinfo(np.int32).max)
-        else:
-            check_round(t)
         return late
 
     def _work(self, t: int) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:

@@ -67,9 +67,8 @@ class DeviceRun(SeededTrace):
         spells = _memberships(records)
         self._member, self._from, self._until = np.array(spells, np.int64).reshape(-1, 3).T
 
-    def round(self, t: int) -> RoundAvailability:
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
         member, online = np.zeros((2, self.num_clients), np.bool_)
         completion = np.zeros(self.num_clients, np.float32)
         member[self._member[(self._from <= t) & (t < self._until)]] = True

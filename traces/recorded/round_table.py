@@ -5,7 +5,7 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, check_round
+from traces.base import RoundAvailability
 from traces.files.lines import client_index, read_lines, whole_number
 from traces.seeded import SeededTrace
 
@@ -44,9 +44,8 @@ class RoundTable(SeededTrace):
         self._client, self._completion = k[online], completion[online]
         self._first = np.searchsorted(t[online], np.arange(1, self.num_rounds + 2))
 
-    def round(self, t: int) -> RoundAvailability:
+    def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        check_round(t)
         online = np.zeros(self.num_clients, np.bool_)
         completion = np.zeros(self.num_clients, np.float32)
         if self._repeat or t <= self.num_rounds:
