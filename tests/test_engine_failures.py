@@ -17,6 +17,7 @@ import pytest
 import torch
 from flwr.server.strategy import FedAvg
 from rich.console import Console
+from test_engine_run_folder import no_file_above
 
 import clients.simulated.virtual
 import sim
@@ -25,6 +26,7 @@ from clients.simulated.faults import is_out_of_memory
 from flexfl.config import Settings
 from flexfl.engine.evaluation import GlobalEvaluator
 from flexfl.engine.transports.base import EngineLost
+from flexfl.ground.spill import SpillFile
 from flexfl.loggers.progress import final_table
 from strategies import Roster
 from traces import Always
@@ -228,15 +230,15 @@ def test_a_memory_that_cannot_be_stored_or_read_ends_the_run(
 ) -> None:
     """No client is to blame, and all of them would fail in all rounds."""
     monkeypatch.setattr("flexfl.engine.transports.inline.Memories", partial(Memories, 0))
-    for call in ("pwrite", "preadv"):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, call, _full)
-            with pytest.raises(EngineLost, match="No space left on device"):
-                simulate(strategy="apfl")
+    with no_file_above(0), pytest.raises(EngineLost, match=r"cannot be stored or read: .*File too large"):
+        simulate(strategy="apfl")
+    monkeypatch.setattr(SpillFile, "read", _torn)
+    with pytest.raises(EngineLost, match=r"cannot be stored or read: .*truncated"):
+        simulate(strategy="apfl")
 
 
-def _full(*_: Any) -> int:
-    raise OSError(28, "No space left on device")
+def _torn(*_: Any) -> Any:
+    raise OSError("the file has been truncated")
 
 
 @pytest.mark.usefixtures("cluster_if_needed")

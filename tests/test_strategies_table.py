@@ -136,7 +136,7 @@ def test_file_is_in_the_folder_and_vanishes(tmp_path: Path, monkeypatch: pytest.
 def test_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ours = table(0.0, table_folder=str(tmp_path))
     ours.write(indices([0]), row(0, 0)[None])
-    with open("/dev/full", "wb") as full:
+    with open("/dev/full", "wb", buffering=0) as full:
         monkeypatch.setattr(ours._file, "_file", full)
         with pytest.raises(OSError, match=r"No space left .* free space or set table-folder") as caught:
             ours.write(indices([0]), row(0, 1)[None])

@@ -1,7 +1,7 @@
 """Arrays in an unnamed temporary file, where they do not fit into RAM.
 
-The file vanishes with the process. It is written with `pwrite`, not through a mapping, so that a full disk is
-an error that says so, not a crash.
+The file vanishes with the process. It is not written through a mapping, so that a full disk is an error
+message, not a crash.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SpillFile:
         self._what, self._remedy = what, remedy
         self._folder = folder or tempfile.gettempdir()
         os.makedirs(self._folder, exist_ok=True)
-        self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115, lives as long as this object
+        self._file = tempfile.TemporaryFile(buffering=0, dir=self._folder)  # noqa: SIM115, open as long as this object
 
     def write(self, array: NDArray[Any], start: int) -> int:
         """Write an array at byte `start`; return the byte after its end.
@@ -48,13 +48,13 @@ class SpillFile:
         """
         left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         try:
+            self._file.seek(start)
             while left:
-                done = os.pwrite(self._file.fileno(), left, start)
-                left, start = left[done:], start + done
+                left = left[self._file.write(left) :]
         except OSError as error:
             message = f"{error.strerror} while storing {self._what}; free space or {self._remedy}"
             raise OSError(error.errno, message, self._folder) from error
-        return start
+        return start + array.nbytes
 
     def read(self, dtype: np.dtype[Any], shape: tuple[int, ...], start: int) -> NDArray[Any]:
         """Read the array that was written at byte `start`.
@@ -66,11 +66,12 @@ class SpillFile:
         """
         array = np.empty(shape, dtype)
         left = array.reshape(-1).view(np.uint8).data
+        self._file.seek(start)
         while left:
-            done = os.preadv(self._file.fileno(), [left], start)
+            done = self._file.readinto(left)
             if not done:
                 raise OSError(f"the file of {self._what} has been truncated")
-            left, start = left[done:], start + done
+            left = left[done:]
         return array
 
     @property

@@ -125,7 +125,7 @@ class VirtualTransport(ABC):
 
     def proxy(self, client: int) -> ClientProxy:
         """Return the proxy of one client."""
-        return VirtualProxy(client, self)
+        return VirtualProxy(client, self, self.initial)
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None

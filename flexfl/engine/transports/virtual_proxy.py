@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flwr.common import (
     Code,
     DisconnectRes,
@@ -15,15 +13,14 @@ from flwr.common import (
     GetParametersRes,
     GetPropertiesIns,
     GetPropertiesRes,
+    Parameters,
     ReconnectIns,
     Status,
 )
 from flwr.server.client_proxy import ClientProxy
 
+from flexfl.engine.transports.base import Transport
 from flexfl.ground.contract import metrics
-
-if TYPE_CHECKING:
-    from flexfl.engine.transports.virtual import VirtualTransport
 
 OK = Status(Code.OK, "")
 
@@ -37,11 +34,13 @@ class VirtualProxy(ClientProxy):
         Its index, which is also its name.
     transport
         The transport that simulates it.
+    initial
+        The initial weights.
     """
 
-    def __init__(self, client: int, transport: VirtualTransport) -> None:
+    def __init__(self, client: int, transport: Transport, initial: Parameters) -> None:
         super().__init__(str(client))
-        self.transport = transport
+        self.transport, self.initial = transport, initial
 
     def get_properties(
         self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
@@ -53,7 +52,7 @@ class VirtualProxy(ClientProxy):
         self, ins: GetParametersIns, timeout: float | None, group_id: int | None
     ) -> GetParametersRes:
         """Return the initial weights, the same at every client."""
-        return GetParametersRes(OK, self.transport.initial)
+        return GetParametersRes(OK, self.initial)
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
         """Train this client alone; a failure raises `ClientFailure`."""

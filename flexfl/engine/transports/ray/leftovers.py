@@ -1,4 +1,4 @@
-"""Temporary files and folders that killed processes have left on this machine: told by locks, and removed.
+"""What killed processes have left on this machine, recognised by locks, and removed.
 
 A lock is released by the kernel when its process ends, however it ends. A process ID proves less: it may be
 another process's by now, or one of another container that shares the folder.
@@ -6,7 +6,6 @@ another process's by now, or one of another container that shares the folder.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -18,20 +17,25 @@ from pathlib import Path
 ROWS = "flexfl-rows-"  # files of memory shared with workers
 CELL = "flexfl-cell-"  # folders in which a comparison runs
 SESSION_LOCK = "flexfl.lock"  # a file in the folder of each session of Ray that we have started
-ENDED = b"ended"  # its content after an orderly end
+ENDED = b"ended"  # its content after a normal end
 SHARED_MEMORY = "/dev/shm"
-_YOUNG = 60  # seconds within which a process may not have locked yet what it has made
+_YOUNG = 60  # seconds that a process may take to lock what it has made
 
 
-def lock(descriptor: int) -> None:
-    """Lock an open file or folder until this process ends, or closes it."""
-    with suppress(OSError):  # on a file system without locks; nothing there is ever taken for left over
+def lock(descriptor: int) -> bool:
+    """Lock an open file or folder until this process ends or closes it; return whether that was possible."""
+    try:
+        import fcntl
+
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):  # Windows; a lock of another process; a file system without locks
+        return False
+    return True
 
 
 @contextmanager
 def locked_folder(prefix: str) -> Iterator[str]:
-    """Make a temporary folder; it is removed in the end, or as left over if this process is killed."""
+    """Make a temporary folder; it is removed in the end, or as a leftover if this process is killed."""
     with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         descriptor = os.open(folder, os.O_RDONLY)
         lock(descriptor)
@@ -42,19 +46,19 @@ def locked_folder(prefix: str) -> Iterator[str]:
 
 
 def lock_session(folder: Path) -> None:
-    """Mark the folder of a session of Ray as one of this process; Ray itself never removes any."""
+    """Mark the folder of a Ray session as one of this process; Ray itself never removes any."""
     descriptor = os.open(folder / SESSION_LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     lock(descriptor)  # never closed, so that it is locked until this process ends
 
 
 def end_session(folder: Path) -> None:
-    """Note that a session has ended in order; its logs stay until Ray is started the next time."""
+    """Note that a session has ended normally; its logs stay until Ray is started the next time."""
     with suppress(OSError):
         (folder / SESSION_LOCK).write_bytes(ENDED)
 
 
 def remove_leftovers(sessions: Path | None = None) -> list[str]:
-    """Remove what processes of ours have left that were killed; nothing that a living process uses.
+    """Remove what killed processes of this program have left; nothing that a living process uses.
 
     Parameters
     ----------
@@ -64,8 +68,8 @@ def remove_leftovers(sessions: Path | None = None) -> list[str]:
     Returns
     -------
     list
-        What has been removed, with its size, for people. Sessions that have ended in order are removed, too,
-        but not listed.
+        What has been removed, with its size, for people. Sessions that ended normally are removed without
+        being listed.
     """
     temporary = Path(tempfile.gettempdir())
     rows = [path for folder in (Path(SHARED_MEMORY), temporary) for path in folder.glob(f"{ROWS}*")]
@@ -90,9 +94,8 @@ def _removed(path: Path, locked: Path) -> int | None:
     with suppress(OSError):
         descriptor = os.open(locked, os.O_RDONLY)
         try:
-            if time.time() - os.fstat(descriptor).st_mtime < _YOUNG:
+            if time.time() - os.fstat(descriptor).st_mtime < _YOUNG or not lock(descriptor):
                 return None
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             size = _size(path)
             if path.is_dir():
                 shutil.rmtree(path)

@@ -123,7 +123,7 @@ class _Block:
             self._fd, self.path = tempfile.mkstemp(prefix=ROWS, dir=folder)
             lock(self._fd)
             try:
-                os.posix_fallocate(self._fd, 0, size)  # otherwise writing to a full disk kills the writer
+                _reserve(self._fd, size)
             except OSError:
                 self.close()
                 if folder == tempfile.gettempdir():
@@ -146,6 +146,16 @@ class _Block:
 
     def close(self) -> None:
         """Remove the file."""
-        with suppress(FileNotFoundError):
-            os.unlink(self.path)
         os.close(self._fd)
+        with suppress(OSError):  # removed already; Windows removes no file that is mapped
+            os.unlink(self.path)
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Reserve space for a file: otherwise, writing to its mapping on a full disk would kill the writer."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    left = size
+    while left:  # on macOS and Windows
+        left -= os.write(descriptor, bytes(min(left, 1 << 20)))
