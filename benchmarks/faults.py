@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+import ray
 from flwr.common import parameters_to_ndarrays
 
 from flexfl.config import Settings
@@ -145,7 +146,7 @@ def simulate(fault: str, rounds: int, changes: dict[str, Any], flag: str) -> Out
             time.sleep(random.uniform(1, 4))
             if len(transport.workers.ready) == 2 and not set(transport.workers.ready) & set(injected):
                 worker = random.choice(transport.workers.ready)
-                os.kill(worker.process, number)
+                os.kill(ray.get(worker.actor.__ray_call__.remote(lambda _: os.getpid())), number)
                 injected.append(worker)
 
     server = RoundServer(
@@ -184,8 +185,6 @@ def lose(fault: str) -> None:
     """Lose Ray in this process, and exit as a program that catches `EngineLost` does."""
     changes: dict[str, Any] = {**RUN, **ON_RAY, "model": "mlp", "num_rounds": 10**6}
     if fault == "full":
-        import ray
-
         quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL, "include_dashboard": False}
         full = {"local_fs_capacity_threshold": 0.01}
         code = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}}

@@ -1,4 +1,7 @@
-"""The calls of one round: what a failed worker leaves is done again, until the client to blame is found."""
+"""The calls of one round: the clients of a failed worker are asked again, until the cause is found.
+
+Ray could repeat calls itself (`max_task_retries`), but only with all clients of a call, on the same actor.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ ALONE, LAST = 2, 3
 
 
 class _Call(NamedTuple):
-    """A call that has not ended: who does what since when, and when it is overdue."""
+    """A call that has not ended: its worker and part, when it started, and when it is overdue."""
 
     worker: Worker
     part: Part
@@ -50,26 +53,26 @@ class _Call(NamedTuple):
 
 
 class Calls:
-    """Has parts done by workers that are ready; started by the constructor, waited for by iterating.
+    """Distributes parts among the workers that are ready; iterating waits for the results.
 
-    The clients of a worker that fails go together to the next worker that is free, and if that fails as well,
-    each to one alone. A client that fails alone twice is taken for the cause and is a failure of the round;
-    once may have been another fault from outside.
+    The clients of a worker that fails go together to the next free worker; if that fails as well, they are
+    asked one by one. A client that fails twice alone is the cause, and a failure of the round; a single
+    failure may have had another cause.
 
     Parameters
     ----------
     workers
-        Of which at least one is ready.
+        At least one is ready.
     parts
-        What is to be done.
+        The work of the round.
     submit
         Calls a worker and returns Ray's reference.
     suspects
-        Clients that a worker has failed with; those that are found are added.
+        Clients that have made a worker fail; further ones are added.
     timeout
         Seconds that a worker may take for one call that trains clients; 0: no limit.
     failed
-        Called when clients are asked again, with what the user should know about it.
+        Called when clients are asked again, with a sentence for the user.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class Calls:
         self._fill()
 
     def __iter__(self) -> Iterator[tuple[Part, Any]]:
-        """Yield parts as they end, each with what its call returned, or with the `Failure` of its client."""
+        """Yield parts as they end, each with the result of its call, or with the `Failure` of its client."""
         while self._running or self._together or self._alone:
             ended = [self._end(call) for call in self._workers.wait(self._running)]
             ended += [self._end(call, overdue=True) for call in self._overdue()]
@@ -108,37 +111,30 @@ class Calls:
             self._running[self._submit(worker, part)] = _Call(worker, part, now, now + limit)
 
     def _overdue(self) -> list[Any]:
-        """Return calls whose worker has not even ended itself, as when it was stopped by a signal."""
+        """Return calls whose worker should have ended itself by now: a signal may have stopped it."""
         now = time.monotonic()
         return [reference for reference, call in self._running.items() if now > call.overdue]
 
     def _end(self, reference: Any, overdue: bool = False) -> tuple[Part, Any] | None:
         """Return what a call has returned; None if its clients will be asked again."""
         call = self._running.pop(reference)
-        part, hangs = call.part, overdue
+        hangs, reason = overdue, "its process died"
         try:
             if not overdue:
-                return part, self._workers.get(reference)
-        except RayTaskError as error:  # the worker is well
-            if lost := engine_lost(error):
-                raise lost from error
-            reason = described(error.cause or error)
+                return call.part, self._workers.get(reference)
         except RayError as error:
             if lost := engine_lost(error):
                 raise lost from error
+            if isinstance(error, RayTaskError):  # the worker is well
+                return self._again(call.part, described(error.cause or error), False)
             hangs = bool(self._timeout) and time.monotonic() - call.since >= self._timeout
-            reason = "its process died"
             if isinstance(error, OutOfMemoryError):
                 reason += ": Ray ended it, as the machine was out of memory"
-            self._workers.replace(call.worker)
-        else:
-            self._workers.replace(call.worker, hangs=True)
-        if hangs:
-            reason = f"no result within {self._timeout:g} s"
-        return self._again(part, reason, hangs)
+        self._workers.replace(call.worker)
+        return self._again(call.part, f"no result within {self._timeout:g} s" if hangs else reason, hangs)
 
     def _again(self, part: Part, reason: str, hangs: bool) -> tuple[Part, Failure] | None:
-        """Queue the clients of a part that failed, or blame the only one."""
+        """Queue the clients of a part that failed; one that failed alone twice is a failure."""
         if part.attempt == LAST:
             client = part.jobs[0].client
             self._suspects.add(client)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import heapq
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -80,9 +79,9 @@ class RayClients(VirtualClients):
         self.shared_rows = AttachedRows()
         gc.freeze()  # or the garbage collector would scan all of torch again and again
 
-    def where(self) -> tuple[str, int]:
-        """Return the IDs of the Ray node that this worker runs on, and of its process."""
-        return ray.get_runtime_context().get_node_id(), os.getpid()
+    def where(self) -> str:
+        """Return the ID of the Ray node that this worker runs on."""
+        return str(ray.get_runtime_context().get_node_id())
 
     def fit_into(self, broadcast: Sent, jobs: Packed, lease: list[Any]) -> Packed:
         """Train into memory shared with the driver; return answers without their vectors."""
@@ -209,7 +208,7 @@ class RayTransport(VirtualTransport):
     def close(self) -> None:
         """Stop the actors, and Ray if this transport started it.
 
-        If Ray has died, it is left to the end of this process: what it is asked may end the process at once.
+        If Ray has died, this process must not call it any more: that may end the process at once.
         """
         alive = self.workers.close()
         self._liveness.close()
@@ -219,7 +218,7 @@ class RayTransport(VirtualTransport):
 
     @property
     def leftovers(self) -> list[str]:
-        """What killed processes had left on this machine, and has been removed."""
+        """What killed processes had left on this machine and has been removed."""
         return self._own.leftovers if self._own else []
 
     def _parts(self, jobs: list[Job], work: list[float]) -> list[Part]:

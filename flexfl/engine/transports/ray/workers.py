@@ -1,12 +1,13 @@
-"""The Ray actors of a transport: which are ready, and a new one for each that has failed."""
+"""The Ray actors of a transport: those that are ready, and a new one for each that has failed.
+
+Ray could restart actors itself (`max_restarts`), but then reports a failure one to six seconds later, and no
+longer says when it was for want of memory.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,28 +18,17 @@ from flexfl.engine.transports.base import EngineLost
 from flexfl.engine.transports.ray.liveness import Liveness
 from flexfl.ground.wording import plain
 
-POLL = 1.0  # seconds between two looks at whether Ray is alive
+POLL = 1.0  # seconds between two checks of whether Ray is alive
 FIRST = 60.0  # seconds that the first round waits for the slowest workers
-LONGEST = 300.0  # seconds without any worker after which the run ends
-PAUSES = (1.0, 60.0)  # the shortest and longest seconds from a failed start to the next; doubled each time
+PATIENCE = 300.0  # seconds without any worker after which the run ends
+PAUSE = 5.0  # seconds from a failed start to the next
 
 
 @dataclass(frozen=True, eq=False)
 class Worker:
-    """A worker that is ready.
-
-    Attributes
-    ----------
-    actor
-        Ray's handle.
-    process
-        The ID of its process.
-    local
-        Whether it is on the driver's machine.
-    """
+    """A worker that is ready: Ray's handle, and whether it is on the driver's machine."""
 
     actor: Any
-    process: int
     local: bool
 
 
@@ -48,7 +38,7 @@ class Workers:
     Parameters
     ----------
     start
-        Starts an actor, whose method `where` returns the IDs of its node and its process.
+        Starts an actor, whose method `where` returns the ID of its node.
     count
         How many.
     liveness
@@ -61,7 +51,7 @@ class Workers:
         self.ready: list[Worker] = []
         self._starting: dict[Any, Any] = {}  # actors by the call that ends when they have started
         self._due: list[float] = []  # when to start actors whose start has failed
-        self._failed_starts, self._why, self._is_new = 0, "", True
+        self._why, self._is_new = "", True
         self._none_since = time.monotonic()  # meaningful while none is ready
         for _ in range(count):
             self._start()
@@ -80,7 +70,7 @@ class Workers:
         self._is_new = False
 
     def wait(self, calls: Collection[Any]) -> list[Any]:
-        """Wait for an event, but not long; return those of the calls that have ended, usually one.
+        """Wait for an event, at most a second; return those of the calls that have ended, usually one.
 
         Raises
         ------
@@ -88,9 +78,9 @@ class Workers:
             See `prepare`.
         """
         self._liveness.check()
-        if not self.ready and time.monotonic() - self._none_since > LONGEST:
+        if not self.ready and time.monotonic() - self._none_since > PATIENCE:
             raise EngineLost(
-                f"Ray has not started a worker within {LONGEST:g} s: {self._why or _too_little()}"
+                f"Ray has not started a worker within {PATIENCE:g} s: {self._why or _too_little()}"
             )
         while self._due and time.monotonic() >= self._due[0]:
             self._due.pop(0)
@@ -109,23 +99,22 @@ class Workers:
         self._liveness.check()  # without its raylet, Ray would end this process
         return ray.get(call)
 
-    def replace(self, worker: Worker, hangs: bool = False) -> None:
-        """Replace a worker that has failed."""
+    def replace(self, worker: Worker) -> None:
+        """Replace a worker that has failed, or hangs: Ray ends it even if a signal has stopped it."""
         ray.kill(worker.actor)
-        if hangs:
-            _end(worker)
         self.ready.remove(worker)
         if not self.ready:
             self._none_since = time.monotonic()
         self._start()
 
     def close(self) -> bool:
-        """End all actors, at once; return whether Ray is alive, and may be asked anything else."""
+        """End all actors, at once; return whether Ray is alive, and may be asked anything else.
+
+        If Ray has died, they end by themselves.
+        """
         try:
             self._liveness.check()
         except EngineLost:
-            for worker in self.ready:
-                _end(worker)
             return False
         for actor in [*(worker.actor for worker in self.ready), *self._starting.values()]:
             ray.kill(actor)
@@ -137,34 +126,25 @@ class Workers:
         self._starting[actor.where.remote()] = actor
 
     def _started(self, call: Any) -> None:
-        """Note that an actor has started, or has failed to and is to be started later.
+        """Note that an actor has started, or has failed to and is to be started again.
 
-        A machine that is short of memory has more in a while; an error in the actor's own code comes again.
+        A machine may be short of memory for a while; an error in the actor's own code would come again.
         """
         actor = self._starting.pop(call)
         try:
-            node, process = self.get(call)
+            node = self.get(call)
         except RayError as error:
             ray.kill(actor)
             self._why = plain(" ".join(str(error).split()))
             if "creation task" in self._why:
                 raise EngineLost(f"a worker cannot be started: {self._why}") from error
-            shortest, longest = PAUSES
-            self._due.append(time.monotonic() + min(longest, shortest * 2**self._failed_starts))
-            self._failed_starts += 1
+            self._due.append(time.monotonic() + PAUSE)
             return
-        self._failed_starts, self._why = 0, ""
-        self.ready.append(Worker(actor, process, node == self._node))
-
-
-def _end(worker: Worker) -> None:
-    """End a process on this machine as the kernel does, without Ray."""
-    if worker.local:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(worker.process, signal.SIGKILL)
+        self._why = ""
+        self.ready.append(Worker(actor, node == self._node))
 
 
 def _too_little() -> str:
     left = {key: value for key, value in ray.available_resources().items() if key in ("CPU", "GPU")}
     rest = " and ".join(f"{value:g} {key}" for key, value in sorted(left.items())) or "no CPU"
-    return f"it has {rest} left; take fewer workers (num-workers) or smaller ones (client-gpus)"
+    return f"it has {rest} left; use fewer workers (num-workers) or smaller ones (client-gpus)"
