@@ -69,17 +69,21 @@ TABLES = [
     {"strategy": "fedavg", "learning-rate": 0.1, "paper": 70.0},
     {"strategy": "fedavg", "learning-rate": 0.05, "amplify": "20,2"},
     {"strategy": "mifa", "learning-rate": 0.1},
+    {"strategy": "mimic", "option": ["departure=include"]},
+    {"strategy": "mimic", "option": "departure=auto,outliers=clip"},
 ]
 
 
 @pytest.mark.parametrize(
     ("flags", "chosen"),
     [
-        ({}, [0, 1, 2]),
+        ({}, [0, 1, 2, 3, 4]),
         ({"strategy": "fedavg"}, [0, 1]),
         ({"strategy": "fedavg", "learning-rate": 0.1}, [0]),
         ({"learning-rate": [0.05, 0.1]}, [0, 1, 2]),
         ({"amplify": "20,2"}, [1]),
+        ({"option": ["departure=include"]}, [3]),
+        ({"option": ["departure=auto", "outliers=clip"]}, [4]),
     ],
 )
 def test_flags_choose_cells(flags: dict[str, Any], chosen: list[int]) -> None:
@@ -88,8 +92,10 @@ def test_flags_choose_cells(flags: dict[str, Any], chosen: list[int]) -> None:
 
 
 def test_flags_that_no_cell_has() -> None:
-    with pytest.raises(ValueError, match=r"here: no cell left has strategy=mimic; there are fedavg, mifa"):
-        overridden({"cell": TABLES}, {"strategy": "mimic"}, "here")
+    with pytest.raises(
+        ValueError, match=r"here: no cell left has strategy=efl; there are fedavg, mifa, mimic"
+    ):
+        overridden({"cell": TABLES}, {"strategy": "efl"}, "here")
     with pytest.raises(ValueError, match=r"no cell left has learning-rate=0\.05; there are 0\.1"):
         overridden({"cell": TABLES}, {"strategy": "mifa", "learning-rate": 0.05}, "here")
 

@@ -87,12 +87,12 @@ def overridden(values: Mapping[str, Any], flags: Mapping[str, Any], source: str)
         return {**values, **flags}  # `cells` says what is wrong with them
     rest = {}
     for key, given in flags.items():
-        wanted = given if isinstance(given, list) else [given]
+        wanted = given if _is_varied(key, given) else [given]
         known = list(dict.fromkeys(str(table[key]) for table in tables if key in table))
         if not known:
             rest[key] = given
             continue
-        tables = [table for table in tables if key in table and table[key] in wanted]
+        tables = [table for table in tables if key in table and _as_list(key, table[key]) in wanted]
         if not tables:
             raise ValueError(f"{source}: no cell left has {key}={wanted[0]}; there are {', '.join(known)}")
     return {**values, **rest, "cell": tables}
@@ -142,6 +142,11 @@ def cells(values: Mapping[str, Any], source: str) -> list[Cell]:
                 raise ValueError(f"{source}: the cell {same} occurs twice, name it once")
             found[settings] = Cell(settings, varied, table.get("paper"))
     return list(found.values())
+
+
+def _as_list(key: str, value: Any) -> Any:
+    """Return a value of a table as a flag has it: `option` is a list, though a text will do in a file."""
+    return value.split(",") if key in _LISTS and isinstance(value, str) else value
 
 
 def _is_varied(key: str, value: Any) -> bool:
