@@ -27,7 +27,7 @@ from benchmarks.workloads import WORKLOADS, ensure_mnist, settings_of
 from flexfl.config import Settings
 from flexfl.engine.availability import TraceClientManager
 from flexfl.engine.experiment import prepare
-from flexfl.engine.methods import strategy_options
+from flexfl.engine.methods import method_of
 from flexfl.engine.run import virtual_transport
 from strategies import STRATEGIES
 
@@ -108,7 +108,7 @@ def large(names: list[str], values: dict[str, Any], rounds: int, timeout: float)
         for mode in MODES:
             chosen = {**values, "strategy": f"{name}:memory={mode}"}
             try:
-                strategy_options(Settings.from_mapping(chosen, "benchmark"))
+                method_of(Settings.from_mapping(chosen, "benchmark"))
             except ValueError:
                 if mode != "server":
                     continue

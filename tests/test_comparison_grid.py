@@ -8,7 +8,7 @@ import pytest
 from flexfl.config import Settings
 from flexfl.config.grid import at_scale, cells, is_comparison, overridden
 from flexfl.config.settings import read_toml
-from flexfl.engine.named import check_names
+from flexfl.engine.parts import check_names
 
 ROOT = Path(__file__).parents[1]
 

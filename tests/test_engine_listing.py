@@ -13,7 +13,7 @@ from clients.environment import make_trace, task_source
 from flexfl.cli.listing import methods_by_need
 from flexfl.config import Settings
 from flexfl.engine.experiment import prepare
-from flexfl.engine.methods import METHODS, strategy_options
+from flexfl.engine.methods import METHODS, method_of
 from flexfl.ground.specs import bind
 from flexfl.tasks import MODELS
 from strategies import Options
@@ -108,9 +108,9 @@ def test_what_list_says_is_allowed_is_accepted_and_nothing_else(shown: Any) -> N
                 continue
             words = allowed.split(" | ") if "|" in allowed else []
             for value in words or [default]:
-                strategy_options(Settings(strategy=f"{name}:{key}={value}"))
+                method_of(Settings(strategy=f"{name}:{key}={value}"))
             with pytest.raises(ValueError, match=key):
-                strategy_options(Settings(strategy=f"{name}:{key}={'nonesuch' if words else -2}"))
+                method_of(Settings(strategy=f"{name}:{key}={'nonesuch' if words else -2}"))
 
 
 # What is more than its own bounds say: another option has to go with it.

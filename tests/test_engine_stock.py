@@ -10,7 +10,7 @@ from own_parts import Folder
 
 import sim
 from flexfl.config import Settings
-from flexfl.engine.methods import strategy_options
+from flexfl.engine.methods import method_of
 from flexfl.report.update_shares import update_shares
 from traces import TRACES
 
@@ -181,7 +181,7 @@ def test_the_shares_of_its_updates() -> None:
 
 def test_the_constructors_parameters_are_the_options() -> None:
     spec = f"{STOCK}FedAdam:eta=0.5,min-available-clients=3,accept-failures=false"
-    options = strategy_options(Settings(strategy=spec, option=("tau=0.25",), learning_rate=0.125))
+    options = method_of(Settings(strategy=spec, option=("tau=0.25",), learning_rate=0.125)).options
     chosen = {
         name: getattr(options, name) for name in ("eta", "min_available_clients", "accept_failures", "tau")
     }
@@ -203,7 +203,7 @@ def test_the_constructors_parameters_are_the_options() -> None:
 )
 def test_what_it_does_not_take(strategy: str, more: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        strategy_options(Settings(strategy=STOCK + strategy, **more))
+        method_of(Settings(strategy=STOCK + strategy, **more))
 
 
 def test_its_own_refusal_names_it(simulate: Callable[..., Any]) -> None:

@@ -15,8 +15,8 @@ from clients.environment import federated_data
 from clients.rules import rule_named
 from flexfl.config import Settings
 from flexfl.engine.experiment import prepare
-from flexfl.engine.methods import strategy_options
-from flexfl.engine.named import own_sources
+from flexfl.engine.methods import method_of
+from flexfl.engine.parts import own_sources
 from flexfl.ground.allowed import options_of
 from flexfl.ground.specs import find
 from flexfl.runs import find_runs
@@ -236,7 +236,7 @@ def test_data_are_divided_as_ones_own_code_says(parts: Folder) -> None:
 
 def test_rates_and_server_optimisers(parts: Folder) -> None:
     settings = Settings(lr_schedule="parts.factor:by=3", server_opt="parts.Half:share=0.1", num_clients=4)
-    options = strategy_options(settings)
+    options = method_of(settings).options
     assert options.lr_schedule(0.5, 1, 0, 10) == 1.5
     (layer,) = options.layers
     moved = layer(np.zeros(2)).apply(np.zeros(2), np.ones(2), 1)

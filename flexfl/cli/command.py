@@ -16,8 +16,7 @@ from flexfl.cli.listing import listing, listing_of
 from flexfl.config import Settings
 from flexfl.config.grid import cells, is_comparison
 from flexfl.engine.checkpoints.resume import resumed_settings
-from flexfl.engine.checks import check
-from flexfl.engine.named import check_names, named_parts
+from flexfl.engine.parts import check, check_names, named_parts
 from flexfl.engine.transports.base import EngineLost
 from flexfl.loggers.registry import logger_types
 
@@ -59,12 +58,12 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             if arguments.json:
                 print(json.dumps(report))
             return 0
-        check(settings)  # a mistake should not have to wait for PyTorch, whose import takes a second and more
+        method = check(settings)  # mistakes should not have to wait for the import of PyTorch
         logger_types(settings)
         from flexfl.cli.prepared import PreparedRun
 
         imported()
-        run = PreparedRun(settings, console)
+        run = PreparedRun(settings, method, console)
     except ValueError as error:
         parser.error(" ".join(str(error).split()))
     except MemoryError as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from flexfl.config import Settings
 from flexfl.engine.methods import METHODS, own_options, strategy_type
-from flexfl.engine.named import REGISTRIES
+from flexfl.engine.parts import REGISTRIES
 from flexfl.engine.sequential_sgd import SequentialSGD
 from flexfl.ground.allowed import REQUIRED, options_of
 from flexfl.ground.specs import find, parse

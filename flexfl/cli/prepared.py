@@ -12,6 +12,7 @@ from flexfl.cli.flags import Parser
 from flexfl.config import Settings
 from flexfl.engine.checkpoints.checkpointing import ResumeError
 from flexfl.engine.experiment import prepare
+from flexfl.engine.methods import Method
 from flexfl.engine.run import drive, virtual_transport
 from flexfl.engine.run_folder import RunFolder
 from flexfl.loggers.registry import watching
@@ -23,7 +24,7 @@ class PreparedRun:
 
     Parameters
     ----------
-    settings
+    settings, method
         Of the run.
     console
         Where its progress is shown.
@@ -34,8 +35,8 @@ class PreparedRun:
         There can be no such run.
     """
 
-    def __init__(self, settings: Settings, console: Console) -> None:
-        self.console, self.experiment = console, prepare(settings)
+    def __init__(self, settings: Settings, method: Method, console: Console) -> None:
+        self.console, self.experiment = console, prepare(settings, method=method)
         if self.experiment.why_engine:
             engine = self.experiment.settings.engine
             console.print(f"engine: {engine} ({self.experiment.why_engine})", markup=False)

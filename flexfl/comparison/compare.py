@@ -21,9 +21,9 @@ from flexfl.comparison.runner import Outcome, run_here, run_on_ray
 from flexfl.comparison.store import CellStore, FinishedCell, Place, identity, outdated
 from flexfl.config import Settings
 from flexfl.config.grid import Cell
-from flexfl.engine.checks import require_ray
 from flexfl.engine.interrupts import ENDING, Stopped, deferring, raising_stopped
 from flexfl.engine.observers import LoggedRun
+from flexfl.engine.parts import require_ray
 from flexfl.engine.run_folder import finite, program_version, slug
 from flexfl.ground.files import replacing
 from flexfl.ground.wording import count, say

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from flexfl.config import Settings
 from flexfl.config.settings import IRRELEVANT, MOST_BYTES
-from flexfl.engine.named import own_sources
+from flexfl.engine.parts import own_sources
 from flexfl.engine.run_folder import program_version, read_config, records_in, slug
 from flexfl.ground.files import parse_json, read_text
 from flexfl.tasks import ACCURACY, Metric

@@ -25,15 +25,14 @@ from clients.simulated.tuning import Work, choose
 from flexfl.config import Settings
 from flexfl.engine.availability import remember
 from flexfl.engine.central import CentralTrainer
-from flexfl.engine.checks import check
 from flexfl.engine.choice import fastest_engine
 from flexfl.engine.evaluation import GlobalEvaluator
 from flexfl.engine.memory_check import check_fits, check_steps
-from flexfl.engine.methods import strategy_options, strategy_type
+from flexfl.engine.methods import Method
+from flexfl.engine.parts import check
 from flexfl.engine.sequential_sgd import SequentialSGD
 from flexfl.ground import dotted
 from flexfl.ground.contract.fit import planned_steps
-from flexfl.ground.specs import parse
 from flexfl.ground.wording import count
 from flexfl.tasks import FederatedData, blank
 from strategies import FlatParameters, FlexibleStrategy, Layout, Roster
@@ -67,7 +66,12 @@ class Experiment:
         return _environment(self.settings, self.data, self.build_model)
 
 
-def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace] | None = None) -> Experiment:
+def prepare(
+    settings: Settings,
+    tune: bool = True,
+    observed: Callable[[], Trace] | None = None,
+    method: Method | None = None,
+) -> Experiment:
     """Make the data, the model, the trace, the strategy and the evaluator.
 
     Parameters
@@ -79,18 +83,18 @@ def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace]
         virtual clients use them.
     observed
         Makes the trace where it is not the one that the settings name; called once all else is checked.
+    method
+        What `check` has returned for these settings, if it was called before.
 
     Raises
     ------
     ValueError
         The settings are invalid or do not fit together; the message says why.
     """
-    check(settings, virtual=tune)
-    options = strategy_options(settings)
+    method = method or check(settings, virtual=tune)
     trace = make_trace(settings)
     _check_rounds(settings)
-    method = strategy_type(parse("strategy", settings.strategy).name)
-    if trace.has_late_replies and issubclass(method, SequentialSGD):
+    if trace.has_late_replies and issubclass(method.strategy, SequentialSGD):
         raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
     data = federated_data(settings)
     check_steps(settings, int(data.sizes.max(initial=1)))
@@ -114,7 +118,7 @@ def prepare(settings: Settings, tune: bool = True, observed: Callable[[], Trace]
         settings.evaluate_clients,
         settings.num_rounds,
     )
-    strategy = strategies.make(method, initial, roster, evaluator, options=options)
+    strategy = strategies.make(method.strategy, initial, roster, evaluator, options=method.options)
     if isinstance(strategy, SequentialSGD):
         strategy.trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
     rule, why = rule_named(strategy.rule.name), ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.server.strategy import Strategy
 
@@ -34,13 +34,20 @@ GENERAL = (
 )
 
 
+class Method(NamedTuple):
+    """A federated method, and its options."""
+
+    strategy: type[FlexibleStrategy]
+    options: Options
+
+
 def strategy_type(name: str) -> type[FlexibleStrategy]:
     """Return the method of this name: a registered one, or what a dotted name stands for.
 
     Raises
     ------
     ValueError
-        There is none, or it is no strategy of Flower, or it is one of the user's own and not complete.
+        There is none, or it is not a strategy of Flower, or it is a custom one and not complete.
     """
     found = find("strategy", METHODS, name)
     if name in METHODS:
@@ -52,7 +59,7 @@ def strategy_type(name: str) -> type[FlexibleStrategy]:
         of_messages = any(base.__module__.startswith("flwr.serverapp.") for base in found.__mro__)
         advice = "name one of flwr.server.strategy instead" if of_messages else "derive it from one"
         other = " but one for Flower's Message API" if of_messages else ""
-        raise ValueError(f"strategy {name} is no flwr.server.strategy.Strategy{other}: {advice}")
+        raise ValueError(f"strategy {name} is not a flwr.server.strategy.Strategy{other}: {advice}")
     return stock_type(name, found)
 
 
@@ -64,8 +71,16 @@ def own_options(strategy: type[FlexibleStrategy]) -> dict[str, Option]:
     return {key: option for key, option in options_of(strategy.options_type()).items() if key not in flags}
 
 
-def strategy_options(settings: Settings) -> Options:
-    """Return the strategy's options: the general ones, those of its spec, and those given with `option`."""
+def method_of(settings: Settings) -> Method:
+    """Return the method that the settings name.
+
+    Its options are the general ones, those of its spec, and those given with `option`.
+
+    Raises
+    ------
+    ValueError
+        There is no such method, or it has no such option.
+    """
     spec = parse("strategy", settings.strategy)
     strategy = strategy_type(spec.name)
     given = {**spec.options, **settings.strategy_options}
@@ -83,7 +98,7 @@ def strategy_options(settings: Settings) -> Options:
         raise ValueError(f"amplify: the period is {period} of only {count(settings.num_rounds, 'round')}")
     if layers and not strategy.takes_layers:
         raise ValueError(f"strategy {spec.name} takes neither --server-opt nor --amplify")
-    return strategy.options_type()(**general, lr_schedule=schedule, layers=layers, **own)
+    return Method(strategy, strategy.options_type()(**general, lr_schedule=schedule, layers=layers, **own))
 
 
 def _check_own(name: str, strategy: type[FlexibleStrategy]) -> None:
@@ -96,5 +111,5 @@ def _check_own(name: str, strategy: type[FlexibleStrategy]) -> None:
         raise ValueError(f"strategy {name}: `options` is not annotated with a class derived from Options")
     if "__dataclass_fields__" not in vars(options):
         advice = "decorate it with @dataclass(frozen=True, kw_only=True)"
-        raise ValueError(f"strategy {name}: {options.__name__} is no dataclass: {advice}")
+        raise ValueError(f"strategy {name}: {options.__name__} is not a dataclass: {advice}")
     rule_named(strategy.rule.name)

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from flexfl.config import Settings
 from flexfl.config.settings import MOST_BYTES
-from flexfl.engine.named import own_sources
 from flexfl.engine.observers import Observer, Record
+from flexfl.engine.parts import own_sources
 from flexfl.ground.files import open_regular, parse_json, parse_toml, read_text, replacing
 
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")

@@ -17,7 +17,7 @@ from clients.environment import federated_data, make_trace, missing_folder, task
 from flexfl.comparison.store import identity
 from flexfl.config import Settings
 from flexfl.engine.memory_check import check_clients
-from flexfl.engine.named import check_task
+from flexfl.engine.parts import check_task
 from flexfl.engine.run_folder import slug
 from flexfl.ground.contract.fit import planned_steps
 from flexfl.ground.specs import bind

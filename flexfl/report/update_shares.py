@@ -24,13 +24,12 @@ from clients.gradients.oracle import CohortOracle
 from clients.rules.base import Correction
 from flexfl.config import Settings
 from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.methods import strategy_options, strategy_type
+from flexfl.engine.methods import method_of
 from flexfl.engine.sequential_sgd import SequentialSGD
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.inline import InlineTransport
 from flexfl.engine.transports.late import with_late_replies
 from flexfl.ground.contract import FitConfig
-from flexfl.ground.specs import parse
 from flexfl.tasks import CROSS_ENTROPY, Criterion, Examples
 from strategies import FlatParameters, Layout, Roster
 from traces import Trace
@@ -100,14 +99,13 @@ def applied_updates(
     ValueError
         The settings are invalid, or the method trains without clients.
     """
-    name = parse("strategy", settings.strategy).name
-    method = strategy_type(name)
-    if issubclass(method, SequentialSGD):
-        raise ValueError(f"strategy {name} has no clients whose updates could be told apart")
+    method = method_of(settings)
+    if issubclass(method.strategy, SequentialSGD):
+        raise ValueError(f"strategy {settings.strategy} has no clients whose updates could be told apart")
     data = Directions(sizes, groups)
     initial = FlatParameters(np.zeros(data.count), Layout(((data.count,),), np.dtype(np.float64)))
     roster = Roster(sizes, trace.round(1).member, trace.participation)
-    strategy = strategies.make(method, initial, roster, options=strategy_options(settings))
+    strategy = strategies.make(method.strategy, initial, roster, options=method.options)
     availability = remember(trace)
     environment = ClientEnvironment(data, data.model, settings.seed, cohort="loop")
     defaults = FitConfig(round=1, learning_rate=1.0, batch_size=1, local_steps=1)

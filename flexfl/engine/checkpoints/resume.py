@@ -8,7 +8,7 @@ from typing import Any
 
 from flexfl.config import Settings
 from flexfl.config.settings import IRRELEVANT, read_toml
-from flexfl.engine.named import own_sources
+from flexfl.engine.parts import own_sources
 from flexfl.engine.run_folder import read_config, versions
 
 

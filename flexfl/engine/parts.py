@@ -1,4 +1,4 @@
-"""The parts that settings name, whatever their kind: to check, to list and to recognise them."""
+"""The parts that settings name, whatever their kind: to check, list and recognise them, without PyTorch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from clients.environment import task_source, trace_specs
 from clients.gradients.oracles import COHORTS
 from clients.rules import rule_named
 from flexfl.config import Settings
-from flexfl.engine.methods import METHODS, strategy_options, strategy_type
+from flexfl.engine.memory_check import check_clients
+from flexfl.engine.methods import METHODS, Method, method_of, strategy_type
 from flexfl.ground import dotted
 from flexfl.ground.specs import bind, find, parse
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
@@ -45,36 +47,63 @@ def named_parts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                     yield kind, spec
 
 
-def check_names(settings: Settings) -> None:
-    """Check the names and options of all parts, before any of them is made.
+def check(settings: Settings, virtual: bool = True) -> Method:
+    """Check the settings of a run, as far as that takes no time and no PyTorch; return the method.
+
+    Parameters
+    ----------
+    settings
+        Of the run.
+    virtual
+        Whether clients are simulated by one of our engines.
+
+    Raises
+    ------
+    ValueError
+        The settings are invalid or do not fit together; the message says why.
+    """
+    method = check_names(settings)
+    if virtual and settings.engine == "ray":
+        require_ray("take --engine inline")
+    check_task(settings)
+    check_clients(settings.num_clients)
+    return method
+
+
+def check_names(settings: Settings) -> Method:
+    """Check the names and options of all parts, before any of them is made; return the method.
 
     Raises
     ------
     ValueError
         There is no such part, or it has no such option.
     """
-    strategy_options(settings)
+    method = method_of(settings)
     for kind, spec in named_parts(settings.as_mapping()):
         if kind != "strategy":
             bind(kind, REGISTRIES[kind], spec)
+    return method
 
 
 def check_task(settings: Settings) -> None:
-    """Refuse a task that is none.
+    """Refuse a task that lacks something that every task has.
 
     Raises
     ------
     ValueError
-        What the settings name lacks something that a task has.
+        It says what is missing.
     """
     source = task_source(settings)
-    name = parse("task", settings.task).name
     for attribute in ("default_partition", "default_model", "federate"):
         if not hasattr(source, attribute):
-            made = type(source).__name__
-            raise ValueError(
-                f"task {name} gives a {made}, which has no {attribute}: see flexfl.tasks.TaskSource"
-            )
+            made = f"task {parse('task', settings.task).name} gives a {type(source).__name__}"
+            raise ValueError(f"{made} without {attribute}: see flexfl.tasks.TaskSource")
+
+
+def require_ray(otherwise: str) -> None:
+    """Raise ValueError, which says what to do otherwise, where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise ValueError(f"Ray is not installed: pip install ray, or {otherwise}")
 
 
 def own_sources(settings: Settings) -> dict[str, str]:
