@@ -171,7 +171,7 @@ def run(folder: Path, *arguments: str) -> dict[str, Any]:
             "parts.nothing",
             "model parts.nothing gives a NoneType, not a Module: derive it from t",
         ),
-        ("task", "parts.nothing", "task parts.nothing gives a NoneType, which has no default_partition"),
+        ("task", "parts.nothing", "task parts.nothing gives a NoneType without default_partition"),
         ("task", "parts.twice", "missing a required argument: 'learning_rate'"),
         (
             "lr-schedule",
