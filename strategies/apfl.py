@@ -11,7 +11,6 @@ from typing import Literal
 
 from flexfl.ground.allowed import Share
 from flexfl.ground.contract import Rule
-from strategies.core.instructions import Task
 from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.parts.personal import Personalised
@@ -27,11 +26,6 @@ class APFL(Personalised):
     suits = "a model for each client, as far from the global one as its data are"
     options: APFLOptions
     rule = Rule("apfl", scalars=("alpha", "alpha-mode", "gradient"), remembers=True)
-
-    def shared_task(self) -> Task:
-        """Return what clients need to move v_i and alpha_i."""
-        o = self.options
-        return Task(scalars={"alpha": o.alpha, "alpha-mode": o.alpha_mode, "gradient": o.gradient})
 
     def update(self, replies: Replies) -> None:
         """Set w to the mean of the local models of those who replied."""

@@ -21,15 +21,14 @@ import numpy as np
 from flwr.common import Parameters, Scalar
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Count, CountOrZero, NotNegative, Positive, Range
+from flexfl.ground.allowed import CountOrZero, NotNegative, Range
 from flexfl.ground.contract import Rule
 from flexfl.ground.contract.ternary import Rounding, Ties, kept, ternary
 from strategies.core.instructions import Task
-from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
-from strategies.parts.abandoning import Inactivity, judge
+from strategies.parts.abandoning import AbandonmentOptions, Inactivity, judge
 from strategies.schemes import scheme_c
 
 Vector = NDArray[np.float64]
@@ -48,14 +47,7 @@ class EFL(FlexibleStrategy):
         extra=2,  # u_k and v_k
     )
     takes_layers = False  # its D is what the clients' residuals are about
-    saved = (
-        *FlexibleStrategy.saved,
-        "residual",
-        "precision",
-        "weighted",
-        "drift",
-        "inactivity",
-    )
+    saved = ("residual", "precision", "weighted", "drift", "inactivity")
 
     def setup(self) -> None:
         """Start with RG = U = V = 0."""
@@ -71,50 +63,46 @@ class EFL(FlexibleStrategy):
         shares = self.roster.share(replies.clients)
         p = scheme_c(shares, replies.steps, replies.planned, self.roster.num_contributors)
         self._move(replies.ordered_sum(p))
-        self._set_elastic_term(replies)
+        self._forget_elastic_term()
+        for u, v in filter(None, replies.extra):
+            self.precision += u
+            self.weighted += v
         self.report.measured["fisher_bytes_up"] = sum(a.nbytes for extra in replies.extra for a in extra)
 
+    def _move(self, change: Vector) -> None:
+        """Send ST(A) and hold back the rest of A = RG + change: nothing is lost, only postponed."""
+        if not self.options.compress:
+            self.weights += change
+            return
+        A = self.residual + change
+        out = ternary(A, self.kept, self.options.ties)
+        self.residual = A - out
+        self.weights += out
+        if self.options.apply == "full":
+            self.drift = self.drift + self.residual
+
     def empty_round(self) -> None:
-        """Apply what was held back, with `literal`; without an elastic term where it made all diverge."""
+        """Apply what was held back, with `literal`; drop an elastic term with which all clients diverged."""
         if self.report.diverged and self.precision.any():
-            self.precision, self.weighted = np.zeros(self.layout.size), np.zeros(self.layout.size)
+            self._forget_elastic_term()
             reason = "all clients diverged; a smaller elasticity may help"
             self.report.events.append({"event": "elastic term dropped", "reason": reason})
         if self.options.empty == "literal":
             self._move(np.zeros(self.layout.size))
-            self.precision, self.weighted = np.zeros(self.layout.size), np.zeros(self.layout.size)
+            self._forget_elastic_term()
 
-    def _move(self, change: Vector) -> None:
-        """out := ST(RG + change), RG := RG + change - out, w := w + out: nothing is lost, only postponed."""
-        if not self.options.compress:
-            self.weights += change
-            return
-        total = self.residual + change  # A
-        out = ternary(total, self.kept, self.options.ties)
-        self.residual = total - out
-        self.weights += out
-        if self.options.apply == "full":
-            self.drift = self.drift + self.residual  # A - out
-
-    def _set_elastic_term(self, replies: Replies) -> None:
-        """U := sum_S u_k, V := sum_S v_k."""
-        self.precision, self.weighted = np.zeros(self.layout.size), np.zeros(self.layout.size)
-        for u, v in filter(None, replies.extra):
-            self.precision += u
-            self.weighted += v
+    def _forget_elastic_term(self) -> None:
+        self.precision, self.weighted = np.zeros((2, self.layout.size))
 
     def shared_task(self) -> Task:
         """Return U and V, once there are any, and the options of the client's part."""
-        options = self.options
         known = (self.precision, self.weighted) if self.precision.any() else ()
         return Task(
             arrays=tuple(vector.astype(self.layout.dtype) for vector in known),
             scalars={
-                "lambda": options.elasticity,
-                "compress": options.compress,
+                **super().shared_task().scalars,
+                "lambda": self.options.elasticity,
                 "kept": self.kept,
-                "ties": options.ties,
-                "fisher-batches": options.fisher_batches,
             },
         )
 
@@ -123,7 +111,7 @@ class EFL(FlexibleStrategy):
         self.residual, self.drift = np.zeros_like(self.residual), np.zeros_like(self.drift)
 
     def check_extra(self, extra: list[NDArray[np.floating]]) -> None:
-        """Refuse Fisher information that is none."""
+        """Refuse Fisher information that is not positive."""
         if extra and (extra[0] < 0).any():
             raise ValueError("negative Fisher information")
 
@@ -133,33 +121,21 @@ class EFL(FlexibleStrategy):
             parameters = self.pack(self.weights + self.drift)
         return super().evaluate(server_round, parameters)
 
-    def select(self, available: Clients) -> Clients:
-        """Choose by the seed, among those who are not abandoned."""
+    def observe(self, available: Clients) -> None:
+        """Abandon the client that is away most, where that pays."""
         self.inactivity.observe(available, len(self.roster))
         if self.options.abandon == "auto":
-            self._abandon()
-        return super().select(available[~self.roster.gone[available]])
+            judged = judge(self.inactivity, self.roster, self.membership.losses, self.round, self.options)
+            if judged is not None:
+                self.membership.abandon(*judged)
 
     def on_arrival(self, client: int) -> None:
         """Count a new member's absences from now on."""
         self.inactivity.reset(client)
 
-    def _abandon(self) -> None:
-        """Let the member that is away most go, by Corollary 1."""
-        options, roster = self.options, self.roster
-        found = self.inactivity.worst(roster, self.round, options.abandon_after)
-        if found is None:
-            return
-        client, away = found
-        horizon = self.round - 1, options.num_rounds, options.abandon_constant
-        E = options.mean_steps(roster.num_examples[roster.member])
-        numbers = judge(away, self.membership.losses, roster, E, *horizon)
-        if numbers is not None:
-            self.membership.abandon(client, numbers)
-
 
 @dataclass(frozen=True, kw_only=True)
-class EFLOptions(Options):
+class EFLOptions(AbandonmentOptions):
     """Options of EFL.
 
     Attributes
@@ -185,16 +161,6 @@ class EFLOptions(Options):
         In a round without replies: `skip` rests, `literal` applies ST(RG) and forgets U and V.
     fisher_batches
         From how many batches a client estimates its Fisher information; 0: from all its examples.
-    abandon
-        `auto` lets a client go for good if it is away so much more often than the others that the model is
-        better off without it (Corollary 1, see parts/abandoning.py), at most one per round; `off` never.
-    abandon_constant
-        C of that criterion. Neither the paper nor a calibration gives it: it stands for the variance of the
-        gradients and the convexity of the objective, which nobody knows here. J is the mean of the members'
-        Gamma_k as in `departure=auto`. With J = 0.5, E = 10 and T = 100, a client that is always away while
-        the others are there is let go until round 56.
-    abandon_after
-        Rounds for which a client has to be a member before it is judged.
     """
 
     sparsity: Annotated[float, Range(above=0, most=1)] = 0.3
@@ -205,6 +171,3 @@ class EFLOptions(Options):
     apply: Literal["ternary", "full"] = "ternary"
     empty: Literal["skip", "literal"] = "skip"
     fisher_batches: CountOrZero = 4
-    abandon: Literal["off", "auto"] = "off"
-    abandon_constant: Positive = 100.0
-    abandon_after: Count = 10

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from flexfl.ground.allowed import Positive
 from flexfl.ground.contract import Rule
-from strategies.core.instructions import Task
 from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
@@ -36,10 +35,6 @@ class FedDyn(FlexibleStrategy):
     def setup(self) -> None:
         """Start with h = g_k = 0."""
         self.h: NDArray[np.float64] = np.zeros(self.layout.size)
-
-    def shared_task(self) -> Task:
-        """Return alpha."""
-        return Task(scalars={"strength": self.options.strength})
 
     def update(self, replies: Replies) -> None:
         """Algorithm 1, lines 9 to 11."""

@@ -31,10 +31,6 @@ class FedLaAvgClientMemory(FedLaAvg):
         # their memory and count as new ones. N counts them like departed clients that stay in the objective.
         self.orphans = 0
 
-    def shared_task(self) -> Task:
-        """Tell clients whether they scale incomplete work."""
-        return Task(scalars={"normalize": self.options.normalize})
-
     def task(self, client: int) -> Task | None:
         """Return u_i / delta_i; the client divides by its steps."""
         E = float(self.options.local_steps) if self.options.normalize else 1.0

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.allowed import NotNegative
-from strategies.core.instructions import Task
 from strategies.core.options import ServerRateOptions
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
@@ -55,10 +54,6 @@ class FedNovaProximal(FedNova):
     """FedNova with FedProx's local steps."""
 
     rule = FedProx.rule
-
-    def shared_task(self) -> Task:
-        """Return mu."""
-        return Task(scalars={"mu": self.options.mu})
 
     def normalisers(self, replies: Replies) -> NDArray[np.float64]:
         """a_k of those who replied, shape (K,)."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from flexfl.ground.allowed import NotNegative
 from flexfl.ground.contract import Rule
-from strategies.core.instructions import Task
 from strategies.fedavg import FedAvg, FedAvgOptions
 
 
@@ -20,10 +19,6 @@ class FedProx(FedAvg):
     suits = "very different data, where local steps drift away"
     options: FedProxOptions
     rule = Rule("proximal", scalars=("mu",))
-
-    def shared_task(self) -> Task:
-        """Return mu."""
-        return Task(scalars={"mu": self.options.mu})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 from flexfl.ground.allowed import Positive, Range
 from flexfl.ground.contract import Rule
-from strategies.core.instructions import Task
 from strategies.core.options import Options
 from strategies.core.replies import Replies
 from strategies.parts.personal import Personalised
@@ -26,18 +25,6 @@ class PFedMe(Personalised):
     suits = "a model for each client, near the global one"
     options: PFedMeOptions
     rule = Rule("pfedme", scalars=("penalty", "inner-steps", "personal-rate", "start"), remembers=True)
-
-    def shared_task(self) -> Task:
-        """Return what clients need to move theta_i and w_i."""
-        options = self.options
-        return Task(
-            scalars={
-                "penalty": options.penalty,
-                "inner-steps": options.inner_steps,
-                "personal-rate": options.personal_rate,
-                "start": options.start,
-            }
-        )
 
     def update(self, replies: Replies) -> None:
         """Move w by beta times the mean update of those who replied."""

@@ -12,12 +12,15 @@ case tau_0 = 0. The paper writes y^a J for the left side, from which (9) does no
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import Count, Positive
 from strategies.core.departures import LossTracker
+from strategies.core.options import Options
 from strategies.core.roster import Roster
 from strategies.core.state import Stateful
 from strategies.memory.table import extend
@@ -103,31 +106,60 @@ class Inactivity(Stateful):
         return int(judged[worst]), float(away[worst] - np.delete(away, worst).mean())
 
 
-def judge(
-    inactivity: float,
-    losses: LossTracker,
-    roster: Roster,
-    local_steps: float,
-    done: int,
-    total: int,
-    constant: float,
-) -> dict[str, Any] | None:
-    """Decide on the client that is away most; the numbers that the decision rests on, None: it stays.
+@dataclass(frozen=True, kw_only=True)
+class AbandonmentOptions(Options):
+    """Options of methods that can abandon clients.
 
-    An unknown J (no client reported losses) or T (`total` 0) count in favour of keeping the client.
+    Attributes
+    ----------
+    abandon
+        `auto` lets a client go for good if it is away so much more often than the others that the model is
+        better off without it (Corollary 1), at most one per round; `off` never.
+    abandon_constant
+        C of that criterion. Neither the paper nor a calibration gives it: it stands for the variance of the
+        gradients and the convexity of the objective, which nobody knows here. J is the mean of the members'
+        Gamma_k as in `departure=auto`. With J = 0.5, E = 10 and T = 100, a client that is always away while
+        the others are there is let go until round 56.
+    abandon_after
+        Rounds for which a client has to be a member before it is judged.
     """
+
+    abandon: Literal["off", "auto"] = "off"
+    abandon_constant: Positive = 100.0
+    abandon_after: Count = 10
+
+
+def judge(
+    inactivity: Inactivity,
+    roster: Roster,
+    losses: LossTracker,
+    server_round: int,
+    options: AbandonmentOptions,
+) -> tuple[int, dict[str, Any]] | None:
+    """Decide on the client that is away most, before a round whose availability has been observed.
+
+    An unknown J (no client reported losses) or T (`num_rounds` 0) count in favour of keeping the client.
+
+    Returns
+    -------
+    client, numbers
+        The client to abandon and the numbers that the decision rests on; None: all stay.
+    """
+    worst = inactivity.worst(roster, server_round, options.abandon_after)
     shares = roster.shares
-    known = [(k, gamma) for k in np.flatnonzero(shares).tolist() if (gamma := losses.gamma(k)) is not None]
-    if not known or not total:
+    gammas = {k: gamma for k in np.flatnonzero(shares).tolist() if (gamma := losses.gamma(k)) is not None}
+    if worst is None or not gammas or not options.num_rounds:
         return None
-    weights = [float(shares[k]) for k, _ in known]
-    dissimilarity = float(np.average([gamma for _, gamma in known], weights=weights))
-    if not abandoning_pays(inactivity, dissimilarity, local_steps, done, total, constant):
+    client, away = worst
+    J = float(np.average([*gammas.values()], weights=shares[[*gammas]]))
+    E = options.mean_steps(roster.num_examples[roster.member])
+    done, constant = server_round - 1, options.abandon_constant
+    if not abandoning_pays(away, J, E, done, options.num_rounds, constant):
         return None
-    return {
-        "inactivity": inactivity,
-        "dissimilarity": dissimilarity,
-        "remaining": max(0, total - done),
+    return client, {
+        "inactivity": away,
+        "dissimilarity": J,
+        "remaining": max(0, options.num_rounds - done),
         "tau_0": done,
         "constant": constant,
     }
