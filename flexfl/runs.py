@@ -19,11 +19,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from flexfl.config import Settings
-from flexfl.config.settings import IRRELEVANT, MOST_BYTES
+from flexfl.config.settings import EXECUTION_ONLY, MAX_BYTES
 from flexfl.ground.files import parse_json, parse_toml, read_text
 
 # What says nothing about a run's result.
-UNINTERESTING = IRRELEVANT - {"engine"} | {"cohort"}
+UNINTERESTING = EXECUTION_ONLY - {"engine"} | {"cohort"}
 SETTINGS = [field.name.replace("_", "-") for field in fields(Settings)]
 
 
@@ -66,11 +66,11 @@ def find_runs(folder: Path) -> list[Run]:
     found = []
     for path in sorted(folder.iterdir()):
         try:
-            config = parse_toml(read_text(path / "config.toml", MOST_BYTES))
+            config = parse_toml(read_text(path / "config.toml", MAX_BYTES))
         except (OSError, ValueError):
             continue
         try:
-            summary = parse_json(read_text(path / "summary.json", MOST_BYTES))
+            summary = parse_json(read_text(path / "summary.json", MAX_BYTES))
         except (OSError, ValueError):
             summary = {}
         found.append(Run(path, config, summary if isinstance(summary, dict) else {}))

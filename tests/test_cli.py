@@ -181,7 +181,7 @@ def test_a_trace_with_a_clock_adds_virtual_seconds(
 def test_help_has_the_settings_in_groups_with_what_they_may_be() -> None:
     shown = sim.make_parser().format_help()
     titles = [
-        "what is learnt",
+        "task and method",
         "the federation",
         "participation",
         "training",

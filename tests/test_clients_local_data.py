@@ -157,7 +157,7 @@ BAD: dict[str, tuple[Callable[[Path], str], DataSpec, str]] = {
 def test_a_line_says_what_is_wrong_and_where(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_data, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(local_data, "MAX_BYTES", 1 << 20)
     make, spec, message = BAD[name]
     with pytest.raises(ValueError, match=message) as raised:
         read(spec._replace(path=make(tmp_path / name)))

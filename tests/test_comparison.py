@@ -138,7 +138,7 @@ def test_cells_of_another_version_are_named(run: Any, tmp_path: Path, capsys: An
     assert sim.main([*SMALL, "--run-dir", str(tmp_path), "--seed", "0", "1"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "2 finished cells of version 9." in shown
-    assert "--fresh trains them anew" in shown
+    assert "--fresh trains them again" in shown
 
 
 def test_a_cell_that_fails_is_named_and_the_others_go_on(run: Any) -> None:
@@ -155,7 +155,7 @@ def test_a_cell_that_fails_is_named_and_the_others_go_on(run: Any) -> None:
         (["--strategy", "fedavg", "mifa:weights=n"], "mifa has no option 'weights'"),
         (["--seed", "0", "0"], "occurs twice"),
         (["--seed", "0", "1", "--reach", "-1"], "reach is -1.0; it must be a number of at least 0"),
-        (["--reach", "0.8"], "reach and fresh belong to a comparison"),
+        (["--reach", "0.8"], "reach and fresh are for comparisons"),
         (["--seed", "0", "1", "--show-trace", "always"], "give one value for each setting"),
     ],
 )

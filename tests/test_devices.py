@@ -39,7 +39,7 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path, free_ports: Any) -
         assert few.finished() == []
         busy = time.monotonic() - start  # how fast this machine starts processes now
         admitted.result()
-    assert "only 0 of num-clients=5 are connected after 0 s; 4 have to be (min-nodes)" in few.told()
+    assert "only 0 of num-clients=5 are connected after 0 s; 4 are needed (min-nodes)" in few.told()
     assert "let fewer begin with --run-config 'min-nodes=...'" in few.told()
     assert [*federation.statuses().values()] == ["finished:failed"]
 

@@ -157,7 +157,7 @@ def test_a_node_that_was_started_anew_owes_no_reply(federation: Federation) -> N
     federation.again(node)
     assert nodes.reachable().tolist() == [0]
     assert nodes.at_work().size == 0
-    assert ask(nodes, 2)[1] == {"0": "task of round 1: its node was started anew"}
+    assert ask(nodes, 2)[1] == {"0": "task of round 1: its node was restarted"}
 
 
 # Who speaks for whom

@@ -93,7 +93,7 @@ def test_strategies_of_flower_get_no_late_replies(simulate: Callable[..., Any]) 
 
     played = simulate(**RUN, stock=stock)
     reasons = {reason for record in played.rounds for reason in record["failed"].values()}
-    assert reasons == {LATE, "late reply: a strategy of Flower takes none"}
+    assert reasons == {LATE, "late reply: strategies of Flower take none"}
 
 
 def test_the_virtual_clock_has_late_replies(simulate: Callable[..., Any], write: Callable[..., str]) -> None:

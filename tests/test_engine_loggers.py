@@ -279,5 +279,5 @@ def test_a_logger_that_fails_is_a_line_of_warning(run: Any, monkeypatch: pytest.
     (line,) = [line for line in watched["err"].splitlines() if "failing" in line]
     assert line == (
         "warning: --log failing ended: OSError: [Errno 28] No space left on device; "
-        "the run goes on without it"
+        "the run continues without it"
     )

@@ -41,4 +41,4 @@ def test_records_wait_until_there_is_room(tmp_path: Path) -> None:
     folder.close()
     assert [*records_in(tmp_path / "run")] == [{"round": t} for t in range(4)]
     (line,) = shown.getvalue().splitlines()
-    assert line == "warning: metrics.jsonl: File too large; the run goes on, and tries again each round"
+    assert line == "warning: metrics.jsonl: File too large; the run continues and retries each round"

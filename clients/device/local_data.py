@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from flexfl.ground.files import open_regular, read_named_arrays, read_rows, replacing
 
-MOST_BYTES = 1 << 30  # of the inputs, and of an .npz file
+MAX_BYTES = 1 << 30  # of the inputs, and of an .npz file
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".webp", ".tif", ".tiff")
 _MOST_PIXELS = 1 << 26  # of an image, before it is decoded
 _NUM_CLASSES = "num_classes"  # in an .npz file that `save` wrote
@@ -138,7 +138,7 @@ def save(data: LocalData, path: Path) -> None:
 
 
 def _read_npz(path: Path, names: Sequence[str]) -> LocalData:
-    arrays = read_named_arrays(path, MOST_BYTES)
+    arrays = read_named_arrays(path, MAX_BYTES)
     if missing := {"x", "y"} - arrays.keys():
         raise ValueError(f"it has no array {min(missing)!r}; x has the inputs and y the classes")
     x, y = _inputs(arrays["x"]), arrays["y"]
@@ -173,8 +173,8 @@ def _read_csv(path: Path, target: str, names: Sequence[str]) -> LocalData:
             values.extend(map(float, row))
         except ValueError:
             raise _no_number(line, [name for name in columns if name != target], row) from None
-        if len(values) * values.itemsize > MOST_BYTES:
-            raise ValueError(f"line {line}: more than {MOST_BYTES >> 20:,} MiB of numbers; give fewer rows")
+        if len(values) * values.itemsize > MAX_BYTES:
+            raise ValueError(f"line {line}: more than {MAX_BYTES >> 20:,} MiB of numbers; give fewer rows")
     if not classes:
         raise ValueError("there are no rows below the header")
     x = np.frombuffer(values, np.float32).reshape(len(classes), -1)
@@ -235,9 +235,9 @@ def _read_folder(path: Path, names: Sequence[str]) -> LocalData:
                     f"{parts[0].shape[1:]}; bring all of them to one size"
                 )
             size += x.nbytes
-            if size > MOST_BYTES:
+            if size > MAX_BYTES:
                 raise ValueError(
-                    f"data {file}: more than {MOST_BYTES >> 20:,} MiB of inputs until here; give fewer"
+                    f"data {file}: more than {MAX_BYTES >> 20:,} MiB of inputs until here; give fewer"
                 )
             parts.append(x)
             classes += [number] * len(x)
@@ -254,7 +254,7 @@ def _read_inputs(file: Path) -> NDArray[np.float32]:
             return _read_image(file)[None]
         if suffix != ".npz":
             raise ValueError("it is neither an image nor an .npz file; take it out of the folder")
-        arrays = read_named_arrays(file, MOST_BYTES)
+        arrays = read_named_arrays(file, MAX_BYTES)
         if "x" not in arrays:
             raise ValueError("it has no array 'x', the inputs")
         return _inputs(arrays["x"])

@@ -44,11 +44,11 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             return 0
         if is_comparison(values) or arguments.rehearse is not None:
             if values.get("resume"):
-                raise ValueError("resume belongs to a single run; a comparison goes on by the same command")
+                raise ValueError("resume is for single runs; rerun the same command to continue a comparison")
             imported()
             return _compare(values, arguments, console)
         if arguments.reach is not None or arguments.fresh:
-            raise ValueError("reach and fresh belong to a comparison: give a setting several values")
+            raise ValueError("reach and fresh are for comparisons: give a setting several values")
         settings = settings_of(values, arguments.config or "command line")
         if arguments.show_trace is not None:
             from flexfl.report.trace_view import show_trace
@@ -84,7 +84,7 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
         A setting is unknown or invalid.
     """
     if arguments.show_trace is not None:
-        raise ValueError("show-trace: give one value for each setting")
+        raise ValueError("show-trace: give one value per setting")
     if arguments.reach is not None and not 0 <= arguments.reach < math.inf:
         raise ValueError(f"reach is {arguments.reach}; it must be a number of at least 0")
     of_comparison = cells(values, arguments.config or "command line")
@@ -109,12 +109,12 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
 
 
 def settings_of(values: Mapping[str, Any], source: str) -> Settings:
-    """Return the settings of a run, which may be one that goes on.
+    """Return the settings of a run, which may be one to resume.
 
     Raises
     ------
     ValueError
-        A setting is unknown or invalid, or another one than the run had.
+        A setting is unknown, invalid, or differs from the run's.
     """
     if values.get("resume"):
         return resumed_settings(values, source)

@@ -1,6 +1,6 @@
 """The flags of the command line, one for each setting.
 
-Nothing here imports PyTorch, so that `--help` and mistakes are told at once.
+Nothing here imports PyTorch, so that `--help` and mistakes are reported at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class NamesWhole(argparse.HelpFormatter):
-    """Breaks no line of help in a name with a hyphen."""
+    """Wraps help without breaking names at their hyphens."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
@@ -57,8 +57,8 @@ def make_parser() -> Parser:
             groups[title] = parser.add_argument_group(title)
         flag, kind = "--" + field.name.replace("_", "-"), type(field.default)
         default = f"default: {field.default}" if field.default not in ("", ()) and kind is not bool else ""
-        told = "; ".join(filter(None, (_allowed(field), default)))
-        text = (field.metadata["help"] + (f" ({told})" if told else "")).replace("%", "%%")
+        note = "; ".join(filter(None, (_allowed(field), default)))
+        text = (field.metadata["help"] + (f" ({note})" if note else "")).replace("%", "%%")
         add = groups[title].add_argument
         if field.name == "option":
             add(flag, action="append", metavar="KEY=VALUE", help=text)
@@ -73,22 +73,22 @@ def make_parser() -> Parser:
 
 
 def _add_commands(parser: Parser) -> None:
-    """Add the flags that are no settings of a run."""
+    """Add the flags that are not settings of a run."""
     parser.add_argument(
         "--config",
         metavar="FILE.toml",
-        help="settings from a file; flags override them, and choose of its cells",
+        help="settings from a file; flags override them, and select among its cells",
     )
-    text = "small: as the [small] table of the config file has it, in minutes (default: full)"
+    text = "small: the settings of the config file's [small] table, which take minutes (default: full)"
     parser.add_argument("--scale", choices=("full", "small"), default="full", help=text)
-    text = "in a comparison: also tell what it took to reach this value of the metric, such as 0.8"
+    text = "in a comparison: also report what it took to reach this value of the metric, such as 0.8"
     parser.add_argument("--reach", type=float, metavar="VALUE", help=text)
-    text = "in a comparison: train cells anew that are finished"
+    text = "in a comparison: train finished cells again"
     parser.add_argument("--fresh", action="store_true", help=text)
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print the summary as one line of JSON, and all else to standard error",
+        help="print the summary as one line of JSON, and everything else to standard error",
     )
     parser.add_argument(
         "--list",

@@ -19,7 +19,7 @@ from traces.recorded.sessions import DeviceLog
 
 METHODS = ["fedavg", "scheme-c", "mifa", "mimic"]  # unless others are named
 SEEDS = [0, 1, 2]
-MOST_CLIENTS = 2**20  # in a log that numbers them
+MAX_CLIENTS = 2**20  # in a log that numbers them
 
 
 def rehearsal_values(log: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def rehearsal_values(log: str, values: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{key} does not go with a rehearsal: {advice}")
     first, *others = trace_specs(f"recorded:file={log}")
     _, options = bind("trace", TRACES, first)
-    found = read_device_log("rehearse", options["file"], MOST_CLIENTS)
+    found = read_device_log("rehearse", options["file"], MAX_CLIENTS)
     if speeds := missing_speeds(found, options):
         first += f",{speeds}"
     devices = int(np.flatnonzero(np.diff(found.first))[-1]) + 1
@@ -82,11 +82,11 @@ def deadline(settings: Settings) -> float:
     return float(options.get("deadline") or round_seconds)
 
 
-def told_speeds(settings: Settings) -> str:
+def describe_speeds(settings: Settings) -> str:
     """Say what a local step costs."""
     _, options = bind("trace", TRACES, trace_specs(settings.trace)[0])
     speeds = speeds_by_device(read_device_log("rehearse", options["file"], settings.num_clients))
     if not len(speeds):
         return "the log has no speeds: a device that is online throughout a round just finishes its steps"
-    told = f"{np.median(speeds):.3g} per second (median of {count(len(speeds), 'device')})"
-    return f"{told}, from {speeds.min():.3g} to {speeds.max():.3g}"
+    typical = f"{np.median(speeds):.3g} per second (median of {count(len(speeds), 'device')})"
+    return f"{typical}, from {speeds.min():.3g} to {speeds.max():.3g}"

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from clients.environment import federated_data, make_trace
 from flexfl.cli.deployment import deployed_values, flower_command
-from flexfl.cli.fleet import deadline, told_speeds
+from flexfl.cli.fleet import deadline, describe_speeds
 from flexfl.comparison.compare import Comparison, compare
 from flexfl.comparison.results import Estimate, estimate
 from flexfl.comparison.store import CellStore, FinishedCell
@@ -107,7 +107,7 @@ class Rehearsal:
 
     @property
     def deployed(self) -> dict[str, Any] | None:
-        """The settings for the best on devices, see `deployed_values`; None: there is no best.
+        """The settings for the best on devices, see `deployed_values`; None: no run counts.
 
         As many devices have to be connected at the start as there were in the emptiest round of the log,
         and they have as long for their work as in the rehearsal.
@@ -128,9 +128,9 @@ class Rehearsal:
             for entry in self.ranking
         ]
         deployed = self.deployed
-        told = {"participation": self.participation, "comparison": self.comparison.as_json()}
+        parts = {"participation": self.participation, "comparison": self.comparison.as_json()}
         command = flower_command(deployed) if deployed else None
-        shown: dict[str, Any] = finite(told | {"ranking": ranking, "deploy": deployed, "command": command})
+        shown: dict[str, Any] = finite(parts | {"ranking": ranking, "deploy": deployed, "command": command})
         return shown
 
 
@@ -152,7 +152,7 @@ def rehearse(cells: Sequence[Cell], console: Console, reach: float | None, fresh
     first = cells[0].settings
     federated_data(first)  # what is impossible for as many clients as the log has is refused here
     participation = show_trace(first, console)
-    print_lines(console, [("local steps".ljust(15), told_speeds(first))])
+    print_lines(console, [("local steps".ljust(15), describe_speeds(first))])
     comparison = compare(cells, console, reach, fresh)
     store = CellStore(first.run_dir)
     loaded = {cell.settings: store.load(cell.settings) for cell in cells}
@@ -224,13 +224,13 @@ def _show(done: Rehearsal, console: Console) -> None:
     for name in ("", *best.varied, f"{best.metric.title}{unit}", "to best", "bias", "least heard"):
         table.add_column(name, overflow="fold")
     for place, entry in enumerate(done.ranking, start=1):
-        told = ["", ""]
+        bias = ["", ""]
         if entry.forecast:
             client = entry.forecast.least
             name = plain(names[client], 24) if names and names[client] else f"client {client}"
-            told = [f"{entry.forecast.bias:.3f}", f"{name} ({entry.forecast.ratio:.2f})"]
+            bias = [f"{entry.forecast.bias:.3f}", f"{name} ({entry.forecast.ratio:.2f})"]
         results = [mean_and_deviation(entry.final, number), signed(entry.to_best, number)]
-        table.add_row(str(place), *(escape(str(part)) for part in [*entry.varied.values(), *results, *told]))
+        table.add_row(str(place), *(escape(str(part)) for part in [*entry.varied.values(), *results, *bias]))
     console.print(table)
     lines = [
         ("bias", "half the sum of |share of the updates - share of the data| over clients, mean over seeds")
@@ -242,7 +242,7 @@ def _show(done: Rehearsal, console: Console) -> None:
     if rivals:
         shown = ", ".join(" ".join(map(str, entry.varied.values())) for entry in rivals)
         lines.append(
-            ("note", f"these seeds do not tell the first from {shown}; more of them may: --seed 0 1 2 ...")
+            ("note", f"with these seeds the first cannot be told from {shown}; try more: --seed 0 1 2 ...")
         )
     if done.deployed:
         lines.append(("devices", "start SuperNode K with --node-config 'client-id=K', numbered as above"))

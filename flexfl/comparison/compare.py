@@ -80,7 +80,7 @@ def compare(
     reach
         A value of the metric, such as 0.8: what it took to get there is in the table.
     fresh
-        Train finished cells anew.
+        Train finished cells again.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def compare(
     for version, old in outdated(finished).items():
         console.print(
             f"{count(old, 'finished cell')} of version {version}, this is {program_version()}; "
-            "--fresh trains them anew"
+            "--fresh trains them again"
         )
     folder = _folder(cells)
     waiting = [cell.settings for cell in cells if cell.settings not in finished]
@@ -186,7 +186,7 @@ def _log(
     """Log a cell as a run of its own, whose name is what varies; only once it is finished."""
     name = ", ".join(f"{key}={value}" for key, value in cells[settings].varied.items()) or settings.strategy
     files = folder / "logs" / f"{slug([name], 100)}-{identity(settings)}"
-    shutil.rmtree(files, ignore_errors=True)  # of a run that was trained anew
+    shutil.rmtree(files, ignore_errors=True)  # of a run that was trained again
     run = LoggedRun(name, files, folder.parent, folder.name)
     log_finished(settings, found.records, found.summary, run, console)
 
@@ -277,5 +277,5 @@ def _show(console: Console, comparison: Comparison, wanted: int, done: int, reac
     if reach is not None and reach > 1 and all(row.metric.is_share for row in comparison.rows):
         console.print(f"reach is {reach:g}, but no share is above 1: 80 % is 0.8", highlight=False)
     if comparison.signal:
-        console.print("interrupted: the same command goes on where it stopped", highlight=False)
+        console.print("interrupted; rerun the command to continue", highlight=False)
     say(console, f"tables: {comparison.folder}")

@@ -25,7 +25,7 @@ Outcome = Files | str
 
 
 def run_cell(settings: Settings, place: Place) -> Outcome:
-    """Run one cell in this process, or go on with it; nothing is left on another machine than the driver's.
+    """Run one cell in this process, or resume it; on machines other than the driver's nothing is left behind.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def run_on_ray(
         try:
             liveness = Liveness()
             gpus = client_gpus if ray.cluster_resources().get("GPU", 0) else 0
-            # A cell whose process died, as for want of memory, goes on from its checkpoint, once.
+            # A cell whose process died, for want of memory perhaps, resumes from its checkpoint, once.
             task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1)(run_cell)
             most = num_workers or len(cells)
             waiting: dict[Any, Settings] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flexfl.config import Settings
-from flexfl.config.settings import IRRELEVANT, MOST_BYTES
+from flexfl.config.settings import EXECUTION_ONLY, MAX_BYTES
 from flexfl.engine.parts import own_sources
 from flexfl.engine.run_folder import program_version, read_config, records_in, slug
 from flexfl.ground.files import parse_json, read_text
@@ -104,7 +104,7 @@ class CellStore:
         """Return a finished cell; None if there is none, or only a part of one."""
         path = self.path(settings)
         try:
-            summary = parse_json(read_text(path / "summary.json", MOST_BYTES))
+            summary = parse_json(read_text(path / "summary.json", MAX_BYTES))
             records = [*records_in(path)]
             config = read_config(path)
             if summary.get("interrupted") or "failed" in summary or not _is_of(settings, config):
@@ -151,7 +151,7 @@ def identity(settings: Settings, without: tuple[str, ...] = ()) -> str:
     Only those count that differ from their defaults: a further setting changes no name.
     """
     defaults, values = Settings().as_mapping(), settings.as_mapping()
-    left_out = IRRELEVANT | set(without)
+    left_out = EXECUTION_ONLY | set(without)
     relevant = {k: value for k, value in values.items() if k not in left_out and value != defaults[k]}
     return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:10]
 
@@ -162,7 +162,7 @@ def _is_of(settings: Settings, config: Mapping[str, Any]) -> bool:
     A default may have changed since, and so may the parts.
     """
     chosen = {"cohort"} if settings.cohort == "auto" else set()  # the run then records its choice
-    relevant = settings.as_mapping().keys() - IRRELEVANT - chosen
+    relevant = settings.as_mapping().keys() - EXECUTION_ONLY - chosen
     return config.get("parts", {}) == own_sources(settings) and all(
         config[key] == value
         for key, value in settings.as_mapping().items()

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from flexfl.config.settings import MOST, Settings, shown
+from flexfl.config.settings import MAX_COUNT, Settings, shown
 
-MOST_CELLS = 10_000
+MAX_CELLS = 10_000
 _LISTS = {f.name.replace("_", "-") for f in fields(Settings) if isinstance(f.default, tuple)}
 
 
@@ -125,8 +125,8 @@ def cells(values: Mapping[str, Any], source: str) -> list[Cell]:
             raise ValueError(f"{source}: {key} has no value, give at least one")
     tables = _tables(values.get("cell", [{}]), lists, source)
     count = len(tables) * math.prod(map(len, lists.values()))
-    if count > MOST_CELLS:
-        raise ValueError(f"{source}: these are {count} cells, give at most {MOST_CELLS}")
+    if count > MAX_CELLS:
+        raise ValueError(f"{source}: {count} cells, which is more than {MAX_CELLS}")
     fixed = {key: value for key, value in values.items() if key not in lists and key != "cell"}
     together = list(dict.fromkeys(key for table in tables for key in table if key != "paper"))
     found: dict[Settings, Cell] = {}
@@ -161,6 +161,6 @@ def _tables(given: Any, lists: Mapping[str, Sequence[Any]], source: str) -> list
         if both := sorted(table.keys() & lists.keys()):
             raise ValueError(f"{source}: cell {number} sets {both[0]}, of which a list is given as well")
         paper = table.get("paper", 0.0)
-        if isinstance(paper, bool) or not isinstance(paper, int | float) or not abs(paper) <= MOST:
+        if isinstance(paper, bool) or not isinstance(paper, int | float) or not abs(paper) <= MAX_COUNT:
             raise ValueError(f"{source}: paper of cell {number} is {shown(paper)}; it must be a number")
     return given

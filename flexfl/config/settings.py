@@ -22,19 +22,19 @@ RECORDED = ("versions", "command", "parts", "flower-run")
 
 # What does not change the result of a run: where and how fast it is computed, where it is logged, and how
 # often it is saved.
-IRRELEVANT = {
+EXECUTION_ONLY = {
     *("run-dir", "data-dir", "engine", "num-workers", "ray-address", "client-timeout", "cohort-size"),
     *("connect-timeout", "log", "report", "checkpoint-every", "resume"),
     *("min-nodes", "round-deadline", "min-replies", "max-absence"),  # of devices
 }
 
-MOST_BYTES = 4 << 20  # of a configuration file
-MOST = 10**9  # of whatever is counted: more is a slip, and products of more leave 64 bits
-_MOST_SHOWN = 200  # characters of a value in a message
-MOST_SEED = 2**63 - 1  # as Flower sends numbers
+MAX_BYTES = 4 << 20  # of a configuration file
+MAX_COUNT = 10**9  # of whatever is counted: more is a slip, and products of more leave 64 bits
+_MAX_SHOWN = 200  # characters of a value in a message
+MAX_SEED = 2**63 - 1  # as Flower sends numbers
 
 # Groups of settings, in the order in which `--help` has them.
-LEARNT = "what is learnt"
+LEARNING = "task and method"
 FEDERATION = "the federation"
 PARTICIPATION = "participation"
 TRAINING = "training"
@@ -52,10 +52,10 @@ def _setting(group: str, default: Any, text: str, client: bool = False) -> Any:
 class Settings:
     """The settings of a run; specs are stored as text."""
 
-    strategy: str = _setting(LEARNT, "scheme-c", "the federated method")
-    option: tuple[str, ...] = _setting(LEARNT, (), "an option of the strategy, KEY=VALUE; may be repeated")
-    task: str = _setting(LEARNT, "digits", "the data set", client=True)
-    model: str = _setting(LEARNT, "", "the model; default: the task's own", client=True)
+    strategy: str = _setting(LEARNING, "scheme-c", "the federated method")
+    option: tuple[str, ...] = _setting(LEARNING, (), "an option of the strategy, KEY=VALUE; may be repeated")
+    task: str = _setting(LEARNING, "digits", "the data set", client=True)
+    model: str = _setting(LEARNING, "", "the model; default: the task's own", client=True)
     partition: str = _setting(
         FEDERATION, "", "how the data are divided among clients; default: the task's own", client=True
     )
@@ -140,15 +140,15 @@ class Settings:
         0,
         "rounds between checkpoints; 0: as often as they take 5 % of the time; -1: none",
     )
-    resume: str = _setting(OUTPUT, "", "run folder of a run that was interrupted or killed, to go on with it")
+    resume: str = _setting(OUTPUT, "", "run folder of an interrupted or killed run, to resume it")
     log: str = _setting(OUTPUT, "", "where the run is logged as well; several are separated by commas")
     evaluate_every: Count = _setting(OUTPUT, 1, "rounds between evaluations")
     evaluate_on: Literal["test", "present", "objective", "everybody"] = _setting(
         OUTPUT,
         "test",
         "test data: the data set's test split (test), or held-out examples of all clients (everybody), of "
-        "those in the objective (objective) or of those there now (present); where clients come and go, only "
-        "the first two compare runs like with like",
+        "those in the objective (objective) or of those present (present); where clients come and go, only "
+        "test and everybody are comparable between runs",
         client=True,
     )
     holdout: Annotated[float, Range(above=0, below=1)] = _setting(
@@ -173,18 +173,18 @@ class Settings:
     min_nodes: CountOrZero = _setting(
         DEVICES,
         0,
-        "clients that have to be connected for the run to start; the others arrive when they connect; 0: all",
+        "clients that must be connected for the run to start; the others arrive when they connect; 0: all",
     )
     round_deadline: NotNegative = _setting(
         DEVICES,
         0.0,
-        "seconds after which a round ends without those who have not replied; 0: ten times what clients "
+        "seconds after which a round ends without clients that have not replied; 0: ten times what clients "
         "usually take, at least 60, and no deadline in a simulation",
     )
     min_replies: Share = _setting(
         DEVICES,
         0.0,
-        "share of the clients asked whose replies end a round; 0: all",
+        "share of the selected clients whose replies end a round; 0: all",
     )
     max_absence: CountOrZero = _setting(
         DEVICES,
@@ -193,16 +193,16 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        if str(self.evaluate_on) == "members":  # as it was called in older runs
+        if str(self.evaluate_on) == "members":  # its name in older runs
             raise ValueError("evaluate-on is 'members'; did you mean objective?")
         check(self)
         if self.client_timeout and self.engine == "inline":
             raise ValueError(
                 f"client-timeout is {self.client_timeout:g}, but engine is inline: only Ray can end a client "
-                "that hangs; take --engine ray, or leave the limit out"
+                "that hangs; use --engine ray, or leave out the limit"
             )
         for f in fields(self):
-            value, most = getattr(self, f.name), MOST_SEED if f.name == "seed" else MOST
+            value, most = getattr(self, f.name), MAX_SEED if f.name == "seed" else MAX_COUNT
             if isinstance(value, int | float) and value > most:
                 raise ValueError(f"{f.name.replace('_', '-')} is {value}; it must be at most {most:,}")
         if self.clients_per_round > self.num_clients:
@@ -259,7 +259,7 @@ class Settings:
             expected = type(known[key].default)
             if expected is tuple:
                 value = _as_tuple(f"{source}: {key}", value)
-            if expected is float and type(value) is int and abs(value) <= MOST:
+            if expected is float and type(value) is int and abs(value) <= MAX_COUNT:
                 value = float(value)
             if type(value) is not expected:
                 raise ValueError(f"{source}: {key} is {shown(value)}; it must be of type {expected.__name__}")
@@ -284,7 +284,7 @@ def _as_tuple(where: str, value: Any) -> tuple[str, ...]:
 def shown(value: Any) -> str:
     """Return the beginning of a value, which may be anything, for a message."""
     text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
 
 
 def read_toml(path: str) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def read_toml(path: str) -> dict[str, Any]:
         The file cannot be read, or is not TOML.
     """
     try:
-        values = parse_toml(read_text(path, MOST_BYTES))
+        values = parse_toml(read_text(path, MAX_BYTES))
     except OSError as error:
         raise ValueError(f"config {path}: {error.strerror or error}") from None
     except ValueError as error:  # also: not UTF-8, a number of 5,000 digits

@@ -60,7 +60,7 @@ class ConnectedClients(Trace):
         """See `Trace.round`."""
         check_round(t)
         if self.roster is not None and not self._begun:
-            # A run may go on from a round that was observed by another process, with others connected now.
+            # A run may resume after a round that another process observed, with others connected now.
             self._begun = True
             self._members = {t: self._present()}
             self._seen[:] = t

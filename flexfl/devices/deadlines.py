@@ -46,7 +46,7 @@ class RoundDeadlines:
             self._besides[client].append(taken - at_work)
 
     def meet(self, client: int, taken: float) -> None:
-        """Note how long a client took to say who it is, which is no work at all."""
+        """Note how long a client took to say who it is, which is not work."""
         if not self._taken[client]:
             self._taken[client].append(taken)
             self._met[client] = taken

@@ -42,7 +42,7 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
         The run has failed or was cut off, or no reply of any client ever counted; the run folder is complete.
     """
     logger_types(settings)
-    # Flower chooses this process's working directory: the full path tells users where the results are.
+    # Flower chooses this process's working directory: users need the full path to find the results.
     settings = replace(settings, run_dir=str(Path(settings.run_dir).resolve()))
     simulated = is_simulated(grid)
     replays = simulated or names_trace(grid, settings)
@@ -53,7 +53,7 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
         settings = resumed_settings(settings.as_mapping(), "run-config")
     scheduled = replays or bool(settings.arrivals or settings.departures)
     if scheduled and settings.max_absence:
-        raise ValueError("max-absence: who is a member follows from trace, arrivals and departures here")
+        raise ValueError("max-absence: here trace, arrivals and departures decide who is a member")
     deadlines = RoundDeadlines(settings.round_deadline) if settings.round_deadline or not simulated else None
     nodes = GridTransport(grid, settings.num_clients, deadlines, settings.min_replies, replays)
     nodes.reachable()  # asks them who they are, which they answer while the data are loaded
@@ -87,7 +87,7 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     if "failed" in summary:
         raise RuntimeError(f"{summary['failed']}; {folder.path} has what was done")
     if summary["interrupted"]:  # a SuperLink that is back would take the run for completed
-        raise RuntimeError(f"interrupted; --run-config 'resume=\"{folder.path}\"' goes on")
+        raise RuntimeError(f"interrupted; --run-config 'resume=\"{folder.path}\"' resumes it")
     if summary["no_reply_counted"]:
         raise RuntimeError(f"no reply ever counted; {folder.path}/metrics.jsonl names the reasons")
 
@@ -111,17 +111,17 @@ def _connect(
     connected = nodes.connect(members, settings.connect_timeout, least)
     if len(connected) >= least:
         return connected
-    told = (
+    missing_nodes = (
         f"only {len(connected)} of num-clients={settings.num_clients} are connected after "
         f"{settings.connect_timeout:.0f} s"
     )
     if simulated:
         advice = f"for a simulation give --federation-config 'num-supernodes={settings.num_clients}'"
-        raise ValueError(f"{told}; {advice}")
+        raise ValueError(f"{missing_nodes}; {advice}")
     missing = ", ".join(map(str, np.setdiff1d(members, connected).tolist()))
     nameless = ", ".join(nodes.nodes.unidentified())
     raise ValueError(
-        f"{told}; {least} have to be (min-nodes), and clients {missing} are not"
-        + (f"; nodes that speak for no client: {nameless}" if nameless else "")
-        + "; start their SuperNodes, or let fewer begin with --run-config 'min-nodes=...'"
+        f"{missing_nodes}; {least} are needed (min-nodes); clients {missing} are missing"
+        + (f"; nodes without a client: {nameless}" if nameless else "")
+        + "; start their SuperNodes, or start with fewer: --run-config 'min-nodes=...'"
     )

@@ -35,7 +35,7 @@ LOOK_SECONDS = 2.0  # between two looks at who is online, within a round
 LEAST_TTL = 43200.0  # of a task: longer than any round, as Flower refuses replies that come after it
 
 Result = TypeVar("Result", FitRes, EvaluateRes)
-RESTARTED = "its node was started anew"
+RESTARTED = "its node was restarted"
 
 
 class Arrived(NamedTuple):
@@ -49,7 +49,7 @@ class Arrived(NamedTuple):
 class GridTransport:
     """Reaches clients through Flower's Grid, in simulation and on devices.
 
-    Nodes are asked for the index of their client when they come online, and answer while the rounds go on.
+    Nodes are asked for the index of their client when they come online, and answer while rounds are running.
     Who has not replied when a round ends is at work: it gets no further task, and its reply is a late one.
 
     Parameters
@@ -63,12 +63,12 @@ class GridTransport:
     min_replies
         Share of the clients asked whose replies end a round; 0: all.
     replay
-        Whether clients are told to do only what the run's trace says.
+        Whether clients do only what the run's trace says.
 
     Attributes
     ----------
     resumed
-        Flower's number of the run that goes on, as text, so that clients go on with their memories of it.
+        Flower's number of the resumed run, as text, so that clients keep their memories of it.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class GridTransport:
         return self._round(EvaluateRes, server_round, instructions, MessageType.EVALUATE, timeout)
 
     def state_dict(self) -> StateDict:
-        """Return nothing: nodes connect anew, and keep their clients' memories themselves."""
+        """Return nothing: nodes reconnect, and keep their clients' memories themselves."""
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -159,12 +159,12 @@ class GridTransport:
         """Do nothing: Flower closes the Grid."""
 
     def record(self) -> dict[str, Any]:
-        """Return what is to be told of the round that ends: its deadline, and events of nodes."""
-        told: dict[str, Any] = {"events": self.nodes.events}
+        """Return what the round's record says of devices: the deadline, and events of nodes."""
+        record: dict[str, Any] = {"events": self.nodes.events}
         if self._deadline is not None:
-            told["deadline_seconds"] = round(self._deadline, 3)
+            record["deadline_seconds"] = round(self._deadline, 3)
         self.nodes.events, self._deadline = [], None
-        return told
+        return record
 
     def _round(
         self,
@@ -306,7 +306,7 @@ class GridTransport:
 
 
 def _silence(reason: str, taken: float) -> str:
-    """Say why a node did not tell who it is: it has failed, or its time was over."""
+    """Say why a node did not identify itself: it failed, or its time was over."""
     # Flower's clock and ours differ a little.
     return f"no answer within {taken:.0f} s" if taken > PATIENCE_SECONDS - 1 else plain(reason)
 

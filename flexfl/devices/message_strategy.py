@@ -83,7 +83,7 @@ class MessageStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Select clients and tell them what to do; `config` is what they are told besides.
+        """Select clients and give them their tasks; `config` is added to each.
 
         Raises
         ------
@@ -100,8 +100,8 @@ class MessageStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Update the weights from the replies; those who were asked and did not reply are failures."""
         results, failures = self._received(server_round, replies, FitRes, MessageType.TRAIN)
-        parameters, told = self.strategy.aggregate_fit(server_round, results, failures)
-        return None if parameters is None else self._as_arrays(parameters), _numbers(told)
+        parameters, metrics = self.strategy.aggregate_fit(server_round, results, failures)
+        return None if parameters is None else self._as_arrays(parameters), _numbers(metrics)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -115,8 +115,8 @@ class MessageStrategy(Strategy):
         if not self._asked:
             return None
         results, failures = self._received(server_round, replies, EvaluateRes, MessageType.EVALUATE)
-        loss, told = self.strategy.aggregate_evaluate(server_round, results, failures)
-        return _numbers(told if loss is None else {"loss": loss, **told})
+        loss, metrics = self.strategy.aggregate_evaluate(server_round, results, failures)
+        return _numbers(metrics if loss is None else {"loss": loss, **metrics})
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate at the server, as the strategy does: the `evaluate_fn` for `start`."""
@@ -222,9 +222,9 @@ def _message(content: RecordDict, node: int, kind: str, server_round: int) -> Me
     return Message(content, dst_node_id=node, message_type=kind, group_id=str(server_round))
 
 
-def _numbers(told: Mapping[str, Any]) -> MetricRecord:
+def _numbers(metrics: Mapping[str, Any]) -> MetricRecord:
     """Return what a `MetricRecord` can hold."""
-    kept = {key: value for key, value in told.items() if isinstance(value, int | float)}
+    kept = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
     return MetricRecord({key: value if type(value) is int else float(value) for key, value in kept.items()})
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 PATIENCE_SECONDS = 180.0  # for the first answer, which also fetches the app; doubled each time
-MOST_PATIENCE_SECONDS = 3600.0
+MAX_PATIENCE_SECONDS = 3600.0
 
 Event = dict[str, Any]
 
@@ -40,7 +40,7 @@ class Node:
         Seconds that the next question may take.
     ask_at
         When it is to be asked next.
-    told
+    reported
         Whether it has been named in a record.
     left
         Whether its client has said that it leaves; so it is until the node is started again.
@@ -52,7 +52,7 @@ class Node:
     claim: int | None
     patience: float
     ask_at: float = 0.0
-    told: bool = False
+    reported: bool = False
     left: bool = False
 
 
@@ -72,7 +72,7 @@ class Nodes:
     of_client
         The node that speaks for each client; it may be offline.
     events
-        What is to be told in the record of the round: nodes that were refused, or do not say who they are.
+        Events for the round's record: nodes that were refused, or do not identify themselves.
     """
 
     def __init__(self, num_clients: int) -> None:
@@ -84,7 +84,7 @@ class Nodes:
         self._key_of: dict[int, bytes] = {}
 
     def look(self, online: Iterable[NodeInfo]) -> list[int]:
-        """Take in who is online; return the nodes that were started anew since the last look."""
+        """Take in who is online; return the nodes that were restarted since the last look."""
         restarted = []
         self._online = set()
         for info in online:
@@ -105,14 +105,14 @@ class Nodes:
         """Return the nodes to ask who they are, and the seconds that each has for its answer."""
         asked = {node: self._known[node] for node in self._online if self._known[node].ask_at <= now}
         for node, known in asked.items():
-            longer = min(2 * known.patience, MOST_PATIENCE_SECONDS)
+            longer = min(2 * known.patience, MAX_PATIENCE_SECONDS)
             self._known[node] = replace(known, ask_at=now + known.patience, patience=longer)
         return {node: known.patience for node, known in sorted(asked.items())}
 
     def expects(self) -> bool:
         """Whether a node that is online has still to give its first answer."""
         known = (self._known[node] for node in self._online)
-        return any(node.claim is None and not node.told for node in known)
+        return any(node.claim is None and not node.reported for node in known)
 
     def answer(self, node: int, client: Any) -> int | None:
         """Take in who a node says that it is; return its client if it speaks for it."""
@@ -123,7 +123,7 @@ class Nodes:
         if known.claim != client:
             if known.claim is not None and self.of_client.get(known.claim) == node:
                 del self.of_client[known.claim]
-            known = replace(known, claim=client, told=False)
+            known = replace(known, claim=client, reported=False)
         self._known[node] = replace(known, ask_at=math.inf)
         self._settle(node)
         return client if self.of_client.get(client) == node else None
@@ -175,6 +175,6 @@ class Nodes:
     def _tell(self, node: int, event: Event) -> None:
         """Name a node in the record, once."""
         known = self._known[node]
-        if not known.told:
+        if not known.reported:
             self.events.append({**event, "node": known.name})
-            self._known[node] = replace(known, told=True)
+            self._known[node] = replace(known, reported=True)

@@ -82,12 +82,12 @@ class TraceClientManager(ClientManager):
     def record(self) -> dict[str, list[int]]:
         """Return who could be asked in the current round, and in round 1 who is a member.
 
-        With these, the record of a run on devices tells who was there, see the trace `run`.
+        With these, the record of a run on devices says who was there; the trace `run` replays it.
         """
-        told = {"available": self.available(self.round).tolist()}
+        who = {"available": self.available(self.round).tolist()}
         if self.round == 1:
-            told["members"] = np.flatnonzero(self.availability(1).member).tolist()
-        return told
+            who["members"] = np.flatnonzero(self.availability(1).member).tolist()
+        return who
 
     def proxy(self, client: int) -> ClientProxy:
         """Return the proxy of one client."""

@@ -52,7 +52,7 @@ class CentralTrainer:
         learning_rate: float,
         batch_size: int,
     ) -> FloatVector:
-        """Train, see `strategies.core.interfaces.Trainer`; each pass over the union is shuffled anew."""
+        """Train, see `Trainer`; each pass over the union is shuffled again."""
         inputs, targets = (as_tensor(array) for array in self._examples(members))
         indices = self._draw(len(targets), batch_size, iterations, server_round)
         y = as_tensor(weights).to(self.model.vector, copy=True)[None]

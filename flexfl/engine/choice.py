@@ -22,7 +22,7 @@ from traces import Trace
 START_SECONDS = 6.0  # until Ray and its workers have started, and in the end stopped
 ROUND_SECONDS = 0.002  # that jobs and answers take on their way, in every round
 EFFICIENCY = 0.7  # of a worker beside others, compared with one process
-MOST_CLIENTS = 128  # that are timed
+MAX_CLIENTS = 128  # that are timed
 SLOW_STEP = 0.05  # seconds: a step of one client that takes as long is not timed for many
 TIMED_SECONDS = 0.5  # after which no further step is worth timing
 REPEATS = 5  # of the timing, of which the shortest counts
@@ -61,8 +61,8 @@ def fastest_engine(
         return "inline", "this process trains on all cores"
     seconds = _seconds(settings, process, initial, trace)
     saved = seconds * (1 - 1 / (EFFICIENCY * cores)) - ROUND_SECONDS * settings.num_rounds
-    told = f"about {_rounded(seconds)} of training; Ray takes {START_SECONDS:.0f} s to start"
-    return "ray" if saved > START_SECONDS else "inline", told
+    why = f"about {_rounded(seconds)} of training; Ray takes {START_SECONDS:.0f} s to start"
+    return "ray" if saved > START_SECONDS else "inline", why
 
 
 def _needs_ray(settings: Settings, environment: ClientEnvironment) -> str:
@@ -83,7 +83,7 @@ def _seconds(settings: Settings, process: VirtualClients, initial: FlatParameter
     there = (trace.round(1).completion > 0) & (data.sizes > 0)
     if not there.any():
         return 0.0
-    clients = np.flatnonzero(there)[:MOST_CLIENTS].tolist()
+    clients = np.flatnonzero(there)[:MAX_CLIENTS].tolist()
     examples = int(np.median(data.sizes[there]))
     planned = planned_steps(settings.local_steps, settings.local_epochs, settings.batch_size, examples)
     of_round = min(settings.clients_per_round or len(there), int(there.sum()))

@@ -87,9 +87,7 @@ def trying_again(observe: Callable[[Record], None], console: Console) -> Callabl
             observe(record)
         except OSError as error:
             if not warned:
-                line = (
-                    f"warning: metrics.jsonl: {error.strerror}; the run goes on, and tries again each round"
-                )
+                line = f"warning: metrics.jsonl: {error.strerror}; the run continues and retries each round"
                 say(console, line)
             warned = True
 

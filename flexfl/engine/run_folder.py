@@ -23,7 +23,7 @@ import tomli_w
 from numpy.typing import NDArray
 
 from flexfl.config import Settings
-from flexfl.config.settings import MOST_BYTES
+from flexfl.config.settings import MAX_BYTES
 from flexfl.engine.observers import Observer, Record
 from flexfl.engine.parts import own_sources
 from flexfl.ground.files import open_regular, parse_json, parse_toml, read_text, replacing
@@ -190,7 +190,7 @@ def read_config(path: Path) -> dict[str, Any]:
     OSError, ValueError
         It cannot be read.
     """
-    return parse_toml(read_text(path / "config.toml", MOST_BYTES))
+    return parse_toml(read_text(path / "config.toml", MAX_BYTES))
 
 
 def weights_sha256(arrays: Sequence[NDArray[Any]]) -> str:

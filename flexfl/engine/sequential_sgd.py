@@ -2,7 +2,7 @@
 
 The baseline of Yan et al. 2020, section 6.1.2: plain SGD on the whole data set, with beta N C iterations in a
 round, as many local steps as the K = beta N clients of a round do together. No client is asked for anything:
-the engine trains, so this is no federated method and not one of `strategies.STRATEGIES`.
+the engine trains, so this is not a federated method, nor one of `strategies.STRATEGIES`.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class RoundServer(Server):
         timeout
             Seconds that a round waits for replies; None: no limit.
         after
-            The last round of a run that goes on, whose strategy has been restored; None: a new run.
+            The last round of a resumed run, whose strategy has been restored; None: a new run.
 
         Returns
         -------
@@ -186,7 +186,7 @@ def _on_time(
 ) -> tuple[FitResults, list[ClientFailure]]:
     """Take late replies for failures: a strategy of Flower would take them for replies of this round."""
     late = {proxy.cid for proxy, r in results if r.metrics.get(ROUND, server_round) != server_round}
-    refused = [ClientFailure(name, "late reply: a strategy of Flower takes none") for name in sorted(late)]
+    refused = [ClientFailure(name, "late reply: strategies of Flower take none") for name in sorted(late)]
     return [(proxy, r) for proxy, r in results if proxy.cid not in late], failures + refused
 
 
@@ -225,8 +225,8 @@ def _counted(strategy: Strategy, results: FitResults) -> tuple[list[int | str], 
         accepted = set(strategy.report.active.tolist())
         steps = {name: s for name, s in steps.items() if strategy.roster.find(name) in accepted}
     names = _names(steps)
-    told = (steps[str(name)] for name in names)
-    return names, [s if isinstance(s, int | float) else None for s in told]
+    reported = (steps[str(name)] for name in names)
+    return names, [s if isinstance(s, int | float) else None for s in reported]
 
 
 def _names(names: Any) -> list[int | str]:

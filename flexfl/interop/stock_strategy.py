@@ -82,7 +82,7 @@ class StockStrategy(FlexibleStrategy):
             "evaluate_fn": self.evaluate_fn,
             "on_fit_config_fn": self._common,
             "on_evaluate_config_fn": self._common,
-            "fit_metrics_aggregation_fn": lambda told: {},
+            "fit_metrics_aggregation_fn": lambda metrics: {},
             "evaluate_metrics_aggregation_fn": _mean_metrics,
         }
         try:
@@ -107,7 +107,7 @@ class StockStrategy(FlexibleStrategy):
         return self._sent
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from a state."""
+        """Restore a state."""
         super().load_state_dict(state)
         self._has_begun = True
 
@@ -155,10 +155,10 @@ class StockStrategy(FlexibleStrategy):
         counted = [self._results.pop(client) for client in replies.clients.tolist()]
         failures = [*self._failures, *self._results.values()]
         with self._noting("no update", not counted):
-            parameters, told = self.stock.aggregate_fit(self.round, counted, failures)
+            parameters, metrics = self.stock.aggregate_fit(self.round, counted, failures)
             if parameters is not None:
                 self.weights = self._read_weights(parameters).astype(np.float64)
-            self.report.measured |= {key.replace("-", "_"): value for key, value in told.items()}
+            self.report.measured |= {key.replace("-", "_"): value for key, value in metrics.items()}
 
     def empty_round(self) -> None:
         """Tell the strategy that none of those whom it asked has replied."""
@@ -169,8 +169,8 @@ class StockStrategy(FlexibleStrategy):
 
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
         """Evaluate as the strategy does, or if it does not, by `evaluate_fn`."""
-        told = self.stock.evaluate(server_round, parameters)
-        return super().evaluate(server_round, parameters) if told is None else told
+        result = self.stock.evaluate(server_round, parameters)
+        return super().evaluate(server_round, parameters) if result is None else result
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
@@ -234,7 +234,7 @@ class StockStrategy(FlexibleStrategy):
 
     @contextmanager
     def _noting(self, event: str, nobody: bool) -> Iterator[None]:
-        """Note an error of the strategy where there is nobody, or too few for it; the run then goes on."""
+        """Note an error that the strategy raises for want of clients; the run then continues."""
         try:
             yield
         except Exception as error:
@@ -269,7 +269,7 @@ def stock_type(name: str, factory: Callable[..., Strategy]) -> type[StockStrateg
     if missing := [key for key, p in parameters.items() if p.default is REQUIRED and key not in known]:
         raise ValueError(
             f"strategy {name} needs {missing[0]!r}, which no option can set; "
-            "name a function of your own that returns the strategy"
+            "name a function that returns the strategy"
         )
     own = []
     for option in options.values():
@@ -296,12 +296,14 @@ def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def _mean_metrics(told: list[tuple[int, dict[str, Scalar]]]) -> dict[str, Scalar]:
+def _mean_metrics(reported: list[tuple[int, dict[str, Scalar]]]) -> dict[str, Scalar]:
     """Return the means of the metrics over the clients that report them, weighted by their examples."""
-    names = dict.fromkeys(name for _, own in told for name, value in own.items() if isinstance(value, float))
+    names = dict.fromkeys(
+        name for _, own in reported for name, value in own.items() if isinstance(value, float)
+    )
     means: dict[str, Scalar] = {}
     for name in names:
-        known = [(n, float(own[name])) for n, own in told if name in own]
+        known = [(n, float(own[name])) for n, own in reported if name in own]
         if total := sum(n for n, _ in known):
             means[name] = sum(n * value for n, value in known) / total
     return means

@@ -14,7 +14,7 @@ from flexfl.engine.observers import Record
 from flexfl.loggers.base import Logger, finals, hyperparameters, scalars
 
 FLUSH_SECONDS = 1.0  # rounds may take milliseconds, and a call of a server as well
-MOST = 500  # numbers in one call; MLflow takes up to 1000
+BATCH = 500  # numbers in one call; MLflow takes up to 1000
 
 
 class MLflow(Logger):
@@ -33,7 +33,7 @@ class MLflow(Logger):
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it tells of each new table
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it logs each new table
         self._waiting: list[Any] = []
         self._flushed = time.monotonic()
         database = f"sqlite:///{self.run.base.resolve() / 'mlflow.db'}"
@@ -51,7 +51,7 @@ class MLflow(Logger):
     def round(self, record: Record) -> None:
         """Add the numbers of a round."""
         self._add(scalars(record), record["round"])
-        if time.monotonic() - self._flushed > FLUSH_SECONDS or len(self._waiting) > MOST:
+        if time.monotonic() - self._flushed > FLUSH_SECONDS or len(self._waiting) > BATCH:
             self._flush()
 
     def finish(self, summary: dict[str, Any]) -> None:
@@ -83,6 +83,6 @@ class MLflow(Logger):
         self._waiting += [Metric(name, value, now, step) for name, value in numbers.items()]
 
     def _flush(self) -> None:
-        for start in range(0, len(self._waiting), MOST):
-            self._client.log_batch(self._id, metrics=self._waiting[start : start + MOST])
+        for start in range(0, len(self._waiting), BATCH):
+            self._client.log_batch(self._id, metrics=self._waiting[start : start + BATCH])
         self._waiting, self._flushed = [], time.monotonic()

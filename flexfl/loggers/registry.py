@@ -48,19 +48,19 @@ def _require(name: str, logger: type[Logger]) -> None:
     else:
         if getattr(module, "__file__", None):
             return
-        reason = ""  # a folder of this name, such as Weights & Biases leaves them, is no package
+        reason = ""  # a folder of this name, such as Weights & Biases leaves, is not a package
     raise ValueError(f"--log {name}: the package is not installed{reason}; pip install {logger.package}")
 
 
 class Guarded(Observer):
-    """Passes everything on until the logger raises, which is a line of warning; then the run goes on without.
+    """Passes everything on until the logger raises; then it warns, and the run continues without the logger.
 
     Parameters
     ----------
     name
         Of the logger.
     logger
-        Is told of the run.
+        Logs the run.
     console
         Where to warn.
     """
@@ -89,15 +89,15 @@ class Guarded(Observer):
         else:
             self._pass_on("close")
 
-    def _pass_on(self, method: str, *told: Any) -> None:
+    def _pass_on(self, method: str, *arguments: Any) -> None:
         if self.failed:
             return
         try:
-            getattr(self.logger, method)(*told)
+            getattr(self.logger, method)(*arguments)
         except Exception as error:  # whatever goes wrong at a server or on a disk, the run is worth more
             self.failed = True
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            say(self.console, f"warning: --log {self.name} ended: {reason}; the run goes on without it")
+            say(self.console, f"warning: --log {self.name} failed: {reason}; the run continues without it")
 
 
 def loggers_of(settings: Settings, run: LoggedRun, console: Console) -> list[Observer]:

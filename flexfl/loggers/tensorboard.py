@@ -8,7 +8,7 @@ from flexfl.config import Settings
 from flexfl.engine.observers import Record
 from flexfl.loggers.base import Logger, finals, hyperparameters, scalars
 
-FLUSH_SECONDS = 10  # so that curves grow while the run goes on
+FLUSH_SECONDS = 10  # so that curves grow during the run
 
 
 class TensorBoard(Logger):

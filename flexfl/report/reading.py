@@ -12,14 +12,14 @@ from typing import Any
 
 from flexfl.comparison.store import metric_of
 from flexfl.config import Settings
-from flexfl.config.settings import IRRELEVANT, MOST_BYTES, RECORDED, shown
+from flexfl.config.settings import EXECUTION_ONLY, MAX_BYTES, RECORDED, shown
 from flexfl.ground.files import parse_json, parse_toml, read_text
 from flexfl.report.records import MOST_LINE, is_number
 from flexfl.tasks import Metric
 
 COMPARISON = "comparison.json"  # what a comparison folder says besides its tables
 CELLS = "cells.json"
-UNIMPORTANT = IRRELEVANT | {"cohort"}  # no reason to tell two runs apart
+UNIMPORTANT = EXECUTION_ONLY | {"cohort"}  # no reason to tell two runs apart
 KNOWN = {f.name.replace("_", "-") for f in fields(Settings)}
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ def read_run(path: Path) -> Run:
     """
     file = path / "config.toml"
     try:
-        config = parse_toml(read_text(file, MOST_BYTES))
+        config = parse_toml(read_text(file, MAX_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{path} is no run: it has no config.toml") from None
     except OSError as error:

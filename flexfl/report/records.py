@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from flexfl.config.settings import MOST, shown
+from flexfl.config.settings import MAX_COUNT, shown
 from flexfl.ground.files import open_regular, parse_json
 
 Record = dict[str, Any]
@@ -56,7 +56,7 @@ def _record(line: bytes) -> Record:
     record = parse_json(line.decode("utf-8", errors="replace"))
     if not isinstance(record, dict):
         raise ValueError("no record of a round")
-    if not isinstance(number := record.get("round"), int) or not 0 <= number <= MOST:
+    if not isinstance(number := record.get("round"), int) or not 0 <= number <= MAX_COUNT:
         raise ValueError("no record of a round: it has no number of the round")
     for keys, kind, fits in _FITTING:
         for key in keys:
@@ -71,7 +71,9 @@ def is_number(value: Any) -> bool:
 
 
 def _are_clients(value: Any) -> bool:
-    return isinstance(value, list) and all(type(client) is int and 0 <= client < MOST for client in value)
+    return isinstance(value, list) and all(
+        type(client) is int and 0 <= client < MAX_COUNT for client in value
+    )
 
 
 _FITTING: list[tuple[tuple[str, ...], str, Callable[[Any], bool]]] = [

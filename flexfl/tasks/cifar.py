@@ -20,7 +20,7 @@ from flexfl.tasks.images import Augment, Scale, image_dataset
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
-MOST_BYTES = 1 << 28  # of a file; the largest has 154 MB
+MAX_BYTES = 1 << 28  # of a file; the largest has 154 MB
 _INTEGERS = ("BININT", "BININT1", "BININT2", "INT")
 _BETWEEN = ("EMPTY_LIST", "LIST", "MARK", "BINPUT", "LONG_BINPUT", "PUT", "APPEND", "APPENDS", "MEMOIZE")
 
@@ -184,7 +184,7 @@ def _unpack(root: Path, files: Files) -> None:
                 if member is None:
                     raise OSError(0, f"{name} in it is no file", str(archive))
                 with replacing(folder / name) as part:
-                    part.write_bytes(member.read(MOST_BYTES))
+                    part.write_bytes(member.read(MAX_BYTES))
     except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
         raise OSError(0, f"it is damaged ({error}); remove it", str(archive)) from None
 
@@ -197,7 +197,7 @@ def read_binary(path: Path, files: Files) -> Examples:
     OSError
         The file cannot be read, or is something else.
     """
-    content = np.frombuffer(read_bytes(path, MOST_BYTES), np.uint8)
+    content = np.frombuffer(read_bytes(path, MAX_BYTES), np.uint8)
     record = files.num_labels + PIXELS
     if not len(content) or len(content) % record:
         raise OSError(0, f"{len(content)} bytes, which are no images of {record} bytes each", str(path))
@@ -213,7 +213,7 @@ def read_pickled(path: Path, files: Files) -> Examples:
     OSError
         The file cannot be read, or is something else.
     """
-    content = read_bytes(path, MOST_BYTES)
+    content = read_bytes(path, MAX_BYTES)
     labels: list[int] = []
     pixels, among_labels = "", False
     try:

@@ -13,7 +13,7 @@ from flexfl.ground.files import open_regular
 from flexfl.tasks.data import Examples
 
 MOST_NUMBERS = 2000  # of a word
-MOST_BYTES = 64 * MOST_NUMBERS  # of a line
+MAX_BYTES = 64 * MOST_NUMBERS  # of a line
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def read_vectors(path: Path, words: Collection[str]) -> tuple[list[str], NDArray
     width = number = 0
     try:
         with open_regular(path) as file:
-            while line := file.readline(MOST_BYTES):
+            while line := file.readline(MAX_BYTES):
                 number += 1
                 word, *numbers = line.decode("utf-8").rstrip().split(" ")
                 if number == 1 and len(numbers) == 1:

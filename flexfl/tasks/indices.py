@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flexfl.ground.files import read_text
 from flexfl.tasks.sizes import equal
 
-MOST_BYTES = 512 << 20  # of a file, which takes up to twenty times as much memory while it is read
+MAX_BYTES = 512 << 20  # of a file, which takes up to twenty times as much memory while it is read
 
 
 def indices(
@@ -56,7 +56,7 @@ def _content(place: str, file: str) -> Any:
     if not file:
         raise ValueError("partition indices: no file is given, set file=")
     try:
-        return json.loads(read_text(file, MOST_BYTES), object_pairs_hook=_once)
+        return json.loads(read_text(file, MAX_BYTES), object_pairs_hook=_once)
     except OSError as error:
         raise ValueError(f"{place}: cannot be read: {error.strerror}") from None
     except RecursionError:

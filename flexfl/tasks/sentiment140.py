@@ -29,7 +29,7 @@ ARCHIVE = "trainingandtestdata.zip"
 URL = f"https://cs.stanford.edu/people/alecmgo/{ARCHIVE}"
 SIZE = 81_363_704
 CHECKSUM = "sha256:004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57"
-MOST_BYTES = 1 << 29  # of the table; it has 239 MB
+MAX_BYTES = 1 << 29  # of the table; it has 239 MB
 TEST_SHARE = 0.2
 PADDING, UNKNOWN = 0, 1  # numbers of what are no words
 LABELS = {"0": 0, "4": 1}
@@ -235,7 +235,7 @@ class Table:
                 info = archive.getinfo(TABLE)
             except KeyError:
                 raise ValueError(f"there is no {TABLE} in it") from None
-            if info.file_size > MOST_BYTES:
-                raise ValueError(f"{TABLE} in it is larger than {MOST_BYTES >> 20} MiB")
+            if info.file_size > MAX_BYTES:
+                raise ValueError(f"{TABLE} in it is larger than {MAX_BYTES >> 20} MiB")
             with archive.open(info) as member, TextIOWrapper(member, "latin-1", newline="") as text:
                 yield text

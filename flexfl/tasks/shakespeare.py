@@ -23,7 +23,7 @@ ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklm
 """The characters, as LEAF numbers them; any other becomes a space."""
 
 TRAIN_SHARE = 0.8
-MOST_BYTES = 1 << 24  # of a play; the longest has 288 kB
+MAX_BYTES = 1 << 24  # of a play; the longest has 288 kB
 _CODES = np.full(256, ALPHABET.index(" "), np.uint8)
 _CODES[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
 Roles = dict[tuple[str, str], list[str]]
@@ -163,7 +163,7 @@ def read_plays(data_dir: Path) -> Roles:
             for name, (size, digest) in source["files"].items():
                 download(f"{source['url']}/{name}", part / name, size, f"sha256:{digest}")
             part.rename(folder)
-        contents = {path: read_bytes(path, MOST_BYTES) for path in sorted(folder.glob("*.xml"))}
+        contents = {path: read_bytes(path, MAX_BYTES) for path in sorted(folder.glob("*.xml"))}
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         raise ValueError(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flexfl.config import Settings
-from flexfl.config.settings import IRRELEVANT, read_toml
+from flexfl.config.settings import EXECUTION_ONLY, read_toml
 from flexfl.engine.parts import own_sources
 from flexfl.engine.run_folder import read_config, versions
 
@@ -37,7 +37,7 @@ def resumed_settings(values: Mapping[str, Any], source: str) -> Settings:
     was, wanted = before.as_mapping(), given.as_mapping()
     changed = [
         f"{key} was {was[key]!r}, not {wanted[key]!r}"
-        for key in was.keys() - IRRELEVANT - {"num-rounds"}
+        for key in was.keys() - EXECUTION_ONLY - {"num-rounds"}
         if was[key] != wanted[key]
     ]
     if changed:
