@@ -87,7 +87,7 @@ def test_what_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatc
         ),
         ({"local-steps": 10**9}, "local-steps is 1000000000: that needs 447.0 GB"),
         ({"local-epochs": 10**8}, "local-epochs is 100000000: that needs"),
-        ({"model": "mlp:hidden=1000000"}, "take a smaller model"),
+        ({"model": "mlp:hidden=1000000"}, "smaller model"),
     ):
         with pytest.raises(ValueError, match=re.escape(says)):
             prepare(Settings.from_mapping({**SMALL, **values}, "here"), tune=False)

@@ -7,8 +7,10 @@ import os
 
 # The parameters of glibc's mallopt, and their values here: bytes.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_KEPT = (1 << 31) - 1  # of free memory at the end of the heap, as much as mallopt takes
-_LARGEST = 1 << 29  # larger blocks, such as tables of all clients, go back to the system when they are freed
+_KEPT = (1 << 31) - 1  # free memory at the end of the heap: the maximum that mallopt accepts
+_LARGEST = (
+    1 << 29
+)  # larger blocks, such as tables of all clients, are returned to the system when they are freed
 _CHOSEN = ("GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
@@ -22,8 +24,8 @@ def keep_freed_memory() -> bool:
     Returns
     -------
     bool
-        Whether the C library does so from now on. It does not where it is another than glibc, or where the
-        user has set its parameters in the environment.
+        Whether the C library does so from now on: it is glibc, and the user has not set its parameters in the
+        environment.
     """
     if any(name in os.environ for name in _CHOSEN):
         return False

@@ -17,7 +17,7 @@ ENDING = tuple({signal.SIGINT, signal.SIGTERM, SIGHUP})
 
 
 class Stopped(BaseException):
-    """A signal that ends what goes on; no error, so that nothing that catches errors catches it."""
+    """A signal that ends the program; derived from BaseException, so that `except Exception` lets it pass."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -28,7 +28,7 @@ class Stopped(BaseException):
 def handling(handler: Callable[[int, object], object], *numbers: int) -> Iterator[None]:
     """Handle some signals; SIGHUP unless it is ignored, as by nohup.
 
-    In a thread such as that of `flwr run`, which handles them, this does nothing.
+    Outside of the main thread, as under `flwr run`, which handles them itself, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -82,10 +82,10 @@ def stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[lis
 
 @contextmanager
 def stopping_at_once(server: RoundServer, console: Console) -> Iterator[list[int]]:
-    """End the training where it next needs a client, at the first of these signals; ignore those that follow.
+    """End the training when it next needs a client after the first of these signals; ignore later ones.
 
-    Flower sends one to a ServerApp when its run has been stopped, or its SuperLink has ended: nobody can be
-    reached any more, and a call of the Grid would try again for ever.
+    Flower sends one to a ServerApp when its run has been stopped or its SuperLink has ended: no client can be
+    reached any more, and a call of the Grid would retry forever.
 
     Yields
     ------
@@ -110,7 +110,7 @@ def _waking_the_main_thread() -> Iterator[None]:
     """Send the main thread the first signal that another thread gets.
 
     Python handles signals in the main thread, which a signal to another thread does not wake: Flower's watch
-    over the SuperLink raises SIGINT in its own thread, while a call of the Grid may wait for others for ever.
+    over the SuperLink raises SIGINT in its own thread, while a call of the Grid may wait forever.
     """
     here = threading.get_ident()
     if here != threading.main_thread().ident or not hasattr(signal, "pthread_kill"):  # as on Windows
@@ -137,7 +137,7 @@ def _waking_the_main_thread() -> Iterator[None]:
 
 @contextmanager
 def raising_stopped() -> Iterator[None]:
-    """Turn these signals into `Stopped`."""
+    """Raise `Stopped` at these signals."""
 
     def stop(number: int, frame: object) -> None:
         raise Stopped(number)

@@ -1,4 +1,4 @@
-"""Whether a run fits into this machine's memory, found out before it takes any."""
+"""Whether a run fits into this machine's memory, checked before it takes any."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from flexfl.ground.contract.fit import planned_steps
 if TYPE_CHECKING:
     from torch import nn
 
-# How often a server has the weights, in the model's type: the models of the run and of the evaluation, each
-# with its gradient, the initial weights, those sent, and its own in float64, which count twice.
+# Copies of the weights that a server has, in the model's type: the models of the run and of the evaluation,
+# each with its gradient, the initial weights, those sent, and its own in float64, which count twice.
 COPIES = 8
 
-CLIENT_BYTES = (
-    100  # what each client of a federation takes, whoever takes part: in the trace, roster and data
-)
-EXAMPLE_BYTES = 24  # what each example of a step takes while its client trains: its index, and copies of that
+CLIENT_BYTES = 100  # of each client of a federation, in the trace, roster and data
+EXAMPLE_BYTES = 24  # of each example of a step while its client trains: its index, and copies of it
 
 
 def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
@@ -39,16 +37,16 @@ def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
     Raises
     ------
     ValueError
-        Tells how much memory the model needs and how much there is.
+        The model needs more memory than there is.
     """
-    import torch  # which --show-trace does without
+    import torch  # which --show-trace does not need
 
     own = dotted.is_dotted("model", model.partition(":")[0])
     try:
         with torch.device("meta"):
             tensors = [*(module := build()).parameters(), *module.buffers()]
     except (OverflowError, RuntimeError, TypeError, AttributeError):  # sizes beyond 64 bits
-        if own:  # or a mistake in somebody's code, which shows when the model is made
+        if own:  # or a mistake in a custom model, which shows when it is built
             return
         raise ValueError(f"model {model}: it has more weights than any machine can hold") from None
     needed, there = COPIES * sum(t.nbytes for t in tensors), total_memory()
@@ -56,7 +54,7 @@ def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
         count = sum(t.numel() for t in tensors)
         raise ValueError(
             f"model {model}: with {count:,} weights, a run needs {_gigabytes(needed)}, but this machine has "
-            f"{_gigabytes(there)}; take a smaller model"
+            f"{_gigabytes(there)}; use a smaller model"
         )
 
 
@@ -66,9 +64,9 @@ def check_clients(num_clients: int) -> None:
     Raises
     ------
     ValueError
-        Tells how much memory so many clients need and how much there is.
+        The clients need more memory than there is.
     """
-    _check(f"num-clients is {num_clients}", CLIENT_BYTES * num_clients, "take fewer clients")
+    _check(f"num-clients is {num_clients}", CLIENT_BYTES * num_clients, "use fewer clients")
 
 
 def check_steps(settings: Settings, num_examples: int) -> None:
@@ -84,13 +82,13 @@ def check_steps(settings: Settings, num_examples: int) -> None:
     Raises
     ------
     ValueError
-        Tells how much memory the indices of a client's batches need and how much there is.
+        The indices of a client's batches need more memory than there is.
     """
     batch = min(settings.batch_size or num_examples, num_examples)
     steps = planned_steps(settings.local_steps, settings.local_epochs, batch, num_examples)
     unit = "epochs" if settings.local_epochs else "steps"
     given = settings.local_epochs or settings.local_steps
-    _check(f"local-{unit} is {given}", EXAMPLE_BYTES * steps * batch, f"take fewer {unit}")
+    _check(f"local-{unit} is {given}", EXAMPLE_BYTES * steps * batch, f"use fewer {unit}")
 
 
 def _check(what: str, needed: float, advice: str) -> None:
@@ -102,7 +100,7 @@ def _check(what: str, needed: float, advice: str) -> None:
 
 
 def total_memory() -> float:
-    """Return the bytes of memory that this process may use; infinity where the system does not tell."""
+    """Return the bytes of memory that this process may use; infinity where the system does not say."""
     limits = [math.inf]
     with suppress(AttributeError, ValueError, OSError):  # not on Windows
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -20,11 +20,11 @@ class SpillFile:
     Parameters
     ----------
     what
-        What is stored, for messages.
+        Description of the content, for messages.
     folder
         Where the file is; created if it is missing. Default: the system's temporary folder.
     remedy
-        What a user can do if that folder is full, for messages.
+        Advice for a user whose folder is full, for messages.
 
     Raises
     ------
@@ -82,6 +82,6 @@ class SpillFile:
     def view(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a read-only view of the beginning of the file.
 
-        It is mapped anew by each call: pages of a lasting mapping would count as memory of this process.
+        Each call maps it again: pages of a lasting mapping would count as memory of this process.
         """
         return np.memmap(self._file, dtype, "r", shape=shape)

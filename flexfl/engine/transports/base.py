@@ -24,9 +24,9 @@ class ClientFailure(Exception):  # noqa: N818 - an event of the round, passed on
     Attributes
     ----------
     client
-        Its name.
+        Name of the client.
     reason
-        What happened, for people.
+        Description of the failure, for people.
     """
 
     def __init__(self, client: str, reason: str) -> None:
@@ -34,8 +34,8 @@ class ClientFailure(Exception):  # noqa: N818 - an event of the round, passed on
         self.client, self.reason = client, reason
 
 
-class EngineLost(Exception):  # noqa: N818 - what has happened, not what is wrong with the program
-    """What the run stands on has failed, so that it cannot go on: Ray, or the disk for the clients' memories.
+class EngineLost(Exception):  # noqa: N818 - an event outside of the program, not an error in it
+    """Ray, or the disk for the clients' memories, has failed: the run cannot continue.
 
     No client is to blame. The message says in one line what has happened and what can be done.
     """
@@ -47,11 +47,11 @@ class Transport(Protocol):
     Attributes
     ----------
     seconds
-        How long each phase of the last `fit` took, if the transport can measure it: `broadcast` (until the
-        clients have started), `train` (until they have finished) and `collect`; and `work`, the longest that
-        a worker was at work.
+        Duration of each phase of the last `fit`, if the transport can measure it: `broadcast` (until the
+        clients have started), `train` (until they have finished) and `collect`; and `work`, of the worker
+        that took longest.
     notes
-        What else the user should know of the last `fit`, in sentences: faults that no client was lost to.
+        Sentences about faults during the last `fit` that caused no client to fail.
     """
 
     seconds: Mapping[str, float]
@@ -71,12 +71,12 @@ class Transport(Protocol):
     ) -> tuple[FitResults, list[ClientFailure]]:
         """Have clients train; each of them is in exactly one of the two lists.
 
-        Replies to earlier tasks that have arrived since the last call are results, too.
+        Replies to earlier tasks that have arrived since the last call are among the results.
 
         Raises
         ------
         EngineLost
-            The run cannot go on.
+            The run cannot continue.
         """
 
     def evaluate(
@@ -85,10 +85,10 @@ class Transport(Protocol):
         """Have clients evaluate; each of them is in exactly one of the two lists. Raises as `fit` does."""
 
     def state_dict(self) -> StateDict:
-        """Return what has to be kept between rounds, so that a run can go on; see `strategies.core.state`."""
+        """Return what a resumed run needs; see `strategies.core.state`."""
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from a state that `state_dict` returned.
+        """Restore a state that `state_dict` returned.
 
         Raises
         ------

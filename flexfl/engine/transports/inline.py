@@ -55,7 +55,7 @@ class InlineTransport(VirtualTransport):
 
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
         """Have clients train, in this process."""
-        with _storing():  # errors of clients have been caught
+        with _storing():  # errors of clients are caught inside
             answers = self.clients.fit(broadcast, jobs)
         yield answers
 
@@ -70,7 +70,7 @@ class InlineTransport(VirtualTransport):
 
 @contextmanager
 def _storing() -> Iterator[None]:
-    """Say what it means if memories of clients cannot be written or read."""
+    """Turn errors of the disk for the clients' memories into `EngineLost`."""
     try:
         yield
     except OSError as error:

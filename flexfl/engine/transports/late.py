@@ -29,7 +29,7 @@ LATE = "no reply by the end of the round"
 
 
 class Delayed(NamedTuple):
-    """A reply that is on its way, and the round in which it arrives."""
+    """A late reply, and the round in which it arrives."""
 
     arrival: int
     proxy: ClientProxy
@@ -37,22 +37,22 @@ class Delayed(NamedTuple):
 
 
 def with_late_replies(transport: Transport, trace: Trace) -> Transport:
-    """Return a transport whose replies are late as the trace says."""
+    """Return a transport that delays replies as the trace says."""
     return LateReplies(transport, trace) if trace.has_late_replies else transport
 
 
 class LateReplies:
-    """Passes messages to another transport and holds back the replies that are late.
+    """Passes messages to another transport and delays the replies that are late.
 
-    A client whose reply is held back is at work. A lost reply never arrives; its client is free at once, as
-    if the server had given it up at the end of the round.
+    A client whose reply is delayed is at work. A lost reply never arrives; its client is free again after the
+    round.
 
     Parameters
     ----------
     transport
-        Reaches the clients.
+        Transport to the clients.
     trace
-        By how many rounds replies are late.
+        Says by how many rounds replies are late.
     """
 
     def __init__(self, transport: Transport, trace: Trace) -> None:
@@ -66,7 +66,7 @@ class LateReplies:
         return self.transport.reachable()
 
     def at_work(self) -> NDArray[np.intp]:
-        """Return the clients whose replies are on their way, in ascending order."""
+        """Return the clients whose replies are delayed, in ascending order."""
         return np.union1d(np.array([*self._delayed], np.intp), self.transport.at_work())
 
     def proxy(self, client: int) -> ClientProxy:
@@ -99,39 +99,39 @@ class LateReplies:
         return self.transport.evaluate(server_round, instructions, timeout)
 
     def state_dict(self) -> StateDict:
-        """Return the replies that are on their way, and the state of the transport."""
+        """Return the delayed replies, and the state of the transport."""
         state = nested("transport", self.transport.state_dict())
-        told: list[dict[str, Any]] = []
+        described: list[dict[str, Any]] = []
         for number, (client, delayed) in enumerate(self._delayed.items()):
             arrays, form = _taken_apart(delayed.result.parameters)
             reply = {"num_examples": delayed.result.num_examples, "metrics": delayed.result.metrics}
-            told.append({"client": client, "arrival": delayed.arrival, **reply, **form})
+            described.append({"client": client, "arrival": delayed.arrival, **reply, **form})
             state |= {f"delayed.{number}.{i}": array for i, array in enumerate(arrays)}
-        return state | {"delayed": told}
+        return state | {"delayed": described}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over the replies and the state of the transport."""
+        """Restore the delayed replies, and the state of the transport."""
         self.transport.load_state_dict(within("transport", state))
         self._delayed = {}
-        for number, told in enumerate(take(state, "delayed")):
-            arrays = [take(state, f"delayed.{number}.{i}") for i in range(told["arrays"])]
-            result = FitRes(OK, _put_together(arrays, told), told["num_examples"], told["metrics"])
-            proxy = self.transport.proxy(told["client"])
-            self._delayed[told["client"]] = Delayed(told["arrival"], proxy, result)
+        for number, reply in enumerate(take(state, "delayed")):
+            arrays = [take(state, f"delayed.{number}.{i}") for i in range(reply["arrays"])]
+            result = FitRes(OK, _put_together(arrays, reply), reply["num_examples"], reply["metrics"])
+            proxy = self.transport.proxy(reply["client"])
+            self._delayed[reply["client"]] = Delayed(reply["arrival"], proxy, result)
 
     def close(self) -> None:
-        """Release the resources of the transport; replies that are on their way are dropped."""
+        """Release the resources of the transport; delayed replies are dropped."""
         self.transport.close()
 
 
 def _farewells(instructions: FitInstructions) -> set[str]:
-    """Return the names of clients that are not asked to train but to hand in their state."""
+    """Return the names of clients that are asked to hand in their state, not to train."""
     own = instructions.own if isinstance(instructions, RoundInstructions) else {}
     return {name for name, task in own.items() if task.farewell}
 
 
 def _taken_apart(sent: Parameters) -> tuple[list[NDArray[Any]], dict[str, Any]]:
-    """Return what a client sent as arrays, and in which form it was."""
+    """Return a client's parameters as arrays, and their form."""
     if isinstance(sent, FlatParameters):
         arrays = [sent.vector, *sent.extra]
         return arrays, {
@@ -144,7 +144,7 @@ def _taken_apart(sent: Parameters) -> tuple[list[NDArray[Any]], dict[str, Any]]:
 
 
 def _put_together(arrays: list[NDArray[Any]], form: Mapping[str, Any]) -> Parameters:
-    """Return what `_taken_apart` was given."""
+    """Return the parameters that `_taken_apart` was given."""
     if "shapes" in form:
         vector, *extra = arrays
         layout = Layout(tuple(map(tuple, form["shapes"])), np.dtype(form["dtype"]))
@@ -153,7 +153,7 @@ def _put_together(arrays: list[NDArray[Any]], form: Mapping[str, Any]) -> Parame
 
 
 def _kept(result: FitRes) -> FitRes:
-    """Return a reply whose weights do not lie in memory that the transport uses again."""
+    """Return a reply whose weights do not lie in memory that the transport reuses."""
     sent = result.parameters
     if not isinstance(sent, FlatParameters):
         return result

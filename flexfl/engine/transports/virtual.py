@@ -60,12 +60,12 @@ class VirtualTransport(ABC):
         lost: Callable[[int], NDArray[np.bool_]] | None = None,
     ) -> None:
         self.initial, self.availability, self.defaults = initial, availability, defaults
-        self.memories: dict[int, Any] = {}  # what `store` returned, by client
-        self._rounds: dict[int, int] = {}  # the rounds in which that was
+        self.memories: dict[int, Any] = {}  # results of `store`, by client
+        self._rounds: dict[int, int] = {}  # the rounds in which they were stored
         self.lost = lost
         self.seconds: Mapping[str, float] = {}
         self.notes: Sequence[str] = ()
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
 
     @abstractmethod
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterable[Answers]:
@@ -102,7 +102,7 @@ class VirtualTransport(ABC):
         return {"memories": Rows(keys, versions, Vectors(len(keys), packed))}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over the clients' memories."""
+        """Restore the clients' memories."""
         clients, rounds, packed = take(state, "memories")
         self.memories = {
             client: self.store(client, from_bytes(data.tobytes()))
@@ -120,7 +120,7 @@ class VirtualTransport(ABC):
         return None
 
     def at_work(self) -> NDArray[np.intp]:
-        """Return nobody: a round lasts until all virtual clients are done."""
+        """Return an empty array: a round lasts until all virtual clients are done."""
         return np.empty(0, np.intp)
 
     def proxy(self, client: int) -> ClientProxy:
@@ -149,9 +149,9 @@ class VirtualTransport(ABC):
                 phases.end("train")
                 phases.seconds["work"] = max(phases.seconds["work"], round(answers.seconds, 6))
                 failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
-                new = [note for note in answers.notes if note not in self._told]
+                new = [note for note in answers.notes if note not in self._noted]
                 self.notes = [*self.notes, *new]
-                self._told.update(answers.notes)  # several workers may find out the same
+                self._noted.update(answers.notes)  # several workers may report the same
                 done = answers.updates.reported["client"].tolist()
                 memories = answers.updates.memories
                 for client, memory in zip(done, memories, strict=True) if memories else ():
@@ -160,10 +160,10 @@ class VirtualTransport(ABC):
                 updates.append(answers.updates.kept(arrived))
                 vectors += [row for row, here in zip(answers.vectors, arrived, strict=True) if here]
                 farewells += [update for update in answers.farewells if not lost[update.client]]
-                gone = [client for client, here in zip(done, arrived, strict=True) if not here]
-                gone += [update.client for update in answers.farewells if lost[update.client]]
-                # The work of these is done, and they do not learn of the loss.
-                failures += [ClientFailure(str(client), "reply lost") for client in gone]
+                lost_now = [client for client, here in zip(done, arrived, strict=True) if not here]
+                lost_now += [update.client for update in answers.farewells if lost[update.client]]
+                # Their work is done, and they do not notice the loss.
+                failures += [ClientFailure(str(client), "reply lost") for client in lost_now]
                 phases.end("collect")
         results = self._results(joined(updates), vectors, proxies)
         phases.end("collect")
@@ -187,7 +187,7 @@ class VirtualTransport(ABC):
     def _result(
         self, vector: NDArray[Any], update: ClientUpdate, proxies: Mapping[int, ClientProxy]
     ) -> tuple[ClientProxy, FitRes]:
-        """Return the result of one client, with all that it sends."""
+        """Return the result of one client, with all that it sent."""
         parameters = FlatParameters(vector, self._layout_of(vector), update.extra)
         return proxies[update.client], FitRes(OK, parameters, update.num_examples, dict(update.metrics))
 
@@ -232,7 +232,7 @@ class VirtualTransport(ABC):
         instructions: FitInstructions | EvaluateInstructions,
         completion: NDArray[np.floating[Any]],
     ) -> Iterable[tuple[Broadcast, list[Job]]]:
-        """Do so for a strategy of Flower, which usually sends the same `Parameters` object to all clients."""
+        """Do so for a strategy of Flower, which usually sends one `Parameters` object to all clients."""
         defaults = replace(self.defaults, round=server_round).to_wire()
         groups: dict[int, tuple[Broadcast, list[NDArray[Any]], list[Job]]] = {}
         for proxy, instruction in instructions:

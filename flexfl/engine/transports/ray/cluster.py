@@ -38,14 +38,14 @@ def check_address(address: str) -> None:
 
 
 class RunningRay(NamedTuple):
-    """What `start_ray` has started, or connected to.
+    """A Ray that `start_ray` has started, or connected to.
 
     Attributes
     ----------
     leftovers
-        What it has removed, see `remove_leftovers`.
+        What was removed, see `remove_leftovers`.
     session
-        Folder of Ray's logs and of what it spills; None: on a cluster.
+        Folder of Ray's logs and spilled objects; None: on a cluster.
     """
 
     leftovers: list[str]
@@ -62,13 +62,13 @@ def start_ray(num_workers: int, address: str = "") -> RunningRay:
     """Start Ray on this machine, quietly, with room for `num_workers` actors (0: one per CPU core).
 
     With an address, connect to the cluster there instead, and send it this project's code. What has been
-    imported from the working directory, the workers can import, too. What killed processes have left on this
-    machine is removed.
+    imported from the working directory can be imported by workers, too. Leftovers of killed processes on this
+    machine are removed.
 
     Returns
     -------
     ray
-        Says what has been removed, and stops Ray.
+        The leftovers that were removed, and how to stop Ray.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def _importable(first: str, last: Collection[str]) -> Iterator[None]:
 def _silence() -> None:
     """Keep Ray from printing a page about each dead worker to standard output, whatever `log_to_driver` is.
 
-    The round's record has it in a line, and Ray's logs have the rest.
+    The round's record has a line about it, and Ray's logs have the rest.
     """
     with suppress(ImportError):
         from ray._private import worker

@@ -1,4 +1,4 @@
-"""Jobs and what becomes of them as bytes: Ray takes several times as long for an object of each client."""
+"""Jobs and answers as bytes: one object for each client would take Ray several times as long."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Sent = Packed | tuple[Any, ...]
 
 
 def pack_broadcast(broadcast: Broadcast) -> Packed:
-    """Return what all clients of a round receive, as bytes."""
+    """Return the arrays that all clients of a round receive, as bytes."""
     return [[array.dtype.str, array.tobytes()] for array in (broadcast.weights, *broadcast.shared)]
 
 
 def unpack_broadcast(sent: Sent) -> Broadcast:
-    """Return what `pack_broadcast` was given; or in a tuple, what came by way of Ray's object store."""
+    """Return the broadcast that `pack_broadcast` was given, or a tuple from Ray's object store."""
     if isinstance(sent, tuple):
         return Broadcast(*sent)
     weights, *shared = (np.frombuffer(data, dtype) for dtype, data in sent)
@@ -30,7 +30,7 @@ def unpack_broadcast(sent: Sent) -> Broadcast:
 
 
 def pack_jobs(jobs: Sequence[Job]) -> Packed:
-    """Return jobs, at least one; those that are like all others but for the client take 16 bytes."""
+    """Return jobs, at least one; those that differ only in the client and its completion take 16 bytes."""
     common = jobs[0].config
     numbers = np.array([(job.client, job.completion) for job in jobs], np.float64)
     own = {k: tuple(job) for k, job in enumerate(jobs) if job.config is not common or _has_own(job)}
@@ -38,7 +38,7 @@ def pack_jobs(jobs: Sequence[Job]) -> Packed:
 
 
 def unpack_jobs(packed: Packed) -> list[Job]:
-    """Return what `pack_jobs` was given."""
+    """Return the jobs that `pack_jobs` was given."""
     common, numbers, own = packed
     pairs = np.frombuffer(numbers).reshape(-1, 2).tolist()
     jobs = [Job(int(client), (), common, completion) for client, completion in pairs]

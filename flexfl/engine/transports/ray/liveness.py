@@ -1,8 +1,8 @@
-"""Whether Ray is alive: noticed before Ray itself ends this process, and said in one sentence.
+"""Whether Ray is alive: checked before Ray itself ends this process, and reported in one sentence.
 
-When its raylet has died, Ray lets the driver go on for about 13 seconds, or until it next uses the object
-store, and then ends it silently with exit code 1; when its control process (GCS) has died, after 60 seconds.
-Until then calls wait without end. So this is asked before each use of the object store.
+When its raylet has died, Ray 2.55 ends the driver silently, with exit code 1, after about 13 seconds or when
+it next uses the object store; when its control process (GCS) has died, after 60 seconds. Until then calls do
+not return. So this is checked before each use of the object store.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from ray.exceptions import (
 
 from flexfl.engine.transports.base import EngineLost
 
-AGAIN = "run the command again, or resume from the checkpoint"
-PATIENCE = 30.0  # seconds without a cluster's control process, which may have been started anew
+AGAIN = "rerun the command, or resume from the checkpoint"
+PATIENCE = 30.0  # seconds without a cluster's control process, which may be restarted
 
 
 class Liveness:
-    """Watches Ray's two processes that nothing works without, by a connection to each.
+    """Watches Ray's two essential processes by a connection to each.
 
-    Asking takes microseconds: the kernel closes the connections of a process that has died.
+    A check takes microseconds: the kernel closes the connections of a process that has died.
 
     Parameters
     ----------
     patience
-        Seconds for which one of them may be gone.
+        Seconds for which one of them may be missing.
     """
 
     def __init__(self, patience: float = 0.0) -> None:
@@ -72,7 +72,7 @@ class Liveness:
 
 
 class _Connection:
-    """A connection to a server, over which nothing is said.
+    """A connection to a server, over which nothing is sent.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class _Connection:
         self._socket = self._connect()
 
     def is_open(self) -> bool:
-        """Return whether the server is there; one that has only tired of the silence is called again."""
+        """Return whether the server is there; if it has closed an idle connection, connect again."""
         try:
             while self._socket.recv(4096):
                 pass
@@ -110,7 +110,7 @@ class _Connection:
 
 
 def engine_lost(error: RayError) -> EngineLost | None:
-    """Return what an error of Ray means for the run; None: only for the worker in which it happened."""
+    """Return the error that ends the run; None: only the worker in which it happened has failed."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, ObjectStoreFullError | OutOfDiskError):
         return EngineLost(
@@ -121,7 +121,7 @@ def engine_lost(error: RayError) -> EngineLost | None:
         return EngineLost(
             f"Ray's process on this machine (raylet) has died, see the logs in {_logs()}; {AGAIN}"
         )
-    if cause is not error and isinstance(cause, ObjectLostError):  # else it was a reply that got lost
+    if cause is not error and isinstance(cause, ObjectLostError):  # otherwise a reply was lost
         return EngineLost(f"Ray has lost the memory of a client ({type(cause).__name__}); {AGAIN}")
     return None
 

@@ -34,7 +34,7 @@ class Lease(NamedTuple):
 
 
 class SharedRows:
-    """Lends arrays of rows that workers on this machine can write to.
+    """Lends arrays of rows, to which workers on this machine can write.
 
     Memory is lent again only after all views of the array that was lent have been deleted. A strategy may
     therefore keep a reply for later: nothing overwrites it.
@@ -76,9 +76,9 @@ class SharedRows:
         return Lease(block.path, 0, count, width, dtype.str), rows
 
     def retire(self) -> None:
-        """Never lend again what is lent now: a worker that has failed may still write to it.
+        """Never lend again what is lent now: a failed worker may still write to it.
 
-        Workers that are to open it can do so until the next loan.
+        Other workers can open it until the next loan.
         """
         self._retired += [block for block in self._blocks if not block.is_free]
         self._blocks = [block for block in self._blocks if block.is_free]

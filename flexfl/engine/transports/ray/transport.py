@@ -104,7 +104,7 @@ class RayClients(VirtualClients):
 class RayTransport(VirtualTransport):
     """Simulates the clients in Ray actors, each of which holds the data and one model.
 
-    If an actor fails, its clients are asked again in the same round, see `Calls`; a new actor replaces it.
+    If an actor fails, its clients are asked again in the same round (see `Calls`), and it is replaced.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class RayTransport(VirtualTransport):
         self._liveness = Liveness(PATIENCE if address else 0.0)
         self.workers = Workers(start, num_workers, self._liveness)
         self._timeout = environment.timeout
-        self._suspects: set[int] = set()  # clients that a worker has failed with
+        self._suspects: set[int] = set()  # clients that have made a worker fail
 
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
         """Have clients train in all actors at once; yields the answers of each actor when it is done.
@@ -171,7 +171,7 @@ class RayTransport(VirtualTransport):
         return self._answers(self._calls(parts, submit), rows)
 
     def _answers(self, calls: Calls, rows: NDArray[np.float32]) -> Iterator[Answers]:
-        """Wait for calls that write to shared rows, or send what they would have written."""
+        """Wait for calls that write to shared rows or return their vectors."""
         for part, result in calls:
             if isinstance(result, Failure):
                 yield Answers(rows[:0], Updates(), [], [result])
@@ -222,7 +222,7 @@ class RayTransport(VirtualTransport):
         return self._own.leftovers if self._own else []
 
     def _parts(self, jobs: list[Job], work: list[float]) -> list[Part]:
-        """Divide jobs among the workers that are ready; clients that a worker has failed with stay alone."""
+        """Divide jobs among the workers that are ready; clients that have made one fail are alone."""
         self.workers.prepare()
         shared = any(worker.local for worker in self.workers.ready)
         usual = [i for i, job in enumerate(jobs) if job.client not in self._suspects]
@@ -247,7 +247,7 @@ class RayTransport(VirtualTransport):
         return pack_broadcast(broadcast) if size <= SMALL else self._stored(tuple(broadcast))
 
     def _stored(self, value: Any) -> Any:
-        """Put something into the object store."""
+        """Put a value into the object store."""
         self._liveness.check()  # without its raylet, `put` would end this process
         try:
             return ray.put(value)
