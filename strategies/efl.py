@@ -14,6 +14,7 @@ clients'. Here both have the same w, and a client that missed rounds simply gets
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from flexfl.ground.allowed import CountOrZero, NotNegative, Range
 from flexfl.ground.contract import Rule
 from flexfl.ground.contract.ternary import Rounding, Ties, kept, ternary
-from strategies.core.instructions import Task
+from strategies.core.instructions import Sent, Task
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
@@ -106,11 +107,7 @@ class EFL(FlexibleStrategy):
             },
         )
 
-    def on_discarded_update(self) -> None:
-        """RG := 0, and no drift: they would be applied in the next round."""
-        self.residual, self.drift = np.zeros_like(self.residual), np.zeros_like(self.drift)
-
-    def check_extra(self, extra: list[NDArray[np.floating]]) -> None:
+    def check(self, sent: Sent, extra: Sequence[NDArray[np.floating]]) -> None:
         """Refuse Fisher information that is not positive."""
         if extra and (extra[0] < 0).any():
             raise ValueError("negative Fisher information")

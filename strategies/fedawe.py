@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.allowed import NotNegative
-from strategies.core.decoding import MAX_RESULT, largest
+from strategies.core.decoding import largest
+from strategies.core.instructions import Task
+from strategies.core.norms import MAX_RESULT
 from strategies.core.options import ServerRateOptions
-from strategies.core.parameters import FlatParameters
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.memory.models import HeldModels
@@ -47,9 +48,9 @@ class FedAWE(FlexibleStrategy):
         self.last: NDArray[np.int64] = np.zeros(len(self.roster), np.int64)  # T_k
         self.total = self.models.sum(np.flatnonzero(members))  # of all members' x_k
 
-    def start(self, client: int) -> FlatParameters:
-        """Return x_k; the newest aggregate for a client that has none."""
-        return self.models.of(client)
+    def task(self, client: int) -> Task:
+        """Have a client start from x_k; from the newest aggregate, if it has none."""
+        return Task(weights=self.models.of(client))
 
     def update(self, replies: Replies) -> None:
         """Algorithm 1, lines 9 to 13."""

@@ -12,6 +12,7 @@ most, of all replies that are there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -19,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.allowed import Count, NotNegative, Range
+from strategies.core.instructions import Sent
 from strategies.core.options import ServerRateOptions
 from strategies.core.replies import Replies
 from strategies.core.state import Stateful
 from strategies.core.strategy import FlexibleStrategy
-from strategies.core.tasks import Sent
 
 
 class FedBuff(FlexibleStrategy):
@@ -38,7 +39,7 @@ class FedBuff(FlexibleStrategy):
         """Start with an empty buffer."""
         self.buffer = Buffer(self.layout.size)
 
-    def check_late(self, sent: Sent) -> None:
+    def check(self, sent: Sent, extra: Sequence[NDArray[np.floating]]) -> None:
         """Refuse a reply with a larger lag than `max-lag`."""
         lag, most = self.version - sent.version, self.options.max_lag
         if 0 <= most < lag:

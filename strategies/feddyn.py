@@ -54,14 +54,6 @@ class FedDyn(FlexibleStrategy):
         if not keep:
             self.h = self.h * ((remaining + 1) / remaining) if remaining else np.zeros_like(self.h)
 
-    def on_discarded_update(self) -> None:
-        """h := 0: it is applied in every round."""
-        self.h = np.zeros_like(self.h)
-
-    def leaves_memory(self, client: int) -> bool:
-        """Whether g_l is known to the client alone."""
-        return bool(self.roster.accepted[client])
-
     def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
         """h := h - g_l / (N - 1); if the client did not answer, its g_l stays."""
         if memory is not None and self.roster.num_contributors:

@@ -51,10 +51,6 @@ class FedLaAvgClientMemory(FedLaAvg):
     def on_departure(self, client: int, keep: bool) -> None:
         """Nothing yet: u_l is asked for in the client's farewell."""
 
-    def leaves_memory(self, client: int) -> bool:
-        """Whether u_l is known to the client alone."""
-        return bool(self.roster.accepted[client])
-
     def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
         """Take the u_l of a client that leaves the objective out of the sum."""
         if memory is None:

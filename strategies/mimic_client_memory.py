@@ -78,10 +78,6 @@ class MimiCClientMemory(MimiC):
         else:
             self.corrections.depart(client, self._remaining)
 
-    def leaves_memory(self, client: int) -> bool:
-        """Whether ghat_l is known to the client alone."""
-        return bool(self.roster.accepted[client])
-
     def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
         """Pass on c_l = b_l + H - ghat_l; nothing of it goes to those who arrived in this round."""
         H, roster = self._H_at_departure.pop(client), self.roster

@@ -12,8 +12,8 @@ from flwr.server.client_proxy import ClientProxy
 
 import strategies
 from flexfl.engine.checkpoints.store import CheckpointStore
-from strategies import FlexibleStrategy, Replies, Roster
-from strategies.core.replies import Reply
+from strategies import FlatParameters, FlexibleStrategy, Layout, Replies, Roster
+from strategies.core.instructions import Sent
 from strategies.core.state import Rows
 
 
@@ -115,16 +115,27 @@ class Rounds:
 
 
 def collected(
-    vectors: Mapping[int, np.ndarray], origins: np.ndarray | Mapping[int, np.ndarray], **told: Any
+    vectors: Mapping[int, np.ndarray], origins: np.ndarray | Mapping[int, np.ndarray], **told: float
 ) -> Replies:
     """Replies of clients that did all of one step, from their local weights and what they started from."""
-    values = {"learning_rate": 0.1, "version": 0, "steps": 1, "planned": 1, "num_examples": 1}
-    values |= {"train_loss": np.nan, "final_loss": np.nan, "extra": (), "resync": False, **told}
-    rows = {
-        client: Reply(client, vector, origins[client] if isinstance(origins, Mapping) else origins, **values)
-        for client, vector in vectors.items()
-    }
-    return Replies.collect(rows, len(next(iter(vectors.values()))), version=0)
+    count, size = len(vectors), len(next(iter(vectors.values())))
+    started = [origins[k] if isinstance(origins, Mapping) else origins for k in sorted(vectors)]
+    sent = [Sent(1, FlatParameters(x, Layout(((size,),), x.dtype)), 0.1, 0) for x in started]
+    columns: dict[str, Any] = {key: np.ones(count, np.int64) for key in ("steps", "planned", "num_examples")}
+    columns |= {key: np.full(count, told.get(key, np.nan)) for key in ("train_loss", "final_loss")}
+    return Replies(
+        clients=np.array(sorted(vectors)),
+        sent=sent,
+        order=np.arange(count),
+        resync=np.zeros(count, bool),
+        vectors=[vectors[k] for k in sorted(vectors)],
+        origins=started,
+        buffers=[np.empty(0)] * count,
+        extra=[()] * count,
+        size=size,
+        version=0,
+        **columns,
+    )
 
 
 # A small federation whose clients do all of their work
@@ -135,8 +146,11 @@ SIZES = np.array([10, 20, 30, 40, 50])
 N = len(SIZES)
 
 
-# sequential-sgd asks no client for anything, see test_strategies_sequential.py.
 FEDERATED = [*strategies.STRATEGIES]
+
+
+# Of what does not depend on the method: a table at the server, a memory at the clients, compressed updates.
+THREE = ["mifa", "feddyn", "efl"]
 
 
 # Options that make another class of a method, see `strategies.VARIANTS`.

@@ -206,7 +206,7 @@ def check_state(strategy: Any, expected: dict[str, Any]) -> None:
         "omega": lambda client: strategy.intervals.means(client, strategy.round + 1)[0],
         "y": lambda client: strategy.latest.read(client)[0] / strategy.sizes[client[0]],
         "r": lambda client: strategy.rate(client)[0],
-        "x": lambda client: strategy.start(client[0]).vector,
+        "x": lambda client: strategy.task(client[0]).weights.vector,
         "d": lambda client: strategy.tracked.read(client)[0],
         "D": lambda client: strategy.tracked.read(client)[0],
     }

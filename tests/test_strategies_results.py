@@ -118,6 +118,7 @@ def test_ordinary_replies_are_read_without_a_list() -> None:
     _, told = strategy.aggregate_fit(1, results, [])
     assert not results.is_list
     assert told["active"] == 2
+    assert results.order.tolist() == [1, 0]  # in which they arrived
     np.testing.assert_allclose(strategy.weights, STARTS + 3 * 4 / 5)  # n = 4 of 5 examples moved by 3
 
 

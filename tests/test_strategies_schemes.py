@@ -153,5 +153,5 @@ def test_sizes_that_are_known_decide() -> None:
         client = roster.register(name)
         roster.member[client] = True
     np.testing.assert_allclose(roster.shares, [1 / 3, 1 / 3, 1 / 3])
-    roster.learn(np.array([0, 1]), np.array([10, 30]))
+    roster.note_sizes(np.array([0, 1]), np.array([10, 30]))
     np.testing.assert_allclose(roster.shares, [1 / 6, 1 / 2, 1 / 3])

@@ -256,7 +256,7 @@ def test_fedawe(table: Any, departure: str, options: dict[str, Any]) -> None:
             expected = newest if options.get("evaluate") == "newest" else sum(x.values()) / len(x)
             np.testing.assert_allclose(strategy.weights, expected, rtol=1e-9, atol=1e-12)
         for k in federation.members:
-            np.testing.assert_allclose(strategy.start(k).vector, x[k], rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(strategy.task(k).weights.vector, x[k], rtol=1e-9, atol=1e-12)
         assert len(strategy.models) <= len({*T.values(), t, 0})
 
 

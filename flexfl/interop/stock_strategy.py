@@ -136,11 +136,8 @@ class StockStrategy(FlexibleStrategy):
     def task(self, client: int) -> Task | None:
         """Return what the strategy sends to this client alone."""
         task = self._tasks[client]
-        return None if task.scalars == self._shared and task.learning_rate is None else task
-
-    def start(self, client: int) -> FlatParameters | None:
-        """Return the weights that the strategy sends to this client, if they are not the global ones."""
-        return self._tasks[client].weights if client in self._tasks else None
+        plain = Task(scalars=self._shared)
+        return None if task == plain else task
 
     def aggregate_fit(
         self, server_round: int, results: FitResults, failures: Failures
@@ -163,7 +160,7 @@ class StockStrategy(FlexibleStrategy):
     def empty_round(self) -> None:
         """Tell the strategy that none of those whom it asked has replied."""
         if len(self.selected):
-            self.update(Replies.collect({}, self.layout.size, self.version))
+            self.update(Replies.none(self.layout.size))
 
     # Evaluation
 

@@ -1,17 +1,24 @@
-"""The instructions of a round: what all clients get, and what is a client's own."""
+"""What clients are asked to do: the instructions of a round, and the tasks that are still to be answered.
+
+A client that is not done at the end of a round may answer in a later one. It then started from an older model
+than those that answer on time: its update is the difference to what it was sent for that task.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 from flwr.common import EvaluateIns, FitIns, Parameters, Scalar
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from flexfl.ground.contract import FitConfig, fit
-from strategies.core.parameters import FlatParameters
+from strategies.core.parameters import FlatParameters, Layout, stacked
+from strategies.core.roster import Clients
+from strategies.core.state import StateDict, Stateful, take
 
 Instruction = TypeVar("Instruction", FitIns, EvaluateIns)
 
@@ -118,3 +125,105 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
                 parameters = FlatParameters(start.vector, start.layout, self.shared + task.arrays)
             instruction = self._kind(parameters, {**self._common.config, **task.wire()})
         self.append((proxy, instruction))
+
+
+class Sent(NamedTuple):
+    """What a client was sent for a task.
+
+    Attributes
+    ----------
+    round
+        The round.
+    weights
+        Weights to start from.
+    learning_rate
+        Rate of the round.
+    version
+        How often the global weights had changed before.
+    local_steps
+        The client's own; None: those of the round.
+    """
+
+    round: int
+    weights: FlatParameters
+    learning_rate: float
+    version: int
+    local_steps: int | None = None
+
+    def with_own(self, task: Task | None) -> Sent:
+        """Return what a client with a task of its own was sent."""
+        if task is None or (task.weights is None and task.local_steps is None):
+            return self
+        steps = self.local_steps if task.local_steps is None else task.local_steps
+        return self._replace(weights=task.weights or self.weights, local_steps=steps)
+
+
+class OpenTasks(Stateful):
+    """Tasks without an answer: what each client was sent for its last one.
+
+    Parameters
+    ----------
+    layout
+        Layout of the weights and buffers.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout, self._round = layout, 0
+        self._sent: dict[int, Sent] = {}
+
+    def begin(self, server_round: int, at_work: Clients, asked: NDArray[np.int64]) -> None:
+        """Begin a round, and forget the tasks that are not being worked on any more.
+
+        Parameters
+        ----------
+        server_round
+            The round.
+        at_work
+            Clients that are at work on an earlier task.
+        asked
+            Round of each client's last task, 0 if it has none to answer any more, shape (N,).
+        """
+        self._round = server_round
+        rounds = dict(zip(at_work.tolist(), asked[at_work].tolist(), strict=True))
+        self._sent = {client: sent for client, sent in self._sent.items() if rounds.get(client) == sent.round}
+
+    def ask(self, client: int, sent: Sent) -> None:
+        """Note what a client is sent in the current round."""
+        self._sent[client] = sent
+
+    def of(self, client: int | None, server_round: int) -> Sent | None:
+        """Return what a client was sent for the task that it has to answer; None: there is none."""
+        return None if client is None or server_round != self._round else self._sent.get(client)
+
+    def of_all(self, clients: list[int], server_round: int) -> list[Sent] | None:
+        """Return what these clients were sent in this round; None: one of them was sent nothing in it."""
+        found = [self.of(client, server_round) for client in clients]
+        sent = [task for task in found if task is not None and task.round == server_round]
+        return sent if len(sent) == len(found) else None
+
+    def state_dict(self) -> StateDict:
+        """Return what was sent, by client, shape (K,); the weights of each model once, as rows."""
+        sent = [*self._sent.values()]
+        models = {id(task.weights): task.weights for task in sent}
+        position = {key: row for row, key in enumerate(models)}
+        return {
+            "clients": np.array([*self._sent], np.int64),
+            "rounds": np.array([task.round for task in sent], np.int64),
+            "learning_rates": np.array([task.learning_rate for task in sent], np.float64),
+            "versions": np.array([task.version for task in sent], np.int64),
+            "local_steps": np.array([task.local_steps or 0 for task in sent], np.int64),
+            "models": np.array([position[id(task.weights)] for task in sent], np.int64),
+            "weights": stacked(models.values(), self._layout),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over what was sent."""
+        vectors = [np.array(row, self._layout.dtype) for row in take(state, "weights")]
+        models = [FlatParameters(vector, self._layout) for vector in vectors]
+        keys = ("clients", "rounds", "models", "learning_rates", "versions", "local_steps")
+        rows = zip(*(take(state, key).tolist() for key in keys), strict=True)
+        self._round = 0
+        self._sent = {
+            client: Sent(task, models[model], rate, version, steps or None)
+            for client, task, model, rate, version, steps in rows
+        }

@@ -1,23 +1,33 @@
-"""Who takes part in the federation: clients arrive, depart, and hand in their state as they go."""
+"""Who takes part in the federation: clients arrive, depart, and hand in their state as they go.
+
+What a departed client contributed has to be taken back (FedLaAvg) or distributed (MimiC). Where clients keep
+that themselves, the server asks for it, once, in the round in which it learns of the departure. A client that
+leaves without a word, or cannot be reached any more, does not answer; what that costs, the method says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from flwr.common import FitIns
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
+from numpy.typing import NDArray
 
-from strategies.core import farewells
+from strategies.core.decoding import check_round, read_vector
 from strategies.core.departures import LossTracker, judge
-from strategies.core.instructions import RoundInstructions
+from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.interfaces import AvailabilityManager
 from strategies.core.method import Method
+from strategies.core.norms import MAX_NORM, norm
 from strategies.core.options import Options
+from strategies.core.parameters import read_arrays
 from strategies.core.replies import Replies
-from strategies.core.results import FitResults
+from strategies.core.report import RoundReport
+from strategies.core.results import FitResult, FitResults
 from strategies.core.roster import Clients, Roster
 from strategies.core.state import Stateful
 
@@ -48,7 +58,7 @@ class Membership(Stateful):
     departing
         Clients that have announced in the last round that they leave.
     leaving
-        Clients that leave in this round and have something to hand in.
+        Clients that leave in this round and have a state to hand in.
     events
         Arrivals and departures of this round, each with the numbers that a decision rests on.
     """
@@ -72,7 +82,7 @@ class Membership(Stateful):
             The members that can be asked, in ascending order; clients that are still at work on an earlier
             task; and what gives the proxy of a client.
         """
-        self._take_leave({})  # of those who were asked in a round that nobody aggregated
+        self._part_with({})  # those who were asked in a round that was not aggregated
         self._round, self.events = server_round, []
         for client in sorted(self.departing):
             self.depart(client)
@@ -130,35 +140,48 @@ class Membership(Stateful):
             self.departing.append(client)
 
     def ask_leaving(self, instructions: RoundInstructions[FitIns], proxy: Proxies) -> None:
-        """Ask those who leave in this round for their state."""
-        farewells.ask(self.leaving, instructions, self.roster.accepted, proxy)
+        """Ask the clients that leave in this round, if they can still be reached, for their state."""
+        for client in self.leaving:
+            with suppress(KeyError):
+                accepted = int(self.roster.accepted[client])
+                instructions.add(proxy(client), Task(last_accepted=accepted, farewell=True))
 
     def take_leave(
-        self, server_round: int, results: FitResults, size: int
-    ) -> tuple[FitResults, list[tuple[str, str]]]:
-        """Take in the states, M = `size` numbers, of those who leave.
+        self, server_round: int, results: FitResults, size: int, report: RoundReport
+    ) -> FitResults:
+        """Take in the states, M = `size` numbers, of the clients that leave; return the others' results."""
+        if not self.leaving:
+            return results
+        states: dict[int, NDArray[np.float64]] = {}
+        others: list[FitResult] = []
+        for proxy, result in results:
+            client = self.roster.find(proxy.cid)
+            if client is None or client not in self.leaving:
+                others.append((proxy, result))
+                continue
+            try:
+                if client in states:
+                    raise ValueError("second farewell")
+                check_round(result, server_round)
+                state = read_vector(read_arrays(result.parameters), size).astype(np.float64)
+                if not (largest := norm(state)) <= MAX_NORM:
+                    raise ValueError(f"a state of norm {largest:.3g}")
+                states[client] = state
+            except ValueError as reason:
+                report.reject(proxy.cid, str(reason))
+        self._part_with(states)
+        return others
 
-        Returns
-        -------
-        others, rejected
-            The results of the other clients; name and reason of each answer that was none.
-        """
-        answers, others, rejected = farewells.collect(
-            self.leaving, server_round, results, self.roster.find, size
-        )
-        self._take_leave(answers)
-        return others, rejected
-
-    def learn(self, replies: Replies) -> None:
+    def note_sizes(self, replies: Replies) -> None:
         """Note what the active replies of a round report about the clients' data."""
         for client in replies.clients[self.roster.data_less[replies.clients]].tolist():
-            self.roster.learn_data(client, some=True)
+            self.roster.note_data(client, some=True)
             if self.roster.member[client]:
                 self.method.on_arrival(client)
-        self.roster.learn(replies.clients, replies.num_examples)
+        self.roster.note_sizes(replies.clients, replies.num_examples)
         self.losses.update(replies)
 
-    def learn_data_less(self, client: int) -> None:
+    def note_no_data(self, client: int) -> None:
         """Note that a client reports to have no data.
 
         If a reply of it has counted before, this one is simply not active: its part of the method's state
@@ -167,7 +190,7 @@ class Membership(Stateful):
         roster = self.roster
         if roster.accepted[client] or roster.data_less[client]:
             return
-        roster.learn_data(client, some=False)
+        roster.note_data(client, some=False)
         if roster.member[client]:
             self.method.on_departure(client, keep=False)
 
@@ -176,7 +199,7 @@ class Membership(Stateful):
         contributed = roster.contributors[client]
         roster.depart(client, self._round, keep)
         if contributed:
-            if not keep and self.method.leaves_memory(client):
+            if not keep and self.method.expects_farewell and roster.accepted[client]:
                 self.leaving.append(client)
             self.method.on_departure(client, keep)
         if not keep:
@@ -184,10 +207,10 @@ class Membership(Stateful):
             if client not in self.leaving:
                 roster.forget(client)
 
-    def _take_leave(self, answers: farewells.Answers) -> None:
-        """Let those go who leave, with the state that they have sent."""
+    def _part_with(self, states: Mapping[int, NDArray[np.float64]]) -> None:
+        """Let the clients go that leave, with the states that they have sent."""
         for client in self.leaving:
-            memory = answers.get(client)
+            memory = states.get(client)
             self.method.on_farewell(client, memory)
             self.roster.forget(client)
             self.events.append({"event": "farewell", "client": client, "received": memory is not None})

@@ -7,20 +7,20 @@ A method overrides `update`, and where it needs them `setup`, `observe`, `select
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.contract import SGD, Rule
-from strategies.core.instructions import Task
+from strategies.core.instructions import Sent, Task
 from strategies.core.options import Options
-from strategies.core.parameters import FlatParameters
+from strategies.core.parameters import Layout
 from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
 from strategies.core.roster import Clients, Roster
 from strategies.core.state import Stateful
-from strategies.core.tasks import Sent
 
 LateReplies = Literal["take", "drop"]
 """What a method does with late replies."""
@@ -41,9 +41,11 @@ class Method(Stateful, ABC):
     selected
         Clients that were asked in it.
     report
-        What it brought.
+        Its outcome.
     roster
-        The clients, and who of them is a member.
+        The clients, and which of them are members.
+    wire, layout
+        Layouts of what clients are sent, and of the weights alone.
     """
 
     options: Options
@@ -62,6 +64,8 @@ class Method(Stateful, ABC):
     selected: Clients
     report: RoundReport
     roster: Roster
+    wire: Layout
+    layout: Layout
 
     def setup(self) -> None:
         """Make the method's own state."""
@@ -96,20 +100,19 @@ class Method(Stateful, ABC):
         return Task(scalars={name: getattr(self.options, option) for name, option in known.items()})
 
     def task(self, client: int) -> Task | None:
-        """Return what one client gets besides the weights and the shared task; None: nothing."""
+        """Return what is this client's own in the round; None: it gets what all get."""
         return None
 
-    def start(self, client: int) -> FlatParameters | None:
-        """Return the weights that a client is sent, the same while it is at work; None: the global ones."""
-        return None
+    def check(self, sent: Sent, extra: Sequence[NDArray[np.floating]]) -> None:
+        """Refuse, by ValueError, a reply that the method cannot use.
 
-    def check_late(self, sent: Sent) -> None:
-        """Refuse, by ValueError, a late reply to the task for which this was sent."""
-        if self.late_replies != "take":
-            raise ValueError(f"late reply of round {sent.round}: {type(self).__name__} takes none")
-
-    def check_extra(self, extra: list[NDArray[np.floating]]) -> None:
-        """Refuse, by ValueError, vectors of a reply that follow its weights (all are finite already)."""
+        Parameters
+        ----------
+        sent
+            What the client was sent for the task that it answers, which may be that of an earlier round.
+        extra
+            The vectors after the weights; all of their numbers are finite.
+        """
 
     def on_arrival(self, client: int) -> None:
         """Adapt the method's state to a new member with data (it is in the roster already)."""
@@ -120,15 +123,14 @@ class Method(Stateful, ABC):
     def on_outside_change(self, change: NDArray[np.float64]) -> None:
         """Adapt the method's state to a change of the weights by a wrapper, shape (M,)."""
 
-    def on_discarded_update(self) -> None:
-        """Forget what made the new weights too large to be taken over, where it would do so again."""
-
-    def leaves_memory(self, client: int) -> bool:
-        """Whether a client that leaves the objective is asked for the state that it keeps."""
-        return False
-
     def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
         """Take in the state of a client that has left, shape (M,); None: it did not answer.
 
-        This comes after `on_departure`, at the end of the same round and before its `update`.
+        A method that overrides this has clients with an accepted reply asked for their state when they leave
+        the objective. It comes after `on_departure`, at the end of the same round and before its `update`.
         """
+
+    @property
+    def expects_farewell(self) -> bool:
+        """Whether clients that leave the objective are asked for the state that they keep."""
+        return type(self).on_farewell is not Method.on_farewell

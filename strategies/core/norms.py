@@ -7,15 +7,18 @@ mean harm: they can stay below any such limit.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.replies import Reply
+from strategies.core.parameters import FloatVector
+from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
 from strategies.core.state import Stateful
 
+MAX_NORM = 1e12  # of an update, scaled up to all steps: whatever comes of it stays below MAX_RESULT
+MAX_RESULT = 1e15  # of a global weight: a thousand such updates away
 USUAL = 20.0  # times the median norm
 HISTORY = 200  # norms whose median is taken: the latest that were accepted
 ENOUGH = 5  # norms for a median that says something
@@ -50,48 +53,54 @@ class NormLimit(Stateful):
         self._recent = np.empty(0)
 
     def screen(
-        self, replies: dict[int, Reply], names: Mapping[int, str], report: RoundReport
-    ) -> dict[int, Reply]:
-        """Return the replies of a round that count, by client; the report gives the names of the others."""
-        if self.limit == "off" or not replies:
-            return replies
-        norms = {client: norm(replies[client]) for client in sorted(replies)}
-        most, usual = self._most(np.array([*norms.values()]))
-        kept = dict(replies)
-        for client, size in norms.items():
-            if size <= most:
-                continue
-            if self.limit == "warn":
-                report.events.append(
-                    {"event": "outlier", "client": client, "update_norm": size, "median": usual}
-                )
-            elif self.clip and math.isfinite(size):
-                kept[client] = scaled(replies[client], most / size)
-                told = {"client": client, "update_norm": size, "limit": most}
-                report.events.append({"event": "clipping", **told})
-                norms[client] = most
-            else:
-                del kept[client]
-                reason = f"update of norm {size:.3g}, more than {most:.3g}"
-                report.reject(names[client], reason)
-        self._accept([norms[client] for client in norms if client in kept])
-        return kept
+        self, replies: Replies, norms: NDArray[np.float64], names: Sequence[str], report: RoundReport
+    ) -> Replies:
+        """Return the replies of a round that count, some of them scaled down; the report names the others.
 
-    def let_pass(self, norms: NDArray[np.float64]) -> bool:
-        """Accept the updates of a round, by their norms, if there is nothing to say about any of them."""
+        Parameters
+        ----------
+        replies
+            The replies.
+        norms, names
+            The norms of their updates, shape (K,), and the clients' names.
+        report
+            The round's.
+        """
+        if self.limit == "off" or not len(replies):
+            return replies
+        most, usual = self._most(norms)
+        sizes, kept = norms.copy(), np.ones(len(norms), bool)
+        for k in np.flatnonzero(norms > most).tolist():
+            client, size = int(replies.clients[k]), float(norms[k])
+            if self.limit == "warn":
+                event = {"event": "outlier", "client": client, "update_norm": size, "median": usual}
+                report.events.append(event)
+            elif self.clip:
+                replies.scale(k, most / size)
+                event = {"event": "clipping", "client": client, "update_norm": size, "limit": most}
+                report.events.append(event)
+                sizes[k] = most
+            else:
+                kept[k] = False
+                report.reject(names[k], f"update of norm {size:.3g}, more than {most:.3g}")
+        self._accept(sizes[kept])
+        return replies if kept.all() else replies.kept(kept)
+
+    def accept_if_usual(self, norms: NDArray[np.float64]) -> bool:
+        """Accept the updates of a round, by their norms, unless one of them is larger than usual."""
         if self.limit == "off" or not len(norms):
             return True
-        passed = bool((norms <= self._most(norms)[0]).all())
-        if passed:
+        usual = bool((norms <= self._most(norms)[0]).all())
+        if usual:
             self._accept(norms)
-        return passed
+        return usual
 
     def _most(self, norms: NDArray[np.float64]) -> tuple[float, float]:
-        """Return the largest norm about which there is nothing to say, and the usual one."""
+        """Return the largest norm that is accepted without a word, and the usual one."""
         usual = self._median(norms)
         return USUAL * usual if self.limit in ("warn", "auto") else float(self.limit), usual
 
-    def _accept(self, norms: Sequence[float] | NDArray[np.float64]) -> None:
+    def _accept(self, norms: NDArray[np.float64]) -> None:
         self._recent = np.concatenate([self._recent, norms])[-HISTORY:]
 
     def _median(self, current: NDArray[np.float64]) -> float:
@@ -111,19 +120,10 @@ def median(norms: NDArray[np.float64]) -> float:
     return float(np.median(norms)) if len(norms) >= ENOUGH else math.inf
 
 
-def norm(reply: Reply) -> float:
-    """Return the Euclidean norm of an update."""
-    update = reply.vector if reply.origin is None else reply.vector - reply.origin
+def norm(update: FloatVector) -> float:
+    """Return the Euclidean norm."""
     with np.errstate(over="ignore"):
         square = float(np.vdot(update, update))
     if not math.isfinite(square):  # in single precision
         square = float(np.square(update, dtype=np.float64).sum())
     return math.sqrt(square)
-
-
-def scaled(reply: Reply, factor: float) -> Reply:
-    """Return a reply whose update is multiplied by a factor."""
-    if reply.origin is None:
-        return reply._replace(vector=reply.vector * factor)
-    update = np.subtract(reply.vector, reply.origin, dtype=np.float64)
-    return reply._replace(vector=(reply.origin + factor * update).astype(reply.vector.dtype))

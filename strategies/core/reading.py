@@ -1,117 +1,274 @@
-"""Which of a round's results are active replies: the part of a strategy between Flower and the method."""
+"""Which of a round's results are active replies: the part of a strategy between Flower and the method.
+
+An *active* reply answers the task that its client has to answer, reports at least one step and one example,
+and carries weights of the right shapes that are finite and not too far from those that the client was sent.
+Any other is treated exactly as if nothing had come, and is named with its reason.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
 import numpy as np
+from flwr.common import FitRes
 from numpy.typing import NDArray
 
-from flexfl.ground.contract import metrics
-from strategies.core.decoding import DivergedError, NoExamplesError, answers, check_form, read_reply
+from flexfl.ground.contract import REPORTED, Reported, metrics
+from strategies.core.decoding import (
+    MAX_EXAMPLES,
+    MAX_LOSS,
+    DivergedError,
+    answers,
+    check_form,
+    check_round,
+    decode,
+    is_integer,
+    read_loss,
+    read_steps,
+)
+from strategies.core.instructions import OpenTasks, Sent
 from strategies.core.membership import Membership
 from strategies.core.method import Method
-from strategies.core.norms import NormLimit
-from strategies.core.parameters import FlatParameters, FloatVector, Layout
-from strategies.core.replies import Replies, Reply
-from strategies.core.results import FitResults, columns_of, ordinary
-from strategies.core.tasks import OpenTasks
+from strategies.core.norms import MAX_NORM, NormLimit, norm
+from strategies.core.parameters import FloatVector
+from strategies.core.replies import Replies
+from strategies.core.results import FitResults, RoundResults, columns_of
+
+MAX_GROWTH = 10  # times the number of examples that the client had first
 
 
-class RepliesRead(Method):
-    """A method whose clients' results are checked and decoded.
+class NoExamplesError(ValueError):
+    """The client reports that it has no data."""
 
-    Attributes
+
+Faults = Iterator[tuple[Any, str, type[ValueError]]]
+
+
+def faults_of_work(n: Any, steps: Any, planned: Any, first: Any) -> Faults:
+    """Yield all that may be wrong with the work that clients report: whether it is, and the reason.
+
+    Parameters
     ----------
-    wire, layout
-        Layouts of what is sent, and of the weights alone.
-    buffers
-        The model's buffers, all in one vector.
-    membership
-        Learns who departs, and who has no data.
+    n, steps, planned
+        n_k, s_k and E_k: those of one client, or columns of shape (K,).
+    first
+        The number of examples that the client had first; 0: not known.
+    """
+    yield n == 0, "no examples", NoExamplesError
+    yield (n < 0) | (n > MAX_EXAMPLES), "impossible number of examples {n}", ValueError
+    growth = f"{{n}} examples, more than {MAX_GROWTH} times the {{first}} that it had first"
+    yield (first > 0) & (n > MAX_GROWTH * first), growth, ValueError
+    yield (steps < 0) | (steps > planned), "impossible number of steps {steps} of {planned}", ValueError
+    yield steps == 0, "no local steps", ValueError
+
+
+def faults_of_update(size: Any, most: Any) -> Faults:
+    """Yield what may be wrong with the norms of updates, of which `most` are allowed."""
+    yield ~np.isfinite(size), "weights are not finite", DivergedError
+    yield size > most, "update of norm {size:.3g}, more than {most:.3g}", DivergedError
+
+
+def _any(faults: Faults) -> bool:
+    """Whether one of the replies in columns has a fault."""
+    return any(present.any() for present, *_ in faults)
+
+
+def check(faults: Faults, **values: Any) -> None:
+    """Raise the first fault of a reply; `values` are named in the reasons."""
+    for present, reason, kind in faults:
+        if present:
+            raise kind(reason.format(**values))
+
+
+class Arrival(NamedTuple):
+    """A reply that has been read: see the columns of `Replies`; `order` is its position."""
+
+    reported: tuple[Any, ...]
+    name: str
+    sent: Sent
+    order: int
+    planned: int
+    vector: FloatVector
+    buffers: FloatVector
+    extra: Sequence[NDArray[Any]]
+
+
+class ReplyReader:
+    """Reads the results of a round.
+
+    Replies that come over a network are read one by one. Those of many simulated clients are checked
+    together, which takes a tenth of the time; if anything is to be said about one of them, they are read one
+    by one, too.
+
+    Parameters
+    ----------
+    method
+        Whose clients they are; its report names the replies that do not count.
     tasks
         What the clients were sent.
+    membership
+        Hears who departs, and who has no data.
     norms
-        Which updates are too large.
+        Which updates are larger than usual.
     """
 
-    wire: Layout
-    layout: Layout
-    buffers: NDArray[np.float64]
-    membership: Membership
-    tasks: OpenTasks
-    norms: NormLimit
+    def __init__(self, method: Method, tasks: OpenTasks, membership: Membership, norms: NormLimit) -> None:
+        self.method, self.tasks, self.membership, self.norms = method, tasks, membership, norms
 
     def read(self, server_round: int, results: FitResults, asked: bool) -> Replies:
-        """Keep the active replies; the report names the others.
+        """Return the active replies; the report names the others.
 
         Parameters
         ----------
-        server_round
-            The round.
-        results
-            What has come.
+        server_round, results
+            The round, and what has come in it.
         asked
             Whether anybody was asked in this round, which is not over yet.
         """
-        together = self._together(server_round, results) if asked else None
-        return self._one_by_one(server_round, results, asked) if together is None else together
+        columns = columns_of(results) if asked else None
+        replies = None if columns is None else self._read_columns(server_round, columns)
+        return self._read_list(server_round, results, asked) if replies is None else replies
 
-    def pack(self, weights: FloatVector) -> FlatParameters:
-        """Return weights, shape (M,), as clients get them: with the model's buffers, if it has any."""
-        if not len(self.buffers):
-            return FlatParameters(weights.astype(self.layout.dtype, copy=False), self.layout)
-        return FlatParameters(np.concatenate([weights, self.buffers]).astype(self.wire.dtype), self.wire)
+    def _read_columns(self, server_round: int, columns: RoundResults) -> Replies | None:
+        """Read all replies of a round at once; None: something is to be said about one of them."""
+        reported, roster, rule = columns.reported, self.method.roster, self.method.rule
+        clients = reported["client"]
+        if rule.sends != "weights" or rule.extra or not roster.are_registered(clients):
+            return None
+        sent = self.tasks.of_all(clients.tolist(), server_round)
+        width = self.method.wire.size
+        if sent is None or not all(len(v) == width and v.dtype.kind == "f" for v in columns.vectors):
+            return None
+        n, steps, norms = (reported[key] for key in ("num_examples", "steps", "update_norm"))
+        planned = self._planned(n, sent)
+        if _any(faults_of_work(n, steps, planned, roster.first_size[clients])):
+            return None
+        if _any(faults_of_update(norms, MAX_NORM * steps / planned)) or not self.norms.accept_if_usual(norms):
+            return None
+        size = self.method.layout.size
+        vectors = [vector[:size] for vector in columns.vectors]
+        buffers = [vector[size:] for vector in columns.vectors]
+        return self._replies(reported, sent, columns.order, planned, vectors, buffers, [()] * len(sent))
 
-    def _together(self, server_round: int, results: FitResults) -> Replies | None:
-        """Read all replies of a round at once; None: each has to be read by itself, see `ordinary`."""
-        columns = columns_of(results)
-        if columns is None or self.rule.sends != "weights" or self.rule.extra:
-            return None
-        clients = columns.reported["client"]
-        sent = self.tasks.of_all(clients, server_round)
-        if sent is None or not self.roster.are_registered(clients):
-            return None
-        if any(self.start(client) is not None for client in clients.tolist()):
-            return None
-        replies = ordinary(columns, sent, self.roster.first_size[clients], self.work, self.version)
-        passed = replies is not None and self.norms.let_pass(columns.reported["update_norm"])
-        return replies if passed else None
-
-    def _one_by_one(self, server_round: int, results: FitResults, asked: bool) -> Replies:
+    def _read_list(self, server_round: int, results: FitResults, asked: bool) -> Replies:
         """Read each reply by itself.
 
         That a client departs is believed whatever its work is worth, unless the reply is late.
         """
-        active: dict[int, Reply] = {}
-        names: dict[int, str] = {}
-        for proxy, result in results:
-            client = self.roster.find(proxy.cid)
+        report, arrivals = self.method.report, dict[int, Arrival]()
+        for order, (proxy, result) in enumerate(results):
+            client = self.method.roster.find(proxy.cid)
             sent = self.tasks.of(client, server_round) if asked else None
             if client is None or sent is None:
-                self.report.reject(proxy.cid, "was not asked in this round")
+                report.reject(proxy.cid, "was not asked in this round")
                 continue
             try:
-                if client in active:
+                if client in arrivals:
                     raise ValueError("second reply in one round")
                 check_form(result)
                 if result.metrics.get(metrics.DEPARTING) is True and answers(result, sent.round):
                     self.membership.announce_departure(client)
-                if sent.round != server_round:
-                    self.check_late(sent)
-                own = self.start(client)
-                sent = sent if own is None else sent._replace(weights=self.pack(own.vector))
-                first_size = int(self.roster.first_size[client])
-                reply = read_reply(client, result, sent, self.rule, self.work, first_size)
-                self.check_extra(list(reply.extra))
-                active[client], names[client] = reply, proxy.cid
+                if sent.round != server_round and self.method.late_replies != "take":
+                    method = type(self.method).__name__
+                    raise ValueError(f"late reply of round {sent.round}: {method} takes none")
+                arrivals[client] = self._arrival(client, proxy.cid, result, sent, order)
             except ValueError as reason:
-                self.report.reject(proxy.cid, str(reason))
-                self.report.diverged |= isinstance(reason, DivergedError)
+                report.reject(proxy.cid, str(reason))
+                report.diverged |= isinstance(reason, DivergedError)
                 if isinstance(reason, NoExamplesError):
-                    self.membership.learn_data_less(client)
-            else:
-                if sent.round != server_round:
-                    lag = self.version - sent.version
-                    self.report.late.append({"client": client, "task": sent.round, "lag": lag})
-        self.report.late.sort(key=lambda entry: entry["client"])
-        active = self.norms.screen(active, names, self.report)
-        return Replies.collect(active, self.layout.size, self.version)
+                    self.membership.note_no_data(client)
+        return self._collect(server_round, [arrivals[client] for client in sorted(arrivals)])
+
+    def _arrival(self, client: int, name: str, result: FitRes, sent: Sent, order: int) -> Arrival:
+        """Check and decode one reply.
+
+        Raises
+        ------
+        ValueError
+            The reply is not active; the message is the reason.
+        """
+        check_round(result, sent.round)
+        told, n = result.metrics, result.num_examples
+        if not is_integer(n):
+            raise ValueError(f"impossible number of examples {n!r}")
+        planned = self.method.work.planned_steps(n) if sent.local_steps is None else sent.local_steps
+        steps, first = read_steps(told, planned), int(self.method.roster.first_size[client])
+        check(faults_of_work(n, steps, planned, first), n=n, steps=steps, planned=planned, first=first)
+        vector, buffers, extra = decode(result.parameters, self.method.rule, sent.weights)
+        size, most = norm(vector - self._origin(sent)), MAX_NORM * steps / planned
+        check(faults_of_update(size, most), size=size, most=most)
+        self.method.check(sent, extra)
+        losses = read_loss(told, metrics.TRAIN_LOSS), read_loss(told, metrics.FINAL_LOSS)
+        reported = (client, n, steps, *losses, size, told.get(metrics.RESYNC) is True)
+        return Arrival(reported, name, sent, order, planned, vector, buffers, extra)
+
+    def _collect(self, server_round: int, arrivals: list[Arrival]) -> Replies:
+        """Bring replies together, in the order of their clients, without those that are too large."""
+        rows, names, sent, order, planned, vectors, buffers, extra = (
+            [[*column] for column in zip(*arrivals, strict=True)] if arrivals else [[]] * 8
+        )
+        reported = np.array(rows, REPORTED)
+        replies = self._replies(
+            reported, sent, np.array(order, np.intp), np.array(planned, np.int64), vectors, buffers, extra
+        )
+        replies = self.norms.screen(replies, reported["update_norm"], names, self.method.report)
+        lags = zip(replies.clients.tolist(), replies.sent, replies.lag.tolist(), strict=True)
+        self.method.report.late += [
+            {"client": client, "task": sent.round, "lag": lag}
+            for client, sent, lag in lags
+            if sent.round != server_round
+        ]
+        return replies
+
+    def _replies(
+        self,
+        reported: Reported,
+        sent: Sequence[Sent],
+        order: NDArray[np.intp],
+        planned: NDArray[np.int64],
+        vectors: list[FloatVector],
+        buffers: list[FloatVector],
+        extra: Sequence[Sequence[NDArray[Any]]],
+    ) -> Replies:
+        """Return replies, given in ascending order of their clients."""
+        return Replies(
+            clients=reported["client"].astype(np.intp),
+            sent=sent,
+            order=order,
+            steps=reported["steps"].copy(),
+            planned=planned,
+            num_examples=reported["num_examples"].copy(),
+            train_loss=_possible(reported["train_loss"]),
+            final_loss=_possible(reported["final_loss"]),
+            resync=reported["resync"].copy(),
+            vectors=vectors,
+            origins=[self._origin(task) for task in sent],
+            buffers=buffers,
+            extra=extra,
+            size=self.method.layout.size,
+            version=self.method.version,
+        )
+
+    def _planned(self, n: NDArray[np.int64], sent: Sequence[Sent]) -> NDArray[np.int64]:
+        """E_k of clients with these numbers of examples, shape (K,)."""
+        planned = np.empty(len(n), np.int64)
+        planned[:] = self.method.work.planned_steps(n)  # type: ignore[arg-type]  # arithmetic alone
+        for k, task in enumerate(sent):
+            if task.local_steps is not None:
+                planned[k] = task.local_steps
+        return planned
+
+    def _origin(self, sent: Sent) -> FloatVector:
+        """What a client's update is counted from: nothing, if it sends the update itself."""
+        return sent.weights.weights if self.method.rule.sends == "weights" else self._nothing
+
+    @cached_property
+    def _nothing(self) -> FloatVector:
+        return np.zeros(self.method.layout.size, self.method.layout.dtype)
+
+
+def _possible(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return losses, NaN where they are impossible."""
+    return np.where(np.abs(losses) <= MAX_LOSS, losses, np.nan)

@@ -2,62 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import compress
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.core.instructions import Sent
 from strategies.core.parameters import FloatVector
 
-NO_BUFFERS: FloatVector = np.empty(0)
 _BLOCK = 1 << 16  # numbers converted to float64 at a time: as many as stay in the cache
 _WIDTH, _HEIGHT = 1 << 13, 32  # of such a block in a sum
-
-
-class Reply(NamedTuple):
-    """One active reply.
-
-    Attributes
-    ----------
-    client
-        Index of the client.
-    vector
-        Its local weights, or its update if it sends such, shape (M,).
-    origin
-        Weights that it was sent for its task, shape (M,); None: it sent its update.
-    learning_rate
-        Rate of the task's round.
-    version
-        How often the global weights had changed by then.
-    steps, planned
-        s_k and E_k, local steps done and asked for.
-    num_examples
-        n_k.
-    train_loss, final_loss
-        Mean loss over the local steps and that of the last one, NaN where not reported.
-    extra
-        The method's own arrays.
-    resync
-        Whether the client had lost its state, see clients/memory/handshake.py.
-    buffers
-        The model's buffers after training, all in one vector, which is empty for most models.
-    """
-
-    client: int
-    vector: FloatVector
-    origin: FloatVector | None
-    learning_rate: float
-    version: int
-    steps: int
-    planned: int
-    num_examples: int
-    train_loss: float
-    final_loss: float
-    extra: Sequence[NDArray[Any]]
-    resync: bool
-    buffers: FloatVector = NO_BUFFERS
 
 
 @dataclass(frozen=True)
@@ -68,17 +26,10 @@ class Replies:
     ----------
     clients
         Index of each client, shape (K,).
-    vectors
-        What each client sent: local weights, or updates if `origins` is None. K vectors of shape (M,).
-    origins
-        What each client started from, K vectors of shape (M,), often all the same object; None: they sent
-        updates.
-    size
-        M.
-    learning_rate
-        Rate of the round in which each client got its task, shape (K,).
-    lag
-        How often the global weights have changed since then, 0 for replies on time, shape (K,).
+    sent
+        What each of them was sent for its task, which may be that of an earlier round. K entries.
+    order
+        At which position each reply arrived in the round, shape (K,).
     steps
         s_k, local steps done, shape (K,).
     planned
@@ -87,31 +38,50 @@ class Replies:
         n_k, shape (K,).
     train_loss, final_loss
         Mean loss over the local steps and that of the last one, NaN where not reported, shape (K,).
-    extra
-        The method's own arrays of each client.
     resync
-        Which clients had lost their state, shape (K,).
+        Which clients had lost their state, see clients/memory/handshake.py. Shape (K,).
+    vectors, origins
+        delta_k = vectors[k] - origins[k], each of shape (M,): the local weights and those that the client
+        started from; or where clients send their updates, these and zeros. The origins are often all the
+        same object.
     buffers
         The model's buffers at each client, K vectors. The base class averages them; methods leave them alone.
+    extra
+        The method's own arrays of each client.
+    size
+        M.
+    version
+        How often the global weights have changed so far.
     """
 
     clients: NDArray[np.intp]
-    vectors: Sequence[FloatVector]
-    origins: Sequence[FloatVector] | None
-    size: int
-    learning_rate: NDArray[np.float64]
-    lag: NDArray[np.int64]
+    sent: Sequence[Sent]
+    order: NDArray[np.intp]
     steps: NDArray[np.int64]
     planned: NDArray[np.int64]
     num_examples: NDArray[np.int64]
     train_loss: NDArray[np.float64]
     final_loss: NDArray[np.float64]
-    extra: Sequence[Sequence[NDArray[Any]]] = field(default_factory=list)
-    resync: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-    buffers: Sequence[FloatVector] = ()
+    resync: NDArray[np.bool_]
+    vectors: list[FloatVector]
+    origins: Sequence[FloatVector]
+    buffers: Sequence[FloatVector]
+    extra: Sequence[Sequence[NDArray[Any]]]
+    size: int
+    version: int
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    @cached_property
+    def learning_rate(self) -> NDArray[np.float64]:
+        """Rate of the round in which each client got its task, shape (K,)."""
+        return np.array([task.learning_rate for task in self.sent], np.float64)
+
+    @cached_property
+    def lag(self) -> NDArray[np.int64]:
+        """How often the global weights have changed since then, 0 for replies on time, shape (K,)."""
+        return self.version - np.array([task.version for task in self.sent], np.int64)
 
     @property
     def deltas(self) -> NDArray[np.float64]:
@@ -201,36 +171,35 @@ class Replies:
         np.concatenate([vector[at] for vector in self.vectors[some]], out=block.reshape(-1))
         if origin is not None:
             block -= origin
-        elif self.origins is not None:
+        else:
             block -= np.array([started[at] for started in self.origins[some]], np.float64)
         return block
 
     def _common_origin(self) -> FloatVector | None:
-        """The weights that all clients started from; None if there are several, or none."""
+        """The origin of all clients; None if there are several."""
         first = self.origins[0] if self.origins else None
-        return first if all(origin is first for origin in self.origins or ()) else None
+        return first if all(origin is first for origin in self.origins) else None
+
+    def scale(self, k: int, factor: float) -> None:
+        """Multiply an update by a factor."""
+        update = np.subtract(self.vectors[k], self.origins[k], dtype=np.float64)
+        self.vectors[k] = (self.origins[k] + factor * update).astype(self.vectors[k].dtype)
+
+    def kept(self, wanted: NDArray[np.bool_]) -> Replies:
+        """Return some of the replies; `wanted` has shape (K,)."""
+        columns: dict[str, Any] = {
+            name: column[wanted] if isinstance(column, np.ndarray) else [*compress(column, wanted)]
+            for name, column in vars(self).items()
+            if name in _COLUMNS
+        }
+        return replace(self, **columns)
 
     @classmethod
-    def collect(cls, replies: Mapping[int, Reply], size: int, version: int) -> Replies:
-        """Bring the replies of a round, given by client, into the order of the clients.
+    def none(cls, size: int) -> Replies:
+        """Return no replies to a model of `size` weights."""
+        empty: dict[str, Any] = {field.name: np.empty(0, np.int64) for field in fields(cls)}
+        lists: dict[str, Any] = {name: [] for name in ("sent", "vectors", "origins", "buffers", "extra")}
+        return cls(**{**empty, **lists, "size": size, "version": 0})
 
-        `size` is M, `version` how often the global weights have changed so far.
-        """
-        rows = [replies[client] for client in sorted(replies)]
-        origins = [r.origin for r in rows if r.origin is not None]
-        return cls(
-            clients=np.array([r.client for r in rows], np.intp),
-            vectors=[r.vector for r in rows],
-            origins=origins if len(origins) == len(rows) else None,
-            size=size,
-            learning_rate=np.array([r.learning_rate for r in rows], np.float64),
-            lag=np.array([version - r.version for r in rows], np.int64),
-            steps=np.array([r.steps for r in rows], np.int64),
-            planned=np.array([r.planned for r in rows], np.int64),
-            num_examples=np.array([r.num_examples for r in rows], np.int64),
-            train_loss=np.array([r.train_loss for r in rows], np.float64),
-            final_loss=np.array([r.final_loss for r in rows], np.float64),
-            extra=[r.extra for r in rows],
-            resync=np.array([r.resync for r in rows], np.bool_),
-            buffers=[r.buffers for r in rows],
-        )
+
+_COLUMNS = {field.name for field in fields(Replies)} - {"size", "version"}

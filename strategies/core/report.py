@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from logging import WARNING
 from typing import Any
 
 import numpy as np
+from flwr.common import log
 from numpy.typing import NDArray
 
 LONGEST = 200  # characters of a name or a reason in a report
+MAX_WARNINGS = 1000  # a client may give another reason in every round
 
 
 def shortened(text: str) -> str:
@@ -58,3 +64,33 @@ class RoundReport:
     def reject(self, name: str, reason: str) -> None:
         """Note a reply that does not count."""
         self.rejected.append((shortened(name), shortened(reason) or "without a reason"))
+
+
+class RejectionLog:
+    """Names replies that do not count in Flower's log, where nobody reads the report: under a stock server.
+
+    It warns once for each client and kind of reason.
+    """
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str]] = set()
+
+    def warn(self, server_round: int, rejected: Sequence[tuple[str, str]]) -> None:
+        """Tell of the replies of a round that did not count."""
+        for client, reason in rejected:
+            told = client, kind(reason)
+            if told not in self._told and len(self._told) < MAX_WARNINGS:
+                self._told.add(told)
+                message = "round %d: the reply of client %s does not count: %s"
+                log(WARNING, message, server_round, client, reason)
+
+
+def counts(rejected: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Return how many replies did not count for each kind of reason, as fit metrics."""
+    found = Counter(kind(reason) for _, reason in rejected)
+    return {f"rejected: {reason}": count for reason, count in sorted(found.items())}
+
+
+def kind(reason: str) -> str:
+    """Return a reason with an N for each number: what differs in them only is the same mistake."""
+    return re.sub(r"\d[\w.+-]*", "N", reason)

@@ -178,14 +178,14 @@ class Roster(Stateful):
         self._known = None
         return client
 
-    def learn(self, clients: Clients, num_examples: NDArray[np.int64]) -> None:
+    def note_sizes(self, clients: Clients, num_examples: NDArray[np.int64]) -> None:
         """Note the sizes that the active replies of a round report."""
         if not np.array_equal(self.num_examples[clients], num_examples):
             self.num_examples[clients], self._known = num_examples, None
             first = self.first_size[clients]
             self.first_size[clients] = np.where(first == 0, num_examples, first)
 
-    def learn_data(self, client: int, some: bool) -> None:
+    def note_data(self, client: int, some: bool) -> None:
         """Note whether a client has data."""
         self.data_less[client], self._known = not some, None
 

@@ -1,7 +1,7 @@
 """The base of every strategy: a Flower `Strategy` for clients that come and go.
 
-What a method overrides is in method.py. Everything about Flower and about whose reply counts happens here,
-and in membership.py what happens when clients come and go.
+What a method overrides is in method.py, which replies count is decided in reading.py, and who belongs to the
+federation in membership.py.
 """
 
 from __future__ import annotations
@@ -10,33 +10,37 @@ from dataclasses import replace
 from typing import get_type_hints
 
 import numpy as np
-from flwr.common import FitIns, FitRes, Parameters, Scalar, parameters_to_ndarrays
+from flwr.common import (
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    Parameters,
+    Scalar,
+    parameters_to_ndarrays,
+)
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
 from numpy.typing import NDArray
 
 from flexfl.ground.contract import FitConfig, metrics
-from strategies.core import rejections
-from strategies.core.decoding import (
-    MAX_RESULT,
-    largest,
-)
-from strategies.core.evaluation import ServerEvaluated
-from strategies.core.instructions import RoundInstructions, Task
+from strategies.core.decoding import largest
+from strategies.core.instructions import OpenTasks, RoundInstructions, Sent, Task
 from strategies.core.interfaces import AvailabilityManager, EvaluateFn
 from strategies.core.membership import Membership
-from strategies.core.norms import NormLimit
+from strategies.core.method import Method
+from strategies.core.norms import MAX_RESULT, NormLimit
 from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters, FloatVector, Layout, read_parameters
-from strategies.core.reading import RepliesRead
-from strategies.core.report import RoundReport
+from strategies.core.reading import ReplyReader
+from strategies.core.report import RejectionLog, RoundReport, counts
 from strategies.core.results import FitResults
 from strategies.core.roster import Clients, Roster
 from strategies.core.state import StateDict, take
-from strategies.core.tasks import OpenTasks, Sent
 
 
-class FlexibleStrategy(RepliesRead, ServerEvaluated):
+class FlexibleStrategy(Method, Strategy):
     """A federated method that handles incomplete, inactive, arriving and departing clients; see `Method`.
 
     Parameters
@@ -46,7 +50,8 @@ class FlexibleStrategy(RepliesRead, ServerEvaluated):
     roster
         The clients known at the start; default: none, clients join when they are first seen.
     evaluate_fn
-        Evaluation of the global weights at the server, as in Flower's `FedAvg`.
+        Evaluates the global weights at the server, as in Flower's `FedAvg`: called with the round, the
+        weights and buffers (one array per tensor) and an empty configuration. None: no evaluation.
     options
         See `Options` and the method's own subclass of it, `options_type`.
     """
@@ -69,16 +74,18 @@ class FlexibleStrategy(RepliesRead, ServerEvaluated):
         self.weights, self.buffers = self._divided(vector)
         self.evaluate_fn = evaluate_fn
         self.options = options if options is not None else self.options_type()()
-        self.roster = roster if roster is not None else Roster()  # the clients, and who of them is a member
+        self.roster = roster if roster is not None else Roster()
         self.membership = Membership(self.roster, self.options, self)
         self.tasks = OpenTasks(self.wire)
         self.norms = NormLimit(self.options.max_update_norm, self.options.outliers == "clip")
+        self.replies = ReplyReader(self, self.tasks, self.membership, self.norms)
         self.version = self.round = 0
         self.learning_rate = self.options.learning_rate
         self.selected: Clients = np.empty(0, np.intp)
         self.report = RoundReport()
         self._open: dict[int, RoundReport] = {}  # the round that was begun, until it is aggregated
-        self._rejections, self._recorded = rejections.RejectionLog(), False
+        self._rejections, self._recorded = RejectionLog(), False
+        self._packed: dict[int, FlatParameters] = {}
         if self.options.layers and not self.takes_layers:
             raise ValueError(f"{type(self).__name__} takes neither a server optimiser nor amplification")
         self.layers = [layer(self.weights) for layer in self.options.layers]
@@ -114,11 +121,14 @@ class FlexibleStrategy(RepliesRead, ServerEvaluated):
         self.observe(available)
         self.selected = self.select(available[~self.roster.gone[available]])
         self.roster.asked[self.selected] = server_round
-        self.tasks.ask(self.selected, Sent(server_round, self._sent, self.learning_rate, self.version))
+        sent = Sent(server_round, self._sent, self.learning_rate, self.version)
         shared = self.shared_task()
         instructions = RoundInstructions(FitIns, self._sent, shared.arrays, self._config(shared))
+        self._packed = {}
         for client in self.selected.tolist():
-            instructions.add(proxy(client), self.own_task(client))
+            task = self.own_task(client)
+            self.tasks.ask(client, sent.with_own(task))
+            instructions.add(proxy(client), task)
         self.membership.ask_leaving(instructions, proxy)
         return instructions
 
@@ -132,15 +142,13 @@ class FlexibleStrategy(RepliesRead, ServerEvaluated):
         asked = server_round in self._open  # otherwise nobody was asked for it, or it is over
         report = self.report = self._open.pop(server_round, RoundReport(self.learning_rate))
         if asked:
-            results, rejected = self.membership.take_leave(server_round, results, self.layout.size)
-            for name, reason in rejected:
-                report.reject(name, reason)
-        replies, before = self.read(server_round, results, asked), self.weights.copy()
+            results = self.membership.take_leave(server_round, results, self.layout.size, report)
+        replies, before = self.replies.read(server_round, results, asked), self.weights.copy()
         buffers = self.buffers
         report.active, report.planned = replies.clients, replies.planned
         report.incomplete = int((replies.steps < replies.planned).sum())
         if len(replies):
-            self.membership.learn(replies)
+            self.membership.note_sizes(replies)
             self.update(replies)
             if len(self.buffers):
                 self.buffers = replies.mean_buffers()
@@ -157,12 +165,36 @@ class FlexibleStrategy(RepliesRead, ServerEvaluated):
         if not self._recorded:
             self._rejections.warn(server_round, report.rejected)
         told: dict[str, Scalar] = {"active": len(replies), "rejected": len(report.rejected)}
-        told |= rejections.counts(report.rejected)
+        told |= counts(report.rejected)
         known = np.isfinite(replies.train_loss)
         if known.any():
             mean = np.average(replies.train_loss[known], weights=replies.num_examples[known])
             told[metrics.TRAIN_LOSS] = float(mean)
         return self._sent, told
+
+    # Evaluation
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
+        """Evaluate the global weights at the server, if there is an `evaluate_fn`."""
+        if self.evaluate_fn is None:
+            return None
+        vector, extra = read_parameters(parameters, self.wire)
+        return self.evaluate_fn(server_round, [*self.wire.split(vector), *extra], {})
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Ask no client: the global model is evaluated at the server."""
+        return []
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """Return nothing, as no client was asked."""
+        return None, {}
 
     # Resuming
 
@@ -171,7 +203,7 @@ class FlexibleStrategy(RepliesRead, ServerEvaluated):
         return super().state_dict() | ({"buffers": self.buffers.copy()} if len(self.buffers) else {})
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from a state: a strategy with the same options then does bit by bit what this one would."""
+        """Restore a state: a strategy with the same options then continues bit by bit like the saved one."""
         if take(state, "weights").shape != self.weights.shape:
             shapes = f"{take(state, 'weights').shape} where {self.weights.shape} are expected"
             raise ValueError(f"the state has weights of shape {shapes}")
@@ -183,13 +215,22 @@ class FlexibleStrategy(RepliesRead, ServerEvaluated):
     # Details
 
     def own_task(self, client: int) -> Task | None:
-        """Return what a client gets of its own: also its weights, and what settles its last reply."""
-        task, weights = self.task(client), self.start(client)
-        accepted = int(self.roster.accepted[client]) if self.rule.remembers else None
-        if accepted is None and weights is None:
-            return task
-        weights = None if weights is None else self.pack(weights.vector)
-        return replace(task or Task(), last_accepted=accepted, weights=weights)
+        """Return what is a client's own: the method's task, and what settles the client's last reply."""
+        task = self.task(client)
+        if self.rule.remembers:
+            task = replace(task or Task(), last_accepted=int(self.roster.accepted[client]))
+        if task is not None and task.weights is not None and len(self.buffers):
+            key = id(task.weights)  # several clients may start from the same model
+            if key not in self._packed:
+                self._packed[key] = self.pack(task.weights.vector)
+            task = replace(task, weights=self._packed[key])
+        return task
+
+    def pack(self, weights: FloatVector) -> FlatParameters:
+        """Return weights, shape (M,), as clients get them: with the model's buffers, if it has any."""
+        if not len(self.buffers):
+            return FlatParameters(weights.astype(self.layout.dtype, copy=False), self.layout)
+        return FlatParameters(np.concatenate([weights, self.buffers]).astype(self.wire.dtype), self.wire)
 
     def _adopt(self, parameters: Parameters) -> None:
         """Take over the weights if the server, or a wrapper such as differential privacy, changed them."""
@@ -214,7 +255,6 @@ class FlexibleStrategy(RepliesRead, ServerEvaluated):
             self.weights = before
             for layer, state in zip(self.layers, states, strict=True):
                 layer.load_state_dict(state)
-            self.on_discarded_update()
             reason = f"weights as large as {size:.1e}"
             self.report.events.append({"event": "discarded update", "reason": reason})
 
