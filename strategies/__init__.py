@@ -20,6 +20,7 @@ from flexfl.ground.allowed import (
 from flexfl.ground.specs import build, find
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
+from strategies.cafed import CAFed
 from strategies.core.instructions import Task
 from strategies.core.interfaces import AvailabilityManager, EvaluateFn
 from strategies.core.options import Options
@@ -64,6 +65,7 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "fedau": FedAU,
     "fedawe": FedAWE,
     "f3ast": F3AST,
+    "cafed": CAFed,
     "fedbuff": FedBuff,
     "mifa": MIFA,
     "fedlaavg": FedLaAvg,

@@ -29,7 +29,8 @@ from strategies.core.instructions import Sent, Task
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
-from strategies.parts.abandoning import AbandonmentOptions, Inactivity, judge
+from strategies.parts.abandoning import AbandonmentOptions, judge
+from strategies.parts.availability import Availability
 from strategies.schemes import scheme_c
 
 Vector = NDArray[np.float64]
@@ -48,7 +49,7 @@ class EFL(FlexibleStrategy):
         extra=2,  # u_k and v_k
     )
     takes_layers = False  # its D is what the clients' residuals are about
-    saved = ("residual", "precision", "weighted", "drift", "inactivity")
+    saved = ("residual", "precision", "weighted", "drift", "availability")
 
     def setup(self) -> None:
         """Start with RG = U = V = 0."""
@@ -57,7 +58,7 @@ class EFL(FlexibleStrategy):
         self.precision: Vector = np.zeros(self.layout.size)  # U
         self.weighted: Vector = np.zeros(self.layout.size)  # V
         self.drift: Vector = np.zeros(self.layout.size)  # server's model - clients' model, with `apply=full`
-        self.inactivity = Inactivity()
+        self.availability = Availability()
 
     def update(self, replies: Replies) -> None:
         """Algorithm 1 with the coefficients E p_k / s_k of section 4.2."""
@@ -120,15 +121,15 @@ class EFL(FlexibleStrategy):
 
     def observe(self, available: Clients) -> None:
         """Abandon the client that is away most, where that pays."""
-        self.inactivity.observe(available, len(self.roster))
+        self.availability.observe(available, len(self.roster))
         if self.options.abandon == "auto":
-            judged = judge(self.inactivity, self.roster, self.membership.losses, self.round, self.options)
+            judged = judge(self.availability, self.roster, self.membership.losses, self.round, self.options)
             if judged is not None:
                 self.membership.abandon(*judged)
 
     def on_arrival(self, client: int) -> None:
         """Count a new member's absences from now on."""
-        self.inactivity.reset(client)
+        self.availability.reset(client)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ OWN: dict[str, list[dict[str, Any]]] = {
     "scheme-c": [{"reboot": "auto"}],
     "mifa": [{"first_round": "wait", "empty": "move"}, {"table_memory": 0.0}],
     "fedstale": [{"units": "update", "empty": "move"}],
+    "cafed": [{"bias": 0.0, "clients_per_round": 4}],
     "fedbuff": [{"buffer": 3}, {"buffer": 1, "weights": "n"}],
     "fedawe": [{"weights": "n", "normalize": True}, {"clip": 0.5, "evaluate": "newest"}],
     "f3ast": [{"clients_per_round": 4, "scale": "k"}],

@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flexfl.ground.allowed import Count, Positive
 from strategies.core.departures import LossTracker
 from strategies.core.options import Options
 from strategies.core.roster import Roster
-from strategies.core.state import Stateful
-from strategies.memory.table import extend
+from strategies.parts.availability import Availability
 
 
 def abandoning_pays(
@@ -50,60 +48,37 @@ def abandoning_pays(
     return inactivity * dissimilarity * local_steps * remaining**2 > constant * num_rounds
 
 
-class Inactivity(Stateful):
-    """How often each member was available, as far as the server saw.
+def worst(
+    availability: Availability, roster: Roster, server_round: int, at_least: int
+) -> tuple[int, float] | None:
+    """Return the member that is away most, and how much more than the others on average: y^a.
 
-    A client counts as active in a round in which it is available, whether it is selected or not: not being
-    asked is no fault of its own.
+    The corollary has one inactive client among active ones. Where all are away at times, abandoning one saves
+    what it is away more than the others; the others' part stays in both bounds.
 
-    Attributes
+    Parameters
     ----------
-    seen
-        Rounds of its membership in which a client was available, shape (N,) or longer.
+    availability
+        What has been observed, including the present round.
+    roster
+        Who is a member, since when.
+    server_round
+        The present round.
+    at_least
+        Members that joined fewer rounds ago are not judged.
+
+    Returns
+    -------
+    client, inactivity
+        None if nobody can be judged.
     """
-
-    saved = ("seen",)
-
-    def __init__(self) -> None:
-        self.seen: NDArray[np.int64] = np.zeros(0, np.int64)
-
-    def observe(self, available: NDArray[np.intp], num_clients: int) -> None:
-        """Take in who is available in a round."""
-        self.seen = extend(self.seen, num_clients, 0)
-        self.seen[available] += 1
-
-    def reset(self, client: int) -> None:
-        """Let a client's membership begin."""
-        self.seen = extend(self.seen, client + 1, 0)
-        self.seen[client] = 0
-
-    def worst(self, roster: Roster, server_round: int, at_least: int) -> tuple[int, float] | None:
-        """Return the member that is away most, and how much more than the others on average: y^a.
-
-        The corollary has one inactive client among active ones. Where all are away at times, abandoning one
-        saves what it is away more than the others; the others' part stays in both bounds.
-
-        Parameters
-        ----------
-        roster
-            Who is a member, since when.
-        server_round
-            The present round, whose availability has been observed.
-        at_least
-            Members that joined fewer rounds ago are not judged.
-
-        Returns
-        -------
-        client, inactivity
-            None if nobody can be judged.
-        """
-        rounds = server_round - roster.joined
-        judged = np.flatnonzero(roster.member & ~roster.gone & ~roster.data_less & (rounds >= at_least))
-        if len(judged) < 2:
-            return None
-        away = 1 - self.seen[judged] / rounds[judged]
-        worst = int(np.argmax(away))
-        return int(judged[worst]), float(away[worst] - np.delete(away, worst).mean())
+    rounds = server_round - roster.joined
+    judged = np.flatnonzero(roster.member & ~roster.gone & ~roster.data_less & (rounds >= at_least))
+    if len(judged) < 2:
+        return None
+    away = 1 - availability.shares(judged)
+    most = int(np.argmax(away))
+    return int(judged[most]), float(away[most] - np.delete(away, most).mean())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +105,7 @@ class AbandonmentOptions(Options):
 
 
 def judge(
-    inactivity: Inactivity,
+    availability: Availability,
     roster: Roster,
     losses: LossTracker,
     server_round: int,
@@ -145,12 +120,12 @@ def judge(
     client, numbers
         The client to abandon and the numbers that the decision rests on; None: all stay.
     """
-    worst = inactivity.worst(roster, server_round, options.abandon_after)
+    found = worst(availability, roster, server_round, options.abandon_after)
     shares = roster.shares
     gammas = {k: gamma for k in np.flatnonzero(shares).tolist() if (gamma := losses.gamma(k)) is not None}
-    if worst is None or not gammas or not options.num_rounds:
+    if found is None or not gammas or not options.num_rounds:
         return None
-    client, away = worst
+    client, away = found
     J = float(np.average([*gammas.values()], weights=shares[[*gammas]]))
     E = options.mean_steps(roster.num_examples[roster.member])
     done, constant = server_round - 1, options.abandon_constant

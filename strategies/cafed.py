@@ -1,0 +1,99 @@
+"""CA-Fed: unbiased weights, without clients that are rarely available and in long spells.
+
+Rodio et al. 2023, "Federated Learning under Heterogeneous and Correlated Client Availability", INFOCOM,
+Algorithm 1. With pi_k the share of rounds in which client k is available, w := w + eta_g sum_S q_k delta_k
+over the available clients (here E / s_k delta_k), where
+
+    q_k := p_k / pi_k;  then q_k := 0, one by one, if it reduces the error below by `tolerance`: first in
+    descending order of |lambda_k|, the correlation with the round before, then in ascending order of pi_k;
+    error := sum_kept p_k f_k / sum_kept p_k + bias max_k f_k (sum_excluded p_k)^2,    f_k = F_k(w) - F_k^*.
+
+There, all available clients report F_k(w) before the selection, and F_k^* is given; here f_k comes from the
+losses in earlier replies, as for `departure=auto`, and their mean stands for unknown ones. So that it stays
+up to date, a client with q_k = 0 does one local step, which does not count. The authors' program is given
+pi_k and lambda_k, or a prior of them; here both are estimated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flexfl.ground.allowed import NotNegative
+from strategies.core.instructions import Task
+from strategies.core.replies import Replies
+from strategies.core.roster import Clients
+from strategies.core.strategy import FlexibleStrategy
+from strategies.fedavg import FedAvgOptions
+from strategies.parts.availability import Availability
+from strategies.parts.shares import shares
+
+
+class CAFed(FlexibleStrategy):
+    """p_k / pi_k for available clients; those that are rarely there, and in long spells, are left out."""
+
+    suits = "availability that differs and comes in spells, where some bias is allowed"
+    options: CAFedOptions
+    saved = ("availability",)
+
+    def setup(self) -> None:
+        """Start with nothing observed."""
+        self.availability = Availability()
+
+    def observe(self, available: Clients) -> None:
+        """Update pi_k and lambda_k, and decide whose q_k is 0."""
+        self.availability.observe(available, len(self.roster))
+        self.available, self.excluded = len(available), self._excluded()
+
+    def task(self, client: int) -> Task | None:
+        """Ask a client with q_k = 0 for one step."""
+        return Task(local_steps=1) if client in self.excluded else None
+
+    def update(self, replies: Replies) -> None:
+        """w := w + eta_g sum_S q_k delta_k, scaled up where only some of the available were asked."""
+        q = shares(self.roster, replies.clients, self.options.weights) * replies.work_factors(normalize=True)
+        q *= self.available / len(self.selected) / self.availability.shares(replies.clients)
+        q[np.isin(replies.clients, self.excluded)] = 0
+        self.weights += self.options.server_rate * replies.weighted_sum(q)
+
+    def _excluded(self) -> Clients:
+        """Return the members with q_k = 0, by the losses and the availability so far."""
+        members = np.flatnonzero(self.roster.contributors)
+        f = np.array([self.membership.losses.gamma(k) for k in members.tolist()], np.float64)  # None: NaN
+        if np.isnan(f).all():
+            return members[:0]
+        f[np.isnan(f)] = np.nanmean(f)
+        p = shares(self.roster, members, self.options.weights)
+        pi, correlation = self.availability.shares(members), self.availability.correlations(members)
+        order = np.concatenate([np.argsort(key, kind="stable") for key in (-np.abs(correlation), pi)])
+        return members[~worth_keeping(p, f, order, self.options.bias, self.options.tolerance)]
+
+    def on_arrival(self, client: int) -> None:
+        """Observe a new member from this round on."""
+        self.availability.reset(client)
+
+
+def worth_keeping(
+    p: NDArray[np.float64], f: NDArray[np.float64], order: Clients, bias: float, tolerance: float
+) -> NDArray[np.bool_]:
+    """Exclude clients in some order, each if it reduces the error by `tolerance`; who is kept, shape (N,)."""
+    kept, share, loss = np.ones(len(p), bool), 1.0, float(p @ f)  # the sums over those kept
+
+    def error(share: float, loss: float) -> float:
+        return float(loss / share + bias * f.max() * (1 - share) ** 2)
+
+    for k in order[p[order] > 0].tolist():
+        less = share - p[k], loss - p[k] * f[k]
+        if kept[k] and less[0] > 1e-9 and error(share, loss) - error(*less) >= tolerance:
+            kept[k], (share, loss) = False, less
+    return kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class CAFedOptions(FedAvgOptions):
+    """Options of CA-Fed; a large `bias` keeps all clients, as a large `tolerance` does."""
+
+    bias: NotNegative = 1.0
+    tolerance: NotNegative = 0.0

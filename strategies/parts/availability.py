@@ -1,0 +1,71 @@
+"""How often each member is available, and how much that depends on the round before."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.core.roster import Clients
+from strategies.core.state import Stateful
+from strategies.memory.table import extend
+
+Counts = NDArray[np.int64]
+
+
+class Availability(Stateful):
+    """Counts of the rounds since a client became a member, as far as the server saw.
+
+    A client counts as active in a round in which it is available, whether it is selected or not: not being
+    asked is no fault of its own.
+
+    Attributes
+    ----------
+    rounds, seen
+        Rounds of its membership, and in how many of them it was available, shape (N,) or longer.
+    stayed_on, stayed_off
+        In how many of them it was available, or not, as in the round before. Shape as `rounds`.
+    online
+        Whether it was available in the last one. Shape as `rounds`.
+    """
+
+    saved = ("rounds", "seen", "stayed_on", "stayed_off", "online")
+
+    def __init__(self) -> None:
+        self.rounds: Counts = np.zeros(0, np.int64)
+        self.seen: Counts = np.zeros(0, np.int64)
+        self.stayed_on: Counts = np.zeros(0, np.int64)
+        self.stayed_off: Counts = np.zeros(0, np.int64)
+        self.online: NDArray[np.bool_] = np.zeros(0, bool)
+
+    def observe(self, available: Clients, num_clients: int) -> None:
+        """Note which of the clients are available in a round."""
+        self._extend(num_clients)
+        now = np.zeros(len(self.rounds), bool)
+        now[available] = True
+        known = self.rounds > 0
+        self.stayed_on += known & self.online & now
+        self.stayed_off += known & ~self.online & ~now
+        self.rounds += 1
+        self.seen += now
+        self.online = now
+
+    def reset(self, client: int) -> None:
+        """Let a client's membership begin."""
+        self._extend(client + 1)
+        for name in self.saved:
+            getattr(self, name)[client] = 0
+
+    def shares(self, clients: Clients) -> NDArray[np.float64]:
+        """pi_k, the share of the rounds in which a client was available, shape (K,)."""
+        return self.seen[clients] / self.rounds[clients]
+
+    def correlations(self, clients: Clients) -> NDArray[np.float64]:
+        """lambda_k: P(on after on) + P(off after off) - 1, 0 while not known, shape (K,)."""
+        on = self.seen[clients] - self.online[clients]  # rounds that another one followed
+        off = self.rounds[clients] - 1 - on
+        stays = self.stayed_on[clients] / np.maximum(on, 1) + self.stayed_off[clients] / np.maximum(off, 1)
+        return np.where((on > 0) & (off > 0), stays - 1, 0.0)
+
+    def _extend(self, size: int) -> None:
+        for name in self.saved:
+            setattr(self, name, extend(getattr(self, name), size, 0))
