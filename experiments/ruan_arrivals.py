@@ -24,8 +24,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from flexfl.config import Settings
+from flexfl.engine.read_run import records_in
 from flexfl.engine.run import simulate
-from flexfl.engine.run_folder import records_in
 
 LAST = 100  # rounds observed after the arrival
 COMMON: dict[str, Any] = {

@@ -10,8 +10,8 @@ import pytest
 from killed import kill_when, records, saved_rounds, start, writes_checkpoint
 
 from flexfl.config import Settings
+from flexfl.engine.read_run import records_in
 from flexfl.engine.run import simulate
-from flexfl.engine.run_folder import records_in
 
 ROUNDS = 30
 COMMON: dict[str, Any] = {

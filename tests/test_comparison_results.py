@@ -12,9 +12,10 @@ from rich.console import Console
 
 from flexfl.comparison import compare as module
 from flexfl.comparison.results import Cost, cost_to_reach, cost_until, estimate, rows_of
-from flexfl.comparison.store import CellStore, FinishedCell
+from flexfl.comparison.store import CellStore
 from flexfl.comparison.tables import columns, comma_separated, latex, markdown, terminal
 from flexfl.config.grid import cells
+from flexfl.engine.read_run import Run
 
 
 def record(t: int, accuracy: float | None, active: int = 2, **more: Any) -> dict[str, Any]:
@@ -22,12 +23,12 @@ def record(t: int, accuracy: float | None, active: int = 2, **more: Any) -> dict
     return shown if accuracy is None else shown | {"accuracy": accuracy}
 
 
-def finished(*accuracies: float | None, **more: Any) -> FinishedCell:
+def finished(*accuracies: float | None, **more: Any) -> Run:
     records = [
         {"round": 0, "accuracy": 0.1},
         *(record(t, a, **more) for t, a in enumerate(accuracies, start=1)),
     ]
-    return FinishedCell({"final": {"accuracy": accuracies[-1]}}, records, "0")
+    return Run(Path(), {}, {"final": {"accuracy": accuracies[-1]}}, records)
 
 
 def test_intervals_of_student() -> None:
@@ -55,7 +56,7 @@ def test_what_it_took_to_reach_a_value() -> None:
 def test_lower_is_better_for_errors() -> None:
     told = {"name": "mean_absolute_error", "higher_is_better": False, "is_share": False}
     records = [{"round": t, "mean_absolute_error": e} for t, e in enumerate([9.0, 7.0, 4.0, 5.0])]
-    run = FinishedCell({"final": {"mean_absolute_error": 5.0}, "metric": told}, records, "0")
+    run = Run(Path(), {}, {"final": {"mean_absolute_error": 5.0}, "metric": told}, records)
     reached = cost_to_reach(run, 4.5)
     assert reached is not None
     assert reached.rounds == 2
@@ -116,7 +117,7 @@ def test_two_comparisons_finish_the_same_cell(tmp_path: Path) -> None:
     """Their files are the same: the second ones are dropped, or take their place."""
     store, settings = CellStore(str(tmp_path)), cells({"seed": [0]}, "here")[0].settings
     content = {
-        "summary.json": b'{"rounds": 1}',
+        "summary.json": b'{"rounds": 1, "final": {}}',
         "metrics.jsonl": b'{"round": 0}\n',
         "config.toml": b"[versions]\n",
     }

@@ -16,8 +16,8 @@ from rich.console import Console
 
 import sim
 from flexfl.config import Settings
+from flexfl.engine.read_run import records_in
 from flexfl.engine.run import simulate
-from flexfl.engine.run_folder import records_in
 from flexfl.loggers.base import Logger, finals, scalars
 from flexfl.loggers.registry import LOGGERS, loggers_of
 

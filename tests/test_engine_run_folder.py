@@ -11,7 +11,8 @@ from rich.console import Console
 
 from flexfl.config import Settings
 from flexfl.engine.observers import trying_again
-from flexfl.engine.run_folder import RunFolder, records_in
+from flexfl.engine.read_run import records_in
+from flexfl.engine.run_folder import RunFolder
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from sklearn.datasets import load_diabetes, make_multilabel_classification
 from torch import Tensor, nn
 
 import sim
-from flexfl.engine.run_folder import records_in
+from flexfl.engine.read_run import records_in
 from flexfl.tasks import MODELS, TASKS, BinaryCrossEntropy, Dataset, DatasetTask
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 60

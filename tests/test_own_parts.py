@@ -17,9 +17,9 @@ from flexfl.config import Settings
 from flexfl.engine.experiment import prepare
 from flexfl.engine.methods import method_of
 from flexfl.engine.parts import own_sources
+from flexfl.engine.read_run import find_runs
 from flexfl.ground.allowed import options_of
 from flexfl.ground.specs import find
-from flexfl.runs import find_runs
 from strategies import make
 
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3", "--local-steps=4"]

@@ -10,7 +10,9 @@ import pytest
 from test_engine_run_folder import no_file_above
 
 import sim
+from flexfl.engine.read_run import read_run
 from flexfl.engine.server import RoundServer
+from flexfl.report.__main__ import main as report
 
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=6", "--local-steps=4", "--engine=inline"]
 
@@ -42,7 +44,10 @@ def test_no_room_for_a_table(tmp_path: Path, capsys: Any) -> None:
     assert re.search(rf"--resume {re.escape(str(folder))} goes on after round [1-9]\d*$", shown, re.MULTILINE)
     assert "Traceback" not in shown
     assert (folder / "weights.npz").exists()
-    assert json.loads((folder / "summary.json").read_text())["failed"] == summary["failed"]
+    assert read_run(folder).problem == f"failed: {summary['failed']}"
+    assert report([str(folder)]) == 0
+    capsys.readouterr()
+    assert "This run failed: " in (folder / "report.html").read_text()
     code, _, summary = run("--resume", str(folder), capsys=capsys)
     assert (code, summary["weights_sha256"]) == (0, whole["weights_sha256"])
 

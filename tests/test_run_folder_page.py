@@ -21,8 +21,9 @@ import clients.simulated.virtual
 import sim
 from clients.simulated.cohort import train
 from flexfl.config import Settings
+from flexfl.engine.read_run import records_in
 from flexfl.engine.run import simulate
-from flexfl.engine.run_folder import records_in
+from flexfl.engine.run_folder import RunFolder
 
 PAGE = (Path(sim.__file__).parent / "docs" / "run-folder.md").read_text(encoding="utf-8")
 SMALL: dict[str, Any] = {
@@ -113,6 +114,16 @@ def keys_of(record: dict[str, Any]) -> Iterator[str]:
     yield from (f"late.{key}" for late in record.get("late", []) for key in late)
     for event in record.get("events", []):
         yield from (f"{event['event']}.{key}" for key in event if key != "event")
+
+
+def test_the_folder_has_the_name_that_is_described(tmp_path: Path) -> None:
+    settings = Settings(run_dir=str(tmp_path), strategy="mifa", trace="always", seed=3)
+    RunFolder(settings).close()
+    (folder,) = tmp_path.iterdir()
+    pattern = re.search(r"`<run-dir>/(<time>.*?)`", PAGE)
+    assert pattern is not None
+    expected = re.sub("<(strategy|task|trace|seed)>", lambda m: str(getattr(settings, m[1])), pattern[1])
+    assert re.fullmatch(expected.replace("<time>", r"\d{8}-\d{6}"), folder.name)
 
 
 def test_every_key_of_a_record_is_described_and_no_other(folders: list[Path]) -> None:

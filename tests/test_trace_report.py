@@ -13,11 +13,9 @@ from rich.console import Console
 import sim
 from clients.environment import make_trace
 from flexfl.config import Settings
-from flexfl.report.states import State
-from flexfl.report.trace_page import Collected
-from flexfl.report.trace_report import SpellLengths, observe
-from flexfl.report.trace_text import describe
-from flexfl.report.trace_view import print_lines
+from flexfl.report.participation import State, StateGrid
+from flexfl.report.trace_report import participation_of, print_lines
+from flexfl.report.trace_statistics import SpellLengths, describe, observe
 from traces import Membership, RoundAvailability, Trace
 
 OFF = -1.0
@@ -162,9 +160,9 @@ def test_scheme_c_is_biased_if_clients_are_online_at_different_rates():
 
 def test_lost_and_late_replies_have_states_of_their_own():
     trace = make_trace(Settings(trace="always+lost:p=0.4+late:p=0.5,rounds=2", num_clients=30))
-    collected = Collected(trace, 20)
-    report = report_on(trace, 20, sizes=np.ones(30), on_round=collected.add)
-    found = collected.participation(report.online)
+    grid = StateGrid(30, range(1, 21))
+    report = report_on(trace, 20, sizes=np.ones(30), on_round=grid.add)
+    found = participation_of(trace, report, grid)
     for t in range(1, 21):
         late = np.where(trace.late(t) > 0, State.LATE, State.COMPLETE)
         expected = np.where(trace.lost(t), State.LOST, late)

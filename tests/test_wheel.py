@@ -19,7 +19,6 @@ pytestmark = pytest.mark.slow
 
 PACKAGES = {"clients", "flexfl", "strategies", "traces"}
 DATA = {
-    "flexfl/report/page.md",
     "flexfl/tasks/shakespeare.toml",
     "traces/patterns/pools.toml",
     "traces/patterns/pools_measured.json",

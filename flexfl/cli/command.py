@@ -51,7 +51,7 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             raise ValueError("reach and fresh are for comparisons: give a setting several values")
         settings = settings_of(values, arguments.config or "command line")
         if arguments.show_trace is not None:
-            from flexfl.report.trace_view import show_trace
+            from flexfl.report.trace_report import show_trace
 
             imported()
             report = show_trace(settings, console)

@@ -21,14 +21,15 @@ from flexfl.cli.deployment import deployed_values, flower_command
 from flexfl.cli.fleet import deadline, describe_speeds
 from flexfl.comparison.compare import Comparison, compare
 from flexfl.comparison.results import Estimate, estimate
-from flexfl.comparison.store import CellStore, FinishedCell
+from flexfl.comparison.store import CellStore
 from flexfl.comparison.tables import mean_and_deviation, number_of, signed
 from flexfl.config import Settings
 from flexfl.config.grid import Cell
+from flexfl.engine.read_run import Run
 from flexfl.engine.run_folder import finite
 from flexfl.ground.wording import plain, say
 from flexfl.report.client_numbers import read_numbers
-from flexfl.report.trace_view import print_lines, show_trace
+from flexfl.report.trace_report import print_lines, show_trace
 from flexfl.tasks import Metric
 
 
@@ -163,9 +164,7 @@ def rehearse(cells: Sequence[Cell], console: Console, reach: float | None, fresh
     return done
 
 
-def ranked(
-    cells: Sequence[Cell], finished: Mapping[Settings, FinishedCell], store: CellStore
-) -> list[Ranked]:
+def ranked(cells: Sequence[Cell], finished: Mapping[Settings, Run], store: CellStore) -> list[Ranked]:
     """Rank what is compared by the mean of the final metric over seeds; what has none comes last."""
     groups: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
     for cell in cells:

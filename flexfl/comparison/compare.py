@@ -18,12 +18,13 @@ from rich.console import Console
 from flexfl.comparison import tables
 from flexfl.comparison.results import Cost, Estimate, Row, rows_of
 from flexfl.comparison.runner import Outcome, run_here, run_on_ray
-from flexfl.comparison.store import CellStore, FinishedCell, Place, identity, outdated
+from flexfl.comparison.store import CellStore, Place, identity, outdated
 from flexfl.config import Settings
 from flexfl.config.grid import Cell
 from flexfl.engine.interrupts import ENDING, Stopped, deferring, raising_stopped
 from flexfl.engine.observers import LoggedRun
 from flexfl.engine.parts import require_ray
+from flexfl.engine.read_run import Run
 from flexfl.engine.run_folder import finite, program_version, slug
 from flexfl.ground.files import replacing
 from flexfl.ground.wording import count, say
@@ -91,7 +92,7 @@ def compare(
     logger_types(first)
     store = CellStore(first.run_dir)
     _check_different(cells, store)
-    finished: dict[Settings, FinishedCell] = {}
+    finished: dict[Settings, Run] = {}
     for cell in cells:
         if fresh:
             store.discard(cell.settings)
@@ -148,10 +149,10 @@ def _run(
 
 def _note(
     store: CellStore,
-    finished: dict[Settings, FinishedCell],
+    finished: dict[Settings, Run],
     failed: dict[Settings, str],
     show: Callable[[Settings, str], None],
-    log: Callable[[Settings, FinishedCell], None],
+    log: Callable[[Settings, Run], None],
     settings: Settings,
     outcome: Outcome,
 ) -> None:
@@ -181,7 +182,7 @@ def _note(
 
 
 def _log(
-    cells: Mapping[Settings, Cell], folder: Path, console: Console, settings: Settings, found: FinishedCell
+    cells: Mapping[Settings, Cell], folder: Path, console: Console, settings: Settings, found: Run
 ) -> None:
     """Log a cell as a run of its own, whose name is what varies; only once it is finished."""
     name = ", ".join(f"{key}={value}" for key, value in cells[settings].varied.items()) or settings.strategy
@@ -204,7 +205,7 @@ def _check_different(cells: Sequence[Cell], store: CellStore) -> None:
 
 @contextmanager
 def _progress(
-    console: Console, cells: Sequence[Cell], finished: Mapping[Settings, FinishedCell]
+    console: Console, cells: Sequence[Cell], finished: Mapping[Settings, Run]
 ) -> Iterator[Callable[[Settings, str], None]]:
     """Show how many cells are done, the best so far, and the time left."""
     bar = progress_bar("", console)
@@ -225,7 +226,7 @@ def _progress(
         yield show
 
 
-def _best(finished: Mapping[Settings, FinishedCell]) -> str:
+def _best(finished: Mapping[Settings, Run]) -> str:
     known = {s: cell for s, cell in finished.items() if not math.isnan(cell.final)}
     if len({cell.metric for cell in known.values()}) != 1:  # there is nothing to compare
         return ""

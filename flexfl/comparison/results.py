@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from flexfl.comparison.store import FinishedCell
 from flexfl.config import Settings
 from flexfl.config.grid import Cell
+from flexfl.engine.read_run import Run
 from flexfl.tasks import Metric
 
 LAST = 10  # evaluations at the end whose mean is reported beside the final value
@@ -122,7 +122,7 @@ def cost_until(records: Sequence[Mapping[str, Any]], last_round: int) -> Cost:
     )
 
 
-def cost_to_reach(run: FinishedCell, goal: float) -> Cost | None:
+def cost_to_reach(run: Run, goal: float) -> Cost | None:
     """Return what it took to reach a value of the metric in an evaluation; None if it was never reached."""
     for record in run.records:
         value = record.get(run.metric.key)
@@ -131,9 +131,7 @@ def cost_to_reach(run: FinishedCell, goal: float) -> Cost | None:
     return None
 
 
-def rows_of(
-    cells: Sequence[Cell], finished: Mapping[Settings, FinishedCell], reach: float | None = None
-) -> list[Row]:
+def rows_of(cells: Sequence[Cell], finished: Mapping[Settings, Run], reach: float | None = None) -> list[Row]:
     """Return the rows of all cells that are finished, in the order of the cells."""
     groups: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
     for cell in cells:
@@ -147,7 +145,7 @@ def rows_of(
 
 def _row(
     group: Sequence[Cell],
-    finished: Mapping[Settings, FinishedCell],
+    finished: Mapping[Settings, Run],
     finals: Mapping[tuple[Any, ...], Mapping[int, float]],
     reference: tuple[Any, ...],
     reach: float | None,
@@ -181,12 +179,12 @@ def _reference(cells: Sequence[Cell], cell: Cell) -> tuple[Any, ...]:
     return tuple(first if key == "strategy" else value for key, value in cell.varied.items() if key != "seed")
 
 
-def _of_clients(runs: Sequence[FinishedCell], key: str) -> Estimate | None:
+def _of_clients(runs: Sequence[Run], key: str) -> Estimate | None:
     found = [run.summary["final"][key] for run in runs if run.summary["final"].get(key) is not None]
     return estimate(found) if found else None
 
 
-def _last(run: FinishedCell) -> float:
+def _last(run: Run) -> float:
     values = [record.get(run.metric.key) for record in run.records if record["round"]]
     evaluated = [value for value in values if value is not None]
     return statistics.mean(evaluated[-LAST:]) if evaluated else math.nan

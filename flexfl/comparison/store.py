@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import platform
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flexfl.config import Settings
-from flexfl.config.settings import EXECUTION_ONLY, MAX_BYTES
+from flexfl.config.settings import EXECUTION_ONLY
 from flexfl.engine.parts import own_sources
-from flexfl.engine.run_folder import program_version, read_config, records_in, slug
-from flexfl.ground.files import parse_json, read_text
-from flexfl.tasks import ACCURACY, Metric
+from flexfl.engine.read_run import Run, read_config, read_run, records_in
+from flexfl.engine.run_folder import program_version, slug
 
 
 class Place(NamedTuple):
@@ -37,36 +35,6 @@ class Place(NamedTuple):
     machine: str
     working_folder: str
     unfinished: str
-
-
-@dataclass(frozen=True)
-class FinishedCell:
-    """A finished run.
-
-    Attributes
-    ----------
-    summary
-        Content of its `summary.json`.
-    records
-        Of all rounds, starting with round 0.
-    version
-        The version of flexfl that made it.
-    """
-
-    summary: dict[str, Any]
-    records: list[dict[str, Any]]
-    version: str
-
-    @property
-    def metric(self) -> Metric:
-        """What its task reports."""
-        return metric_of(self.summary)
-
-    @property
-    def final(self) -> float:
-        """The value of the metric in the end; NaN if there is none."""
-        value = self.summary["final"][self.metric.key]
-        return math.nan if value is None else float(value)
 
 
 class CellStore:
@@ -100,17 +68,15 @@ class CellStore:
             shutil.rmtree(unfinished, ignore_errors=True)
         return Place(platform.node(), os.getcwd(), str(unfinished))
 
-    def load(self, settings: Settings) -> FinishedCell | None:
-        """Return a finished cell; None if there is none, or only a part of one."""
+    def load(self, settings: Settings) -> Run | None:
+        """Return a finished cell with its records; None if there is none, or only a part of one."""
         path = self.path(settings)
         try:
-            summary = parse_json(read_text(path / "summary.json", MAX_BYTES))
-            records = [*records_in(path)]
-            config = read_config(path)
-            if summary.get("interrupted") or "failed" in summary or not _is_of(settings, config):
+            run = read_run(path)
+            if run.status != "finished" or not _is_of(settings, run.config):
                 return None
-            return FinishedCell(summary, records, config["versions"].get("flexfl", "unknown"))
-        except (OSError, ValueError, KeyError, AttributeError):
+            return replace(run, records=[*records_in(path)])
+        except (OSError, ValueError):
             return None
 
     def save(self, settings: Settings, files: Mapping[str, bytes]) -> None:
@@ -139,12 +105,6 @@ class CellStore:
         shutil.rmtree(path.with_name(f".{path.name}"), ignore_errors=True)
 
 
-def metric_of(summary: Mapping[str, Any]) -> Metric:
-    """Return what the task of a run reports, given its summary; older ones do not say."""
-    told = summary.get("metric")
-    return Metric(**told) if isinstance(told, dict) else ACCURACY
-
-
 def identity(settings: Settings, without: tuple[str, ...] = ()) -> str:
     """Return ten hexadecimal digits that stand for the settings that matter, but for some of them.
 
@@ -170,7 +130,7 @@ def _is_of(settings: Settings, config: Mapping[str, Any]) -> bool:
     )
 
 
-def outdated(cells: Mapping[Settings, FinishedCell]) -> dict[str, int]:
+def outdated(cells: Mapping[Settings, Run]) -> dict[str, int]:
     """Return how many cells other versions of flexfl made, by version."""
     found: dict[str, int] = {}
     for cell in cells.values():

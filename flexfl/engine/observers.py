@@ -1,4 +1,4 @@
-"""What watches a run: its folder, the display of its progress, and loggers."""
+"""Observers of a run: its folder, the progress display, and loggers."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ Record = dict[str, Any]
 
 
 class Observer:
-    """Watches a run; a method that it does not define does nothing.
+    """Follows a run; methods that a subclass does not define do nothing.
 
-    The calls are `recall` for each round before the run was resumed, `start`, `round` for each round,
-    `finish` if the run did not fail, and always `close`.
+    They are called in this order: `recall` for each round before the run was resumed, `start`, `round` for
+    each round, `finish`, and always `close`. Only an unexpected exception leaves out `finish`.
     """
 
     def recall(self, record: Record) -> None:
         """Take the record of a round that was passed on before the run was interrupted."""
 
     def start(self, settings: Settings) -> None:
-        """Begin: the run has these settings."""
+        """Start observing a run with these settings."""
 
     def round(self, record: Record) -> None:
         """Take the record of a round; round 0 is the evaluation before training."""
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Take the content of `summary.json`: the run has ended, or was interrupted."""
+        """Take the content of `summary.json`: the run has finished, failed, or was interrupted."""
 
     def close(self) -> None:
-        """Release what `start` took; also called if `start` failed."""
+        """Release the resources that `start` took; also called if `start` failed."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class LoggedRun:
 
 @contextmanager
 def observing(observers: Sequence[Observer], settings: Settings) -> Iterator[None]:
-    """Start observers, and close them at the end, the last one first."""
+    """Start observers, and close them at the end, in reverse order."""
     with ExitStack() as started:
         for observer in observers:
             started.callback(observer.close)
@@ -75,9 +75,9 @@ def observing(observers: Sequence[Observer], settings: Settings) -> Iterator[Non
 
 
 def trying_again(observe: Callable[[Record], None], console: Console) -> Callable[[Record], None]:
-    """Return a function that passes records on to an observer that writes later what it cannot write now.
+    """Return a function that passes records to an observer that keeps what it cannot write yet.
 
-    An error of the system, such as a full disk, is a line of warning, once, and does not end the run.
+    The first error of the system, such as a full disk, is printed as a warning; none of them ends the run.
     """
     warned = False
 

@@ -23,10 +23,10 @@ import tomli_w
 from numpy.typing import NDArray
 
 from flexfl.config import Settings
-from flexfl.config.settings import MAX_BYTES
 from flexfl.engine.observers import Observer, Record
 from flexfl.engine.parts import own_sources
-from flexfl.ground.files import open_regular, parse_json, parse_toml, read_text, replacing
+from flexfl.engine.read_run import read_config, records_in
+from flexfl.ground.files import replacing
 
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
 
@@ -182,36 +182,12 @@ def versions() -> dict[str, str]:
     return own | {name: version(name) for name in PACKAGES}
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Return the content of `config.toml` in a run folder.
-
-    Raises
-    ------
-    OSError, ValueError
-        It cannot be read.
-    """
-    return parse_toml(read_text(path / "config.toml", MAX_BYTES))
-
-
 def weights_sha256(arrays: Sequence[NDArray[Any]]) -> str:
     """SHA-256 of the weights in little-endian order, so that it is the same on all machines."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()
-
-
-def records_in(path: Path) -> Iterator[Record]:
-    """Yield the records of the rounds in a run folder, starting with round 0.
-
-    Raises
-    ------
-    OSError, ValueError
-        `metrics.jsonl` cannot be read.
-    """
-    with open_regular(path / "metrics.jsonl") as file:
-        for line in file:
-            yield parse_json(line.decode())
 
 
 def slug(parts: Iterable[str], length: int) -> str:

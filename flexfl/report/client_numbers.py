@@ -1,4 +1,4 @@
-"""What a finished run did for each client: its share of the updates, and the score on its examples."""
+"""Numbers of the clients of a finished run, as the run folder keeps them in `clients.json`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from flexfl.engine.read_run import MAX_LINE
 from flexfl.ground.files import parse_json, read_text, replacing
-from flexfl.report.records import MOST_LINE
 
 FILE = "clients.json"
 FORMAT = 2
@@ -21,7 +21,7 @@ class ClientNumbers:
     Attributes
     ----------
     clients
-        Which ones.
+        Their numbers.
     examples
         n_k.
     data_shares
@@ -29,15 +29,15 @@ class ClientNumbers:
     rates
         Share of the run's rounds in which an update of the client counted.
     update_shares
-        Share of everything that was applied to the weights; empty if it was not computed.
+        Share of everything that was applied to the weights; empty if not computed.
     metric, is_share
-        What the task reports, in words, and whether that is from 0 to 1.
+        Title of the task's metric, and whether it is from 0 to 1.
     scores
-        That of the final global weights, None for a client without such examples; may be empty as well.
+        The metric of the final global weights, None for a client without such examples; may be empty.
     scores_on
-        Which examples these are of.
+        The examples of the scores, in words.
     notes
-        Sentences on what is missing or a sample.
+        Sentences for the reader, for example about a sample.
     """
 
     clients: list[int]
@@ -53,16 +53,16 @@ class ClientNumbers:
 
 
 def read_numbers(path: Path) -> ClientNumbers | None:
-    """Return what a run folder keeps; None if it has nothing or something else."""
+    """Return the numbers kept in a run folder; None if it has none that can be read."""
     try:
-        content = parse_json(read_text(path / FILE, MOST_LINE))
+        content = parse_json(read_text(path / FILE, MAX_LINE))
         return ClientNumbers(**content) if content.pop("format") == FORMAT else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def keep_numbers(path: Path, numbers: ClientNumbers) -> None:
-    """Write the numbers into a run folder; one that cannot be written to does without."""
+    """Write the numbers into a run folder, unless it cannot be written to."""
     try:
         with replacing(path / FILE) as temporary:
             temporary.write_text(json.dumps({"format": FORMAT} | asdict(numbers)) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a finished run did for each client: computed from its folder and the clients' data."""
+"""Computes the numbers of a finished run's clients, from its folder and the clients' data."""
 
 from __future__ import annotations
 
@@ -14,48 +14,43 @@ from clients.environment import federated_data, make_trace, missing_folder, mode
 from clients.gradients.flat import FlatModel
 from clients.simulated.evaluation import mean_scores
 from flexfl.config import Settings
+from flexfl.engine.observers import Record
+from flexfl.engine.read_run import Run, valid_records
 from flexfl.ground.files import read_arrays
 from flexfl.report.client_numbers import SAMPLE, ClientNumbers, keep_numbers, read_numbers
-from flexfl.report.reading import Run
-from flexfl.report.records import Record, records_of
-from flexfl.report.shares import bounded_shares
+from flexfl.report.update_shares import update_shares
 from flexfl.tasks import Examples, FederatedData
 from traces import Trace
 
-MOST_EXAMPLES = 20_000  # that the scores are computed on
+MAX_EXAMPLES = 20_000  # that the scores are computed on
+MAX_UPDATES = 20_000  # client updates that are replayed: a thousand take about 0.1 seconds
 
 
 def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
-    """Return what the run folder keeps, or compute and keep it; otherwise why there is nothing.
+    """Return the numbers kept in the run folder, or compute and keep them; otherwise the reason for neither.
 
     Parameters
     ----------
     run
         The run.
     compute
-        Whether to compute what is not there.
+        Whether to compute them where the folder has none.
     """
     kept = read_numbers(run.path)
     if kept is not None:
         return kept
-    if run.ended:
-        return f"the run {run.ended}"
+    if run.problem:
+        return f"the run {run.problem}"
     if not compute:
-        return "not computed yet; python -m flexfl.report FOLDER does it"
+        return "not computed yet; python -m flexfl.report FOLDER computes them"
     settings = run.settings
     try:
         if (missing := missing_folder(settings)) is not None:
             return f"the data of {settings.task} are not in {missing}"
         arrays = read_arrays(run.path / "weights.npz")
         data = federated_data(settings)
-        numbers = compute_numbers(
-            settings,
-            data,
-            make_trace(settings),
-            model_builder(settings, data)(),
-            arrays,
-            records_of(run.path),
-        )
+        made = (data, make_trace(settings), model_builder(settings, data)())
+        numbers = compute_numbers(settings, *made, arrays, valid_records(run.path))
     except (ValueError, OSError, EOFError, KeyError, RuntimeError, BadZipFile) as error:
         return " ".join(str(error).split())
     keep_numbers(run.path, numbers)
@@ -70,7 +65,7 @@ def compute_numbers(
     arrays: Sequence[NDArray[Any]],
     records: Sequence[Record],
 ) -> ClientNumbers:
-    """Compute the numbers of all clients, or of a sample of them, which is always the same.
+    """Compute the numbers of all clients, or of a sample of them that is always the same.
 
     Parameters
     ----------
@@ -87,8 +82,8 @@ def compute_numbers(
     clients = np.arange(n)
     if n > SAMPLE:
         clients = np.sort(np.random.default_rng([*b"report-clients"]).permutation(n)[:SAMPLE])
-        notes.append(f"A sample of {SAMPLE:,} of the {n:,} clients.")
-    shares, limits = bounded_shares(settings, data.sizes, trace, clients)
+        notes.append(f"A sample of {SAMPLE:,} of the {n:,} clients is shown.")
+    shares, limits = _shares(settings, data.sizes, trace, clients)
     notes += limits
     weights = np.concatenate([np.ravel(a) for a in arrays])
     model, metric = FlatModel(module, "cpu", data.criterion), data.criterion.metric
@@ -111,16 +106,37 @@ def compute_numbers(
     )
 
 
+def _shares(
+    settings: Settings, sizes: NDArray[np.int64], trace: Trace, clients: NDArray[np.intp]
+) -> tuple[NDArray[np.float64] | None, list[str]]:
+    """Return some clients' shares of the updates, from as many rounds as take seconds; None if unknown.
+
+    With them come sentences about what is missing.
+    """
+    asked = settings.clients_per_round or trace.num_clients
+    if asked > MAX_UPDATES:
+        return None, [f"Shares of the updates are computed for at most {MAX_UPDATES:,} clients per round."]
+    rounds = min(settings.num_rounds, MAX_UPDATES // asked)
+    groups = np.full(trace.num_clients, len(clients))  # all others together
+    groups[clients] = np.arange(len(clients))
+    try:
+        shares = update_shares(settings, sizes, trace, groups, rounds)[: len(clients)]
+    except ValueError as error:
+        return None, [f"Shares of the updates are missing: {error}."]
+    part = f"Shares of the updates cover the first {rounds:,} of {settings.num_rounds:,} rounds."
+    return shares, [part] if rounds < settings.num_rounds else []
+
+
 def _scores(
     model: FlatModel, weights: NDArray[Any], data: FederatedData, clients: NDArray[np.intp]
 ) -> tuple[NDArray[np.float64], str, list[str]]:
-    """Return the mean score on each client's own examples, which these are, and whether they are a part."""
+    """Return the mean score on each client's own examples, their name, and a note if they are a part."""
     own, name = data.holdout, "its held-out examples"
     try:
         own(clients[:1])
     except ValueError:
         own, name = data.train_set, "its own training examples"
-    most = max(1, MOST_EXAMPLES // max(1, len(clients)))
+    most = max(1, MAX_EXAMPLES // max(1, len(clients)))
     parts: list[Examples] = [own(np.array([client])) for client in clients.tolist()]
     cut = any(len(targets) > most for _, targets in parts)
     parts = [(x[:most], targets[:most]) for x, targets in parts]
@@ -129,7 +145,7 @@ def _scores(
     return (
         mean_scores(model, parts),
         name,
-        [f"{title}: on the first {most} examples of each client."] if cut else [],
+        [f"{title} is on the first {most} examples of each client."] if cut else [],
     )
 
 

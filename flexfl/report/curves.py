@@ -1,49 +1,55 @@
-"""Accuracy and loss against what they took: one line per method, with a band over seeds."""
+"""Metric and loss against rounds, uploads, data and time: a line for each label, with a band over seeds."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from flexfl.report.figure import (
-    MOST_LINES,
-    Entry,
+    MAX_LINES,
     Figure,
+    Numbers,
     Plot,
     Table,
     Toggle,
+    area_between,
     axis,
+    bins,
     colour,
-    dash,
-    faint,
     layout,
+    legend_of,
+    line_of,
     listed,
     numbers,
+    panel,
     percent,
     plain,
     thinned,
 )
-from flexfl.report.history import History, Numbers
+from flexfl.report.history import History
 from flexfl.tasks import ACCURACY, Metric
 
-MOST_POINTS = 4000  # of all lines together, but at least FEWEST and at most 400 of each
-FEWEST = 60
+MAX_POINTS = 4000  # of all lines together, but at least MIN_POINTS and at most 400 of each
+MIN_POINTS = 60
 FEW_LINES = 6  # of more, the bands are fainter
 TABLE_ROWS = 40
-CURVES = ("score", "loss")
+
+Bands = Mapping[str, Mapping[str, "Band"]]
+"""By curve, `score` or `loss`, and label."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """A curve of runs that differ in the seed only.
+    """A curve of runs that differ only in the seed.
 
     Attributes
     ----------
     x
-        Means over the seeds of what it took: `rounds`, `uploads`, `megabytes`, `seconds`; each of shape (P,).
+        `rounds`, `uploads`, `megabytes` and `seconds` up to each point, means over seeds, shape (P,) each.
     mean, low, high
         Mean over seeds, lowest and highest; of several evaluations where they share a point.
     """
@@ -54,33 +60,61 @@ class Band:
     high: Numbers
 
 
-def band_of(histories: Sequence[History], metric: str, points: int) -> Band | None:
+class Against(NamedTuple):
+    """A horizontal axis: its key in `Band.x`, name, unit (may be empty), and the unit's size."""
+
+    key: str
+    name: str
+    unit: str = ""
+    size: float = 1.0
+
+    @property
+    def title(self) -> str:
+        """Its name with the unit."""
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+
+UNITS = (
+    Against("megabytes", "data sent both ways", "GB", 1e3),
+    Against("megabytes", "data sent both ways", "MB"),
+    Against("megabytes", "data sent both ways", "kB", 1e-3),
+    Against("seconds", "virtual time", "days", 86400),
+    Against("seconds", "virtual time", "hours", 3600),
+    Against("seconds", "virtual time", "seconds"),
+)
+
+
+def _axes(ends: Mapping[str, float]) -> list[Against]:
+    """Return the axes that have something to show, in the largest unit that fits."""
+    fitting: dict[str, Against] = {}
+    for own in UNITS:
+        if ends[own.key] >= 2 * own.size:
+            fitting.setdefault(own.key, own)
+    return [Against("rounds", "rounds"), Against("uploads", "uploads"), *fitting.values()]
+
+
+def band_of(histories: Sequence[History], curve: str, points: int) -> Band | None:
     """Return the curve of `score` or `loss`; None if it was never evaluated."""
     columns = []
     for history in histories:
-        values = getattr(history, metric)
+        values = getattr(history, curve)
+        own = (values, history.rounds, history.uploads, history.megabytes, history.virtual_seconds)
         at = np.flatnonzero(np.isfinite(values))
-        x = [history.rounds, history.uploads, history.megabytes, history.virtual_seconds]
-        columns.append({int(history.rounds[i]): [values[i], *(column[i] for column in x)] for i in at})
+        columns.append({int(history.rounds[i]): [column[i] for column in own] for i in at})
     rounds = sorted({t for column in columns for t in column})
     if not rounds:
         return None
     missing = [np.nan] * 5
     every = np.array([[column.get(t, missing) for t in rounds] for column in columns])  # seeds, rounds, 5
-    starts = np.arange(min(points, len(rounds))) * len(rounds) // min(points, len(rounds))
-    counts = np.diff([*starts, len(rounds)])
+    starts, counts = bins(len(rounds), points)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a clock that is not there is NaN throughout
-        mean, *x = np.nanmean(every, axis=0).T
+        warnings.simplefilter("ignore", RuntimeWarning)  # without a clock, all seconds are NaN
+        means = np.nanmean(every, axis=0)
         low, high = np.nanmin(every[..., 0], axis=0), np.nanmax(every[..., 0], axis=0)
-
-    def joined(values: Numbers) -> Numbers:
-        return np.add.reduceat(values, starts) / counts
-
-    names = ("rounds", "uploads", "megabytes", "seconds")
+    mean, *x = (np.add.reduceat(means, starts) / counts[:, None]).T
     return Band(
-        {name: joined(values) for name, values in zip(names, x, strict=True)},
-        joined(mean),
+        dict(zip(("rounds", "uploads", "megabytes", "seconds"), x, strict=True)),
+        mean,
         np.minimum.reduceat(low, starts),
         np.maximum.reduceat(high, starts),
     )
@@ -89,148 +123,127 @@ def band_of(histories: Sequence[History], metric: str, points: int) -> Band | No
 def curves_figure(
     groups: Mapping[str, Sequence[History]], papers: Mapping[str, float | None], metric: Metric = ACCURACY
 ) -> Figure | None:
-    """Return the plot of metric and loss; None if nothing was evaluated.
+    """Return the figure of metric and loss; None if nothing was evaluated.
 
     Parameters
     ----------
     groups
         The runs by their labels.
     papers
-        The numbers that papers report, in percent, by label.
+        The results that papers report, in percent, by label.
     metric
-        What the task reports.
+        Of the task.
     """
-    shown = [*groups][:MOST_LINES]
-    points = int(np.clip(MOST_POINTS / max(1, len(shown)), FEWEST, 400))
+    labels = [*groups][:MAX_LINES]
+    points = int(np.clip(MAX_POINTS / max(1, len(labels)), MIN_POINTS, 400))
     bands = {
-        curve: {label: band for label in shown if (band := band_of(groups[label], curve, points))}
-        for curve in CURVES
+        curve: {label: band for label in labels if (band := band_of(groups[label], curve, points))}
+        for curve in ("score", "loss")
     }
-    bands = {curve: of for curve, of in bands.items() if of}
+    bands = {curve: group for curve, group in bands.items() if group}
     if not bands:
         return None
-    axes, scales = _axes([band for of in bands.values() for band in of.values()])
-    views = {key: _view(bands, metric, key, scales[key], axes[key], shown, papers) for key in axes}
-    several = max(len(groups[label]) for label in shown)
-    notes = (
-        [f"Lines: means over seeds, {several} at most; bands: lowest to highest seed."] if several > 1 else []
-    )
-    notes += ["Uploads, data and time of a line are means over its seeds, too."] if several > 1 else []
-    if (most := max(-(-len(_evaluated(groups[label])) // points) for label in shown)) > 1:
-        notes.append(f"A point stands for up to {most} evaluations: their mean, in the band all of them.")
-    if len(shown) < len(groups):
-        notes.append(f"The first {len(shown)} of {len(groups)} are drawn; the table of results has all.")
-    if any(papers.get(label) is not None for label in shown):
-        notes.append("Diamonds: the numbers that the paper reports, in percent.")
+    every = [band for group in bands.values() for band in group.values()]
+    ends = {key: max(float(np.nanmax(np.append(band.x[key], 0))) for band in every) for key in every[0].x}
+    axes = _axes(ends)
     return Figure(
         "curves",
         f"{metric.title.capitalize()} and loss",
-        f"Lines of {metric.title} and loss for {listed(shown, 8)}; the table below has the numbers.",
-        views,
-        [Toggle("Against", {key: name.partition(",")[0].capitalize() for key, name in axes.items()})],
-        [Entry(label, colour(i), dash(i), label) for i, label in enumerate(shown)] if len(groups) > 1 else [],
+        f"Lines of {metric.title} and loss for {listed(labels, 8)}; the table below has the numbers.",
+        {own.key: _view(bands, metric, own, 1.02 * ends[own.key] / own.size, labels, papers) for own in axes},
+        [Toggle("Against", {own.key: own.name.capitalize() for own in axes})],
+        legend_of(labels, labels),
         table=_table(bands, metric),
-        notes=notes,
+        notes=_notes(groups, labels, papers, points),
         height=250 * len(bands) + 60,
     )
 
 
-def _evaluated(histories: Sequence[History]) -> set[float]:
-    return {float(t) for h in histories for t in h.rounds[np.isfinite(h.loss) | np.isfinite(h.score)]}
-
-
-def _axes(bands: Sequence[Band]) -> tuple[dict[str, str], dict[str, float]]:
-    """Return titles of the horizontal axes in units that fit, and what the numbers are divided by."""
-    most = {key: max(np.nanmax(np.append(band.x[key], 0)) for band in bands) for key in bands[0].x}
-    axes, scales = {"rounds": "rounds", "uploads": "uploads"}, {"rounds": 1.0, "uploads": 1.0}
-    for size, unit in ((1e3, "GB"), (1, "MB"), (1e-3, "kB")):
-        if most["megabytes"] >= 2 * size:
-            axes["megabytes"], scales["megabytes"] = f"data sent both ways, {unit}", size
-            break
-    if most["seconds"]:
-        for size, unit in ((86400, "days"), (3600, "hours"), (1, "seconds")):
-            if most["seconds"] >= 2 * size:
-                axes["seconds"], scales["seconds"] = f"virtual time, {unit}", size
-                break
-    return axes, scales
+def _notes(
+    groups: Mapping[str, Sequence[History]],
+    labels: Sequence[str],
+    papers: Mapping[str, float | None],
+    points: int,
+) -> list[str]:
+    notes = []
+    if (seeds := max(len(groups[label]) for label in labels)) > 1:
+        notes.append(f"Lines are means over up to {seeds} seeds; bands span the lowest to the highest seed.")
+        notes.append("Uploads, data and time are means over the seeds, too.")
+    evaluations = max(
+        len({t for h in groups[label] for t in h.rounds[np.isfinite(h.loss) | np.isfinite(h.score)].tolist()})
+        for label in labels
+    )
+    if (most := -(-evaluations // points)) > 1:
+        notes.append(f"Each point is the mean of up to {most} evaluations; the band spans all of them.")
+    if len(labels) < len(groups):
+        notes.append(f"Only the first {len(labels)} of {len(groups)} are drawn; the results table has all.")
+    if any(papers.get(label) is not None for label in labels):
+        notes.append("Diamonds are the results that the paper reports, in percent.")
+    return notes
 
 
 def _view(
-    bands: Mapping[str, Mapping[str, Band]],
+    bands: Bands,
     metric: Metric,
-    key: str,
-    scale: float,
-    title: str,
-    shown: Sequence[str],
+    against: Against,
+    end: float,
+    labels: Sequence[str],
     papers: Mapping[str, float | None],
 ) -> Plot:
-    """Return the traces over one horizontal axis, the metric above the loss."""
+    """Return the traces over one horizontal axis, the metric above the loss; diamonds stand at `end`."""
     areas: list[Plot] = []
     lines: list[Plot] = []  # on top of all areas
-    opacity = 0.2 if len(shown) <= FEW_LINES else 0.06
-    end = max(float(np.nanmax(np.append(b.x[key], 0))) for of in bands.values() for b in of.values()) / scale
-    made = layout(xaxis=axis(title, anchor="y" if len(bands) == 1 else "y2", rangemode="tozero"))
-    for row, (curve, of) in enumerate(bands.items()):
-        title_y = _titles(metric)[curve]
+    opacity = 0.2 if len(labels) <= FEW_LINES else 0.06
+    made = layout(xaxis=axis(against.title, anchor="y" if len(bands) == 1 else "y2", rangemode="tozero"))
+    for row, (curve, group) in enumerate(bands.items()):
+        place, key, domain = panel(row, len(bands))
+        title = _titles(metric)[curve]
+        made[key] = axis(title, domain=domain)
         factor = 100 if curve == "score" and metric.is_share else 1
-        place = "y2" if row else "y"
-        domain = [0, 1] if len(bands) == 1 else [[0.54, 1], [0, 0.46]][row]
-        made["yaxis2" if row else "yaxis"] = axis(title_y, domain=domain)
-        for label, band in of.items():
-            i = shown.index(label)
-            x = band.x[key] / scale
+        for label, band in group.items():
+            i, x = labels.index(label), band.x[against.key] / against.size
             if not np.isfinite(x).any():
-                continue  # this one has no clock
+                continue  # it has no clock
             common = {"yaxis": place, "legendgroup": label, "name": plain(label)}
             if (band.high > band.low).any():
-                around = {
-                    "x": numbers([*x, *x[::-1]]),
-                    "y": numbers([*factor * band.high, *factor * band.low[::-1]]),
-                }
-                area = {"fill": "toself", "fillcolor": faint(colour(i), opacity), "line": {"width": 0}}
-                areas.append({**common, **around, **area, "mode": "lines", "hoverinfo": "skip"})
-            line = {"color": colour(i), "dash": dash(i), "width": 2}
-            told = f"%{{x:.4~g}} {plain(title)}<br>%{{y:.4~g}} {title_y}"
-            points = {"x": numbers(x), "y": numbers(factor * band.mean)}
-            mode = "lines" if len(x) > 1 else "markers"
-            lines.append(
-                {
-                    **common,
-                    **points,
-                    "mode": mode,
-                    "line": line,
-                    "hovertemplate": f"{plain(label)}<br>{told}<extra></extra>",
-                }
-            )
-            if curve == "score" and papers.get(label) is not None:
-                lines.append({**common, **_mark(1.02 * end, float(papers[label] or 0), colour(i), label)})
+                area = area_between(x, factor * band.low, factor * band.high, colour(i), opacity)
+                areas.append({**common, **area})
+            hover = f"%{{x:.4~g}} {plain(against.title)}<br>%{{y:.4~g}} {title}"
+            line = {
+                "x": numbers(x),
+                "y": numbers(factor * band.mean),
+                "mode": "lines" if len(x) > 1 else "markers",
+                "line": line_of(i),
+                "hovertemplate": f"{plain(label)}<br>{hover}<extra></extra>",
+            }
+            lines.append({**common, **line})
+            if curve == "score" and (paper := papers.get(label)) is not None:
+                lines.append({**common, **_diamond(end, paper, colour(i), label)})
     return {"data": areas + lines, "layout": made}
 
 
-def _mark(x: float, value: float, own: str, label: str) -> Plot:
+def _diamond(x: float, paper: float, own: str, label: str) -> Plot:
     marker = {"symbol": "diamond-open", "size": 11, "color": own, "line": {"width": 2}}
-    hover = f"{plain(label)}: the paper has {value:g} %<extra></extra>"
-    return {"x": [x], "y": [value], "mode": "markers", "marker": marker, "hovertemplate": hover}
+    hover = f"{plain(label)}: the paper reports {paper:g} %<extra></extra>"
+    return {"x": [x], "y": [paper], "mode": "markers", "marker": marker, "hovertemplate": hover}
 
 
 def _titles(metric: Metric) -> dict[str, str]:
-    """Return what the curves are called."""
+    """Return the names of the curves."""
     return {"score": f"{metric.title}, %" if metric.is_share else metric.title, "loss": "loss"}
 
 
-def _table(bands: Mapping[str, Mapping[str, Band]], metric: Metric) -> Table:
+def _table(bands: Bands, metric: Metric) -> Table:
     """Return the means at some of the rounds."""
-    columns = [(curve, label, band) for curve, of in bands.items() for label, band in of.items()]
-    longest = max((band for _, _, band in columns), key=lambda band: len(band.mean))
-    rounds = [float(longest.x["rounds"][i]) for i in thinned(len(longest.mean), TABLE_ROWS)]
+    columns = [(curve, label, band) for curve, group in bands.items() for label, band in group.items()]
+    longest = max((band for _, _, band in columns), key=lambda band: len(band.mean)).x["rounds"]
     rows = []
-    for t in rounds:
+    for t in longest[thinned(len(longest), TABLE_ROWS)]:
         row = [f"{t:.0f}"]
         for curve, _, band in columns:
             i = int(np.abs(band.x["rounds"] - t).argmin())
-            near = abs(band.x["rounds"][i] - t) < 1
             value = float(band.mean[i])
-            told = percent(value) if curve == "score" and metric.is_share else f"{value:.4f}"
-            row.append(told if near else "")
+            text = percent(value) if curve == "score" and metric.is_share else f"{value:.4f}"
+            row.append(text if abs(band.x["rounds"][i] - t) < 1 else "")
         rows.append(row)
     return Table(["round", *(f"{_titles(metric)[curve]}: {label}" for curve, label, _ in columns)], rows)

@@ -1,4 +1,4 @@
-"""What the records of a run's rounds amount to: curves, events, failures, seconds."""
+"""The records of a run as numbers by round: curves, events, failures, seconds."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flexfl.report.records import Record
+from flexfl.engine.observers import Record
+from flexfl.report.figure import Numbers
 
-Numbers = NDArray[np.float64]
-
-PHASES = ("select", "broadcast", "train", "collect", "aggregate", "evaluate", "write")
-MOST_EVENTS = 2000  # of one run that are kept; further ones are counted
+PHASES = ("select", "broadcast", "transfer", "train", "collect", "aggregate", "evaluate", "write")
+MAX_EVENTS = 2000  # kept of one run; the others are counted
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a client in a round, and the numbers that a decision rested on."""
+    """An arrival, departure or decision in a round, with the numbers behind it."""
 
     round: int
     seconds: float | None
@@ -39,9 +37,9 @@ class History:
     Attributes
     ----------
     rounds, uploads, megabytes, virtual_seconds
-        Of each record: its round, and what it took up to it; without a clock, the seconds are NaN.
+        Of each record: its round, and the totals up to it; without a clock, the seconds are NaN.
     score, loss
-        Of each record, the metric and the loss; NaN in rounds that were not evaluated.
+        Of each record, the metric and the loss; NaN in rounds without an evaluation.
     phases
         Seconds that each phase of each round took, by name.
     events, num_events
@@ -49,7 +47,7 @@ class History:
     failures
         How many replies failed or were rejected in each round, by reason.
     slim
-        Of each record what the tables of a comparison need.
+        Of each record, what the tables of a comparison need.
     """
 
     rounds: Numbers
@@ -71,8 +69,8 @@ class History:
 
 
 def history_of(records: Sequence[Record], metric: str = "accuracy") -> History:
-    """Reduce the records of a run, of which `metric` is the key of what its task reports."""
-    events, num_events = _events(records)
+    """Return the history of a run from its records; `metric` is the key of the task's metric."""
+    events = [*_events(records), *_restarts(records)]
     return History(
         rounds=_column(records, "round"),
         uploads=np.cumsum([float(len(record.get("active", []))) for record in records]),
@@ -81,8 +79,8 @@ def history_of(records: Sequence[Record], metric: str = "accuracy") -> History:
         score=_column(records, metric),
         loss=_column(records, "loss"),
         phases=_phases(records),
-        events=events,
-        num_events=num_events,
+        events=sorted(events, key=lambda event: event.round)[:MAX_EVENTS],
+        num_events=len(events),
         failures=_failures(records),
         slim=[_slim(record, metric) for record in records],
     )
@@ -102,15 +100,27 @@ def _clock(records: Sequence[Record]) -> Numbers:
 
 
 def _phases(records: Sequence[Record]) -> dict[str, Numbers]:
-    """Return the seconds by phase; `write` is recorded in the record after the one that was written."""
-    taken = [record.get("seconds") or {} for record in records]
+    """Return the seconds by phase; `write` stands in the record after the one that was written."""
+    taken = [_disjoint(record.get("seconds") or {}) for record in records]
     names = [*PHASES, *sorted({name for seconds in taken for name in seconds} - set(PHASES))]
-    columns = {name: np.array([float(s.get(name) or 0.0) for s in taken]) for name in names}
+    columns = {name: np.array([seconds.get(name, 0.0) for seconds in taken]) for name in names}
     return {name: seconds for name, seconds in columns.items() if seconds.any()}
 
 
+def _disjoint(seconds: Record) -> dict[str, float]:
+    """Return phases that add up to the round: `work` is recorded as a part of `train`.
+
+    It becomes `train`, and the rest, the way to the workers and back, becomes `transfer`.
+    """
+    own = {name: float(value or 0.0) for name, value in seconds.items()}
+    if "work" in own:
+        whole, work = own.get("train", 0.0), own.pop("work")
+        own |= {"train": min(work, whole), "transfer": max(0.0, whole - work)}
+    return own
+
+
 def _failures(records: Sequence[Record]) -> dict[str, dict[int, int]]:
-    """Count the failed replies by reason and round; reasons that differ in numbers only are one."""
+    """Count the failed replies by reason and round; reasons that differ only in numbers are one."""
     found: dict[str, dict[int, int]] = {}
     for record in records:
         for reason, count in Counter(map(plain_reason, (record.get("failed") or {}).values())).items():
@@ -123,47 +133,44 @@ def plain_reason(reason: Any) -> str:
     return re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "…", str(reason))
 
 
-def _events(records: Sequence[Record]) -> tuple[list[Event], int]:
-    found: list[Event] = []
-    count = 0
-    for record in records:
-        seconds = record.get("virtual_seconds")
-        for event in record.get("events") or []:
-            count += 1
-            if len(found) < MOST_EVENTS:
-                found.append(_event(record["round"], seconds, event))
+def _events(records: Sequence[Record]) -> list[Event]:
+    return [
+        _event(record["round"], record.get("virtual_seconds"), event)
+        for record in records
+        for event in record.get("events") or []
+    ]
+
+
+def _restarts(records: Sequence[Record]) -> list[Event]:
+    """Return the rounds in which the learning rate rises."""
+    found = []
     for before, now in pairwise(records):
         old, new = before.get("learning_rate"), now.get("learning_rate")
         if old is not None and new is not None and new > old * (1 + 1e-9):
-            count += 1
             details = f"from {old:.4g} to {new:.4g}"
-            found.append(
-                Event(now["round"], now.get("virtual_seconds"), "learning rate restarts", None, details)
-            )
-    return sorted(found, key=lambda event: event.round), count
+            seconds = now.get("virtual_seconds")
+            found.append(Event(now["round"], seconds, "learning rate restarts", None, details))
+    return found
 
 
 def _event(server_round: int, seconds: float | None, event: Record) -> Event:
-    """Name an event by what was decided; the other numbers are its details."""
+    """Name an event by the decision; the other numbers are its details."""
     kind = str(event.get("event", "event")).replace("-", " ")
     if kind == "departure" and "objective" in event:
-        kind = f"departure, its part {'kept' if event['objective'] == 'include' else 'dropped'}"
+        kind = f"departure, objective {'kept' if event['objective'] == 'include' else 'dropped'}"
     if "boosted" in event:
         kind += ", boosted" if event["boosted"] else ", not boosted"
-    if "received" in event:
-        kind += "" if event["received"] else " without an answer"
-    told = {
-        key: value for key, value in event.items() if key not in ("event", "client", "boosted", "received")
-    }
-    details = ", ".join(f"{key.replace('_', ' ')} {_short(value)}" for key, value in told.items())
-    return Event(server_round, seconds, kind, event.get("client"), details)
+    if event.get("received", True) is False:
+        kind += " without a reply"
+    details = [
+        f"{key.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
+        for key, value in event.items()
+        if key not in ("event", "client", "boosted", "received")
+    ]
+    return Event(server_round, seconds, kind, event.get("client"), ", ".join(details))
 
 
 def _slim(record: Record, metric: str) -> Record:
-    kept = {key: record[key] for key in ("round", metric, "virtual_seconds") if key in record}
-    sent = {key: record[key] for key in ("bytes_up", "bytes_down") if key in record}
-    return kept | sent | {"active": range(len(record.get("active", [])))}
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    keys = ("round", metric, "virtual_seconds", "bytes_up", "bytes_down")
+    kept = {key: record[key] for key in keys if key in record}
+    return kept | {"active": range(len(record.get("active", [])))}

@@ -1,23 +1,136 @@
-"""Who took part in a run: the states of the clients by round, from the records and the trace."""
+"""Participation: the states of the clients by round, from the records and the trace, and pictures of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clients.environment import make_trace, missing_folder, needs_data
 from flexfl.config import Settings
+from flexfl.engine.observers import Record
 from flexfl.engine.transports.late import LATE
-from flexfl.report.history import Numbers
-from flexfl.report.records import Record
-from flexfl.report.states import State, StateGrid, States
+from flexfl.report.figure import Numbers, bins, thinned
 from traces import RoundAvailability, Trace
 
-MOST_EVALUATED = 200_000_000  # clients x rounds of a trace that are evaluated; of more, some rounds
+States = NDArray[np.int8]
+
+ROWS, COLUMNS = 200, 400  # of a picture, at most
+MAX_KEPT = 10_000_000  # states in memory; of more, an even sample of the clients is kept
+MAX_EVALUATED = 200_000_000  # clients x rounds of a trace; of more, only some rounds are evaluated
+
+
+class State(IntEnum):
+    """The state of a client in a round, in order of how much work arrives."""
+
+    ABSENT = 0  # not a member
+    OFFLINE = 1
+    NOT_SELECTED = 2  # online, but not asked
+    DROPPED = 3  # asked, but it drops out in mid-round: nothing arrives
+    LOST = 4  # it did its work, but the reply is lost
+    LATE = 5  # its reply arrives in a later round
+    REJECTED = 6  # its reply does not count, or it failed in another way
+    INCOMPLETE = 7
+    COMPLETE = 8
+
+    @property
+    def shown(self) -> str:
+        """Its name for readers."""
+        return self.name.lower().replace("_", " ")
+
+
 BY_REASON = {"dropped in mid-round": State.DROPPED, "reply lost": State.LOST, LATE: State.LATE}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """States in cells, clients by rounds.
+
+    Attributes
+    ----------
+    states
+        The most frequent state of each cell, shape (rows, columns).
+    took_part
+        Share of a cell's members whose replies counted, same shape; NaN in a cell without members.
+    clients
+        Of each row, the first client and the last; by availability, their ranks.
+    rounds
+        Of each column, the first round and the last.
+    """
+
+    states: NDArray[np.int8]
+    took_part: NDArray[np.float64]
+    clients: list[tuple[int, int]]
+    rounds: list[tuple[int, int]]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each cell is one client in one round."""
+        return self.most_in_a_cell == 1
+
+    @property
+    def most_in_a_cell(self) -> int:
+        """Clients x rounds of the largest cell."""
+        return max(b - a + 1 for a, b in self.clients) * max(b - a + 1 for a, b in self.rounds)
+
+
+class StateGrid:
+    """Collects the states of all clients, round by round.
+
+    Parameters
+    ----------
+    num_clients
+        N.
+    rounds
+        The rounds that will be added.
+
+    Attributes
+    ----------
+    step
+        One of so many clients is kept.
+    """
+
+    def __init__(self, num_clients: int, rounds: Sequence[int]) -> None:
+        self.num_clients, self.rounds = num_clients, list(rounds)
+        self.step = max(1, -(-num_clients * len(self.rounds) // MAX_KEPT))
+        self.states = np.zeros((-(-num_clients // self.step), len(self.rounds)), np.int8)
+        self._column = {t: column for column, t in enumerate(self.rounds)}
+
+    def add(self, t: int, states: States) -> None:
+        """Add the states of a round, shape (N,)."""
+        self.states[:, self._column[t]] = states[:: self.step]
+
+    def occurring(self) -> list[State]:
+        """Return the states that occur."""
+        return [State(code) for code in np.unique(self.states).tolist()]
+
+    def by_availability(self) -> NDArray[np.intp]:
+        """Return the kept clients, ordered by the share of their rounds in which they were online."""
+        member = np.maximum((self.states > State.ABSENT).sum(axis=1), 1)
+        online = (self.states > State.OFFLINE).sum(axis=1) / member
+        return np.argsort(-online, kind="stable")
+
+    def picture(self, order: NDArray[np.intp] | None = None) -> Picture:
+        """Return the states of the kept clients, in the order given, by default that of their numbers."""
+        states = self.states if order is None else self.states[order]
+        rows, columns = bins(len(states), ROWS)[0], bins(len(self.rounds), COLUMNS)[0]
+        counts = np.stack(
+            [
+                np.add.reduceat(np.add.reduceat(states == state, rows, 0, np.int64), columns, 1)
+                for state in State
+            ],
+            axis=-1,
+        )
+        members = counts[..., State.OFFLINE :].sum(axis=-1)
+        counted = counts[..., State.INCOMPLETE :].sum(axis=-1)
+        share = np.divide(counted, members, out=np.full(members.shape, np.nan), where=members > 0)
+        last = self.num_clients - 1
+        clients = [(a * self.step, min(b * self.step - 1, last)) for a, b in _bounds(rows, len(states))]
+        rounds = [(self.rounds[a], self.rounds[b - 1]) for a, b in _bounds(columns, len(self.rounds))]
+        return Picture(counts.argmax(axis=-1).astype(np.int8), share, clients, rounds)
 
 
 @dataclass(frozen=True)
@@ -29,13 +142,13 @@ class Participation:
     grid
         The states.
     rounds
-        Those that were looked at.
+        Those that were evaluated.
     online, took_part
-        Share of the members in these rounds; NaN without members or where it is not known.
+        Share of the members in these rounds; NaN without members or where it is unknown.
     hours
         Virtual hours at their ends; None if the trace has no clock.
     notes
-        Sentences on what is shown.
+        Sentences for the reader.
     """
 
     grid: StateGrid
@@ -56,14 +169,6 @@ def try_trace(settings: Settings) -> Trace | str:
         return " ".join(str(error).split())
 
 
-def looked_at(num_clients: int, rounds: Sequence[int]) -> list[int]:
-    """Return the rounds that a report looks at: all, or of very many an even sample."""
-    most = max(1, MOST_EVALUATED // max(1, num_clients))
-    if len(rounds) <= most:
-        return list(rounds)
-    return [rounds[i] for i in np.linspace(0, len(rounds) - 1, most).round().astype(int).tolist()]
-
-
 def of_run(records: Sequence[Record], settings: Settings, trace: Trace | str) -> Participation | None:
     """Return who took part; None if no round was recorded.
 
@@ -74,23 +179,24 @@ def of_run(records: Sequence[Record], settings: Settings, trace: Trace | str) ->
     settings
         Of the run.
     trace
-        The trace that it names, or why it cannot be made: then the records alone tell.
+        The trace that it names, or why it cannot be made; then only the records are used.
     """
     by_round = {record["round"]: record for record in records if record["round"] > 0}
     if not by_round:
         return None
     n, notes = settings.num_clients, []
-    rounds = looked_at(n, sorted(by_round))
+    every = sorted(by_round)
+    rounds = [every[i] for i in thinned(len(every), max(2, MAX_EVALUATED // n))]
     if len(rounds) < len(by_round):
-        notes.append(f"Of the {len(by_round):,} rounds, {len(rounds):,} at even distances are shown.")
+        notes.append(f"An even sample of {len(rounds):,} of the {len(by_round):,} rounds is shown.")
     if isinstance(trace, str):
         notes.append(
-            f"The trace cannot be made here ({trace}): who was not asked may have been offline, not selected "
-            "or no member."
+            f"The trace is not available here ({trace}): clients that were not asked may have been offline, "
+            "not selected, or not members."
         )
     planned = _planned(records, settings)
     if settings.local_epochs:
-        notes.append("Complete: as many steps as the client did in any round.")
+        notes.append("Complete means as many steps as the client did in any round.")
     grid = StateGrid(n, rounds)
     shares = np.full((2, len(rounds)), np.nan)
     for column, t in enumerate(rounds):
@@ -103,7 +209,7 @@ def of_run(records: Sequence[Record], settings: Settings, trace: Trace | str) ->
         elif members := int(now.member.sum()):
             shares[:, column] = int(now.online.sum()) / members, active / members
     if grid.step > 1:
-        notes.append(f"Of the {n:,} clients, every {grid.step}th is shown.")
+        notes.append(f"One in {grid.step} of the {n:,} clients is shown.")
     hours = np.array([by_round[t].get("virtual_seconds") or np.nan for t in rounds]) / 3600
     has_clock = bool(np.isfinite(hours).all())
     return Participation(grid, rounds, shares[0], shares[1], hours if has_clock else None, notes)
@@ -119,7 +225,7 @@ def states_of(
     record
         Of the round.
     now
-        What the trace says of it; None if that is not known.
+        The availability of the trace; None if it is unknown.
     num_clients
         N.
     planned
@@ -130,14 +236,14 @@ def states_of(
         states[~now.online] = State.OFFLINE
         states[~now.member] = State.ABSENT
     states[_clients(record.get("at_work"), num_clients)] = State.LATE
-    states[_clients(record.get("selected"), num_clients)] = State.DROPPED  # until something is known
+    states[_clients(record.get("selected"), num_clients)] = State.DROPPED  # unless more is known
     for name, reason in (record.get("failed") or {}).items():
         if name.isdecimal() and int(name) < num_clients:
             states[int(name)] = BY_REASON.get(reason, State.REJECTED)
     active = _clients(record.get("active"), num_clients)
     steps = record.get("steps") or []
     if len(active) and len(steps) == len(active):
-        done = np.array([np.inf if s is None else s for s in steps], np.float64)  # not reported: all
+        done = np.array([np.inf if s is None else s for s in steps], np.float64)  # not reported means all
         own = planned if isinstance(planned, int) else planned[active]
         states[active] = np.where(done >= own, State.COMPLETE, State.INCOMPLETE)
     else:
@@ -146,7 +252,7 @@ def states_of(
 
 
 def _clients(names: Sequence[int | str] | None, num_clients: int) -> NDArray[np.intp]:
-    """Return the clients among names, which under Flower may be anything."""
+    """Return the clients among names; in other Flower projects, some have no number."""
     try:
         clients = np.array(names or [], np.intp)
     except (ValueError, OverflowError):
@@ -164,3 +270,7 @@ def _planned(records: Sequence[Record], settings: Settings) -> NDArray[np.int64]
         if len(active) == len(steps):
             most[active] = np.maximum(most[active], [step or 1 for step in steps])
     return most
+
+
+def _bounds(starts: NDArray[np.intp], count: int) -> list[tuple[int, int]]:
+    return [*zip(starts.tolist(), [*starts[1:].tolist(), count], strict=True)]

@@ -1,20 +1,25 @@
-"""The plot of participation: clients by rounds, above the share of the members that is online."""
+"""Participation: clients by rounds, above the share of the members that is online."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from flexfl.ground.wording import count
 from flexfl.report.figure import (
     Entry,
     Figure,
+    Numbers,
     Plot,
     Table,
     Toggle,
+    area_between,
     axis,
-    faint,
+    bins,
     layout,
     listed,
     merged,
@@ -22,201 +27,196 @@ from flexfl.report.figure import (
     percent,
     thinned,
 )
-from flexfl.report.history import Numbers
-from flexfl.report.participation import Participation
-from flexfl.report.states import Picture, State
+from flexfl.report.participation import Participation, Picture, State
 
-MOST_RUNS = 12  # that have a picture
-FEW = 20  # clients x rounds in a cell: of more, the share that took part tells more than a state
+MAX_RUNS = 12  # that have a picture
+MAX_CURVE = 400  # points of a curve
+FEW = 20  # clients x rounds in a cell: of more, the share that took part says more than a state
 TABLE_ROWS = 50
-DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of a share, from 0 to the largest; a dot is none
-LEVELS = len(DIGITS) - 1
 ONLINE, TOOK_PART = "#A6A6A6", "#0072B2"
 
-# Light and dark; absent clients have the colour of the page.
-COLOURS = {
-    State.ABSENT: ("#ffffff", "#16181c"),
-    State.OFFLINE: ("#dfe2e7", "#33373e"),
-    State.NOT_SELECTED: ("#b4bcc8", "#5a626e"),
-    State.DROPPED: ("#D55E00", "#D55E00"),
-    State.LOST: ("#CC79A7", "#CC79A7"),
-    State.LATE: ("#E69F00", "#E69F00"),
-    State.REJECTED: ("#4a4a4a", "#d5d8dc"),
-    State.INCOMPLETE: ("#8CCBEF", "#2F6690"),
-    State.COMPLETE: ("#0072B2", "#56B4E9"),
-}
 COLOUR_OF = {"state": "State", "share": "Share that took part"}
 ORDERS = {"availability": "Availability", "index": "Number"}
 AXES = {"rounds": "Rounds", "time": "Virtual time"}
 
 
-def participation_figure(runs: Sequence[tuple[str, Participation]]) -> Figure | None:
-    """Return the plot; None if there is nothing to show.
+class Drawn(NamedTuple):
+    """A picture of a run's participation, with the clients in one of the orders."""
 
-    Parameters
-    ----------
-    runs
-        Names and participation; those that are the same are shown once.
-    """
+    run: str
+    participation: Participation
+    order: str
+    picture: Picture
+
+
+def participation_figure(runs: Sequence[tuple[str, Participation]]) -> Figure | None:
+    """Return the figure of runs, by name; None if there are none. Those that are equal are shown once."""
     runs = merged(runs, lambda a, b: a.rounds == b.rounds and np.array_equal(a.grid.states, b.grid.states))
-    shown = runs[:MOST_RUNS]
+    shown = runs[:MAX_RUNS]
     if not shown:
         return None
-    clock = all(p.hours is not None for _, p in shown)
-    drawn = [(name, p, order, _picture(p, order)) for name, p in shown for order in ORDERS]
-    exact = all(picture.is_exact for *_, picture in drawn)
-    kinds = [*COLOUR_OF][:1] if exact else [*COLOUR_OF]
-    if any(picture.most_in_a_cell > FEW for *_, picture in drawn):
-        kinds.reverse()
-    names = [name for name, _ in shown]
-    toggles = {
-        "run": Toggle("Participation with", {str(i): name for i, name in enumerate(names)}),
-        "order": Toggle("Clients by", ORDERS),
-        "kind": Toggle("Colour", {kind: COLOUR_OF[kind] for kind in kinds}),
-        "x": Toggle("Against", AXES if clock else {"rounds": "Rounds"}),
-    }
-    toggles = {key: toggle for key, toggle in toggles.items() if len(toggle.options) > 1}
-    cells: dict[str, list[str]] = {}
-    views: dict[str, Plot] = {}
-    for name, participation, order, picture in drawn:
-        for kind in kinds:
-            own = f"{names.index(name)}-{order}-{kind}"
-            cells[own] = _cells(picture, kind)
-            for x in AXES if clock else ("rounds",):
-                on = {"run": str(names.index(name)), "order": order, "kind": kind, "x": x}
-                views["|".join(on[key] for key in toggles)] = _view(picture, participation, own, on)
+    every = [
+        Drawn(str(i), p, order, p.grid.picture(p.grid.by_availability() if order == "availability" else None))
+        for i, (_, p) in enumerate(shown)
+        for order in ORDERS
+    ]
+    axes = AXES if all(p.hours is not None for _, p in shown) else {"rounds": AXES["rounds"]}
+    names = {str(i): name for i, (name, _) in enumerate(shown)}
+    toggles = [
+        Toggle("Participation with", names),
+        Toggle("Clients by", ORDERS),
+        Toggle("Colour", _kinds(every)),
+        Toggle("Against", axes),
+    ]
+    cells, views = {}, {}
+    for drawn, kind in itertools.product(every, _kinds(every)):
+        name = f"{drawn.run}-{drawn.order}-{kind}"
+        cells[name] = _cells(drawn.picture, kind)
+        for x in axes:
+            chosen = zip(toggles, (drawn.run, drawn.order, kind, x), strict=True)
+            key = "|".join(option for toggle, option in chosen if len(toggle.options) > 1)
+            views[key] = _view(drawn, name, kind, x == "time")
     used = sorted({state for _, p in shown for state in p.grid.occurring()})
+    online = [Entry("share online", ONLINE, group="online")] if _known(shown[0][1].online) else []
     return Figure(
         "participation",
         "Participation",
-        f"Clients by rounds, coloured by state ({', '.join(s.shown for s in used)}); below it, the share of "
+        f"Clients by rounds, coloured by state ({', '.join(s.shown for s in used)}); below, the share of "
         "the members that is online and that took part.",
         views,
-        [*toggles.values()],
+        [toggle for toggle in toggles if len(toggle.options) > 1],
         [
             *(Entry(state.shown, f"state-{state.value}", is_area=True) for state in used),
-            *([Entry("share online", ONLINE, group="online")] if _known(shown[0][1].online) else []),
+            *online,
             Entry("share that took part", TOOK_PART, group="took"),
         ],
         cells,
         _table(shown),
-        _notes(drawn) + ([f"The first {len(shown)} of {len(runs)} are shown."] if runs[len(shown) :] else []),
+        _notes(every, names) + ([f"Only the first {len(shown)} are shown."] if runs[len(shown) :] else []),
         height=560,
     )
 
 
-def _picture(participation: Participation, order: str) -> Picture:
-    grid = participation.grid
-    return grid.picture(grid.by_availability() if order == "availability" else None)
+def _kinds(every: Sequence[Drawn]) -> dict[str, str]:
+    """Return the colours to choose from; the shares come first where many clients share a cell."""
+    if all(drawn.picture.is_exact for drawn in every):
+        return {"state": COLOUR_OF["state"]}
+    many = any(drawn.picture.most_in_a_cell > FEW for drawn in every)
+    return dict(sorted(COLOUR_OF.items(), reverse=not many))
 
 
-def _notes(drawn: Sequence[tuple[str, Participation, str, Picture]]) -> list[str]:
+def _notes(every: Sequence[Drawn], names: Mapping[str, str]) -> list[str]:
     """Say what is a sample, and how much a cell stands for."""
     found: dict[str, list[str]] = {}
-    for name, participation, order, picture in drawn:
+    for run, participation, order, picture in every:
         if order == "index":
-            own = [*participation.notes, *([] if picture.is_exact else [_mixed(picture)])]
-            for note in own:
-                found.setdefault(note, []).append(name)
-    every = len({name for name, *_ in drawn})
-    notes = [note if len(of) == every else f"{listed(of, 3)}: {note}" for note, of in found.items()]
-    if not all(picture.is_exact for *_, picture in drawn):
-        notes.append("A cell has the colour of its most frequent state, or of the share that took part.")
+            for note in [*participation.notes, *([] if picture.is_exact else [_size_of_cells(picture)])]:
+                found.setdefault(note, []).append(names[run])
+    notes = [note if len(of) == len(names) else f"{listed(of, 3)}: {note}" for note, of in found.items()]
+    if not all(drawn.picture.is_exact for drawn in every):
+        notes.append("A cell shows its most frequent state, or the share of its clients that took part.")
     return notes
 
 
-def _cells(picture: Picture, kind: str) -> list[str]:
-    """Return the rows of cells, a character each."""
-    digits = np.array([*DIGITS, "."])
+def _size_of_cells(picture: Picture) -> str:
+    clients = max(b - a + 1 for a, b in picture.clients)
+    rounds = max(b - a + 1 for a, b in picture.rounds)
+    return f"A cell stands for up to {count(clients, 'client')} x {count(rounds, 'round')}."
+
+
+def _cells(picture: Picture, kind: str) -> list[list[float | None]]:
+    """Return the states, or percentages in few characters."""
     if kind == "state":
-        return ["".join(row) for row in digits[picture.states]]
-    level = np.nan_to_num(picture.took_part * (LEVELS / _top(picture)), nan=LEVELS + 1).round().astype(int)
-    return ["".join(row) for row in digits[level]]
+        cells: NDArray[Any] = picture.states
+    else:
+        share = 100 * picture.took_part
+        whole = _top(picture) > 20
+        cells = (np.nan_to_num(share).round().astype(int) if whole else share.round(2)).astype(object)
+        cells[np.isnan(share)] = None
+    rows: list[list[float | None]] = cells.tolist()
+    return rows
 
 
 def _top(picture: Picture) -> float:
-    """Return the share that the last colour stands for: where few of many are asked, all shares are small."""
+    """Return the percentage of the last colour: where few of many are asked, all shares are small."""
     known = picture.took_part[np.isfinite(picture.took_part)]
-    return float(known.max()) if known.any() else 1.0
+    return 100 * float(known.max()) if known.any() else 100.0
 
 
-def _view(picture: Picture, participation: Participation, cells: str, on: Mapping[str, str]) -> Plot:
-    """Return the heat map over the curve, on the same axis."""
-    in_time, kind, ranked = on["x"] == "time", on["kind"], on["order"] == "availability"
-    of_round = dict(zip(participation.rounds, _positions(participation, in_time), strict=True))
+def _view(drawn: Drawn, cells: str, kind: str, in_time: bool) -> Plot:
+    """Return the heat map over the curves, on the same axis."""
+    participation, picture = drawn.participation, drawn.picture
+    hours = participation.hours if in_time else None
+    positions = np.array(participation.rounds, np.float64) if hours is None else hours
+    of_round = dict(zip(participation.rounds, positions.tolist(), strict=True))
     x = [(of_round[a] + of_round[b]) / 2 for a, b in picture.rounds]
     y = [(a + b) / 2 for a, b in picture.clients]
     title = "virtual time, hours" if in_time else "round"
-    of_client = "client by availability<br>(rank)" if ranked else "client"
-    hover = f"{'rank' if ranked else 'client'} %{{y:.0f}}, {title} %{{x:.5~g}}<br>%{{text}}<extra></extra>"
+    ranked = drawn.order == "availability"
     heat = {
         "type": "heatmap",
         "cells": cells,
-        "scale": kind,
         "x": numbers(x),
         "y": numbers(y),
         "yaxis": "y2",
-        "hovertemplate": hover,
-        "showscale": kind == "share",
-        "top": 100 * _top(picture),
-        "colorbar": _colour_bar(100 * _top(picture)),
+        "hoverongaps": False,
+        "hovertemplate": f"{'rank' if ranked else 'client'} %{{y:.0f}}, {title} %{{x:.5~g}}<br>"
+        f"{'%{text}' if kind == 'state' else '%{z:.2~g} % took part'}<extra></extra>",
+        **(_SHARES | {"zmax": _top(picture)} if kind == "share" else {"showscale": False}),
     }
-    data = [heat, *_curves(participation, [of_round[t] for t in participation.rounds], title)]
-    half = (x[-1] - x[0]) / max(1, len(x) - 1) / 2 if len(x) > 1 else 0.5
-    made = layout(
-        xaxis=axis(title, anchor="y", range=numbers([x[0] - half, x[-1] + half])),
-        yaxis=axis("share of<br>members, %", domain=[0, 0.22], range=[-3, 103], tickvals=[0, 50, 100]),
-        yaxis2=axis(of_client, domain=[0.28, 1], range=_range(y)),
-    )
-    if kind == "share":
-        made["margin"]["t"] = 52
+    vertical = axis("client by availability<br>(rank)" if ranked else "client", domain=[0.28, 1])
+    vertical["range"] = _ends(y)[::-1]
     if len(y) <= 30 and picture.is_exact:
-        made["yaxis2"] |= {"dtick": 1 if len(y) <= 12 else 5}
-    return {"data": data, "layout": made}
+        vertical["dtick"] = 1 if len(y) <= 12 else 5
+    shares = axis("share of<br>members, %", domain=[0, 0.22], range=[-3, 103], tickvals=[0, 50, 100])
+    horizontal = axis(title, anchor="y", range=numbers(_ends(x)))
+    made = layout(xaxis=horizontal, yaxis=shares, yaxis2=vertical)
+    if kind == "share":
+        made["margin"]["t"] = 52  # for the colour bar
+    return {"data": [heat, *_curves(participation, positions, title)], "layout": made}
 
 
-def _colour_bar(top: float) -> Plot:
-    """Return the colours' meaning, above the heat map."""
-    place = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "len": 0.5}
-    texts = [f"{top * share:.3g} %" for share in (0, 0.5, 1)]
-    ticks = {"tickvals": [0, LEVELS / 2, LEVELS], "ticktext": texts, "thickness": 10, "xpad": 0, "ypad": 2}
-    return {**place, **ticks, "outlinewidth": 0}
+_SHARES: Plot = {
+    "zmin": 0,
+    "colorscale": "Cividis",
+    "showscale": True,
+    "colorbar": {
+        **{"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "len": 0.5},
+        **{"nticks": 4, "ticksuffix": " %", "thickness": 10, "xpad": 0, "ypad": 2, "outlinewidth": 0},
+    },
+}
 
 
-def _range(y: Sequence[float]) -> list[float]:
-    """Return the range of the clients, the first one on top."""
-    half = (y[-1] - y[0]) / (len(y) - 1) / 2 if len(y) > 1 else 0.5
-    return [y[-1] + half, y[0] - half]
+def _ends(centres: Sequence[float]) -> list[float]:
+    """Return the ends of the cells with these centres."""
+    half = (centres[-1] - centres[0]) / (len(centres) - 1) / 2 if len(centres) > 1 else 0.5
+    return [centres[0] - half, centres[-1] + half]
 
 
-def _positions(participation: Participation, in_time: bool) -> list[float]:
-    if in_time and participation.hours is not None:
-        return [float(hour) for hour in participation.hours]
-    return [float(t) for t in participation.rounds]
-
-
-def _curves(participation: Participation, x: Sequence[float], title: str) -> list[Plot]:
-    """Return the share online and the share that took part: means, with a band where rounds share a point."""
+def _curves(participation: Participation, x: Numbers, title: str) -> list[Plot]:
+    """Return the shares online and that took part: means, with a band where rounds share a point."""
     data: list[Plot] = []
-    lines = [("online", "online", ONLINE, participation.online)]
-    lines.append(("took", "took part", TOOK_PART, participation.took_part))
-    starts = np.arange(min(len(x), 400)) * len(x) // min(len(x), 400)
-    counts = np.diff([*starts, len(x)])
-    centres = np.add.reduceat(np.array(x), starts) / counts
-    for group, name, colour, values in lines:
+    starts, counts = bins(len(x), MAX_CURVE)
+    centres = np.add.reduceat(x, starts) / counts
+    for group, name, colour, width, values in (
+        ("online", "online", ONLINE, 4, participation.online),
+        ("took", "took part", TOOK_PART, 1.5, participation.took_part),
+    ):
         if not _known(values):
             continue
-        mean = 100 * np.add.reduceat(values, starts) / counts
         if (counts > 1).any():
-            low, high = 100 * np.fmin.reduceat(values, starts), 100 * np.fmax.reduceat(values, starts)
-            around = {"x": numbers([*centres, *centres[::-1]]), "y": numbers([*high, *low[::-1]], 4)}
-            area = {"fill": "toself", "fillcolor": faint(colour, 0.2), "line": {"width": 0}}
-            data.append({**around, **area, "mode": "lines", "hoverinfo": "skip", "legendgroup": group})
-        hover = f"{title} %{{x:.5~g}}: %{{y:.1f}} % {name}<extra></extra>"
-        points = {"x": numbers(centres), "y": numbers(mean, 4), "legendgroup": group}
-        line = {"color": colour, "width": 4 if group == "online" else 1.5}
-        mode = "lines" if len(centres) > 1 else "markers"
-        data.append({**points, "mode": mode, "line": line, "hovertemplate": hover})
+            low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
+            area = area_between(centres, 100 * low, 100 * high, colour, 0.2)
+            data.append(area | {"legendgroup": group})
+        line = {
+            "x": numbers(centres),
+            "y": numbers(100 * np.add.reduceat(values, starts) / counts, 4),
+            "mode": "lines" if len(centres) > 1 else "markers",
+            "line": {"color": colour, "width": width},
+            "legendgroup": group,
+            "hovertemplate": f"{title} %{{x:.5~g}}: %{{y:.1f}} % {name}<extra></extra>",
+        }
+        data.append(line)
     return data
 
 
@@ -224,27 +224,18 @@ def _known(values: Numbers) -> bool:
     return bool(np.isfinite(values).any())
 
 
-def _mixed(picture: Picture) -> str:
-    """Say how much a cell stands for."""
-    clients = max(b - a + 1 for a, b in picture.clients)
-    rounds = max(b - a + 1 for a, b in picture.rounds)
-    ends = ("s" * (clients > 1), "s" * (rounds > 1))
-    return f"A cell stands for up to {clients:,} client{ends[0]} x {rounds:,} round{ends[1]}."
-
-
 def _table(runs: Sequence[tuple[str, Participation]]) -> Table:
     """Return each state's share by clients, or by groups of neighbouring ones."""
     several = len(runs) > 1
     rows = []
-    states = sorted(set(itertools.chain.from_iterable(p.grid.occurring() for _, p in runs)))
+    states = sorted({state for _, p in runs for state in p.grid.occurring()})
     for name, participation in runs:
         grid = participation.grid
-        ends = thinned(len(grid.states) + 1, TABLE_ROWS + 1)
-        for a, b in itertools.pairwise(ends):
+        for a, b in itertools.pairwise(thinned(len(grid.states) + 1, TABLE_ROWS + 1)):
             part = grid.states[a:b]
             first, last = a * grid.step, min((b - 1) * grid.step, grid.num_clients - 1)
             clients = str(first) if first == last else f"{first} to {last}"
-            counts = np.bincount(part.ravel(), minlength=len(State)) / part.size
-            rows.append([*([name] if several else []), clients, *(percent(counts[s], 1) for s in states)])
+            shares = np.bincount(part.ravel(), minlength=len(State)) / part.size
+            rows.append([*([name] if several else []), clients, *(percent(shares[s], 1) for s in states)])
     head = ["participation with"] if several else []
     return Table([*head, "client", *(f"{state.shown}, %" for state in states)], rows)

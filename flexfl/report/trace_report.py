@@ -1,251 +1,218 @@
-"""Statistics of a trace, before training: who is online, for how long, and whom methods will favour."""
+"""`--show-trace`: the statistics of a trace on the console and, in the run-dir, as a page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+import shlex
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 
-from flexfl.report.states import State, States
-from strategies.schemes import scheme_a, scheme_b, scheme_c
-from traces import Trace, finished_steps
+from clients.environment import federated_data, make_trace, missing_folder, task_source
+from flexfl.comparison.store import identity
+from flexfl.config import Settings
+from flexfl.engine.memory_check import check_clients
+from flexfl.engine.parts import check_task
+from flexfl.engine.run_folder import slug
+from flexfl.ground.contract.fit import planned_steps
+from flexfl.ground.specs import bind
+from flexfl.ground.wording import say
+from flexfl.report.bias_figure import bias_figure
+from flexfl.report.client_numbers import SAMPLE
+from flexfl.report.figure import Figure, Table, percent
+from flexfl.report.page import Page, render
+from flexfl.report.participation import Participation, StateGrid
+from flexfl.report.participation_figure import participation_figure
+from flexfl.report.trace_statistics import TraceReport, describe, observe
+from flexfl.tasks import PARTITIONS, SIZES
+from traces import Trace
 
-SCHEMES = {"scheme-a": scheme_a, "scheme-b": scheme_b, "scheme-c": scheme_c}
-Numbers = NDArray[np.float64]
-NAMED = 3  # clients listed at either end of a ranking
+# The settings that the page depends on: availability, numbers of steps and of examples.
+SHOWN = (
+    *("trace", "arrivals", "departures", "num_clients", "num_rounds", "seed"),
+    *("local_steps", "local_epochs", "batch_size"),
+    *("task", "partition", "sizes", "evaluate_on", "evaluate_clients", "holdout"),
+)
+BY_CLIENT = ("rates", "ratios")  # of a report: too long for --json
+ABOUT_SCHEMES = (
+    "Each dot is a client: its weight in the updates of schemes A, B and C (Ruan et al., Theorem 3.1) "
+    "divided by its share of the data, relative to the mean: 1 is unbiased. Lines connect means of groups."
+)
+TABLE_ROWS = 200
+MAX_NAMES = 20  # of devices that are shown
 
 
-@dataclass(frozen=True)
-class SpellLengths:
-    """Lengths of spells of consecutive rounds; of a spell cut off by the first or last round, the rest."""
+def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
+    """Evaluate the trace of the settings, print its statistics and write its page.
 
-    count: int
-    mean: float
-    median: int
-    longest: int
-    longest_of: int
-    """The client with the longest spell; -1 if there is none."""
+    Returns
+    -------
+    dict
+        The statistics (`TraceReport`, without those by client), and `page`, its path; for a trace recorded
+        from devices with names, also `devices`, the name for each client.
 
-
-@dataclass(frozen=True)
-class Bias:
-    """Clients' weights in a scheme's update against their shares of the data, E[p_tau^k s_tau^k] / (p^k E).
-
-    Clients that are never members are left out. If no update ever counts, the scale is 0 and all else is
-    empty.
-
-    Attributes
-    ----------
-    scale
-        The mean ratio, weighted by the shares: the size of the update relative to full participation. The
-        other numbers are divided by it: all are 1 if z_tau of Theorem 3.1 (Ruan et al.) is 0.
-    favoured, neglected
-        (client, ratio) of the clients with the largest and the smallest ratios.
-    excluded
-        Number of clients with ratio 0.
+    Raises
+    ------
+    ValueError
+        The settings are invalid, or the page cannot be written.
     """
-
-    scheme: str
-    scale: float
-    minimum: float | None
-    median: float | None
-    maximum: float | None
-    favoured: list[tuple[int, float]]
-    neglected: list[tuple[int, float]]
-    excluded: int
-
-
-@dataclass(frozen=True)
-class TraceReport:
-    """The statistics of a trace over rounds 1..R.
-
-    Attributes
-    ----------
-    online
-        Fraction of the members that is online in each round; None in a round without members.
-    sessions, gaps
-        Spells online, and spells offline while a member.
-    unanswered
-        Spells of membership in which no work arrives; the longest is tau_max of MimiC.
-    complete, incomplete, dropped
-        Fractions of all online clients, over all rounds.
-    finished
-        Mean fraction of E that incomplete clients finish.
-    never_seen
-        Number of members that are never online; `never_seen_first` are the first of them.
-    availability_period
-        The E of FedLaAvg's Assumption 4: each member is online at least once in any E consecutive rounds.
-        None if it does not hold within these rounds.
-    rates
-        Share of its rounds of membership in which work of a client arrives, shape (N,); NaN for a client that
-        is never a member.
-    ratios
-        The ratios of `Bias` by scheme, each of shape (N,); NaN as well, and where no update ever counts.
-    """
-
-    num_clients: int
-    num_rounds: int
-    virtual_seconds: float | None
-    online: list[float | None]
-    sessions: SpellLengths
-    gaps: SpellLengths
-    unanswered: SpellLengths
-    complete: float
-    incomplete: float
-    dropped: float
-    finished: float
-    never_seen: int
-    never_seen_first: list[int]
-    availability_period: int | None
-    bias: list[Bias]
-    rates: Numbers
-    ratios: dict[str, Numbers]
+    check_clients(settings.num_clients)
+    trace = make_trace(settings)
+    sizes, source = data_sizes(settings)
+    work = (settings.local_steps, settings.local_epochs, settings.batch_size)
+    planned = np.array([planned_steps(*work, n) for n in sizes.tolist()], np.int64)
+    grid = StateGrid(trace.num_clients, range(1, settings.num_rounds + 1))
+    report = observe(trace, settings.num_rounds, sizes, planned, grid.add)
+    lines = [*describe(report), ("shares", source)]
+    if trace.devices:
+        lines.append(("devices", _named(trace.devices)))
+    if settings.clients_per_round:
+        lines.append(("note", "sampling (clients-per-round) is ignored: all online clients are selected"))
+    path = _write(settings, render(_page(settings, report, participation_of(trace, report, grid), lines)))
+    heading = f"{_title(settings)} · {_subtitle(settings)}"
+    print_lines(console, [("trace", heading), *lines, ("page", str(path))])
+    shown = {key: value for key, value in asdict(report).items() if key not in BY_CLIENT}
+    return shown | {"page": str(path)} | ({"devices": list(trace.devices)} if trace.devices else {})
 
 
-def observe(
-    trace: Trace,
-    num_rounds: int,
-    sizes: NDArray[np.int64],
-    planned: NDArray[np.int64],
-    on_round: Callable[[int, States], None] = lambda t, states: None,
-) -> TraceReport:
-    """Evaluate the rounds once, in memory that grows with N + R, not with N R.
+def participation_of(trace: Trace, report: TraceReport, grid: StateGrid) -> Participation:
+    """Return the participation in all rounds of a trace that were observed."""
+    notes = []
+    if trace.has_late_replies:
+        notes.append(
+            "Late work arrives in a later round. Until then its client gets no new task, which is not shown."
+        )
+    if grid.step > 1:
+        notes.append(f"One in {grid.step} of the {grid.num_clients:,} clients is shown.")
+    seconds = [trace.seconds(t) for t in grid.rounds]
+    hours = None if seconds[-1] is None else np.array(seconds, np.float64) / 3600
+    online, took_part = (np.array(shares, np.float64) for shares in (report.online, report.took_part))
+    return Participation(grid, grid.rounds, online, took_part, hours, notes)
 
-    All online clients are selected: sampling (`--clients-per-round`) and fast reboot are ignored.
 
-    Parameters
-    ----------
-    trace
-        The trace.
-    num_rounds
-        R.
-    sizes
-        Number of examples per client, shape (N,); the shares p^k are relative to the members of a round.
-    planned
-        E of each client, shape (N,).
-    on_round
-        Called with each round and the states of all clients, shape (N,).
-    """
-    n = trace.num_clients
-    sessions, gaps, unanswered = (_Spells(n, num_rounds) for _ in range(3))
-    online: list[float | None] = []
-    counts, finished = np.zeros(len(State), np.int64), 0.0
-    was_online, was_member = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-    rounds_with = np.zeros((2, n))  # as a member, and with work that arrives
-    weight, full = {name: np.zeros(n) for name in SCHEMES}, np.zeros(n)
-    for t in range(1, num_rounds + 1):
-        now = trace.round(t)
-        steps, lost = finished_steps(now.completion, planned), trace.lost(t)
-        replied = (steps > 0) & ~lost
-        states = np.zeros(n, np.int8)
-        for state, clients in (
-            (State.OFFLINE, now.member),
-            (State.DROPPED, now.online),
-            (State.LOST, (steps > 0) & lost),
-            (State.INCOMPLETE, replied),
-            (State.COMPLETE, replied & (steps >= planned)),
-        ):
-            states[clients] = state
-        on_round(t, states)
-        counts += np.bincount(states, minlength=len(State))
-        rounds_with += np.stack([now.member, replied])
-        finished += float((steps / planned)[states == State.INCOMPLETE].sum())
-        sessions.add(now.online)
-        gaps.add(now.member & ~now.online)
-        unanswered.add(now.member & ~replied)
-        was_online |= now.online
-        was_member |= now.member
-        members = int(now.member.sum())
-        online.append(float(now.online.sum()) / members if members else None)
-        if members:
-            shares = sizes * now.member / sizes[now.member].sum()
-            full += shares
-            active = np.flatnonzero(replied)
-            for name, coefficients in SCHEMES.items():
-                p = coefficients(shares[active], steps[active], planned[active], members)
-                weight[name][active] += p * steps[active] / planned[active]
-    never_online = np.flatnonzero(was_member & ~was_online)
-    selected = max(1, int(counts[State.DROPPED :].sum()))
-    ratios = {name: _ratios(weight[name], full) for name in SCHEMES}
-    return TraceReport(
-        num_clients=n,
-        num_rounds=num_rounds,
-        virtual_seconds=trace.seconds(num_rounds),
-        online=online,
-        sessions=sessions.lengths(),
-        gaps=gaps.lengths(),
-        unanswered=unanswered.lengths(),
-        complete=float(counts[State.COMPLETE] / selected),
-        incomplete=float(counts[State.INCOMPLETE] / selected),
-        dropped=float((counts[State.DROPPED] + counts[State.LOST]) / selected),
-        finished=finished / max(1, int(counts[State.INCOMPLETE])),
-        never_seen=len(never_online),
-        never_seen_first=never_online[:10].tolist(),
-        availability_period=None
-        if len(never_online) or not was_member.any()
-        else int(gaps.longest.max()) + 1,
-        bias=[_bias(name, weight[name], full, ratios[name]) for name in SCHEMES],
-        rates=_over(rounds_with[1], rounds_with[0]),
-        ratios=ratios,
+def _title(settings: Settings) -> str:
+    more = [f"{n} {getattr(settings, n)}" for n in ("arrivals", "departures") if getattr(settings, n)]
+    return " · ".join([settings.trace, *more])
+
+
+def _subtitle(settings: Settings) -> str:
+    epochs, steps = settings.local_epochs, settings.local_steps
+    work = f"{epochs} epochs" if epochs else f"E = {steps} local steps"
+    sizes = f"{settings.num_clients:,} clients · {settings.num_rounds:,} rounds"
+    return f"{sizes} · {work} · task {settings.task} · seed {settings.seed}"
+
+
+def _page(
+    settings: Settings, report: TraceReport, participation: Participation, lines: Sequence[tuple[str, str]]
+) -> Page:
+    """Return the page about a trace, with its statistics as lines of a name and a text."""
+    values = settings.as_mapping()
+    rows = [
+        [key, "(default)" if values[key] == "" else str(values[key])]
+        for key in (name.replace("_", "-") for name in SHOWN)
+    ]
+    figures = [participation_figure([("", participation)]), _scheme_figure(report)]
+    return Page(
+        title=f"Trace {_title(settings)}",
+        subtitle=_subtitle(settings),
+        figures=[figure for figure in figures if figure is not None],
+        text_tables=[("Statistics", Table(["statistic", "value"], [[*line] for line in lines]))],
+        settings=[("Settings", Table(["setting", "value"], rows))],
+        command=shlex.join(sys.argv),
     )
 
 
-class _Spells:
-    """Lengths of the spells of consecutive rounds in which a condition holds, for N clients at once."""
-
-    def __init__(self, num_clients: int, num_rounds: int) -> None:
-        self.running = np.zeros(num_clients, np.int64)  # length so far; 0: not in a spell
-        self.longest = np.zeros(num_clients, np.int64)
-        self.ended = np.zeros(num_rounds + 1, np.int64)  # number of spells of each length
-
-    def add(self, holds: NDArray[np.bool_]) -> None:
-        """Add a round, with the clients for which the condition holds, shape (N,)."""
-        self.ended += np.bincount(self.running[~holds], minlength=len(self.ended))
-        self.running = np.where(holds, self.running + 1, 0)
-        self.longest = np.maximum(self.longest, self.running)
-
-    def lengths(self) -> SpellLengths:
-        """Return the statistics, including the spells that are still running."""
-        counts = self.ended + np.bincount(self.running, minlength=len(self.ended))
-        counts[0] = 0
-        total = int(counts.sum())
-        if not total:
-            return SpellLengths(0, 0.0, 0, 0, -1)
-        mean = float(counts @ np.arange(len(counts))) / total
-        median = int(np.searchsorted(counts.cumsum(), total / 2))
-        client = int(self.longest.argmax())
-        return SpellLengths(total, mean, median, int(self.longest[client]), client)
-
-
-def _over(values: Numbers, by: Numbers) -> Numbers:
-    return np.asarray(np.divide(values, by, out=np.full(len(values), np.nan), where=by > 0))
-
-
-def _ratios(weight: Numbers, full: Numbers) -> Numbers:
-    """Return sum_t p_t^k s_t^k / E over sum_t p^k, an estimate of the expectations' ratio, over its mean."""
-    total = weight.sum()
-    return _over(weight, full * (total / full.sum())) if total else np.full(len(full), np.nan)
-
-
-def _bias(scheme: str, weight: Numbers, full: Numbers, ratios: Numbers) -> Bias:
-    """Rank the clients by their ratios."""
-    members = np.flatnonzero(full)
-    scale = float(weight.sum() / full.sum()) if len(members) else 0.0
-    if not scale:
-        return Bias(scheme, 0.0, None, None, None, [], [], len(members))
-    ratio = ratios[members]
-    order = np.argsort(ratio, kind="stable")
-    ranked = [(int(members[k]), float(ratio[k])) for k in [*order[:NAMED], *order[::-1][:NAMED]]]
-    first = len(order[:NAMED])
-    return Bias(
-        scheme,
-        scale,
-        float(ratio.min()),
-        float(np.median(ratio)),
-        float(ratio.max()),
-        ranked[first:],
-        ranked[:first],
-        int((ratio == 0).sum()),
+def _scheme_figure(report: TraceReport) -> Figure | None:
+    """Return each client's weight in the updates of the schemes, against how often its work arrives."""
+    known = np.flatnonzero(np.isfinite(report.rates))
+    step = max(1, -(-len(known) // SAMPLE))
+    clients = known[::step]
+    schemes = {
+        name: ratio[clients] for name, ratio in report.ratios.items() if np.isfinite(ratio[clients]).any()
+    }
+    if not schemes:
+        return None
+    notes = [ABOUT_SCHEMES, *([f"One in {step} clients is shown."] if step > 1 else [])]
+    rows = [
+        [str(k), percent(report.rates[k], 1), *(f"{ratio[i]:.3f}" for ratio in schemes.values())]
+        for i, k in enumerate(clients[:TABLE_ROWS].tolist())
+    ]
+    dots = {name: (report.rates[clients], ratio) for name, ratio in schemes.items()}
+    return bias_figure(
+        {"weight in the updates<br>/ share of the data": dots},
+        "rounds in which its work arrives, %",
+        [*report.ratios],
+        notes,
+        Table(["client", "rounds with work, %", *schemes], rows),
     )
+
+
+def print_lines(console: Console, lines: Sequence[tuple[str, str]]) -> None:
+    """Print names and texts; on a terminal, lines break between words only, never inside a number."""
+    width = max(len(name) for name, _ in lines)
+    for name, text in lines:
+        parts = [text]
+        if console.is_terminal:
+            room = max(20, console.width - width - 2)
+            parts = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+        for i, part in enumerate(parts):
+            say(console, f"{'' if i else name:{width}}  {part}")
+
+
+def _named(devices: Sequence[str]) -> str:
+    """List which client is which device, the first ones of many."""
+    names = [
+        f"{client} {json.dumps(name, ensure_ascii=False)}" for client, name in enumerate(devices) if name
+    ]
+    others = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f"by order of appearance, clients {', '.join(names[:MAX_NAMES])}{others}"
+
+
+def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
+    """Return the number of examples of each client, shape (N,), and a description of their source.
+
+    They are equal if the task's data are not on this machine or cannot be divided among so many clients: a
+    trace can be inspected without data.
+
+    Raises
+    ------
+    ValueError
+        The settings name a task, partition or sizes that do not exist.
+    """
+    check_task(settings)
+    missing = missing_folder(settings)
+    name = settings.partition or task_source(settings).default_partition
+    if settings.partition:
+        bind("partition", PARTITIONS, settings.partition)
+    bind("sizes", SIZES, settings.sizes)
+    equal = np.ones(settings.num_clients, np.int64)
+    if missing is not None:
+        return equal, f"equal, as the data of {settings.task} are not in {missing}"
+    try:
+        sizes = federated_data(settings).sizes
+    except ValueError as error:
+        return equal, f"equal ({' '.join(str(error).split())})"
+    divided = f", partition {name}, sizes {settings.sizes}" if name else ""
+    return sizes, f"p^k by the examples of {settings.task}{divided}"
+
+
+def _write(settings: Settings, text: str) -> Path:
+    """Write the page; its name follows from all that it depends on, so that it overwrites no other page."""
+    shown = replace(Settings(), **{name: getattr(settings, name) for name in SHOWN})
+    parts = (settings.trace, settings.arrivals, settings.departures)
+    name = slug(filter(None, parts), 80)
+    about = f"{slug([settings.task], 20)}-{settings.num_clients}x{settings.num_rounds}-seed{settings.seed}"
+    path = Path(settings.run_dir) / f"trace-{name}-{about}-{identity(shown)}.html"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"run-dir {settings.run_dir}: {error.strerror}") from None
+    return path

@@ -9,7 +9,8 @@ from typing import Any
 from flexfl.config import Settings
 from flexfl.config.settings import EXECUTION_ONLY, read_toml
 from flexfl.engine.parts import own_sources
-from flexfl.engine.run_folder import read_config, versions
+from flexfl.engine.read_run import read_config
+from flexfl.engine.run_folder import versions
 
 
 def resumed_settings(values: Mapping[str, Any], source: str) -> Settings:
