@@ -24,14 +24,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from flexfl.tasks import FederatedData
 from flexfl.tasks.partition_base import PartitionFn
-from flexfl.tasks.sentiment140 import Row, Sentiment140Task, Table
+from flexfl.tasks.sentiment140 import Row, Sentiment140, Table
 from flexfl.tasks.sizes import SizesFn
 
 HOURS = 24
 
 
-@dataclass(frozen=True)
-class Moods(Sentiment140Task):
+@dataclass(frozen=True, kw_only=True)
+class Moods(Sentiment140):
     """Sentiment140 with the share of positive tweets by the hour; see `moods`."""
 
     alpha: float = 0.0
@@ -59,7 +59,9 @@ def moods(
     *, data_dir: str = "data", alpha: float = 0.0, words: int = 25, vocabulary: int = 2000, glove: str = ""
 ) -> Moods:
     """Tweets, a share alpha positive at midnight and 1 - alpha at noon; a client posts at one time."""
-    return Moods(data_dir, words, 2, vocabulary, glove, alpha=alpha)
+    return Moods(
+        data_dir=data_dir, words=words, min_tweets=2, vocabulary=vocabulary, glove=glove, alpha=alpha
+    )
 
 
 def rows_in(data_dir: str) -> list[Row]:

@@ -125,6 +125,7 @@ TOGETHER = {
 @pytest.mark.parametrize("flag", ["--model", "--partition", "--sizes", "--lr-schedule", "--server-opt"])
 def test_options_of_functions_are_what_list_says(shown: Any, flag: str) -> None:
     setting, names = flag[2:].replace("-", "_"), dict(shown[flag])
+    names.pop("indices", None)  # read from a file
     if "lstm" in names:  # a model of texts, which no task without files has
         check_options({"lstm": names.pop("lstm")}, make_lstm)
     check_options(names, lambda spec: prepare(Settings(**{**SMALL, setting: spec}), tune=False))

@@ -128,12 +128,12 @@ X, Y = np.zeros((4, 3)), np.array([0, 1, 2, 1])
         ((X, Y[:3]), CrossEntropy(), 3, "training examples: 4 inputs, but 3 targets"),
         ((X + np.nan, Y), CrossEntropy(), 3, "training examples: a number is missing or infinite"),
         ((X.astype(str), Y), CrossEntropy(), 3, "arrays of type <U32; they must be numbers"),
-        ((X, Y), SquaredError(), 1, "targets of type int64 where floating-point numbers are learnt"),
+        ((X, Y), SquaredError(), 1, "targets of type int64 where floating-point numbers are expected"),
         ((X, X), SquaredError(), 2, "3 numbers in each target where the model has 2 outputs"),
         ((X, X + 0.5), BinaryCrossEntropy(), 3, "targets other than 0 and 1"),
     ],
 )
-def test_data_that_cannot_be_learnt_are_refused(train: Any, criterion: Any, outputs: int, says: str) -> None:
+def test_unsuitable_data_are_refused(train: Any, criterion: Any, outputs: int, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Dataset(train, train, outputs, criterion)
 

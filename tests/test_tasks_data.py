@@ -1,6 +1,4 @@
-import os
 import pickle
-import time
 from functools import partial
 from pathlib import Path
 
@@ -16,9 +14,6 @@ from flexfl.tasks.data import holdout_counts
 EVERYONE = partial(np.arange, dtype=np.intp)
 IID = PARTITIONS["iid"]
 EQUAL = SIZES["equal"]
-needs_data = pytest.mark.skipif(
-    "FLEXFL_DATA_DIR" not in os.environ, reason="FLEXFL_DATA_DIR names no directory with the images"
-)
 
 
 def numbered(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -125,40 +120,6 @@ def test_a_data_set_needs_a_partition():
         TASKS["digits"]().federate(10, None, EQUAL, 0.0, 0)
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_missing_images_are_refused(name, tmp_path, capsys):
-    (tmp_path / "file").touch()
-    directory = str(tmp_path / "file" / "data")  # cannot be created, so nothing is downloaded
-    with pytest.raises(ValueError, match="cannot read the images from directory") as error:
-        TASKS[name](data_dir=directory).federate(10, IID, EQUAL, 0.0, 0)
-    assert f"'{directory}'" in str(error.value)
-    assert "unpack the four files into" in str(error.value)
-    assert "\n" not in str(error.value)
-    assert capsys.readouterr().out == ""
-
-
-@needs_data
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_images_are_standardised(name, capsys):
-    data = TASKS[name](data_dir=os.environ["FLEXFL_DATA_DIR"]).federate(100, IID, EQUAL, 0.0, 0)
-    assert data.input_shape == (1, 28, 28)
-    assert data.sizes.tolist() == [600] * 100
-    assert len(data.test[1]) == 10_000
-    x, y = data.train_set(EVERYONE(100))
-    assert x.dtype == np.float32
-    assert x.mean(dtype=np.float64) == pytest.approx(0, abs=1e-3)
-    assert x.std(dtype=np.float64) == pytest.approx(1, abs=1e-3)
-    assert np.unique(y).tolist() == list(range(10))
-    assert capsys.readouterr().out == ""
-
-
-@needs_data
-def test_pixels_are_in_the_unit_interval_without_normalisation():
-    task = TASKS["mnist"](data_dir=os.environ["FLEXFL_DATA_DIR"], normalize=False)
-    x = task.federate(100, IID, EQUAL, 0.0, 0).test[0]
-    assert (x.min(), x.max()) == (0, 1)
-
-
 def test_a_synthetic_client_is_a_function_of_seed_and_number():
     small, large = (TASKS["synthetic"]().federate(n, None, EQUAL, 0.0, 7) for n in (3, 2000))
     rows = EVERYONE(100)
@@ -170,9 +131,7 @@ def test_a_synthetic_client_is_a_function_of_seed_and_number():
 
 
 def test_a_million_synthetic_clients_cost_only_their_sizes():
-    start = time.perf_counter()
     data = TASKS["synthetic"]().federate(10**6, None, EQUAL, 0.1, 0)
-    assert time.perf_counter() - start < 2
     assert data.sizes.shape == (10**6,)
     assert len(data.test[1]) == 20 * 1000
     buffers = []
@@ -232,9 +191,20 @@ def test_iid_clients_share_one_model_but_no_examples():
     assert not np.array_equal(data.examples(0, EVERYONE(9))[0], data.examples(1, EVERYONE(9))[0])
 
 
-def test_synthetic_refuses_a_partition_and_bad_options():
-    with pytest.raises(ValueError, match=r"task synthetic: .* leave the partition out"):
-        TASKS["synthetic"]().federate(2, IID, EQUAL, 0.0, 0)
-    for options in ({"alpha": -1.0}, {"beta": float("nan")}, {"mean_size": 0}):
-        with pytest.raises(ValueError, match=f"task synthetic: {next(iter(options))} must be"):
-            TASKS["synthetic"](**options)
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("synthetic", {"alpha": -1.0}),
+        ("synthetic", {"beta": float("nan")}),
+        ("synthetic", {"mean_size": 0}),
+        ("mnist", {"augment": "rotate"}),
+        ("emnist", {"split": "all"}),
+        ("shakespeare", {"stride": 0}),
+        ("sentiment140", {"min_tweets": 1}),
+        ("csv", {"file": "a", "target": "b", "kind": "ranking"}),
+    ],
+)
+def test_options_are_checked(task, options):
+    ((name, value),) = [*options.items()][-1:]
+    with pytest.raises(ValueError, match=f"^{name.replace('_', '-')} is {value!r}"):
+        TASKS[task](**options)

@@ -52,9 +52,9 @@ def test_pareto_has_the_tail_of_its_index():
     assert np.mean(sizes > 4 * sizes.min()) == pytest.approx(1 / 16, abs=0.01)
 
 
-@pytest.mark.parametrize("index", [1e-6, 1e-3, 1e6])
-def test_pareto_survives_extreme_indices(index):
-    assert SIZES["pareto"](100, 10_000, rng(), index=index).sum() == 10_000
+def test_pareto_survives_extreme_indices():
+    for index in (1e-6, 1e-3, 1e6):
+        assert SIZES["pareto"](100, 10_000, rng(), index=index).sum() == 10_000
 
 
 def test_another_seed_gives_other_sizes():
@@ -78,35 +78,13 @@ def test_normal_fits_a_data_set_of_its_expected_total(seed):
 
 
 def test_normal_refuses_sizes_beyond_the_data_set():
-    with pytest.raises(
-        ValueError, match=r"num-clients=100 with mean=60, sd=0 need 6000 examples but there are 5000;"
-    ):
+    with pytest.raises(ValueError, match=r"num-clients=100 .* need 6000 examples but there are 5000"):
         SIZES["normal"](100, 5000, rng(), mean=60.0, sd=0.0)
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_more_clients_than_examples_are_refused(name):
-    with pytest.raises(ValueError, match="11 clients for 10 examples"):
-        SIZES[name](11, 10, rng())
-    with pytest.raises(ValueError, match="at least 1 client"):
-        SIZES[name](0, 10, rng())
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("pareto", {"index": 0.0}),
-        ("pareto", {"index": float("nan")}),
-        ("pareto", {"index": float("inf")}),
-        ("normal", {"mean": 0.0}),
-        ("normal", {"sd": -1.0}),
-        ("normal", {"mean": float("nan")}),
-    ],
-)
-def test_options_out_of_range_are_refused(name, options):
-    with pytest.raises(ValueError, match=f"sizes {name}: {next(iter(options))}|must be"):
-        SIZES[name](2, 100, rng(), **options)
-
-
-def test_a_million_pareto_clients():
-    assert SIZES["pareto"](10**6, 10**8, rng()).sum() == 10**8
+def test_more_clients_than_examples_are_refused():
+    for sizes in SIZES.values():
+        with pytest.raises(ValueError, match="11 clients for 10 examples"):
+            sizes(11, 10, rng())
+        with pytest.raises(ValueError, match="at least 1 client"):
+            sizes(0, 10, rng())

@@ -103,7 +103,6 @@ def test_the_test_set_does_not_depend_on_the_seed(load: Any) -> None:
             ROWS,
             "names 3 clients with training examples; set --num-clients 3",
         ),
-        ("target=y,kind=ranking", "x,y\n", "kind must be classification or regression, not 'ranking'"),
         (
             "target=y",
             MANY,

@@ -39,8 +39,8 @@ def federate(task: str, folder: Path, clients: int, holdout: float = 0.0, **opti
     return source.federate(clients, None, SIZES["equal"], holdout, 0)
 
 
-def test_a_play_is_what_its_roles_say() -> None:
-    title, lines = read_play(PLAY.encode())
+def test_a_play_is_what_its_roles_say(write: Callable[..., str]) -> None:
+    title, lines = read_play(Path(write(PLAY)))
     assert title == "The Play"
     assert lines == {
         "FIRST WITCH": ["When shall we meet & again", "Fair is foul"],
@@ -78,18 +78,17 @@ def test_roles_are_clients_and_their_last_fifth_is_test_data(tmp_path: Path) -> 
     source = TASKS["shakespeare"](data_dir=str(tmp_path), **options)
     with pytest.raises(ValueError, match=r"examples belong to roles .*; leave --sizes out"):
         source.federate(2, None, SIZES["pareto"], 0.0, 0)
-    with pytest.raises(ValueError, match="task shakespeare: stride must be at least 1, not 0"):
-        TASKS["shakespeare"](stride=0)
 
 
 @fuzzed
-@given(st.binary(max_size=300), st.integers(0, len(PLAY)))
-def test_what_is_no_play_is_refused(content: bytes, at: int) -> None:
-    valid = PLAY.encode()
+@given(content=st.binary(max_size=300), at=st.integers(0, len(PLAY)))
+def test_what_is_not_a_play_is_refused(content: bytes, at: int, tmp_path: Path) -> None:
+    valid, path = PLAY.encode(), tmp_path / "play.xml"
     for damaged in (content, valid[:at], valid[:at] + content + valid[at:]):
         lines, reason = {}, ""
+        path.write_bytes(damaged)
         try:
-            _, lines = read_play(damaged)
+            _, lines = read_play(path)
         except ValueError as error:
             reason = str(error)
         assert len(reason.splitlines()) == (not lines)
@@ -100,7 +99,7 @@ def test_entities_are_refused(tmp_path: Path) -> None:
     laughs = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><PLAY>&b;</PLAY>'
     (tmp_path / "shakespeare").mkdir()
     (tmp_path / "shakespeare" / "x.xml").write_text(laughs)
-    with pytest.raises(ValueError, match=r"shakespeare: .*x\.xml: it declares an entity"):
+    with pytest.raises(ValueError, match=r"task shakespeare: .*x\.xml: it declares an entity"):
         federate("shakespeare", tmp_path, 1)
 
 
@@ -163,14 +162,14 @@ def test_glove_vectors_stand_for_words(tmp_path: Path) -> None:
         ("good 1 2\nbad 1\n", "line 2: 1 numbers after the word, where 2 are expected"),
         ("good 1 x\n", "line 1: could not convert"),
         ("good 1 nan\n", "line 1: a number is not finite"),
-        ("other 1 2\n", "none of the 1 words of the data is in it"),
-        ("", "none of the 1 words"),
+        ("other 1 2\n", "it has none of the 1 words"),
+        ("", "it has none of the 1 words"),
         ("good" + " 1" * 3000, "line 1: 3000 numbers"),
         (b"\xff\xfe 1 2\n", "line 1: 'utf-8' codec"),
         ("x" * 1_000_000, "line 2: 0 numbers|line 1: 0 numbers"),
     ],
 )
-def test_what_is_no_glove_file_is_refused(content: Any, says: str, write: Callable[..., str]) -> None:
+def test_what_is_not_a_glove_file_is_refused(content: Any, says: str, write: Callable[..., str]) -> None:
     path = write(content)
     with pytest.raises(ValueError, match=says) as raised:
         read_vectors(Path(path), {"good"})
@@ -197,7 +196,7 @@ def test_a_damaged_table_is_refused(content: bytes, at: int, packed: bool, tmp_p
             assert federate("sentiment140", tmp_path, 1, min_tweets=3).sizes.min() >= 2
         except ValueError as error:
             reason = str(error)
-        assert not reason or reason.startswith(("sentiment140: ", "task sentiment140: there are "))
+        assert not reason or reason.startswith("task sentiment140: ")
         assert len(reason.splitlines()) <= 1
 
 
@@ -206,12 +205,11 @@ def test_a_download_is_what_was_expected_or_nothing(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "folder" / "file"
     source.write_bytes(content)
     url, digest = source.as_uri(), hashlib.sha256(content).hexdigest()
-    for size, checksum in ((len(content), "0" * 64), (len(content) - 1, digest), (len(content) + 1, digest)):
-        with pytest.raises(OSError, match="is not the file that it was"):
-            download(url, target, size, f"sha256:{checksum}")
-        assert [*target.parent.iterdir()] == []
+    with pytest.raises(RuntimeError, match="invalid hash value"):
+        download(url, target, "0" * 64)
     with pytest.raises(OSError, match="missing"):
-        download(url + "missing", target, 3, f"sha256:{digest}")
-    download(url, target, len(content), f"sha256:{digest}")
+        download(url + "missing", target, digest)
+    assert [*target.parent.iterdir()] == []
+    download(url, target, digest)
     assert target.read_bytes() == content
-    download("file:///nowhere", target, 1, "sha256:")  # it is there already
+    download("file:///nowhere", target, "")  # it exists

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from flexfl.tasks.augmentation import Augmentation
-from flexfl.tasks.cifar import cifar10, cifar100
 from flexfl.tasks.criteria import (
     ACCURACY,
     CROSS_ENTROPY,
@@ -16,31 +15,31 @@ from flexfl.tasks.criteria import (
 from flexfl.tasks.data import Examples, FederatedData, PartitionedData, are_classes, blank
 from flexfl.tasks.dataset import Dataset, DatasetTask
 from flexfl.tasks.digits import digits
+from flexfl.tasks.images import Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn
 from flexfl.tasks.models import MODELS, initialise
 from flexfl.tasks.partition import PARTITIONS
 from flexfl.tasks.partition_base import Partition, PartitionFn
-from flexfl.tasks.sentiment140 import sentiment140
-from flexfl.tasks.shakespeare import shakespeare
+from flexfl.tasks.sentiment140 import Sentiment140
+from flexfl.tasks.shakespeare import Shakespeare
 from flexfl.tasks.sizes import SIZES, SizesFn
 from flexfl.tasks.source import TaskSource
-from flexfl.tasks.synthetic import synthetic
-from flexfl.tasks.tabular import tabular
-from flexfl.tasks.vision import emnist, fashion_mnist, mnist, svhn
+from flexfl.tasks.synthetic import Synthetic
+from flexfl.tasks.tabular import Tabular
 
 TASKS: dict[str, Callable[..., TaskSource]] = {
     "digits": digits,
-    "mnist": mnist,
-    "fashion-mnist": fashion_mnist,
-    "emnist": emnist,
-    "cifar10": cifar10,
-    "cifar100": cifar100,
-    "svhn": svhn,
-    "shakespeare": shakespeare,
-    "sentiment140": sentiment140,
-    "synthetic": synthetic,
-    "csv": tabular,
+    "mnist": Mnist,
+    "fashion-mnist": FashionMnist,
+    "emnist": Emnist,
+    "cifar10": Cifar10,
+    "cifar100": Cifar100,
+    "svhn": Svhn,
+    "shakespeare": Shakespeare,
+    "sentiment140": Sentiment140,
+    "synthetic": Synthetic,
+    "csv": Tabular,
 }
-"""Tasks by name: ``(*, options)``."""
+"""Tasks by name: ``(*, options)``, which do not load anything yet."""
 
 __all__ = [
     "ACCURACY",

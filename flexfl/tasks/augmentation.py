@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 PADDING = 4  # pixels
 
+Augment = Literal["none", "crop", "flip", "crop+flip"]
+
 
 @dataclass(frozen=True)
 class Augmentation:
@@ -20,11 +22,11 @@ class Augmentation:
 
     Attributes
     ----------
-    crop : bool
+    crop
         Whether images are padded by four pixels on each side, and cut back to their size anywhere.
-    flip : bool
+    flip
         Whether every other image is mirrored.
-    black : tuple of float
+    black
         Value of the padding, for each channel.
     """
 
@@ -38,15 +40,7 @@ class Augmentation:
         return rng.integers(2 * places, size=count)
 
     def apply(self, images: Tensor, changes: Tensor) -> Tensor:
-        """Return changed images.
-
-        Parameters
-        ----------
-        images : Tensor, shape (n, C, H, W)
-            The images.
-        changes : Tensor, shape (n,)
-            What `draw` returned.
-        """
+        """Return changed images, for images of shape (n, C, H, W) and what `draw` returned."""
         import torch
 
         n, channels, height, width = images.shape
@@ -72,13 +66,6 @@ class Augmentation:
         return padded
 
 
-def check_augment(task: str, text: str) -> None:
-    """Raise a ValueError unless a text is ``none``, ``crop``, ``flip`` or ``crop+flip``."""
-    names = text.split("+")
-    if text != "none" and (len({*names}) < len(names) or not {*names} <= {"crop", "flip"}):
-        raise ValueError(f"task {task}: augment must be none, crop, flip or crop+flip, not {text!r}")
-
-
-def augmentation(text: str, black: tuple[float, ...]) -> Augmentation | None:
-    """Return what such a text names; None for ``none``."""
+def augmentation(text: Augment, black: tuple[float, ...]) -> Augmentation | None:
+    """Return what an `Augment` names; None for ``none``."""
     return None if text == "none" else Augmentation("crop" in text, "flip" in text, black)

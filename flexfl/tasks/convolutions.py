@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from flexfl.tasks.layers import image_shape, normalisation, share, start_for_relu, whole_numbers
+from flexfl.ground.allowed import Count, CountOrZero, Range, checked
+from flexfl.tasks.layers import Norm, dropout_layers, image_shape, normalisation, start_for_relu
 
 if TYPE_CHECKING:
     from torch import nn
 
+Dropout = Annotated[float, Range(least=0, below=1)]
+
 
 def cnn(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
     """Two 5x5 convolutions (32, 64) with max pooling, then 512 units: the CNN of McMahan et al.
-
-    Parameters
-    ----------
-    input_shape : tuple of int
-        Channels, height and width of an image, at least 4x4 pixels.
-    num_outputs : int
-        Numbers that it returns for an example, such as the logits of the classes.
-
-    Returns
-    -------
-    torch.nn.Module
-        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
-
-    Raises
-    ------
-    ValueError
-        If the inputs are not images, or are too small.
 
     References
     ----------
@@ -54,11 +40,12 @@ def cnn(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
     )
 
 
+@checked
 def lenet(
     input_shape: tuple[int, ...],
     num_outputs: int,
     *,
-    padding: Annotated[int, "0 | 2"] = 2,
+    padding: Literal[0, 2] = 2,
 ) -> nn.Module:
     """Two 5x5 convolutions (6, 16) with max pooling, then 120 and 84 units: LeNet-5 with ReLU.
 
@@ -69,22 +56,10 @@ def lenet(
 
     Parameters
     ----------
-    input_shape : tuple of int
-        Channels, height and width of an image, at least 4x4 pixels.
-    num_outputs : int
-        Numbers that it returns for an example, such as the logits of the classes.
-    padding : int
+    input_shape, num_outputs
+        See `MODELS`.
+    padding
         Pixels by which the first convolution pads the images.
-
-    Returns
-    -------
-    torch.nn.Module
-        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
-
-    Raises
-    ------
-    ValueError
-        If the inputs are not images, or are too small.
 
     References
     ----------
@@ -93,8 +68,6 @@ def lenet(
     from torch import nn
 
     channels, height, width = image_shape("lenet", input_shape)
-    if padding not in (0, 2):
-        raise ValueError(f"model lenet: padding must be 0 or 2, not {padding}")
     least = 16 - 2 * padding  # of which the second convolution and its pooling leave a pixel
     second = 0 if min(height, width) >= least else 2
     pooled = [((side - 4 + 2 * padding) // 2 - 4 + 2 * second) // 2 for side in (height, width)]
@@ -116,37 +89,26 @@ def lenet(
     )
 
 
+@checked
 def cnn3x3(
     input_shape: tuple[int, ...],
     num_outputs: int,
     *,
     hidden: str = "256+64",
-    dropout: Annotated[float, "from 0, below 1"] = 0.0,
+    dropout: Dropout = 0.0,
 ) -> nn.Module:
     """Two 3x3 convolutions (32, 32) with max pooling, then hidden layers: the CNN of FedAU and FedAWE.
 
-    On CIFAR-10 as it is (551,786 parameters); SVHN has hidden=128, CINIC-10 hidden=512+256 and dropout=0.2.
+    On CIFAR-10 by default (551,786 parameters); SVHN has hidden=128, CINIC-10 hidden=512+256 and dropout=0.2.
 
     Parameters
     ----------
-    input_shape : tuple of int
-        Channels, height and width of an image, at least 4x4 pixels.
-    num_outputs : int
-        Numbers that it returns for an example, such as the logits of the classes.
-    hidden : str
+    input_shape, num_outputs
+        See `MODELS`.
+    hidden
         Units of the hidden layers, with `+` between them.
-    dropout : float
+    dropout
         Share of the inputs of each linear layer that is dropped in training.
-
-    Returns
-    -------
-    torch.nn.Module
-        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
-
-    Raises
-    ------
-    ValueError
-        If the inputs are not images, or an option is impossible.
 
     References
     ----------
@@ -156,8 +118,7 @@ def cnn3x3(
     from torch import nn
 
     channels, height, width = image_shape("cnn3x3", input_shape)
-    units = whole_numbers("model cnn3x3: hidden", hidden)
-    dropped = share("model cnn3x3: dropout", dropout)
+    units = _units(hidden)
     layers: list[nn.Module] = [
         nn.Conv2d(channels, 32, 3, padding=1),
         nn.ReLU(),
@@ -166,23 +127,24 @@ def cnn3x3(
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        *_dropout(dropped),
+        *dropout_layers(dropout),
     ]
     for inputs, outputs in pairwise([32 * (height // 4) * (width // 4), *units]):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU(), *_dropout(dropped)]
+        layers += [nn.Linear(inputs, outputs), nn.ReLU(), *dropout_layers(dropout)]
     for layer in layers:
         start_for_relu(layer, "fan_in")
     return nn.Sequential(*layers, nn.Linear(units[-1], num_outputs))
 
 
+@checked
 def vgg11(
     input_shape: tuple[int, ...],
     num_outputs: int,
     *,
-    norm: Annotated[str, "none | group | batch"] = "none",
-    dropout: Annotated[float, "from 0, below 1"] = 0.0,
-    width: Annotated[int, "at least 1"] = 64,
-    hidden: Annotated[int, "at least 0"] = 512,
+    norm: Norm = "none",
+    dropout: Dropout = 0.0,
+    width: Count = 64,
+    hidden: CountOrZero = 512,
 ) -> nn.Module:
     """Eight 3x3 convolutions and three linear layers: VGG-11 for small images.
 
@@ -191,28 +153,16 @@ def vgg11(
 
     Parameters
     ----------
-    input_shape : tuple of int
-        Channels, height and width of an image, at least 4x4 pixels.
-    num_outputs : int
-        Numbers that it returns for an example, such as the logits of the classes.
-    norm : str
+    input_shape, num_outputs
+        See `MODELS`.
+    norm
         Normalisation after each convolution.
-    dropout : float
+    dropout
         Share of the inputs of the hidden layers that is dropped in training; 0.5 in the paper.
-    width : int
+    width
         Channels of the first convolution; the last ones have eight times as many. 32 halves the model.
-    hidden : int
-        Units of the two hidden layers; 0: there are none.
-
-    Returns
-    -------
-    torch.nn.Module
-        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
-
-    Raises
-    ------
-    ValueError
-        If the inputs are not images, or an option is impossible.
+    hidden
+        Units of the two hidden layers; 0: no hidden layers.
 
     References
     ----------
@@ -222,23 +172,18 @@ def vgg11(
     from torch import nn
 
     channels, *sides = image_shape("vgg11", input_shape)
-    dropped = share("model vgg11: dropout", dropout)
-    if width < 1 or hidden < 0:
-        raise ValueError(
-            f"model vgg11: width must be at least 1 and hidden at least 0, not {width} and {hidden}"
-        )
     layers: list[nn.Module] = []
     for stage in ((1,), (2,), (4, 4), (8, 8), (8, 8)):
         for factor in stage:
             layers.append(nn.Conv2d(channels, factor * width, 3, padding=1))
-            layers += [*normalisation("model vgg11: norm", norm, factor * width), nn.ReLU()]
+            layers += [*normalisation(norm, factor * width), nn.ReLU()]
             channels = factor * width
         layers.append(nn.MaxPool2d(2, ceil_mode=True))
         sides = [-(-side // 2) for side in sides]
     layers.append(nn.Flatten())
     units = channels * sides[0] * sides[1]
     for _ in range(2 if hidden else 0):
-        layers += [*_dropout(dropped), nn.Linear(units, hidden), nn.ReLU()]
+        layers += [*dropout_layers(dropout), nn.Linear(units, hidden), nn.ReLU()]
         units = hidden
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
@@ -246,7 +191,11 @@ def vgg11(
     return nn.Sequential(*layers, nn.Linear(units, num_outputs))
 
 
-def _dropout(dropped: float) -> list[nn.Module]:
-    from torch import nn
-
-    return [nn.Dropout(dropped)] if dropped else []
+def _units(hidden: str) -> list[int]:
+    """Return the numbers of a text such as ``256+64``."""
+    parts = [part.strip() for part in hidden.split("+")]
+    if not all(part.isascii() and part.isdigit() and 1 <= int(part[:8]) <= 10**6 for part in parts):
+        raise ValueError(
+            f"model cnn3x3: hidden is {hidden!r}; it must be whole numbers of at least 1 with + between them"
+        )
+    return [int(part) for part in parts]

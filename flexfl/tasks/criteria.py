@@ -17,11 +17,11 @@ class Metric(NamedTuple):
 
     Attributes
     ----------
-    name : str
+    name
         Key in replies, such as ``mean-absolute-error``.
-    higher_is_better : bool
+    higher_is_better
         Whether a better model has a higher value.
-    is_share : bool
+    is_share
         Whether values are from 0 to 1, so that tables show them in percent.
     """
 
@@ -52,14 +52,10 @@ class Criterion(ABC):
 
     Both get the model's outputs for n examples and their n targets, and must be made of PyTorch operations
     that treat the examples independently.
-
-    Attributes
-    ----------
-    metric : Metric
-        The name of the mean score, and which direction is better.
     """
 
     metric: ClassVar[Metric]
+    """The name of the mean score, and which direction is better."""
 
     @abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -70,7 +66,7 @@ class Criterion(ABC):
         """Return the score of each example, shape (n,)."""
 
     def check(self, targets: NDArray[Any], num_outputs: int) -> None:  # noqa: B027
-        """Raise a ValueError if these targets cannot be learnt by a model with so many outputs."""
+        """Raise a ValueError if these targets do not fit a model with this many outputs."""
 
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss, a scalar."""
@@ -85,16 +81,12 @@ class Criterion(ABC):
 
         Parameters
         ----------
-        outputs : Tensor, shape (..., B, *)
-            Of the examples; may be overwritten.
-        targets : Tensor, shape (..., B, *)
-            Of the examples.
-        weights : Tensor, shape (..., B)
-            Of the examples.
+        outputs, targets, weights
+            Of the examples, shapes (..., B, *), (..., B, *) and (..., B); outputs may be overwritten.
 
         Returns
         -------
-        errors, losses : Tensor
+        errors, losses
             Shapes (..., B, *) and (...).
         """
         import torch
@@ -172,7 +164,7 @@ class SquaredError(Criterion):
 
     Parameters
     ----------
-    unit : float
+    unit
         What one unit of the targets is in the unit of the metric: the standard deviation by which
         standardised targets were divided.
     """
@@ -219,7 +211,7 @@ class BinaryCrossEntropy(Criterion):
         """Raise a ValueError if targets are not one 0 or 1 for each output."""
         _require_width(targets, num_outputs)
         if not np.isin(targets, (0, 1)).all():
-            raise ValueError("targets other than 0 and 1 where labels apply or do not")
+            raise ValueError("targets other than 0 and 1, which mark the labels that apply")
 
 
 def _of_examples(values: Tensor) -> Tensor:
@@ -237,4 +229,4 @@ def _require_width(targets: NDArray[Any], num_outputs: int) -> None:
     if width != num_outputs:
         raise ValueError(f"{width} numbers in each target where the model has {num_outputs} outputs")
     if not np.issubdtype(targets.dtype, np.floating):
-        raise ValueError(f"targets of type {targets.dtype} where floating-point numbers are learnt")
+        raise ValueError(f"targets of type {targets.dtype} where floating-point numbers are expected")

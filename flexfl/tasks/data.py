@@ -20,15 +20,15 @@ class FederatedData(Protocol):
 
     Attributes
     ----------
-    input_shape : tuple of int
+    input_shape
         Shape of one input.
-    num_outputs : int
+    num_outputs
         Numbers that a model returns for an example, or for a position of a sequence: as many as classes.
-    criterion : Criterion
+    criterion
         The loss and the metric.
-    sizes : ndarray of int64, shape (N,)
-        Number of training examples of each client, without the held-out ones.
-    test : Examples
+    sizes
+        Number of training examples of each client, without the held-out ones, shape (N,).
+    test
         The data set's own test split, which belongs to no client.
     """
 
@@ -46,17 +46,10 @@ class FederatedData(Protocol):
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
         """Return fresh, writable copies of a client's training examples.
 
-        Parameters
-        ----------
-        client : int
-            The client, 0 .. N - 1.
-        rows : ndarray of intp
-            Positions among the client's own training examples, 0 .. sizes[client] - 1.
-
         Raises
         ------
         IndexError
-            If a row lies beyond the client's training examples.
+            A row is not one of the client's, 0 .. sizes[client] - 1.
         """
         ...
 
@@ -70,7 +63,7 @@ class FederatedData(Protocol):
         Raises
         ------
         ValueError
-            If nothing is held out.
+            Nothing is held out.
         """
         ...
 
@@ -89,17 +82,12 @@ def blank(data: FederatedData, count: int) -> Examples:
 def holdout_counts(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]:
     """Return how many of its examples each client holds out.
 
-    Parameters
-    ----------
-    totals : ndarray of int64, shape (N,)
-        Number of examples of each client, n.
-    share : float
-        Held-out share h in [0, 1): floor(h n) examples, but at least one if h > 0 and n >= 2.
+    Of n examples and a share h they are floor(h n), but at least one if h > 0 and n >= 2.
 
     Raises
     ------
     ValueError
-        If `share` is not in [0, 1).
+        The share is not in [0, 1).
     """
     if not 0 <= share < 1:
         raise ValueError(f"holdout: the share must be in [0, 1), not {share:g}")
@@ -150,25 +138,12 @@ class PartitionedData:
 
         Parameters
         ----------
-        train, test : Examples
-            The examples to divide, and those that belong to no client.
-        num_outputs : int
-            Numbers that a model returns: as many as classes.
-        parts : list of ndarray of intp
+        train, test, num_outputs, criterion, augmentation
+            See `Dataset`.
+        parts
             Rows of `train` for each client, disjoint.
-        holdout_share : float
-            Share of its examples that each client holds out of training, in [0, 1).
-        seed : int
-            Seed of the choice of the held-out examples.
-        criterion : Criterion
-            The loss and the metric.
-        augmentation : Augmentation or None
-            Random changes of training images.
-
-        Raises
-        ------
-        ValueError
-            If `holdout_share` is not in [0, 1).
+        holdout_share, seed
+            Share of its examples that each client holds out, see `holdout_counts`; the seed draws them.
         """
         totals = np.array([len(part) for part in parts], dtype=np.int64)
         sizes = totals - holdout_counts(totals, holdout_share)
@@ -187,15 +162,15 @@ class PartitionedData:
         return self.train[0].shape[1:]
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
-        """Return fresh, writable copies of a client's training examples."""
+        """See `FederatedData.examples`."""
         return self._take(self.train_rows(client)[rows])
 
     def train_set(self, clients: NDArray[np.intp]) -> Examples:
-        """Return all training examples of these clients, concatenated."""
+        """See `FederatedData.train_set`."""
         return self._take(np.concatenate([self.order[:0], *(self.train_rows(int(k)) for k in clients)]))
 
     def holdout(self, clients: NDArray[np.intp]) -> Examples:
-        """Return the held-out examples of these clients, concatenated."""
+        """See `FederatedData.holdout`."""
         require_holdout(self.holdout_share)
         parts = (self.order[self.offsets[k] + self.sizes[k] : self.offsets[k + 1]] for k in clients)
         return self._take(np.concatenate([self.order[:0], *parts]))

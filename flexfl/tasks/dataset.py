@@ -1,5 +1,8 @@
 """Tasks whose examples are one data set, divided among the clients by a partition."""
 
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +13,7 @@ from numpy.typing import NDArray
 from flexfl.tasks.augmentation import Augmentation
 from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion
 from flexfl.tasks.data import Examples, FederatedData, PartitionedData
-from flexfl.tasks.partition_base import PartitionFn
+from flexfl.tasks.partition_base import Partition, PartitionFn
 from flexfl.tasks.sizes import SizesFn
 
 
@@ -19,20 +22,15 @@ class Dataset:
 
     Parameters
     ----------
-    train, test : Examples
-        Examples to divide among the clients, and those of the common test set: inputs and
-        targets, each an array with a row for each example.
-    num_outputs : int
+    train, test
+        Examples to divide among the clients, and those of the common test set. As attributes they have the
+        types that models train in: float32 and int64.
+    num_outputs
         Numbers that a model returns for an example, or for a position of a sequence: as many as classes.
-    criterion : Criterion
+    criterion
         The loss and the metric.
-    augmentation : Augmentation or None
+    augmentation
         Random changes of training images.
-
-    Attributes
-    ----------
-    train, test, num_outputs, criterion, augmentation
-        The same, in the types that models train in: float32 and int64.
 
     Raises
     ------
@@ -57,6 +55,11 @@ class Dataset:
                     f"{other.shape[1:]} and {other.dtype} in the test examples"
                 )
 
+    def divide(self, parts: Partition, holdout: float, seed: int) -> PartitionedData:
+        """Give each client its rows of the training examples; see `PartitionedData.divide`."""
+        stored = (self.train, self.test, self.num_outputs, parts, holdout, seed)
+        return PartitionedData.divide(*stored, self.criterion, self.augmentation)
+
     def _checked(self, split: str, examples: Examples) -> Examples:
         x, y = (_converted(f"{split} examples", array) for array in examples)
         if len(x) != len(y):
@@ -80,24 +83,24 @@ def _converted(where: str, array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.float32, copy=False)
 
 
-@dataclass(frozen=True)
-class DatasetTask:
-    """A task that loads a data set and partitions it.
+class DividedTask(ABC):
+    """A task with one data set, which a partition divides among the clients.
 
     Attributes
     ----------
-    name : str
+    name
         Name of the task in error messages.
-    load : callable
-        Returns the data set; called only when the data are needed.
-    default_partition, default_model : str
+    default_partition, default_model
         Used if the user names none.
     """
 
     name: str
-    load: Callable[[], Dataset]
-    default_partition: str = "dirichlet:alpha=0.5"
+    default_partition: str | None = "dirichlet:alpha=0.5"
     default_model: str = "mlp"
+
+    @abstractmethod
+    def dataset(self) -> Dataset:
+        """Read the data set; called only when the data are needed."""
 
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
@@ -108,17 +111,22 @@ class DatasetTask:
                 f"task {self.name}: the data are not divided among the clients; "
                 f"name a partition such as {self.default_partition}"
             )
-        dataset = self.load()
+        dataset = self.dataset()
         targets = dataset.train[1]
         counts = sizes(num_clients, len(targets), np.random.default_rng([seed, *b"sizes"]))
         parts = partition(targets, counts, np.random.default_rng([seed, *b"partition"]))
-        return PartitionedData.divide(
-            dataset.train,
-            dataset.test,
-            dataset.num_outputs,
-            parts,
-            holdout,
-            seed,
-            dataset.criterion,
-            dataset.augmentation,
-        )
+        return dataset.divide(parts, holdout, seed)
+
+
+@dataclass(frozen=True)
+class DatasetTask(DividedTask):
+    """A task with the data set that a function reads; see `DividedTask`."""
+
+    name: str
+    load: Callable[[], Dataset]
+    default_partition: str | None = DividedTask.default_partition
+    default_model: str = DividedTask.default_model
+
+    def dataset(self) -> Dataset:
+        """Read the data set."""
+        return self.load()

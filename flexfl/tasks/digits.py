@@ -14,13 +14,6 @@ def digits() -> DatasetTask:
     Pixels are scaled from 0..16 to 0..1; the input shape is (1, 8, 8). A fifth of each class forms
     the test set, which does not depend on the seed of the run.
 
-    Returns
-    -------
-    DatasetTask
-        The task.
-
-    References
-    ----------
     Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998.
     """
     return DatasetTask("digits", _load, default_model="logistic")

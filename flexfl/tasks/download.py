@@ -1,57 +1,67 @@
-"""Downloads of data sets: streamed, bounded, and kept only if the checksum is right."""
+"""Downloads of data sets, and the one message for data that cannot be read or downloaded."""
 
 from __future__ import annotations
 
-import hashlib
-import os
+import socket
 import sys
-import tempfile
-import urllib.request
-from http.client import HTTPException
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
-CHUNK = 1 << 20
 TIMEOUT = 60.0  # seconds without a byte
 
 
-def download(url: str, path: Path, size: int, checksum: str) -> None:
-    """Download a file, unless it is there.
-
-    Parameters
-    ----------
-    url : str
-        Where it is.
-    path : Path
-        Where to put it; its folder is made. Nothing is left there of a download that fails.
-    size : int
-        Its bytes.
-    checksum : str
-        Algorithm and digest, such as ``sha256:9f86...``.
+def download(url: str, path: Path, sha256: str) -> None:
+    """Download a file unless it exists; a failed download leaves nothing behind.
 
     Raises
     ------
-    OSError
-        It cannot be downloaded, or is another file than the one expected.
+    OSError or RuntimeError
+        The download fails, or its checksum is wrong.
     """
     if path.exists():
         return
-    algorithm, _, digest = checksum.partition(":")
-    found, received = hashlib.new(algorithm), 0
+    from torch.hub import download_url_to_file
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    print(f"downloading {url}", file=sys.stderr)
+    download_url_to_file(url, str(path), hash_prefix=sha256, progress=sys.stderr.isatty())
+
+
+@contextmanager
+def obtaining(task: str, what: str, folder: str | Path, by_hand: str) -> Iterator[None]:
+    """Report whatever goes wrong while data are read or downloaded in one line.
+
+    Standard output is reserved for the run's results: what libraries print there goes to standard error.
+
+    Parameters
+    ----------
+    task, what, folder
+        Which task reads what from which folder.
+    by_hand
+        How to obtain the data otherwise.
+
+    Raises
+    ------
+    ValueError
+        Anything fails.
+    """
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(TIMEOUT)
     try:
-        print(f"downloading {url}", file=sys.stderr)
-        with os.fdopen(descriptor, "wb") as file, urllib.request.urlopen(url, timeout=TIMEOUT) as response:
-            while chunk := response.read(CHUNK):
-                received += len(chunk)
-                if received > size:
-                    break
-                found.update(chunk)
-                file.write(chunk)
-        if received != size or found.hexdigest() != digest:
-            raise OSError(f"{url} is not the file that it was: its size or its checksum is another one")
-        Path(part).replace(path)
-    except (HTTPException, ValueError) as error:
-        raise OSError(f"{url}: {error}") from None
+        with redirect_stdout(sys.stderr):
+            yield
+    except Exception as error:  # the libraries that read damaged files document no exceptions
+        raise ValueError(
+            f"task {task}: cannot read the {what} from '{folder}' or download them into it "
+            f"({reason_of(error)}); {by_hand}, or set --data-dir to the folder that has them"
+        ) from error
     finally:
-        Path(part).unlink(missing_ok=True)
+        socket.setdefaulttimeout(before)
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of what an exception says."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error).partition("\n")[0][:200].rstrip(":") or type(error).__name__

@@ -11,20 +11,15 @@ from numpy.typing import NDArray
 
 from flexfl.ground.files import open_regular
 from flexfl.tasks.data import Examples
+from flexfl.tasks.download import reason_of
 
-MOST_NUMBERS = 2000  # of a word
-MAX_BYTES = 64 * MOST_NUMBERS  # of a line
+MAX_NUMBERS = 2000  # of a word
+MAX_BYTES = 64 * MAX_NUMBERS  # of a line
 
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Makes inputs of the numbers of words: their vectors.
-
-    Attributes
-    ----------
-    vectors : ndarray of float32, shape (V, D)
-        The vector of each word.
-    """
+    """Replaces the numbers of words by their vectors, shape (V, D)."""
 
     vectors: NDArray[np.float32]
 
@@ -38,9 +33,9 @@ def read_vectors(path: Path, words: Collection[str]) -> tuple[list[str], NDArray
 
     Parameters
     ----------
-    path : Path
+    path
         The file, in UTF-8; a first line with two numbers, as of word2vec, is skipped.
-    words : collection of str
+    words
         The words to read; memory is needed for these only.
 
     Returns
@@ -51,7 +46,7 @@ def read_vectors(path: Path, words: Collection[str]) -> tuple[list[str], NDArray
     Raises
     ------
     ValueError
-        The file cannot be read, a line is something else, or none of the words is there.
+        The file cannot be read, a line is not a word and its numbers, or the file has none of the words.
     """
     found: dict[str, NDArray[np.float32]] = {}
     width = number = 0
@@ -63,7 +58,7 @@ def read_vectors(path: Path, words: Collection[str]) -> tuple[list[str], NDArray
                 if number == 1 and len(numbers) == 1:
                     continue
                 width = width or len(numbers)
-                if not 0 < len(numbers) == width <= MOST_NUMBERS:
+                if not 0 < len(numbers) == width <= MAX_NUMBERS:
                     raise ValueError(f"{len(numbers)} numbers after the word, where {width} are expected")
                 if word in words and word not in found:
                     vector = np.array(numbers, np.float64)
@@ -72,8 +67,7 @@ def read_vectors(path: Path, words: Collection[str]) -> tuple[list[str], NDArray
                     found[word] = vector.astype(np.float32)
     except (OSError, ValueError) as error:
         where = f"line {number}: " if number else ""
-        reason = getattr(error, "strerror", None) or str(error)[:200]
-        raise ValueError(f"glove file {path}: {where}{reason}") from None
+        raise ValueError(f"glove file {path}: {where}{reason_of(error)}") from None
     if not found:
-        raise ValueError(f"glove file {path}: none of the {len(words)} words of the data is in it")
+        raise ValueError(f"glove file {path}: it has none of the {len(words)} words of the data")
     return [*found], np.stack([*found.values()])

@@ -14,7 +14,7 @@ MAX_BYTES = 512 << 20  # of a file, which takes up to twenty times as much memor
 
 
 def indices(
-    labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator, *, file: str = ""
+    labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator, *, file: str
 ) -> list[NDArray[np.intp]]:
     """Lists of indices in a JSON file, one list for each client: rows of the task's training examples.
 
@@ -23,25 +23,10 @@ def indices(
 
     Parameters
     ----------
-    labels : ndarray of int64, shape (n,)
-        Class of each example of the data set.
-    sizes : ndarray of int64, shape (N,)
-        Those of `equal`, which the file overrides.
-    rng : numpy.random.Generator
-        Unused.
-    file : str
+    labels, sizes, rng
+        See `PartitionFn`; sizes are those of `equal`, which the file overrides.
+    file
         The JSON file.
-
-    Returns
-    -------
-    list of N ndarrays of intp
-        Disjoint positions in the data set, in the order of the file.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read or does not hold N lists, a list is empty or names a row that does not
-        exist, a row is in two lists, or other sizes are given.
     """
     place = f"partition indices: {file}"
     if not np.array_equal(sizes, equal(len(sizes), len(labels), rng)):
@@ -53,8 +38,6 @@ def indices(
 
 
 def _content(place: str, file: str) -> Any:
-    if not file:
-        raise ValueError("partition indices: no file is given, set file=")
     try:
         return json.loads(read_text(file, MAX_BYTES), object_pairs_hook=_once)
     except OSError as error:
@@ -77,7 +60,7 @@ def _lists(place: str, content: Any, num_clients: int) -> Sequence[Any]:
         names = [str(client) for client in range(num_clients)]
         if unknown := sorted(content.keys() - set(names)):
             raise ValueError(
-                f"{place}: the key {unknown[0][:40]!r} is no client; the keys are the clients 0 to "
+                f"{place}: the key {unknown[0][:40]!r} is not a client; the keys are the clients 0 to "
                 f"{num_clients - 1} (num-clients)"
             )
         if missing := [name for name in names if name not in content]:
@@ -95,7 +78,7 @@ def _lists(place: str, content: Any, num_clients: int) -> Sequence[Any]:
 def _rows(place: str, client: int, rows: Any, num_examples: int) -> NDArray[np.intp]:
     """Check one client's list."""
     if not isinstance(rows, list) or not all(type(row) is int for row in rows):
-        raise ValueError(f"{place}: client {client} has no list of whole numbers; give the rows it holds")
+        raise ValueError(f"{place}: client {client} needs a list of whole numbers, the rows that it holds")
     if not rows:
         raise ValueError(f"{place}: client {client} has no rows, but every client needs at least one")
     if wrong := [row for row in rows if not 0 <= row < num_examples]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from flexfl.ground.allowed import Count, CountOrZero, Range, checked
 from flexfl.tasks.convolutions import cnn, cnn3x3, lenet, vgg11
-from flexfl.tasks.recurrent import lstm
 from flexfl.tasks.residual import resnet18, resnet50
 
 if TYPE_CHECKING:  # a model imports PyTorch when it is built: lists of models do not need it
@@ -20,15 +20,10 @@ def initialise(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
     Parameters
     ----------
-    build : callable
-        Returns a new model, initialised by PyTorch's default generator.
-    seed : int
+    build
+        Returns a new model, initialised by PyTorch's default generator, whose state does not change.
+    seed
         Seed >= 0 of the run.
-
-    Returns
-    -------
-    torch.nn.Module
-        The model; the states of PyTorch's generators are unchanged.
     """
     import torch
 
@@ -39,51 +34,22 @@ def initialise(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def logistic(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
-    """One linear layer: multinomial logistic regression, or for numbers linear regression.
-
-    Parameters
-    ----------
-    input_shape : tuple of int
-        Shape of one input.
-    num_outputs : int
-        Numbers that it returns for an example, such as the logits of the classes.
-
-    Returns
-    -------
-    torch.nn.Module
-        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
-    """
+    """One linear layer: multinomial logistic regression, or for numbers linear regression."""
     from torch import nn
 
     return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), num_outputs))
 
 
-def mlp(
-    input_shape: tuple[int, ...],
-    num_outputs: int,
-    *,
-    hidden: Annotated[int, "at least 1"] = 200,
-) -> nn.Module:
+@checked
+def mlp(input_shape: tuple[int, ...], num_outputs: int, *, hidden: Count = 200) -> nn.Module:
     """Two hidden layers of ReLU units: the 2NN of McMahan et al.
 
     Parameters
     ----------
-    input_shape : tuple of int
-        Shape of one input.
-    num_outputs : int
-        Numbers that it returns for an example, such as the logits of the classes.
-    hidden : int
+    input_shape, num_outputs
+        See `MODELS`.
+    hidden
         Units per hidden layer.
-
-    Returns
-    -------
-    torch.nn.Module
-        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
-
-    Raises
-    ------
-    ValueError
-        If `hidden` is below 1.
 
     References
     ----------
@@ -92,8 +58,6 @@ def mlp(
     """
     from torch import nn
 
-    if hidden < 1:
-        raise ValueError(f"model mlp: hidden must be at least 1, not {hidden}")
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(int(np.prod(input_shape)), hidden),
@@ -102,6 +66,58 @@ def mlp(
         nn.ReLU(),
         nn.Linear(hidden, num_outputs),
     )
+
+
+@checked
+def lstm(
+    input_shape: tuple[int, ...],
+    num_outputs: int,
+    *,
+    embedding: Count = 8,
+    hidden: Count = 256,
+    layers: Count = 2,
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
+    vocabulary: CountOrZero = 0,
+) -> nn.Module:
+    """Long short-term memory over a text, and a linear layer on its last output.
+
+    By default it is McMahan et al.'s and LEAF's model of the next character (819,920 parameters with 80
+    characters). Words that come as vectors, such as those of GloVe, need no embedding.
+
+    Parameters
+    ----------
+    input_shape, num_outputs
+        See `MODELS`; (L,) for the numbers of L characters or words, or (L, D) for vectors of L words.
+    embedding
+        Length of the vectors that it learns for characters or words.
+    hidden, layers
+        Units of each layer, and number of layers.
+    dropout
+        Share of each layer's outputs that is dropped in training, except those of the last one.
+    vocabulary
+        Number of different characters or words; 0: the task's.
+
+    Raises
+    ------
+    ValueError
+        The inputs are not texts, or have no vocabulary.
+
+    References
+    ----------
+    McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
+    section 3; Caldas et al., LEAF: A Benchmark for Federated Settings, 2018.
+    """
+    from torch import nn
+
+    from flexfl.tasks.modules import Recurrent
+
+    if len(input_shape) not in (1, 2):
+        raise ValueError(f"model lstm: inputs must be texts, not of shape {input_shape}; use another model")
+    if len(input_shape) == 1 and not vocabulary:
+        raise ValueError("model lstm: the task has no vocabulary; set vocabulary=, or use another model")
+    vectors = nn.Embedding(vocabulary, embedding) if len(input_shape) == 1 else nn.Identity()
+    size = embedding if len(input_shape) == 1 else input_shape[1]
+    return Recurrent(vectors, nn.LSTM(size, hidden, layers, batch_first=True, dropout=dropout), num_outputs)
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -115,4 +131,9 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet50": resnet50,
     "lstm": lstm,
 }
-"""Models by name: ``(input_shape, num_outputs, *, options)``."""
+"""Models by name: ``(input_shape, num_outputs, *, options)``.
+
+Each maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs), such as logits of classes.
+The inputs of those with convolutions are images: channels, height and width, at least 4x4 pixels. ValueError
+is raised for inputs of other shapes, and for options that are not allowed.
+"""

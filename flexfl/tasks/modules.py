@@ -9,8 +9,8 @@ class Block(nn.Module):
 
     Parameters
     ----------
-    main, shortcut : list of modules
-        What is added: the convolutions' outputs, and the inputs, converted to the same shape.
+    main, shortcut
+        The convolutions, and what converts the inputs to the shape of their outputs.
     """
 
     def __init__(self, main: list[nn.Module], shortcut: list[nn.Module]) -> None:
@@ -27,12 +27,10 @@ class Recurrent(nn.Module):
 
     Parameters
     ----------
-    vectors : nn.Module
+    vectors
         Maps inputs to vectors, shape (n, L, D).
-    memory : nn.LSTM
-        Comes after it.
-    num_outputs : int
-        Numbers that the linear layer returns.
+    memory, num_outputs
+        The LSTM, and how many numbers the linear layer returns.
     """
 
     def __init__(self, vectors: nn.Module, memory: nn.LSTM, num_outputs: int) -> None:

@@ -1,59 +1,37 @@
 """Partitions: which examples each client holds."""
 
-import math
 from collections.abc import Callable
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import Range, Share, checked
 from flexfl.tasks.indices import indices
 from flexfl.tasks.partition_base import (
     Order,
     Partition,
     require_classes,
     require_fit,
-    require_order,
     shuffled_classes,
 )
 from flexfl.tasks.shards import classes, label
 
-Each = Literal["client", "class"]
-
 
 def iid(labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator) -> Partition:
-    """Each client's examples are a uniform draw from the whole data set, without replacement.
-
-    Parameters
-    ----------
-    labels : ndarray of int64, shape (n,)
-        Class of each example of the data set.
-    sizes : ndarray of int64, shape (N,)
-        Number of examples of each client, met exactly.
-    rng : numpy.random.Generator
-        Source of randomness.
-
-    Returns
-    -------
-    list of N ndarrays of intp
-        Disjoint positions in the data set.
-
-    Raises
-    ------
-    ValueError
-        If the sizes sum to more than the number of examples.
-    """
+    """Each client's examples are a uniform draw from the whole data set, without replacement."""
     require_fit("iid", labels, sizes)
     return np.split(rng.permutation(len(labels)), np.cumsum(sizes))[:-1]
 
 
+@checked
 def dirichlet(
     labels: NDArray[np.int64],
     sizes: NDArray[np.int64],
     rng: np.random.Generator,
     *,
-    alpha: Annotated[float, "at least 1e-9"] = 0.5,
-    each: Each = "client",
+    alpha: Annotated[float, Range(least=1e-9)] = 0.5,
+    each: Literal["client", "class"] = "client",
 ) -> Partition:
     """Dirichlet class proportions; alpha is a client's total over all classes, or with each=class each one's.
 
@@ -69,27 +47,13 @@ def dirichlet(
 
     Parameters
     ----------
-    labels : ndarray of int64, shape (n,)
-        Class of each example of the data set.
-    sizes : ndarray of int64, shape (N,)
-        Number of examples of each client, met exactly.
-    rng : numpy.random.Generator
-        Source of randomness.
-    alpha : float
+    labels, sizes, rng
+        See `PartitionFn`.
+    alpha
         Concentration: towards 0 one class per client; towards infinity the proportions of the data set,
         with each=class equal ones.
-    each : str
+    each
         `client`: alpha is the total over the classes; `class`: every class has alpha.
-
-    Returns
-    -------
-    list of N ndarrays of intp
-        Disjoint positions in the data set.
-
-    Raises
-    ------
-    ValueError
-        If alpha is out of range, `each` is unknown, or the sizes sum to more than the number of examples.
 
     References
     ----------
@@ -97,10 +61,6 @@ def dirichlet(
     Classification, 2019.
     """
     require_fit("dirichlet", labels, sizes)
-    if not (alpha >= 1e-9 and math.isfinite(alpha)):
-        raise ValueError(f"partition dirichlet: alpha must be a number of at least 1e-9, not {alpha:g}")
-    if each not in get_args(Each):
-        raise ValueError(f"partition dirichlet: each must be {' or '.join(get_args(Each))}, not {each!r}")
     by_class = shuffled_classes("dirichlet", labels, rng)
     left = np.array([len(members) for members in by_class])
     concentration = alpha * left / left.sum() if each == "client" else np.full(len(left), alpha)
@@ -122,12 +82,13 @@ def dirichlet(
     return partition
 
 
+@checked
 def similarity(
     labels: NDArray[np.int64],
     sizes: NDArray[np.int64],
     rng: np.random.Generator,
     *,
-    share: Annotated[float, "from 0 to 1"] = 0.1,
+    share: Share = 0.1,
     order: Order = "random",
 ) -> Partition:
     """A share of each client's examples is a uniform draw; the rest is a slice of all others sorted by class.
@@ -137,27 +98,12 @@ def similarity(
 
     Parameters
     ----------
-    labels : ndarray of int64, shape (n,)
-        Class of each example of the data set.
-    sizes : ndarray of int64, shape (N,)
-        Number of examples of each client, met exactly.
-    rng : numpy.random.Generator
-        Source of randomness.
-    share : float
+    labels, sizes, rng
+        See `PartitionFn`.
+    share
         Share of uniformly drawn examples, rounded to whole examples for each client.
-    order : str
+    order
         `random`, or `sorted`: client k has the k-th slice.
-
-    Returns
-    -------
-    list of N ndarrays of intp
-        Disjoint positions in the data set.
-
-    Raises
-    ------
-    ValueError
-        If the share is out of range, the order is unknown, or the sizes sum to more than the number of
-        examples.
 
     References
     ----------
@@ -165,9 +111,6 @@ def similarity(
     Liu, NeurIPS 2024.
     """
     require_fit("similarity", labels, sizes)
-    require_order("similarity", order)
-    if not 0 <= share <= 1:
-        raise ValueError(f"partition similarity: share must be a number from 0 to 1, not {share:g}")
     require_classes("similarity", labels)
     drawn = rng.permutation(len(labels))[: sizes.sum()]
     uniform = np.rint(share * sizes).astype(np.int64)

@@ -1,7 +1,7 @@
 """What partitions have in common: their type, and the checks of what they are given."""
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,12 @@ Partition = list[NDArray[np.intp]]
 """For each client, the positions of its examples in the data set; disjoint."""
 
 PartitionFn = Callable[[NDArray[np.int64], NDArray[np.int64], np.random.Generator], Partition]
-"""(labels, sizes, rng) -> partition, for labels of shape (n,) and sizes of shape (N,)."""
+"""(labels, sizes, rng) -> partition.
+
+`labels`, shape (n,), are the classes of the data set's examples; `sizes`, shape (N,), the clients' numbers of
+examples, which are met exactly, or as closely as the sizes of the classes allow. ValueError is raised if the
+clients' sizes sum to more than n, or a client would have no example.
+"""
 
 Order = Literal["random", "sorted"]
 
@@ -28,12 +33,6 @@ def require_classes(name: str, labels: NDArray[np.int64]) -> None:
     """Raise ValueError unless the targets are classes."""
     if not are_classes(labels):
         raise ValueError(f"partition {name}: the targets of this task are not classes; use iid")
-
-
-def require_order(name: str, order: str) -> None:
-    """Raise ValueError unless the order is known."""
-    if order not in get_args(Order):
-        raise ValueError(f"partition {name}: order must be {' or '.join(get_args(Order))}, not {order!r}")
 
 
 def require_fit(name: str, labels: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:

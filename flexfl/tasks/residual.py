@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from flexfl.tasks.layers import image_shape, normalisation, start_for_relu
+from flexfl.ground.allowed import Count, checked
+from flexfl.tasks.layers import Norm, image_shape, normalisation, start_for_relu
 
 if TYPE_CHECKING:
     from torch import nn
 
 
+@checked
 def resnet18(
     input_shape: tuple[int, ...],
     num_outputs: int,
     *,
-    norm: Annotated[str, "group | batch | none"] = "group",
-    width: Annotated[int, "at least 1"] = 64,
+    norm: Norm = "group",
+    width: Count = 64,
 ) -> nn.Module:
     """Residual network of 18 layers for small images: its first convolution is 3x3, without pooling.
 
@@ -23,24 +25,12 @@ def resnet18(
 
     Parameters
     ----------
-    input_shape : tuple of int
-        Channels, height and width of an image, at least 4x4 pixels.
-    num_outputs : int
-        Numbers that it returns for an example, such as the logits of the classes.
-    norm : str
+    input_shape, num_outputs
+        See `MODELS`.
+    norm
         Normalisation after each convolution.
-    width : int
+    width
         Channels of the first stage; the last one has eight times as many.
-
-    Returns
-    -------
-    torch.nn.Module
-        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
-
-    Raises
-    ------
-    ValueError
-        If the inputs are not images, or an option is impossible.
 
     References
     ----------
@@ -50,12 +40,13 @@ def resnet18(
     return _network("resnet18", input_shape, num_outputs, norm, width, (2, 2, 2, 2), bottleneck=False)
 
 
+@checked
 def resnet50(
     input_shape: tuple[int, ...],
     num_outputs: int,
     *,
-    norm: Annotated[str, "group | batch | none"] = "group",
-    width: Annotated[int, "at least 1"] = 64,
+    norm: Norm = "group",
+    width: Count = 64,
 ) -> nn.Module:
     """Residual network of 50 layers for small images: its first convolution is 3x3, without pooling.
 
@@ -63,24 +54,12 @@ def resnet50(
 
     Parameters
     ----------
-    input_shape : tuple of int
-        Channels, height and width of an image, at least 4x4 pixels.
-    num_outputs : int
-        Numbers that it returns for an example, such as the logits of the classes.
-    norm : str
+    input_shape, num_outputs
+        See `MODELS`.
+    norm
         Normalisation after each convolution.
-    width : int
+    width
         Channels within the first stage's blocks; the last one's have eight times as many.
-
-    Returns
-    -------
-    torch.nn.Module
-        Maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs).
-
-    Raises
-    ------
-    ValueError
-        If the inputs are not images, or an option is impossible.
 
     References
     ----------
@@ -93,7 +72,7 @@ def _network(
     name: str,
     input_shape: tuple[int, ...],
     num_outputs: int,
-    norm: str,
+    norm: Norm,
     width: int,
     blocks: tuple[int, ...],
     bottleneck: bool,
@@ -103,10 +82,7 @@ def _network(
     from flexfl.tasks.modules import Block
 
     channels, _, _ = image_shape(name, input_shape)
-    if width < 1:
-        raise ValueError(f"model {name}: width must be at least 1, not {width}")
-    what = f"model {name}: norm"
-    layers: list[nn.Module] = [*_convolution(what, norm, channels, width, 3), nn.ReLU()]
+    layers: list[nn.Module] = [*_convolution(norm, channels, width, 3), nn.ReLU()]
     channels = width
     for stage, count in enumerate(blocks):
         inner = width << stage
@@ -119,10 +95,10 @@ def _network(
                 steps = [(channels, inner, 3, stride), (inner, outputs, 3, 1)]
             main: list[nn.Module] = []
             for step in steps:
-                main += [*_convolution(what, norm, *step), nn.ReLU()]
+                main += [*_convolution(norm, *step), nn.ReLU()]
             main.pop()  # the last ReLU comes after the sum
             same = stride == 1 and channels == outputs
-            shortcut = [] if same else _convolution(what, norm, channels, outputs, 1, stride)
+            shortcut = [] if same else _convolution(norm, channels, outputs, 1, stride)
             layers.append(Block(main, shortcut))
             channels = outputs
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -132,11 +108,9 @@ def _network(
     return model.append(nn.Linear(channels, num_outputs))
 
 
-def _convolution(
-    what: str, norm: str, inputs: int, outputs: int, size: int, stride: int = 1
-) -> list[nn.Module]:
+def _convolution(norm: Norm, inputs: int, outputs: int, size: int, stride: int = 1) -> list[nn.Module]:
     """Return a convolution and its normalisation, which makes its bias superfluous."""
     from torch import nn
 
     layer = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=norm == "none")
-    return [layer, *normalisation(what, norm, outputs)]
+    return [layer, *normalisation(norm, outputs)]

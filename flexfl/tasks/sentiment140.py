@@ -5,20 +5,20 @@ from __future__ import annotations
 import csv
 import re
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import IO, Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
+from flexfl.ground.allowed import Checked, Count, Range
 from flexfl.ground.files import open_regular
 from flexfl.tasks.data import FederatedData, PartitionedData
-from flexfl.tasks.download import download
+from flexfl.tasks.download import download, obtaining, reason_of
 from flexfl.tasks.glove import WordVectors, read_vectors
 from flexfl.tasks.partition_base import PartitionFn
 from flexfl.tasks.sizes import SizesFn
@@ -27,68 +27,12 @@ from flexfl.tasks.texts import DerivedData, choose_clients
 TABLE = "training.1600000.processed.noemoticon.csv"
 ARCHIVE = "trainingandtestdata.zip"
 URL = f"https://cs.stanford.edu/people/alecmgo/{ARCHIVE}"
-SIZE = 81_363_704
-CHECKSUM = "sha256:004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57"
+SHA256 = "004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57"
 MAX_BYTES = 1 << 29  # of the table; it has 239 MB
 TEST_SHARE = 0.2
-PADDING, UNKNOWN = 0, 1  # numbers of what are no words
+PADDING, UNKNOWN = 0, 1  # numbers that stand for no word
 LABELS = {"0": 0, "4": 1}
 _WORD = re.compile(r"[\w']+|[.,!?;]")
-
-
-def sentiment140(
-    *,
-    data_dir: str = "data",
-    words: Annotated[int, "at least 1"] = 25,
-    min_tweets: Annotated[int, "at least 2"] = 41,
-    vocabulary: Annotated[int, "at least 3"] = 10_000,
-    glove: str = "",
-) -> Sentiment140Task:
-    """Whether a tweet is positive or negative, from its first 25 words; one client for each user.
-
-    The input shape is (25,), numbers of words, for a model that learns vectors for them, or with `glove` (25,
-    D), the words' vectors. Shorter tweets are padded at the front. The last fifth of a user's tweets are test
-    data. Of the users with enough tweets, --num-clients are drawn by the seed. If the table is missing from
-    the directory, an archive of 81 MB is downloaded into it. No formal licence, and Twitter's terms: cite the
-    paper.
-
-    Parameters
-    ----------
-    data_dir : str
-        Directory of the table (``sentiment140/training.1600000.processed.noemoticon.csv`` in it).
-    words : int
-        How many words of a tweet count.
-    min_tweets : int
-        Users with fewer tweets are left out; 41 leaves the 1,473 of FedLaAvg's experiments.
-    vocabulary : int
-        How many words have a number of their own: the most frequent ones in the clients' training data;
-        among them count the padding, and all other words together.
-    glove : str
-        File with a word and its D numbers in each line, such as glove.6B.25d.txt; other words are zero.
-
-    Returns
-    -------
-    Sentiment140Task
-        The task; its `federate` raises ValueError if the table is missing and cannot be downloaded.
-
-    Raises
-    ------
-    ValueError
-        An option is too small.
-
-    References
-    ----------
-    Go, Bhayani and Huang, Twitter Sentiment Classification using Distant Supervision, 2009; Caldas et al.,
-    LEAF: A Benchmark for Federated Settings, 2018.
-    """
-    for name, value, least in (
-        ("words", words, 1),
-        ("min-tweets", min_tweets, 2),
-        ("vocabulary", vocabulary, 3),
-    ):
-        if value < least:
-            raise ValueError(f"task sentiment140: {name} must be at least {least}, not {value}")
-    return Sentiment140Task(data_dir, words, min_tweets, vocabulary, glove)
 
 
 class Tweet(NamedTuple):
@@ -99,17 +43,44 @@ class Tweet(NamedTuple):
     words: list[str]
 
 
-@dataclass(frozen=True)
-class Sentiment140Task:
-    """The tweets, and how they become examples; see `sentiment140`."""
+@dataclass(frozen=True, kw_only=True)
+class Sentiment140(Checked):
+    """Whether a tweet is positive or negative, from its first 25 words; one client for each user.
 
-    data_dir: str
-    words: int
-    min_tweets: int
-    vocabulary: int
-    glove: str
-    default_partition: None = None
-    default_model: str = "lstm:embedding=25,hidden=16"
+    The input shape is (25,), numbers of words, for a model that learns vectors for them, or with `glove` (25,
+    D), the words' vectors. Shorter tweets are padded at the front. The last fifth of a user's tweets are test
+    data. Of the users with enough tweets, --num-clients are drawn by the seed. If the table is missing from
+    the directory, an archive of 81 MB is downloaded into it. No formal licence, and Twitter's terms: cite the
+    paper.
+
+    Attributes
+    ----------
+    data_dir
+        Directory of the table (``sentiment140/training.1600000.processed.noemoticon.csv`` in it).
+    words
+        How many words of a tweet count.
+    min_tweets
+        Users with fewer tweets are left out; 41 leaves the 1,473 of FedLaAvg's experiments.
+    vocabulary
+        How many words have a number of their own: the most frequent ones in the clients' training data,
+        including the padding and one number for all other words.
+    glove
+        File with a word and its D numbers in each line, such as glove.6B.25d.txt; other words are zero.
+
+    References
+    ----------
+    Go, Bhayani and Huang, Twitter Sentiment Classification using Distant Supervision, 2009; Caldas et al.,
+    LEAF: A Benchmark for Federated Settings, 2018.
+    """
+
+    data_dir: str = "data"
+    words: Count = 25
+    min_tweets: Annotated[int, Range(least=2)] = 41
+    vocabulary: Annotated[int, Range(least=3)] = 10_000
+    glove: str = ""
+
+    default_partition: ClassVar[None] = None
+    default_model: ClassVar[str] = "lstm:embedding=25,hidden=16"
 
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
@@ -173,35 +144,23 @@ class Row(NamedTuple):
 
 
 class Table:
-    """The rows of the table, which is in a folder, or in an archive there.
-
-    Parameters
-    ----------
-    folder : Path
-        Where it is, or else downloaded to.
+    """The rows of the table, which is in a folder, or in an archive there; downloaded if it is missing.
 
     Raises
     ------
     ValueError
-        It is not there, and cannot be downloaded.
+        It cannot be downloaded.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder / TABLE
-        if self.path.exists():
-            return
-        self.path = folder / ARCHIVE
-        try:
-            download(URL, self.path, SIZE, CHECKSUM)
-        except OSError as error:
-            reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            raise ValueError(
-                f"sentiment140: cannot read the tweets from directory '{folder}' or download them into it "
-                f"({reason}); put {URL}, or {TABLE} of it, there, or set --data-dir"
-            ) from None
+        self.path = folder / TABLE
+        if not self.path.exists():
+            self.path = folder / ARCHIVE
+            with obtaining("sentiment140", "tweets", folder, f"put {URL}, or {TABLE} of it, there"):
+                download(URL, self.path, SHA256)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows but for neutral tweets; raises ValueError if the table cannot be read."""
+        """Yield all rows except neutral tweets; raises ValueError if the table cannot be read."""
         line = 0
         try:
             with self._open() as text:
@@ -211,31 +170,17 @@ class Table:
                         raise ValueError("not polarity (0, 2 or 4), number, date, query, user and text")
                     if row[0] in LABELS:
                         yield Row(int(row[1][:20]), LABELS[row[0]], row[2], row[4], row[5])
-        # Of an archive that is encrypted or packed in another way, zipfile says so by RuntimeError.
-        except (
-            OSError,
-            ValueError,
-            csv.Error,
-            zipfile.BadZipFile,
-            zlib.error,
-            EOFError,
-            RuntimeError,
-        ) as error:
-            reason = getattr(error, "strerror", None) or str(error)[:200]
-            raise ValueError(f"sentiment140: {self.path}: line {max(1, line)}: {reason}") from None
+        except Exception as error:  # zipfile and its decompressors raise many kinds for a damaged archive
+            where = f"task sentiment140: {self.path}: line {max(1, line)}"
+            raise ValueError(f"{where}: {reason_of(error)}") from None
 
     @contextmanager
     def _open(self) -> Iterator[TextIOWrapper]:
-        if self.path.name == TABLE:
-            with open_regular(self.path) as file, TextIOWrapper(file, "latin-1", newline="") as text:
-                yield text
-            return
-        with open_regular(self.path) as file, zipfile.ZipFile(file) as archive:
-            try:
-                info = archive.getinfo(TABLE)
-            except KeyError:
-                raise ValueError(f"there is no {TABLE} in it") from None
-            if info.file_size > MAX_BYTES:
-                raise ValueError(f"{TABLE} in it is larger than {MAX_BYTES >> 20} MiB")
-            with archive.open(info) as member, TextIOWrapper(member, "latin-1", newline="") as text:
-                yield text
+        with ExitStack() as stack:
+            file: IO[bytes] = stack.enter_context(open_regular(self.path))
+            if self.path.name == ARCHIVE:
+                archive = stack.enter_context(zipfile.ZipFile(file))
+                if archive.getinfo(TABLE).file_size > MAX_BYTES:
+                    raise ValueError(f"{TABLE} in it is larger than {MAX_BYTES >> 20} MiB")
+                file = stack.enter_context(archive.open(TABLE))
+            yield stack.enter_context(TextIOWrapper(file, "latin-1", newline=""))

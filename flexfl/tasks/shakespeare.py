@@ -6,15 +6,16 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, ClassVar
 from xml.parsers import expat
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import Checked, Count
 from flexfl.ground.files import read_bytes
 from flexfl.tasks.data import Examples, FederatedData, PartitionedData
-from flexfl.tasks.download import download
+from flexfl.tasks.download import download, obtaining
 from flexfl.tasks.partition_base import PartitionFn
 from flexfl.tasks.sizes import SizesFn
 from flexfl.tasks.texts import DerivedData, choose_clients
@@ -24,73 +25,48 @@ ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklm
 
 TRAIN_SHARE = 0.8
 MAX_BYTES = 1 << 24  # of a play; the longest has 288 kB
+SOURCE = Path(__file__).parent / "shakespeare.toml"
 _CODES = np.full(256, ALPHABET.index(" "), np.uint8)
 _CODES[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
 Roles = dict[tuple[str, str], list[str]]
 """Lines by play and role."""
 
 
-def shakespeare(
-    *,
-    data_dir: str = "data",
-    length: Annotated[int, "at least 1"] = 80,
-    min_lines: Annotated[int, "at least 1"] = 5,
-    stride: Annotated[int, "at least 1"] = 1,
-    test_stride: Annotated[int, "at least 1"] = 80,
-) -> ShakespeareTask:
+@dataclass(frozen=True, kw_only=True)
+class Shakespeare(Checked):
     """Next character in Shakespeare's plays, after the 80 before it; one client for each speaking role.
 
-    The input shape is (80,), numbers of 80 characters. As in LEAF, the first four fifths of a role's text are
-    its training data, the rest are test data, and a client's examples are all sequences of 80 characters. Of
-    the roles with enough lines, --num-clients are drawn by the seed. Plays missing from the directory are
-    downloaded into it: 37 files, 7.6 MB, Moby's texts with Jon Bosak's markup, in the public domain or free
-    to copy. LEAF takes Project Gutenberg's edition, whose roles differ a little.
+    As in LEAF, the first four fifths of a role's text are its training data, the rest are test data, and a
+    client's examples are all sequences of 80 characters. Of the roles with enough lines, --num-clients are
+    drawn by the seed. Plays missing from the directory are downloaded into it: 37 files, 7.6 MB, Moby's texts
+    with Jon Bosak's markup, in the public domain or free to copy. LEAF takes Project Gutenberg's edition,
+    whose roles differ a little.
 
-    Parameters
+    Attributes
     ----------
-    data_dir : str
+    data_dir
         Directory of the plays (``shakespeare/*.xml`` in it).
-    length : int
+    length
         Characters before the one to predict.
-    min_lines : int
+    min_lines
         Roles with fewer lines are left out.
-    stride : int
-        Characters from the beginning of a training sequence to that of the next.
-    test_stride : int
-        The same for test sequences: 80 tests on one in 80 of LEAF's.
-
-    Returns
-    -------
-    ShakespeareTask
-        The task; its `federate` raises ValueError if the plays are missing and cannot be downloaded.
-
-    Raises
-    ------
-    ValueError
-        An option is below 1.
+    stride, test_stride
+        Characters from the beginning of a training or test sequence to that of the next: with 80, one in 80
+        of LEAF's test sequences is used.
 
     References
     ----------
     Caldas et al., LEAF: A Benchmark for Federated Settings, 2018; McMahan et al., AISTATS 2017.
     """
-    options = {"length": length, "min-lines": min_lines, "stride": stride, "test-stride": test_stride}
-    for name, value in options.items():
-        if value < 1:
-            raise ValueError(f"task shakespeare: {name} must be at least 1, not {value}")
-    return ShakespeareTask(data_dir, length, min_lines, stride, test_stride)
 
+    data_dir: str = "data"
+    length: Count = 80
+    min_lines: Count = 5
+    stride: Count = 1
+    test_stride: Count = 80
 
-@dataclass(frozen=True)
-class ShakespeareTask:
-    """The plays, and how they become examples; see `shakespeare`."""
-
-    data_dir: str
-    length: int
-    min_lines: int
-    stride: int
-    test_stride: int
-    default_partition: None = None
-    default_model: str = "lstm"
+    default_partition: ClassVar[None] = None
+    default_model: ClassVar[str] = "lstm"
 
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
@@ -126,15 +102,7 @@ class ShakespeareTask:
 
 @dataclass(frozen=True)
 class Sequences:
-    """Makes examples of where they begin in a text: so many characters, and the one after them.
-
-    Attributes
-    ----------
-    text : ndarray of uint8
-        Numbers of characters.
-    length : int
-        Characters before the one to predict.
-    """
+    """Makes examples of their positions in a text: `length` characters, and the one after them."""
 
     text: NDArray[np.uint8]
     length: int
@@ -152,35 +120,25 @@ def read_plays(data_dir: Path) -> Roles:
     Raises
     ------
     ValueError
-        They cannot be downloaded, or a file is no play.
+        They cannot be downloaded, or a file is not a play.
     """
     folder = data_dir / "shakespeare"
-    source = _source()
-    try:
+    source = tomllib.loads(SOURCE.read_text(encoding="utf-8"))
+    roles: Roles = {}
+    with obtaining("shakespeare", "plays", folder, f"put the .xml files of {source['page']} there"):
         if not any(folder.glob("*.xml")):
             # Elsewhere first: an interrupted download must not look like a complete one.
             part = data_dir / "shakespeare.part"
-            for name, (size, digest) in source["files"].items():
-                download(f"{source['url']}/{name}", part / name, size, f"sha256:{digest}")
+            for name, sha256 in source["files"].items():
+                download(f"{source['url']}/{name}", part / name, sha256)
             part.rename(folder)
-        contents = {path: read_bytes(path, MAX_BYTES) for path in sorted(folder.glob("*.xml"))}
-    except OSError as error:
-        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        raise ValueError(
-            f"shakespeare: cannot read the plays from directory '{folder}' or download them into it "
-            f"({reason}); put the .xml files of {source['page']} there, or set --data-dir"
-        ) from None
-    roles: Roles = {}
-    for path, content in contents.items():
-        try:
-            title, lines = read_play(content)
-        except ValueError as error:
-            raise ValueError(f"shakespeare: {path}: {error}") from None
-        roles |= {(title, role): own for role, own in lines.items()}
+        for path in sorted(folder.glob("*.xml")):
+            title, lines = read_play(path)
+            roles |= {(title, role): own for role, own in lines.items()}
     return roles
 
 
-def read_play(content: bytes) -> tuple[str, dict[str, list[str]]]:
+def read_play(path: Path) -> tuple[str, dict[str, list[str]]]:
     """Read a play in Jon Bosak's markup: speeches of speakers and lines.
 
     Returns
@@ -191,16 +149,16 @@ def read_play(content: bytes) -> tuple[str, dict[str, list[str]]]:
 
     Raises
     ------
-    ValueError
-        It is no XML, or no play.
+    OSError or ValueError
+        The file cannot be read, or is not a play.
     """
     reader = _PlayReader()
     try:
-        reader.parser.Parse(content, True)
-    except expat.ExpatError as error:
-        raise ValueError(f"it is not XML: {error}") from None
+        reader.parser.Parse(read_bytes(path, MAX_BYTES), True)
+    except (expat.ExpatError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
     if not reader.lines:
-        raise ValueError("it has no speech with a SPEAKER and a LINE")
+        raise ValueError(f"{path}: no speech with a SPEAKER and a LINE")
     return reader.title, reader.lines
 
 
@@ -243,8 +201,3 @@ class _PlayReader:
 
     def _entity(self, *declaration: Any) -> None:
         raise ValueError("it declares an entity, which plays do not")
-
-
-def _source() -> dict[str, Any]:
-    """Return where the plays are: the page, the address of the files, and their sizes and checksums."""
-    return tomllib.loads((Path(__file__).parent / "shakespeare.toml").read_text(encoding="utf-8"))

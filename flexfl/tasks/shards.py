@@ -6,10 +6,12 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.tasks.partition_base import Order, Partition, require_fit, require_order, shuffled_classes
+from flexfl.ground.allowed import checked
+from flexfl.tasks.partition_base import Order, Partition, require_fit, shuffled_classes
 from flexfl.tasks.sizes import apportion
 
 
+@checked
 def classes(
     labels: NDArray[np.int64],
     sizes: NDArray[np.int64],
@@ -30,27 +32,12 @@ def classes(
 
     Parameters
     ----------
-    labels : ndarray of int64, shape (n,)
-        Class of each example of the data set.
-    sizes : ndarray of int64, shape (N,)
-        Number of examples of each client, met as closely as the sizes of the classes allow.
-    rng : numpy.random.Generator
-        Source of randomness.
-    m : int
+    labels, sizes, rng
+        See `PartitionFn`.
+    m
         Number of classes of each client.
-    order : str
+    order
         `random`, or `sorted`: of C classes, client k holds floor((k + i N) C / (N m)), i = 0..m-1.
-
-    Returns
-    -------
-    list of N ndarrays of intp
-        Disjoint positions in the data set.
-
-    Raises
-    ------
-    ValueError
-        If m is out of range, the order is unknown, a class has fewer examples than holders, there are
-        fewer shards than classes, or the sizes sum to more than the number of examples.
 
     References
     ----------
@@ -60,6 +47,7 @@ def classes(
     return _shards("classes", labels, sizes, rng, m, order)
 
 
+@checked
 def label(
     labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator, *, order: Order = "random"
 ) -> Partition:
@@ -69,25 +57,10 @@ def label(
 
     Parameters
     ----------
-    labels : ndarray of int64, shape (n,)
-        Class of each example of the data set.
-    sizes : ndarray of int64, shape (N,)
-        Number of examples of each client, met as closely as the sizes of the classes allow.
-    rng : numpy.random.Generator
-        Source of randomness.
-    order : str
+    labels, sizes, rng
+        See `PartitionFn`.
+    order
         `random`, or `sorted`: of C classes, client k holds floor(k C / N), as in FedLaAvg's code.
-
-    Returns
-    -------
-    list of N ndarrays of intp
-        Disjoint positions in the data set.
-
-    Raises
-    ------
-    ValueError
-        If a class has fewer examples than holders, there are fewer clients than classes, the order is
-        unknown, or the sizes sum to more than the number of examples.
 
     References
     ----------
@@ -105,7 +78,6 @@ def _shards(
     order: str,
 ) -> Partition:
     require_fit(name, labels, sizes)
-    require_order(name, order)
     by_class = shuffled_classes(name, labels, rng)
     num_clients, num_classes = len(sizes), len(by_class)
     if not 1 <= m <= num_classes:

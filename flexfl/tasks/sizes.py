@@ -1,14 +1,18 @@
 """Sizes: how many examples each client has."""
 
-import math
 from collections.abc import Callable
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import NotNegative, Positive, checked
+
 SizesFn = Callable[[int, int, np.random.Generator], NDArray[np.int64]]
-"""(num_clients, num_examples, rng) -> sizes of shape (num_clients,), each at least 1."""
+"""(num_clients, num_examples, rng) -> sizes of shape (num_clients,), each at least 1.
+
+They sum to the number of examples unless the distribution says otherwise. ValueError is raised if there are
+too few examples.
+"""
 
 
 def apportion(total: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -16,15 +20,15 @@ def apportion(total: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
 
     Parameters
     ----------
-    total : int
+    total
         Number of examples, at least n.
-    weights : ndarray of float64, shape (n,)
-        Weights >= 0, at least one of them > 0.
+    weights
+        Shape (n,), >= 0, at least one of them > 0.
 
     Returns
     -------
-    ndarray of int64, shape (n,)
-        Counts that sum to `total`, rounded by the largest-remainder method.
+    ndarray
+        Counts, shape (n,), that sum to `total`, rounded by the largest-remainder method.
     """
     n = len(weights)
     free = np.arange(n)
@@ -44,76 +48,46 @@ def apportion(total: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def equal(num_clients: int, num_examples: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """All clients have the same number of examples, up to a difference of one.
-
-    Parameters
-    ----------
-    num_clients, num_examples : int
-        Number of clients, and of examples to divide among them.
-    rng : numpy.random.Generator
-        Unused.
-
-    Returns
-    -------
-    ndarray of int64, shape (num_clients,)
-        Sizes that sum to `num_examples`.
-
-    Raises
-    ------
-    ValueError
-        If there are more clients than examples.
-    """
+    """All clients have the same number of examples, up to a difference of one."""
     _require_enough(num_clients, num_examples)
     return apportion(num_examples, np.ones(num_clients))
 
 
+@checked
 def pareto(
     num_clients: int,
     num_examples: int,
     rng: np.random.Generator,
     *,
-    index: Annotated[float, "positive"] = 0.5,
+    index: Positive = 0.5,
 ) -> NDArray[np.int64]:
     """Sizes in proportion to Pareto (type I) draws: few clients have most of the examples.
 
     Parameters
     ----------
-    num_clients, num_examples : int
-        Number of clients, and of examples to divide among them.
-    rng : numpy.random.Generator
-        Source of randomness.
-    index : float
+    num_clients, num_examples, rng
+        See `SizesFn`.
+    index
         Tail index of the Pareto distribution; the smaller, the more unequal the sizes.
-
-    Returns
-    -------
-    ndarray of int64, shape (num_clients,)
-        Sizes that sum to `num_examples`, at least 1 each.
-
-    Raises
-    ------
-    ValueError
-        If `index` is not a positive number, or there are more clients than examples.
 
     References
     ----------
     Ruan et al., Towards Flexible Device Participation in Federated Learning, AISTATS 2021, 5.1.
     """
     _require_enough(num_clients, num_examples)
-    if not (index > 0 and math.isfinite(index)):
-        raise ValueError(f"sizes pareto: index must be a positive number, not {index:g}")
     # The logarithm of a Pareto draw is exponential; taken relative to the largest, it cannot overflow.
     logs = rng.standard_exponential(num_clients)
     return apportion(num_examples, np.exp((logs - logs.max()) / index))
 
 
+@checked
 def normal(
     num_clients: int,
     num_examples: int,
     rng: np.random.Generator,
     *,
-    mean: Annotated[float, "positive"] = 60.0,
-    sd: Annotated[float, "at least 0"] = 10.0,
+    mean: Positive = 60.0,
+    sd: NotNegative = 10.0,
 ) -> NDArray[np.int64]:
     """Sizes drawn from a normal distribution, rounded, at least 1 each.
 
@@ -123,22 +97,10 @@ def normal(
 
     Parameters
     ----------
-    num_clients, num_examples : int
-        Number of clients, and the largest total number of examples.
-    rng : numpy.random.Generator
-        Source of randomness.
-    mean, sd : float
+    num_clients, num_examples, rng
+        See `SizesFn`; the sizes sum to at most the number of examples.
+    mean, sd
         Mean and standard deviation of a client's number of examples.
-
-    Returns
-    -------
-    ndarray of int64, shape (num_clients,)
-        Sizes that sum to at most `num_examples`.
-
-    Raises
-    ------
-    ValueError
-        If `mean` or `sd` is out of range, or the sizes sum to more than `num_examples`.
 
     References
     ----------
@@ -146,8 +108,6 @@ def normal(
     Client Availability (FedLaAvg), 2020, 6.1.
     """
     _require_enough(num_clients, num_examples)
-    if not (mean > 0 and sd >= 0 and math.isfinite(mean) and math.isfinite(sd)):
-        raise ValueError(f"sizes normal: mean must be > 0 and sd >= 0, not mean={mean:g}, sd={sd:g}")
     sizes = np.maximum(np.rint(rng.normal(mean, sd, num_clients)), 1)
     if num_clients * mean <= num_examples < sizes.sum():
         sizes = np.maximum(np.floor(sizes * (num_examples / sizes.sum())), 1)

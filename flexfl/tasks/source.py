@@ -12,10 +12,10 @@ class TaskSource(Protocol):
 
     Attributes
     ----------
-    default_partition : str or None
+    default_partition
         Partition used by default, such as ``dirichlet:alpha=0.5``; None if the data are already divided
         among the clients, so that naming a partition is an error.
-    default_model : str
+    default_model
         Model used by default.
     """
 
@@ -31,25 +31,20 @@ class TaskSource(Protocol):
 
         Parameters
         ----------
-        num_clients : int
+        num_clients
             Number of clients N >= 1.
-        partition : PartitionFn or None
+        partition
             Decides which examples each client gets; None if `default_partition` is None.
-        sizes : SizesFn
+        sizes
             Decides how many examples each client gets.
-        holdout : float
+        holdout
             Share of its examples that each client holds out of training, in [0, 1).
-        seed : int
+        seed
             Seed >= 0 of all random draws.
-
-        Returns
-        -------
-        FederatedData
-            The clients' examples and the test set.
 
         Raises
         ------
         ValueError
-            If the data are missing or cannot be divided in this way.
+            The data are missing or cannot be divided in this way.
         """
         ...

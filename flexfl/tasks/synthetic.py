@@ -8,13 +8,13 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.ground.allowed import Checked, NotNegative, Range
 from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion
 from flexfl.tasks.data import Examples, FederatedData, holdout_counts, require_holdout
 from flexfl.tasks.partition_base import PartitionFn
 from flexfl.tasks.sizes import SizesFn
 
 FEATURES, CLASSES = 60, 10
-MOST_SIZE = 10_000_000  # 5 GB while they are drawn
 TEST_SHARE, TEST_CLIENTS, TEST_LIMIT = 0.2, 1_000, 100_000
 # Standard deviation of feature j = 1..60, whose variance is j^-1.2.
 SCALE = np.arange(1, FEATURES + 1) ** -0.6
@@ -24,14 +24,7 @@ SCALE = np.arange(1, FEATURES + 1) ** -0.6
 class ClientModel:
     """Generative model of a client's examples: x ~ N(v, Sigma) and y = argmax(x W + b).
 
-    Attributes
-    ----------
-    W : ndarray of float64, shape (60, 10)
-        Weights of the labelling model.
-    b : ndarray of float64, shape (10,)
-        Bias of the labelling model.
-    v : ndarray of float64, shape (60,)
-        Mean of the inputs.
+    The shapes of W, b and v are (60, 10), (10,) and (60,).
     """
 
     W: NDArray[np.float64]
@@ -48,25 +41,38 @@ class ClientModel:
         return x32, y
 
 
-@dataclass(frozen=True)
-class Synthetic:
-    """The family of client models: a pure function of the seed and the client.
+@dataclass(frozen=True, kw_only=True)
+class Synthetic(Checked):
+    """SYNTHETIC(alpha, beta): 60 features, 10 classes, examples generated for any number of clients.
+
+    Client k labels with y = argmax(softmax(x W_k + b_k)), where the entries of W_k and b_k are
+    N(u_k, 1) and u_k ~ N(0, alpha); its inputs are x ~ N(v_k, Sigma), where Sigma is diagonal with
+    entries j^-1.2, the entries of v_k are N(B_k, 1) and B_k ~ N(0, beta). The second argument of N is
+    a variance, as in the paper; the authors' published code passes alpha and beta as standard
+    deviations, which makes no difference at 0 and 1. The test set has new examples of each of the
+    first 1,000 clients, a fifth as many as the client has, and at most about 100,000 in total, in the
+    same proportions.
 
     Attributes
     ----------
-    alpha, beta : float
+    alpha, beta
         Variances between clients: of the means of their models, and of the means of their inputs.
-    iid : bool
-        Whether all clients share one model.
-    mean_size : int
-        Mean number of examples of a client, held-out ones included.
+    iid
+        One W, b ~ N(0, 1) and v = 0 for all clients; alpha and beta are then unused.
+    mean_size
+        Mean number of examples of a client: mean_size * N examples are divided among the N clients.
+
+    References
+    ----------
+    Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020 (arXiv 2018), 5.1.
     """
 
-    alpha: float
-    beta: float
-    iid: bool
-    mean_size: int
-    default_partition: ClassVar[str | None] = None
+    alpha: NotNegative = 1.0
+    beta: NotNegative = 1.0
+    iid: bool = False
+    mean_size: Annotated[int, Range(least=1, most=10_000_000)] = 100  # the largest draws take 5 GB
+
+    default_partition: ClassVar[None] = None
     default_model: ClassVar[str] = "logistic"
 
     def client_model(self, client: int, seed: int) -> ClientModel:
@@ -87,10 +93,6 @@ class Synthetic:
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
     ) -> FederatedData:
         """Fix the clients' sizes; see `TaskSource.federate`."""
-        if partition is not None:
-            raise ValueError(
-                "task synthetic: the data are already divided among the clients; leave the partition out"
-            )
         totals = sizes(num_clients, self.mean_size * num_clients, np.random.default_rng([seed, *b"sizes"]))
         training = totals - holdout_counts(totals, holdout)
         return SyntheticData(self, seed, totals, training, self._test(totals, seed), holdout)
@@ -109,14 +111,7 @@ class Synthetic:
 def client_examples(family: Synthetic, seed: int, client: int, count: int) -> Examples:
     """Return all examples of a client, read-only and the same in every call.
 
-    Parameters
-    ----------
-    family : Synthetic
-        The client models.
-    seed, client : int
-        Seed of the run, and the client: the examples depend on nothing else.
-    count : int
-        Number of examples; a smaller count gives the first of a larger one.
+    They depend on nothing but the family, the seed and the client; a smaller count gives the first of more.
     """
     rng = np.random.default_rng([seed, *b"synthetic-examples", client])
     return family.client_model(client, seed).draw(count, rng)
@@ -140,17 +135,17 @@ class SyntheticData:
     criterion: ClassVar[Criterion] = CROSS_ENTROPY
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
-        """Return fresh, writable copies of a client's training examples."""
+        """See `FederatedData.examples`."""
         x, y = self._all(client)
         n = self.sizes[client]
         return x[:n][rows], y[:n][rows]
 
     def train_set(self, clients: NDArray[np.intp]) -> Examples:
-        """Return all training examples of these clients, concatenated."""
+        """See `FederatedData.train_set`."""
         return self._join(clients, np.zeros_like(self.sizes[clients]), self.sizes[clients])
 
     def holdout(self, clients: NDArray[np.intp]) -> Examples:
-        """Return the held-out examples of these clients, concatenated."""
+        """See `FederatedData.holdout`."""
         require_holdout(self.holdout_share)
         return self._join(clients, self.sizes[clients], self.totals[clients])
 
@@ -166,56 +161,3 @@ class SyntheticData:
 
     def _all(self, client: int) -> Examples:
         return client_examples(self.family, self.seed, client, int(self.totals[client]))
-
-
-Variance = Annotated[float, "at least 0"]
-
-
-def synthetic(
-    *,
-    alpha: Variance = 1.0,
-    beta: Variance = 1.0,
-    iid: bool = False,
-    mean_size: Annotated[int, "at least 1"] = 100,
-) -> Synthetic:
-    """SYNTHETIC(alpha, beta): 60 features, 10 classes, examples generated for any number of clients.
-
-    Client k labels with y = argmax(softmax(x W_k + b_k)), where the entries of W_k and b_k are
-    N(u_k, 1) and u_k ~ N(0, alpha); its inputs are x ~ N(v_k, Sigma), where Sigma is diagonal with
-    entries j^-1.2, the entries of v_k are N(B_k, 1) and B_k ~ N(0, beta). The second argument of N is
-    a variance, as in the paper; the authors' published code passes alpha and beta as standard
-    deviations, which makes no difference at 0 and 1. The test set has new examples of each of the
-    first 1,000 clients, a fifth as many as the client has, and at most about 100,000 in total, in the
-    same proportions.
-
-    Parameters
-    ----------
-    alpha : float
-        How much the labelling differs between clients, a variance.
-    beta : float
-        How much the inputs differ between clients, a variance.
-    iid : bool
-        One W, b ~ N(0, 1) and v = 0 for all clients; alpha and beta are then unused.
-    mean_size : int
-        Mean number of examples of a client: mean_size * N examples are divided among the N clients.
-
-    Returns
-    -------
-    Synthetic
-        The task.
-
-    Raises
-    ------
-    ValueError
-        If an option is out of range.
-
-    References
-    ----------
-    Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020 (arXiv 2018), 5.1.
-    """
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if not (value >= 0 and math.isfinite(value)):
-            raise ValueError(f"task synthetic: {name} must be a number >= 0, not {value:g}")
-    if not 1 <= mean_size <= MOST_SIZE:
-        raise ValueError(f"task synthetic: mean_size must be from 1 to {MOST_SIZE:,}, not {mean_size}")
-    return Synthetic(alpha, beta, iid, mean_size)

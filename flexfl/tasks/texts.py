@@ -19,13 +19,13 @@ class DerivedData:
 
     Attributes
     ----------
-    stored : PartitionedData
+    stored
         The clients' examples in the shorter form.
-    derive : callable
+    derive
         Makes examples of stored ones, row by row; it is pickled into every worker process.
-    vocabulary : int
-        How many different words or characters there are; 0: inputs are vectors.
-    test : Examples
+    vocabulary
+        Number of different words or characters; 0: inputs are vectors.
+    test
         The derived test examples.
     """
 
@@ -39,34 +39,34 @@ class DerivedData:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
+        """See `FederatedData.input_shape`."""
         return self.test[0].shape[1:]
 
     @property
     def num_outputs(self) -> int:
-        """Numbers that a model returns for an example."""
+        """See `FederatedData.num_outputs`."""
         return self.stored.num_outputs
 
     @property
     def criterion(self) -> Criterion:
-        """The loss and the metric."""
+        """See `FederatedData.criterion`."""
         return self.stored.criterion
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Number of training examples of each client, without the held-out ones."""
+        """See `FederatedData.sizes`."""
         return self.stored.sizes
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
-        """Return fresh, writable copies of a client's training examples."""
+        """See `FederatedData.examples`."""
         return self.derive(self.stored.examples(client, rows))
 
     def train_set(self, clients: NDArray[np.intp]) -> Examples:
-        """Return all training examples of these clients, concatenated."""
+        """See `FederatedData.train_set`."""
         return self.derive(self.stored.train_set(clients))
 
     def holdout(self, clients: NDArray[np.intp]) -> Examples:
-        """Return the held-out examples of these clients, concatenated."""
+        """See `FederatedData.holdout`."""
         return self.derive(self.stored.holdout(clients))
 
 
@@ -77,15 +77,13 @@ def choose_clients(
 
     Parameters
     ----------
-    task, what : str
+    task, what
         Its name, and what a client is, in the plural, for messages.
-    available : int
-        How many there are.
-    num_clients : int
-        How many are wanted.
-    sizes : SizesFn
-        Has to be the default, as natural clients have the examples that they have.
-    seed : int
+    available, num_clients
+        How many there are, and how many are needed.
+    sizes
+        Must be the default, as natural clients have the examples that they have.
+    seed
         Determines the choice.
 
     Raises
