@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from clients.draws import BatchIndices
 from clients.gradients.batches import Batch
 from clients.gradients.oracle import CohortOracle
 from clients.simulated.jobs import Broadcast, Job
@@ -37,10 +36,6 @@ class Recorded(CohortOracle):
         super().__init__(oracle.model)
         self.oracle = oracle
         self._recordings: dict[Hashable, _Recording] = {}
-
-    def working_set(self, indices: BatchIndices) -> int:
-        """See `CohortOracle.working_set`."""
-        return self.oracle.working_set(indices)
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """See `CohortOracle.gradient`."""

@@ -44,7 +44,7 @@ class ClientEnvironment:
         Where to train.
     cohort, cohort_size
         How gradients are computed, and how many clients train in one call; see
-        `clients.simulated.tuning.make_oracle`.
+        `clients.gradients.oracles.make_oracle`.
     timeout
         Seconds that one call that trains or evaluates clients may take; then its process ends. 0: no limit.
     """

@@ -37,6 +37,7 @@ from clients.device.local_data import DataSpec, LocalData
 from clients.device.node import Node, make_node
 from clients.device.numpy_model import LinearLayers, evaluate
 from clients.draws import client_rng, draw_batches, draw_fisher
+from clients.rules.vectors import Vector, as_array
 from flexfl.ground.contract import FitConfig, metrics
 from flexfl.ground.digits import load_digits
 
@@ -99,7 +100,7 @@ class NumPyTrainer(Client):
             as_vector=np.asarray,
             steps=steps,
             fisher=lambda at: model.fisher(
-                at, *self._examples(draw_fisher(n, config, self.node.client, self.seed))
+                as_array(at), *self._examples(draw_fisher(n, config, self.node.client, self.seed))
             ),
             stop=self.node.stopping,
         )
@@ -157,8 +158,8 @@ class _Batch:
         self.model, self.x, self.y = model, x, y
         self.losses: list[float] | None = losses
 
-    def __call__(self, at: NDArray[Any]) -> NDArray[Any]:
-        gradient, loss = self.model.gradient(at, self.x, self.y)
+    def __call__(self, at: Vector) -> Vector:
+        gradient, loss = self.model.gradient(as_array(at), self.x, self.y)
         if self.losses is not None:
             self.losses.append(loss)
             self.losses = None

@@ -44,9 +44,10 @@ from numpy.typing import NDArray
 
 from clients.deadline import LocalDeadline
 from clients.memory.handshake import Memory, open_memory
-from clients.rules import SGD, check_memory, rule_named
+from clients.rules import check_memory
 from clients.rules.base import Oracle, no_fisher
-from clients.rules.vectors import Vector, copy_of, joined
+from clients.rules.vectors import Vector, as_array, copy_of
+from clients.training import do_steps, finish, make_rule, of_weights
 from flexfl.ground.contract import FitConfig, metrics
 
 
@@ -162,27 +163,28 @@ def train(
     most = planned if steps is None else min(steps, planned)
     if most < 1:
         raise ValueError(f"{most} local steps; a client that does none has no reply to send")
-    trained = len(weights) - config.buffer_arrays
-    buffers = as_vector(_flat(weights[trained:], weights))
-    rule = _make_rule(config, weights, own, opened, _with_buffers(fisher, buffers), as_vector)
-    y, rate = copy_of(rule.weights), config.learning_rate
+    at_start = as_vector(_flat(weights))
+    y, rate = copy_of(at_start), config.learning_rate
+    rule = make_rule(
+        config,
+        at_start[:, : _num_trained(config, weights)],
+        [],
+        [own],
+        [opened],
+        as_vector,
+        lambda at: of_weights(rule, _of_rows(fisher), y)(at),
+    )
     until = None if config.deadline_seconds is None else start + config.deadline_seconds
-    deadline = LocalDeadline(until, stop)
-    for done, gradient in zip(range(1, most + 1), gradients, strict=False):
-        rule.step(y, _with_buffers(gradient, buffers), rate)
-        if not deadline.allows_another(done):
-            break
-    sent = [np.asarray(array) for array in rule.upload(y, done, rate)]
-    sent = _like(weights[trained:], buffers) + sent
-    if rule.sends_weights:
-        sent = _like(weights[:trained], y) + sent
+    oracles = ((1, _of_rows(gradient)) for _, gradient in zip(range(most), gradients, strict=False))
+    done = do_steps(rule, y, oracles, rate, LocalDeadline(until, stop))
+    extra, new = finish(rule, y, done, rate, [opened])
+    local = _split(as_array(y)[0], weights)
+    trained = len(weights) - config.buffer_arrays
+    sent = [*(local if rule.sends_weights else local[trained:]), *(extra[0] if extra else [])]
     reported |= {metrics.STEPS: done} | ({metrics.RESYNC: True} if resync else {})
     if until is not None:
         reported[metrics.SECONDS] = time.monotonic() - start
-    if config.last_accepted is None:
-        return Trained(sent, reported, None)
-    state = {key: np.asarray(value) for key, value in rule.remember(y, done, rate).items()}
-    return Trained(sent, reported, opened.stage(config.round, state))
+    return Trained(sent, reported, new[0] if new else None)
 
 
 def personal_weights(
@@ -215,9 +217,11 @@ def personal_weights(
     config, arrays = read(instruction)
     weights, own = config.split(arrays)
     opened, _ = _open(memory, config, weights)
-    rule = _make_rule(config, weights, own, opened, no_fisher, as_vector or _tensor)
-    trained = len(weights) - config.buffer_arrays
-    return _like(weights[:trained], rule.personal()) + weights[trained:]
+    as_vector, trained = as_vector or _tensor, _num_trained(config, weights)
+    vector = _flat(weights)
+    rule = make_rule(config, as_vector(vector[:, :trained]), [], [own], [opened], as_vector)
+    vector[0, :trained] = as_array(rule.personal())[0]
+    return _split(vector[0], weights)
 
 
 def read(instruction: FitIns | EvaluateIns) -> tuple[FitConfig, list[NDArray[Any]]]:
@@ -234,40 +238,17 @@ def read(instruction: FitIns | EvaluateIns) -> tuple[FitConfig, list[NDArray[Any
 def _open(memory: Memory | None, config: FitConfig, weights: list[NDArray[Any]]) -> tuple[Memory, bool]:
     """Open the client's memory; one of another rule or model counts as none, with a warning."""
     if memory is not None and config.last_accepted is not None:
-        size = sum(array.size for array in weights[: len(weights) - config.buffer_arrays])
         try:
-            check_memory(memory, config.rule, size, np.result_type(*weights))
+            check_memory(memory, config.rule, _num_trained(config, weights), np.result_type(*weights))
         except ValueError as error:
             logging.getLogger(__name__).warning("the client's memory cannot be used: %s", error)
             memory = None
     return open_memory(memory, config.last_accepted)
 
 
-def _make_rule(
-    config: FitConfig,
-    weights: list[NDArray[Any]],
-    own: list[NDArray[Any]],
-    memory: Memory,
-    fisher: Oracle,
-    as_vector: Callable[[NDArray[Any]], Vector],
-) -> SGD:
-    start = as_vector(_flat(weights[: len(weights) - config.buffer_arrays], weights))
-    state = {key: as_vector(value.copy()) for key, value in memory.committed.items()}
-    return rule_named(config.rule)(start, [as_vector(a) for a in own], config, state, fisher)
-
-
-def _with_buffers(oracle: Oracle, buffers: Vector) -> Oracle:
-    """Return an oracle of the weights alone, given one of both, which may change the buffers."""
-    if not len(buffers):
-        return oracle
-
-    def of_weights(at: Vector) -> Vector:
-        whole = joined(at, buffers)
-        value = oracle(whole)[: len(at)]
-        buffers[:] = whole[len(at) :]
-        return value
-
-    return of_weights
+def _of_rows(oracle: Oracle) -> Oracle:
+    """Return an oracle of one row, shape (1, M), given one of vectors, shape (M,)."""
+    return lambda at: oracle(at[0])[None]
 
 
 def _tensor(array: NDArray[Any]) -> Vector:
@@ -277,13 +258,17 @@ def _tensor(array: NDArray[Any]) -> Vector:
     return torch.from_numpy(array)
 
 
-def _flat(arrays: list[NDArray[Any]], weights: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return some of the weights as one vector, in the type that all of them have together."""
-    return np.concatenate([np.empty(0, np.result_type(*weights)), *(array.ravel() for array in arrays)])
+def _num_trained(config: FitConfig, weights: list[NDArray[Any]]) -> int:
+    """Return how many numbers of the weights are trained: all but the buffers."""
+    return sum(array.size for array in weights[: len(weights) - config.buffer_arrays])
 
 
-def _like(weights: list[NDArray[Any]], vector: Vector) -> list[NDArray[Any]]:
+def _flat(weights: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return the weights as one row, in the type that all of them have together."""
+    return np.concatenate([array.ravel() for array in weights])[None]
+
+
+def _split(vector: NDArray[Any], weights: list[NDArray[Any]]) -> list[NDArray[Any]]:
     """Split a vector into arrays of the weights' shapes."""
-    ends = np.cumsum([array.size for array in weights], dtype=int)
-    parts = np.split(np.asarray(vector), ends)[: len(weights)]
+    parts = np.split(vector, np.cumsum([array.size for array in weights])[:-1])
     return [part.reshape(array.shape) for part, array in zip(parts, weights, strict=True)]

@@ -88,8 +88,8 @@ def test_a_stack_of_clients_trains_as_each_does_alone(name: str, config: dict[st
                 alone.step(own, oracle, 0.02)
             torch.testing.assert_close(y[i, j], own)
             torch.testing.assert_close(together.personal()[i, j], alone.personal())
-            for key, value in alone.remember(own, 3, 0.02).items():
-                torch.testing.assert_close(together.remember(y, 3, 0.02)[key][i, j], value)
+            for key, value in alone.finish(own, 3, 0.02)[1].items():
+                torch.testing.assert_close(together.finish(y, 3, 0.02)[1][key][i, j], value)
 
 
 @pytest.mark.parametrize(("name", "config"), CONFIGS)

@@ -223,7 +223,7 @@ def test_client_with_a_diverged_update_fails() -> None:
     w = torch.zeros(4)
     rule = Elastic(w, [], config, {})
     with pytest.raises(ValueError, match="update is not finite"):
-        rule.upload(torch.tensor([1.0, 2.0, torch.nan, 3.0]), 1, 0.1)
+        rule.finish(torch.tensor([1.0, 2.0, torch.nan, 3.0]), 1, 0.1)
 
 
 # Fisher information

@@ -17,7 +17,6 @@ from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import ModuleOracle
 from clients.rules.base import Change
-from clients.rules.vectors import Rate
 
 aten = torch.ops.aten
 
@@ -42,8 +41,8 @@ class ChainLayer(ABC):
         """Return the gradients of the parameters."""
         return []
 
-    def descend(self, params: list[Tensor], rate: Rate) -> None:
-        """Subtract the gradients times `rate`, a number or of shape (1,), from the parameters."""
+    def descend(self, params: list[Tensor], rate: Tensor) -> None:
+        """Subtract the gradients times `rate`, shape (1,), from the parameters."""
         for tensor, gradient in zip(params, self.gradients(), strict=True):
             tensor.sub_(gradient * rate)
 
@@ -97,7 +96,7 @@ class Linear(ChainLayer):
         """See `ChainLayer.gradients`."""
         return [self.error.t() @ self.x, self.error.sum(0)][: self.num_params]
 
-    def descend(self, params: list[Tensor], rate: Rate) -> None:
+    def descend(self, params: list[Tensor], rate: Tensor) -> None:
         """See `ChainLayer.descend`; the gradient is not stored."""
         scaled = self.error * rate
         params[0].addmm_(scaled.t(), self.x, alpha=-1)
@@ -226,7 +225,7 @@ class Chain(ModuleOracle):
             torch.cat(parts, out=gradients[k])
         return gradients, losses
 
-    def descend(self, y: Tensor, rate: Rate, batch: Batch, change: Change | None) -> Tensor:
+    def descend(self, y: Tensor, rate: Tensor, batch: Batch, change: Change | None) -> Tensor:
         """See `CohortOracle.descend`; the gradients of linear layers are not stored."""
         if change is not None and len(y) > 1:  # it changes all clients at once
             return super().descend(y, rate, batch, change)
@@ -236,7 +235,7 @@ class Chain(ModuleOracle):
             if change is not None:
                 change(y)
             for layer, tensors in zip(self.layers, params, strict=True):
-                layer.descend(tensors, rate[k] if isinstance(rate, Tensor) else rate)
+                layer.descend(tensors, rate[k])
         return losses
 
     def arranged(self, x: Tensor) -> Tensor:

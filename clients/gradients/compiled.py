@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
@@ -52,10 +52,6 @@ class Compiled(StackedLinear):
         self.threads = min(MOST_THREADS, torch.get_num_threads())
         self._others = ThreadPoolExecutor(max(1, self.threads - 1))  # none is started before it is needed
 
-    def working_set(self, indices: BatchIndices) -> int:
-        """See `CohortOracle.working_set`: each client's steps are done before the next client's."""
-        return 0
-
     def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
         """See `CohortOracle.fuses_steps`: unless an example is another one in every step."""
         return indices.changes is None
@@ -71,7 +67,7 @@ class Compiled(StackedLinear):
             y.numpy(),
             _rows(start),
             correction.strength,
-            _rows(direction),
+            _rows(cast(Tensor, direction)),
             rate.view(-1).numpy(),
             batches.inputs.flatten(1).contiguous().numpy(),
             batches.indices.numpy(),

@@ -29,12 +29,6 @@ class DualLinear(StackedLinear):
     single steps of `StackedLinear`.
     """
 
-    def working_set(self, indices: BatchIndices) -> int:
-        """See `CohortOracle.working_set`: the weights of all layers but the first, if steps are fused."""
-        if not self.fuses_steps(indices):
-            return super().working_set(indices)
-        return len(self.model.vector) - self.layers[1].start if len(self.layers) > 1 else 0
-
     def cohort_key(self, indices: BatchIndices) -> Hashable:
         """See `CohortOracle.cohort_key`: also the padded number of distinct examples, if steps are fused."""
         return indices.padded_length, indices.padded_distinct if self.fuses_steps(indices) else None

@@ -19,7 +19,7 @@ from clients.draws import BatchIndices
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel, as_tensor
 from clients.rules.base import Change, Correction
-from clients.rules.vectors import Rate, subtract
+from clients.rules.vectors import subtract
 from flexfl.tasks import Examples
 
 
@@ -60,10 +60,6 @@ class CohortOracle(ABC):
             raise  # which says nothing about the model
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise ValueError(str(error)) from None
-
-    @abstractmethod
-    def working_set(self, indices: BatchIndices) -> int:
-        """Return how many weights of a client each of its steps reads and writes."""
 
     def cohort_key(self, indices: BatchIndices) -> Hashable:
         """Return what clients of one cohort must have in common, padded length and `buffer_size` included."""
@@ -117,8 +113,11 @@ class CohortOracle(ABC):
         The next call may overwrite the gradients.
         """
 
-    def descend(self, y: Tensor, rate: Rate, batch: Batch, change: Change | None) -> Tensor:
-        """Do y -= rate g(y), with g(y) computed before `change` is applied; return the losses, shape (A,)."""
+    def descend(self, y: Tensor, rate: Tensor, batch: Batch, change: Change | None) -> Tensor:
+        """Do y -= rate g(y), with g(y) computed before `change` is applied; return the losses, shape (A,).
+
+        `rate` has shape (A, 1).
+        """
         gradient, losses = self.gradient(y, batch)
         if change is not None:
             change(y)
@@ -132,10 +131,6 @@ class CohortOracle(ABC):
 
 class ModuleOracle(CohortOracle):
     """An oracle that calls the module itself, so that each step reads and writes all weights."""
-
-    def working_set(self, indices: BatchIndices) -> int:
-        """See `CohortOracle.working_set`: all weights."""
-        return len(self.model.vector)
 
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
         """See `FlatModel.fisher`."""

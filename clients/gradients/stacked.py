@@ -11,12 +11,10 @@ from typing import NamedTuple, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from clients.draws import BatchIndices
 from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import CohortOracle
 from clients.rules.base import Change
-from clients.rules.vectors import Rate
 
 
 class LinearViews(NamedTuple):
@@ -103,10 +101,6 @@ class StackedLinear(CohortOracle):
         self.layers = layers
         self._last: tuple[Tensor | None, list[LinearViews]] = (None, [])
 
-    def working_set(self, indices: BatchIndices) -> int:
-        """See `CohortOracle.working_set`: all weights."""
-        return len(self.model.vector)
-
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """See `CohortOracle.gradient`."""
         views = self.views(y)
@@ -119,15 +113,14 @@ class StackedLinear(CohortOracle):
                 torch.sum(error, 1, out=of_layer.bias)
         return gradient, losses
 
-    def descend(self, y: Tensor, rate: Rate, batch: Batch, change: Change | None) -> Tensor:
+    def descend(self, y: Tensor, rate: Tensor, batch: Batch, change: Change | None) -> Tensor:
         """See `CohortOracle.descend`; the gradient is not stored."""
         views = self.views(y)
         inputs, errors, losses = self._backpropagate(views, batch.inputs, batch.targets, batch.weights)
         if change is not None:
             change(y)
-        factor = rate[..., None] if isinstance(rate, Tensor) else rate
         for layer_views, x, error in zip(views, inputs, errors, strict=True):
-            subtract_gradient(layer_views, error.mul_(factor), x)
+            subtract_gradient(layer_views, error.mul_(rate[..., None]), x)
         return losses
 
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clients.rules.base import SGD, Oracle
-from clients.rules.vectors import Rate, Vector, copy_of, numbers_like, subtract
+from clients.rules.vectors import Rate, Vector, copy_of, dot, numbers_like, subtract
 
 
 class APFL(SGD):
@@ -35,7 +35,7 @@ class APFL(SGD):
         v, alpha = self.state["v"], self.state["alpha"]
         at_local = copy_of(gradient(y))  # first, as the loss at the first gradient is reported
         at_mixture = gradient(self.mixture(y))
-        slope = ((v - y) * at_mixture).sum(-1, keepdims=True)  # of f(vbar) in alpha
+        slope = dot(v - y, at_mixture)  # of f(vbar) in alpha
         factor = alpha if self.config.own["gradient"] == "chain-rule" else 1.0
         v -= rate * factor * at_mixture
         if self.adapts:

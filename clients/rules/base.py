@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,10 +16,19 @@ Change = Callable[[Vector], object]
 """Changes weights (..., M) in place."""
 
 Oracle = Callable[[Vector], Vector]
-"""Weights (..., M) -> gradient (..., M), overwritten by the next call.
+"""Weights (..., M) -> gradient (..., M), overwritten by the next call."""
 
-An oracle that has a faster way also has `descend(y, rate, change)`, see the function of that name.
-"""
+
+class DescendingOracle(ABC):
+    """An oracle that knows a faster way to descend than to return the gradient."""
+
+    @abstractmethod
+    def __call__(self, at: Vector) -> Vector:
+        """Return the gradient; see `Oracle`."""
+
+    @abstractmethod
+    def descend(self, y: Vector, rate: Rate, change: Change | None) -> None:
+        """Do what the function `descend` does."""
 
 
 def descend(y: Vector, gradient: Oracle, rate: Rate, change: Change | None = None) -> None:
@@ -35,14 +45,17 @@ def descend(y: Vector, gradient: Oracle, rate: Rate, change: Change | None = Non
     change
         What else the step does to `y`: called when g(y) is computed, but not yet subtracted.
     """
-    fused = getattr(gradient, "descend", None)
-    if fused is not None:
-        fused(y, rate, change)
+    if isinstance(gradient, DescendingOracle):
+        gradient.descend(y, rate, change)
         return
     value = gradient(y)
     if change is not None:
         change(y)
     subtract(y, value, rate)
+
+
+Own = Vector | list[Vector]
+"""A method's own array, shape (..., M); where its length differs between clients, a list of theirs."""
 
 
 class Correction(NamedTuple):
@@ -119,7 +132,7 @@ class SGD:
 
     @classmethod
     def check_state(cls, state: ClientState, size: int, dtype: np.dtype[Any]) -> None:
-        """Raise ValueError unless a client's stored state is empty, or may be one that `remember` returned.
+        """Raise ValueError unless a client's stored state is empty, or may be one that `finish` returned.
 
         Parameters
         ----------
@@ -160,7 +173,7 @@ class SGD:
 
     @property
     def sends_weights(self) -> bool:
-        """Whether the local weights are sent, before what `upload` returns."""
+        """Whether the local weights are sent, before the arrays of `finish`."""
         return True
 
     @classmethod
@@ -187,20 +200,19 @@ class SGD:
         change = None if correction.is_zero else lambda y: correction.apply(y, self.weights, rate)
         descend(y, gradient, rate, change)
 
-    def upload(self, y: Vector, steps: Rate, rate: Rate) -> Sequence[Vector | list[Vector]]:
-        """Return the method's own arrays to send, given the local weights `y` after `steps` steps.
+    def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[Sequence[Own], dict[str, Vector]]:
+        """Return what the client sends and keeps, given the local weights `y` after `steps` steps.
 
-        An array whose length differs between clients is a list with one array per client.
+        Returns
+        -------
+        arrays, state
+            The method's own arrays to send, and the client's state if the reply of this round is accepted.
         """
-        return []
+        return [], self.state
 
     def personal(self) -> Vector:
         """Return the client's personal model, shape (..., M); by default the global weights."""
         return self.weights
-
-    def remember(self, y: Vector, steps: Rate, rate: Rate) -> dict[str, Vector]:
-        """Return the client's state if the reply of this round is accepted."""
-        return self.state
 
 
 class VectorUpload(SGD):
@@ -208,5 +220,5 @@ class VectorUpload(SGD):
 
     @property
     def sends_weights(self) -> bool:
-        """Whether the local weights are sent, before what `upload` returns."""
+        """Whether the local weights are sent, before the arrays of `finish`."""
         return False

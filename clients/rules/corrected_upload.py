@@ -19,17 +19,10 @@ class CorrectedUpload(VectorUpload):
 
     vectors = ("update",)
 
-    def upload(self, y: Vector, steps: Rate, rate: Rate) -> list[Vector]:
-        """Return the corrected update."""
-        v = self._update(y, steps, rate)
-        if "update" in self.state:
-            v += self.arrays[0] - self.state["update"]
-        return [v]
-
-    def remember(self, y: Vector, steps: Rate, rate: Rate) -> dict[str, Vector]:
-        """Return ghat_i."""
-        return {"update": self._update(y, steps, rate)}
-
-    def _update(self, y: Vector, steps: Rate, rate: Rate) -> Vector:
-        change = self.weights - y
-        return change / (rate * steps) if self.config.own["per-step"] else change
+    def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[list[Vector], dict[str, Vector]]:
+        """Return v_i and ghat_i."""
+        ghat = self.weights - y
+        if self.config.own["per-step"]:
+            ghat = ghat / (rate * steps)
+        v = ghat + (self.arrays[0] - self.state["update"]) if "update" in self.state else ghat
+        return [v], {"update": ghat}

@@ -17,18 +17,10 @@ class DifferenceUpload(VectorUpload):
 
     vectors = ("latest",)
 
-    def upload(self, y: Vector, steps: Rate, rate: Rate) -> list[Vector]:
-        """Return the difference to the update of the last accepted round."""
-        u = self._latest(y, steps)
-        if "latest" in self.state:
-            u -= self.state["latest"]
-        return [u]
-
-    def remember(self, y: Vector, steps: Rate, rate: Rate) -> dict[str, Vector]:
-        """Return u_i."""
-        return {"latest": self._latest(y, steps)}
-
-    def _latest(self, y: Vector, steps: Rate) -> Vector:
-        change = y - self.weights
-        change *= self.arrays[0]
-        return change / steps if self.config.own["normalize"] else change
+    def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[list[Vector], dict[str, Vector]]:
+        """Return the difference to the update of the last accepted round, and u_i."""
+        u = y - self.weights
+        u *= self.arrays[0]
+        if self.config.own["normalize"]:
+            u = u / steps
+        return [u - self.state["latest"] if "latest" in self.state else u], {"latest": u}

@@ -18,13 +18,13 @@ class Dynamic(SGD):
         """Return alpha (y - w) - g_k."""
         return Correction(self._alpha, -self.state["gradient"] if self.state else None)
 
-    def remember(self, y: Vector, steps: Rate, rate: Rate) -> dict[str, Vector]:
-        """Return the new g_k."""
+    def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[list[Vector], dict[str, Vector]]:
+        """Return the new g_k, which is kept."""
         change = self.weights - y
         change *= self._alpha
         if self.state:
             change += self.state["gradient"]
-        return {"gradient": change}
+        return [], {"gradient": change}
 
     @property
     def _alpha(self) -> float:

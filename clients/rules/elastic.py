@@ -5,9 +5,7 @@ Ma et al., "EFL: Elastic Federated Learning on Non-IID Data", Algorithm 1, Clien
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from clients.rules.base import SGD, Oracle, descend
+from clients.rules.base import SGD, Oracle, Own, descend
 from clients.rules.ternary import pack, ternary
 from clients.rules.vectors import Rate, Vector, is_finite, subtract
 
@@ -37,7 +35,7 @@ class Elastic(SGD):
 
     @property
     def sends_weights(self) -> bool:
-        """Whether the local weights are sent, before what `upload` returns."""
+        """Whether the local weights are sent, before the arrays of `finish`."""
         return not self.config.own["compress"]
 
     def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
@@ -46,20 +44,17 @@ class Elastic(SGD):
             return super().step(y, gradient, rate)
         descend(y, gradient, rate, lambda y: self._pull(y, rate))
 
-    def upload(self, y: Vector, steps: Rate, rate: Rate) -> Sequence[Vector | list[Vector]]:
-        """Return the packed update if updates are compressed, then u and v."""
-        sent: list[Vector | list[Vector]] = []
+    def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[list[Own], dict[str, Vector]]:
+        """Return the packed update if updates are compressed, then u and v; and R."""
+        sent: list[Own] = []
+        state: dict[str, Vector] = {}
         if not self.sends_weights:
-            update = self._compress(y)[0]
+            update, state["residual"] = self._compress(y)
             sent.append(pack(update) if update.ndim == 1 else [pack(row) for row in update])
-        if not float(self.config.own["lambda"]):
-            return sent
-        u = self.fisher(y)
-        return [*sent, u, u * y]
-
-    def remember(self, y: Vector, steps: Rate, rate: Rate) -> dict[str, Vector]:
-        """Return R, what compression has left out so far."""
-        return {} if self.sends_weights else {"residual": self._compress(y)[1]}
+        if float(self.config.own["lambda"]):
+            u = self.fisher(y)
+            sent += [u, u * y]
+        return sent, state
 
     def _pull(self, y: Vector, rate: Rate) -> None:
         precision, weighted = self.arrays

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import numpy as np
 
-from clients.rules.vectors import Vector
+from clients.rules.vectors import Vector, as_array
 from flexfl.ground.contract import ternary as codec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def ternary(vector: Vector, k: int, ties: str = "exact") -> Vector:
-    """ST(T) of each vector of (..., M) independently (Ma et al., EFL, Algorithm 2); of NumPy, of one (M,)."""
+    """ST(T) of each vector of (..., M) independently (Ma et al., EFL, Algorithm 2)."""
     if isinstance(vector, np.ndarray):
-        return codec.ternary(vector, k, ties)
+        return np.apply_along_axis(codec.ternary, -1, vector, k, ties)
+    vector = cast("Tensor", vector)
     size = vector.abs()
     edge = size.kthvalue(size.shape[-1] - k + 1, dim=-1, keepdim=True).values
     mask = size >= edge
@@ -31,4 +37,4 @@ def pack(vector: Vector) -> Vector:
         return codec.pack(vector)
     import torch
 
-    return torch.from_numpy(codec.pack(vector.cpu().numpy()))
+    return torch.from_numpy(codec.pack(as_array(vector)))

@@ -8,8 +8,8 @@ always the first rows of every array.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -21,12 +21,12 @@ from clients.draws import BatchIndices, draw_fisher
 from clients.gradients.batches import Batch, CohortBatches, DeviceData
 from clients.gradients.flat import as_tensor
 from clients.gradients.oracle import CohortOracle
-from clients.memory.handshake import Memory
-from clients.rules import SGD, rule_named
-from clients.rules.base import Change, Oracle
-from clients.rules.vectors import Rate, subtract
+from clients.rules import SGD
+from clients.rules.base import Change, DescendingOracle
+from clients.rules.vectors import Rate, Vector
 from clients.simulated.jobs import PreparedJob
 from clients.simulated.updates import Updates
+from clients.training import do_steps, finish, make_rule, of_weights
 from flexfl.ground.contract import REPORTED, Reported
 
 _BLOCK = 1 << 24  # numbers in the inputs that are gathered for one step (64 MB)
@@ -110,44 +110,39 @@ def train(
     out
         Receives the local weights and buffers after training, a row for each client.
     """
-    start, target, trained = _start(weights, cohort), as_tensor(out), oracle.model.num_trainable
-    rule = make_rule(
-        start[:, :trained],
-        shared,
-        cohort,
-        lambda at: _fisher(oracle, examples, _whole(at, y), cohort, seed)[:, :trained],
-    )
+    start, target, jobs = _start(weights, cohort), as_tensor(out), [prepared.job for prepared in cohort]
+
+    def fisher(at: Vector) -> Vector:
+        return of_weights(rule, lambda whole: _fisher(oracle, examples, whole, cohort, seed), y)(at)
+
+    memories = [prepared.memory for prepared in cohort]
+    arrays, config, until = [job.arrays for job in jobs], jobs[0].config, jobs[0].until
+    at_start = start[:, : oracle.model.num_trainable]
+    rule = make_rule(config, at_start, shared, arrays, memories, on(weights.device), fisher)
     in_place = (target.device, target.dtype) == (start.device, start.dtype)
-    until, stop = cohort[0].job.until, cohort[0].job.stop
     fused = until is None and _fused(rule, oracle, cohort[0].batches)
     # Single steps are done in new memory, which is in the cache as it has just been written.
     y = target.copy_(start) if in_place and fused else start.clone()
-    batches = examples.batches([p.job.client for p in cohort], [p.batches for p in cohort], y.dtype)
-    rate = y.new_tensor([p.job.config.learning_rate for p in cohort])[:, None]
-    losses = run(rule, oracle, batches, y, rate, until, stop)
+    batches = examples.batches([job.client for job in jobs], [p.batches for p in cohort], y.dtype)
+    rate = y.new_tensor([job.config.learning_rate for job in jobs])[:, None]
+    losses = run(rule, oracle, batches, y, rate, until, jobs[0].stop)
     target.copy_(y)
-    weights_after = y[:, :trained]
     done = np.array([min(len(p.batches.lengths), len(losses)) for p in cohort])
-    steps = y.new_tensor(done)[:, None]
-    sent = [
-        array.cpu().numpy() if isinstance(array, Tensor) else [row.cpu().numpy() for row in array]
-        for array in rule.upload(weights_after, steps, rate)
-    ]
-    server_round, memories = cohort[0].job.config.round, list[Memory]()
-    if cohort[0].job.config.last_accepted is not None:
-        new = {key: value.cpu().numpy() for key, value in rule.remember(weights_after, steps, rate).items()}
-        states = ({key: value[k].copy() for key, value in new.items()} for k in range(len(cohort)))
-        memories = [p.memory.stage(server_round, state) for p, state in zip(cohort, states, strict=True)]
-    norms = _update_norms(weights_after, start[:, :trained]) if rule.sends_weights else math.nan
+    extra, new = finish(rule, y, y.new_tensor(done)[:, None], rate, memories)
+    norms = _update_norms(y[:, : at_start.shape[1]], at_start) if rule.sends_weights else math.nan
     reported = _reported(cohort, losses.double().cpu().numpy(), done, norms)
-    extra = [[array[k] for array in sent] for k in range(len(cohort))] if sent else ()
-    return Trained(Updates(server_round, reported, extra, memories), rule.sends_weights)
+    return Trained(Updates(config.round, reported, extra, new), rule.sends_weights)
+
+
+def on(device: torch.device) -> Callable[[NDArray[Any]], Tensor]:
+    """Return what makes tensors of arrays, on a device."""
+    return lambda array: torch.from_numpy(array).to(device)
 
 
 def _start(weights: Tensor, cohort: Sequence[PreparedJob]) -> Tensor:
     """Return what each client starts from, in K rows."""
     own = [prepared.job.weights for prepared in cohort if prepared.job.weights is not None]
-    return _stacked(own).to(weights) if own else weights.expand(len(cohort), -1)
+    return torch.from_numpy(np.stack(own)).to(weights) if own else weights.expand(len(cohort), -1)
 
 
 def run(
@@ -165,26 +160,12 @@ def run(
     and `stop`, see `LocalDeadline`, T is the number of steps that were done.
     """
     if until is None and _fused(rule, oracle, batches.clients[0]):
-        return oracle.run_fused(y, rule.weights, rate, batches, rule.correction())
+        return oracle.run_fused(y, cast(Tensor, rule.weights), rate, batches, rule.correction())
     losses = y.new_zeros((len(batches.counts), len(y)))
-    trained = oracle.model.num_trainable
-    active, active_rate, deadline = y, rate, LocalDeadline(until, stop)
-    for t, count in enumerate(batches.counts):
-        if t and not deadline.allows_another(t):
-            losses = losses[:t]
-            break
-        if count < len(active):
-            rule.narrow(count)
-            active, active_rate = y[:count], rate[:count]
-        if trained == y.shape[1]:
-            step = _Step(oracle, batches.step(t))
-            rule.step(active, step, active_rate)
-        else:
-            step = _StepWithBuffers(oracle, batches.step(t), active)
-            rule.step(active[:, :trained], step, active_rate)
-        losses[t, :count] = step.losses
-    rule.widen()
-    return losses
+    steps = (
+        (count, _Step(oracle, batches.step(t), losses[t, :count])) for t, count in enumerate(batches.counts)
+    )
+    return losses[: do_steps(rule, y, steps, rate, LocalDeadline(until, stop))]
 
 
 def _fused(rule: SGD, oracle: CohortOracle, batches: BatchIndices) -> bool:
@@ -192,81 +173,25 @@ def _fused(rule: SGD, oracle: CohortOracle, batches: BatchIndices) -> bool:
     return rule.steps_are_corrected() and oracle.fuses_steps(batches, not rule.correction().is_zero)
 
 
-def make_rule(
-    weights: Tensor, shared: Sequence[Tensor], cohort: Sequence[PreparedJob], fisher: Oracle
-) -> SGD:
-    """Make the rule of a cohort from the global weights, shape (K, M), and the clients' arrays and states."""
-    jobs, device = [prepared.job for prepared in cohort], weights.device
-    own = [_stacked(arrays).to(device) for arrays in zip(*(job.arrays for job in jobs), strict=True)]
-    committed = [prepared.memory.committed for prepared in cohort]
-    state = {key: _stacked([c[key] for c in committed]).to(device) for key in committed[0]}
-    return rule_named(jobs[0].config.rule)(weights, [*shared, *own], jobs[0].config, state, fisher)
+class _Step(DescendingOracle):
+    """The gradient oracle of one local step, whose first gradient writes its losses to `losses`, (A,)."""
 
-
-class _Step:
-    """The gradient oracle of one local step, which notes the losses at its first gradient."""
-
-    def __init__(self, oracle: CohortOracle, batch: Batch) -> None:
+    def __init__(self, oracle: CohortOracle, batch: Batch, losses: Tensor) -> None:
         self.oracle, self.batch = oracle, batch
-        self._losses: Tensor | None = None
+        self.losses: Tensor | None = losses
 
-    @property
-    def losses(self) -> Tensor:
-        """Shape (A,), after the step."""
-        if self._losses is None:
-            raise RuntimeError("the rule has done a step without a gradient")
-        return self._losses
-
-    def __call__(self, at: Tensor) -> Tensor:
-        gradient, losses = self.oracle.gradient(at, self.batch)
-        self._losses = losses if self._losses is None else self._losses
+    def __call__(self, at: Vector) -> Vector:
+        gradient, losses = self.oracle.gradient(cast(Tensor, at), self.batch)
+        self._note(losses)
         return gradient
 
-    def descend(self, y: Tensor, rate: Rate, change: Change | None) -> None:
-        losses = self.oracle.descend(y, rate, self.batch, change)
-        self._losses = losses if self._losses is None else self._losses
+    def descend(self, y: Vector, rate: Rate, change: Change | None) -> None:
+        self._note(self.oracle.descend(cast(Tensor, y), cast(Tensor, rate), self.batch, change))
 
-
-class _StepWithBuffers(_Step):
-    """The same for a model with buffers, which the rule does not see.
-
-    A client has its buffers once, also where a rule computes gradients at several models: each notes there
-    what it has seen.
-
-    Parameters
-    ----------
-    oracle, batch
-        See `_Step`.
-    y
-        Weights and buffers of the clients, in rows; the buffers are changed.
-    """
-
-    def __init__(self, oracle: CohortOracle, batch: Batch, y: Tensor) -> None:
-        super().__init__(oracle, batch)
-        self.y, self.trained = y, oracle.model.num_trainable
-
-    def __call__(self, at: Tensor) -> Tensor:
-        whole = _whole(at, self.y)
-        gradient = super().__call__(whole)
-        self.y[:, self.trained :] = whole[:, self.trained :]
-        return gradient[:, : self.trained]
-
-    def descend(self, y: Tensor, rate: Rate, change: Change | None) -> None:
-        gradient = self(y)
-        if change is not None:
-            change(y)
-        subtract(y, gradient, rate)
-
-
-def _whole(weights: Tensor, y: Tensor) -> Tensor:
-    """Return weights in rows, each followed by what comes after as many numbers in the row of `y`."""
-    trained = weights.shape[1]
-    return weights if trained == y.shape[1] else torch.cat([weights, y[: len(weights), trained:]], dim=1)
-
-
-def _stacked(rows: Iterable[NDArray[Any]]) -> Tensor:
-    """Stack one array per client, shape (K, ...)."""
-    return torch.from_numpy(np.stack(list(rows)))
+    def _note(self, losses: Tensor) -> None:
+        if self.losses is not None:
+            self.losses.copy_(losses)
+            self.losses = None
 
 
 def _update_norms(after: Tensor, before: Tensor) -> NDArray[Any]:
@@ -294,8 +219,9 @@ def _reported(
 
 
 def _fisher(
-    oracle: CohortOracle, examples: DeviceData, at: Tensor, cohort: Sequence[PreparedJob], seed: int
+    oracle: CohortOracle, examples: DeviceData, at: Vector, cohort: Sequence[PreparedJob], seed: int
 ) -> Tensor:
     """Diagonals of the clients' Fisher information, shape (K, M)."""
     rows = ((p.job.client, draw_fisher(p.num_examples, p.job.config, p.job.client, seed)) for p in cohort)
-    return torch.stack([oracle.fisher(y, examples.examples(*r)) for y, r in zip(at, rows, strict=True)])
+    weights = cast(Tensor, at)
+    return torch.stack([oracle.fisher(y, examples.examples(*r)) for y, r in zip(weights, rows, strict=True)])

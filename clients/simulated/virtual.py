@@ -6,31 +6,29 @@ import gc
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.draws import BatchIndices
 from clients.environment import ClientEnvironment
 from clients.gradients.batches import DeviceData
 from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
+from clients.gradients.oracles import make_oracle
 from clients.memory.handshake import Memory, open_memory
 from clients.memory.spill import Spilled
-from clients.rules.base import no_fisher
-from clients.simulated.cohort import Trained, cohorts, make_rule, train
+from clients.rules.vectors import concatenate
+from clients.simulated.cohort import Trained, cohorts, on, train
 from clients.simulated.evaluation import evaluate, own_test
 from clients.simulated.faults import described, is_out_of_memory, time_limit
 from clients.simulated.jobs import Broadcast, DroppedError, Job, PreparedJob, prepare
-from clients.simulated.tuning import make_oracle
 from clients.simulated.updates import ClientUpdate, Updates, joined
+from clients.training import make_rule
 from flexfl.ground.contract import Scalar, metrics
 from flexfl.tasks import blank
 from traces import finished_steps
-
-NO_BATCHES = BatchIndices(np.empty(0, np.intp), np.empty(0, np.intp), 0)
 
 
 class Failure(NamedTuple):
@@ -165,7 +163,7 @@ class VirtualClients:
             buffers = sent[:, self.model.num_trainable :].copy()
             sent = sent[:, : buffers.shape[1]]
             sent[:] = buffers
-        notes, seconds = self._learn(too_many), time.perf_counter() - began
+        notes, seconds = self._shrink_cohorts(too_many), time.perf_counter() - began
         return Answers(sent, joined(parts), farewells, failures, notes, seconds)
 
     def evaluate(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Scores:
@@ -180,10 +178,10 @@ class VirtualClients:
                 try:
                     with time_limit(self.timeout):
                         examples = own_test(self.data, job.client)
-                        opened = open_memory(memory, job.config.last_accepted)
-                        prepared = PreparedJob(job, NO_BATCHES, 0, *opened)
-                        rule = make_rule(start[None, :trained], shared, [prepared], no_fisher)
-                        self.model.load(torch.cat([rule.personal()[0], start[trained:]]))
+                        opened, _ = open_memory(memory, job.config.last_accepted)
+                        at = start[None, :trained]
+                        rule = make_rule(job.config, at, shared, [job.arrays], [opened], on(start.device))
+                        self.model.load(cast(Tensor, concatenate(rule.personal(), start[None, trained:])[0]))
                         loss, score = evaluate(self.model, examples)
                 except self.survived as error:  # one client's error must not end the round
                     failures.append(_failure(job, error))
@@ -202,17 +200,15 @@ class VirtualClients:
         except self.survived as error:  # one client's error must not end the round
             return error.with_traceback(None)
 
-    def _learn(self, too_many: list[int]) -> tuple[str, ...]:
+    def _shrink_cohorts(self, too_many: list[int]) -> tuple[str, ...]:
         """Make all later cohorts smaller, if that helps; return a note about it."""
-        if (
-            not too_many or 1 in too_many
-        ):  # a client whose own work does not fit shall not slow the others down
+        # A client whose own work does not fit must not slow the others down.
+        if not too_many or 1 in too_many:
             return ()
         smallest = min(too_many)
         self.limit = -(-smallest // 2)
-        return (
-            f"not enough memory to train {smallest} clients in one call: from now on at most {self.limit}",
-        )
+        note = f"not enough memory to train {smallest} clients in one call: from now on at most {self.limit}"
+        return (note,)
 
     def _farewells(self, jobs: Sequence[Job]) -> list[ClientUpdate]:
         """Return the states of clients that leave, empty where a client has lost it."""

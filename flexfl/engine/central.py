@@ -13,9 +13,9 @@ from clients.draws import BatchIndices, draw_batches
 from clients.gradients.batches import CohortBatches
 from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
 from clients.gradients.oracle import CohortOracle
+from clients.gradients.oracles import make_oracle
 from clients.rules import SGD
 from clients.simulated.cohort import run
-from clients.simulated.tuning import make_oracle
 from flexfl.ground.contract import FitConfig
 from flexfl.tasks import Examples, FederatedData, blank
 from strategies.core.parameters import FloatVector
@@ -33,7 +33,7 @@ class CentralTrainer:
     seed
         Together with the round, it determines the batches.
     cohort
-        How gradients are computed, see `clients.simulated.tuning.make_oracle`.
+        How gradients are computed, see `clients.gradients.oracles.make_oracle`.
     """
 
     def __init__(

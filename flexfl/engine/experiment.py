@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -19,9 +18,9 @@ from clients.environment import (
     model_name,
 )
 from clients.gradients.flat import FlatModel
+from clients.gradients.oracles import choose
 from clients.rules import SGD, rule_named
 from clients.simulated.evaluation import check_outputs
-from clients.simulated.tuning import Work, choose
 from flexfl.config import Settings
 from flexfl.engine.availability import remember
 from flexfl.engine.central import CentralTrainer
@@ -32,7 +31,6 @@ from flexfl.engine.methods import Method
 from flexfl.engine.parts import check
 from flexfl.engine.sequential_sgd import SequentialSGD
 from flexfl.ground import dotted
-from flexfl.ground.contract.fit import planned_steps
 from flexfl.ground.wording import count
 from flexfl.tasks import FederatedData, blank
 from strategies import FlatParameters, FlexibleStrategy, Layout, Roster
@@ -163,11 +161,6 @@ def _environment(
 
 def _tuned(settings: Settings, model: FlatModel, data: FederatedData, rule: type[SGD]) -> Settings:
     """Choose how cohorts are trained, where the settings leave it open."""
-    examples = max(1, int(np.median(data.sizes)))
-    batch_size = min(settings.batch_size or examples, examples)
-    steps = planned_steps(settings.local_steps, settings.local_epochs, batch_size, examples)
-    work = Work(steps, batch_size, examples, rule)
-    most = settings.clients_per_round or settings.num_clients
     wanted = (settings.cohort, settings.cohort_size)
-    cohort, size = choose(model, blank(data, 2), work, most, *wanted)
+    cohort, size = choose(model, blank(data, 2), *wanted, rule)
     return replace(settings, cohort=cohort, cohort_size=size)  # type: ignore[arg-type]  # one of COHORTS

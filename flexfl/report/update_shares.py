@@ -170,10 +170,6 @@ class Directions:
 class LinearLosses(CohortOracle):
     """Gradients of linear losses, the same everywhere: -1 in the client's direction."""
 
-    def working_set(self, indices: BatchIndices) -> int:
-        """See `CohortOracle.working_set`."""
-        return 1
-
     def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
         """Return whether all steps go in the same direction."""
         return not corrected

@@ -1,0 +1,144 @@
+"""The local training of one client or of several: the same loop, whatever computes the gradients.
+
+Arrays have a row for each client. The one with the most steps comes first, so that the clients still at
+work are always the first rows; a client on its own is the only row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.deadline import LocalDeadline
+from clients.memory.handshake import Memory
+from clients.rules import SGD, rule_named
+from clients.rules.base import Oracle, no_fisher
+from clients.rules.vectors import Rate, Vector, as_array, concatenate
+from flexfl.ground.contract import FitConfig
+
+Arrays = Sequence[NDArray[Any]]
+
+
+def make_rule(
+    config: FitConfig,
+    weights: Vector,
+    shared: Sequence[Vector],
+    arrays: Sequence[Arrays],
+    memories: Sequence[Memory],
+    as_vector: Callable[[NDArray[Any]], Vector],
+    fisher: Oracle = no_fisher,
+) -> SGD:
+    """Make the rule that the task names.
+
+    Parameters
+    ----------
+    config
+        The task; that of any client of a cohort.
+    weights
+        What each client starts from, without buffers, shape (K, M).
+    shared
+        The method's arrays that are the same for all clients.
+    arrays, memories
+        The method's other arrays for each client, and the memory of each, opened.
+    as_vector
+        Makes of an array what rules and gradients work on.
+    fisher
+        See `clients.rules.SGD`.
+    """
+    own = [as_vector(np.stack(of_all)) for of_all in zip(*arrays, strict=True)]
+    committed = [memory.committed for memory in memories]
+    state = {key: as_vector(np.stack([c[key] for c in committed])) for key in committed[0]}
+    return rule_named(config.rule)(weights, [*shared, *own], config, state, fisher)
+
+
+def do_steps(
+    rule: SGD, y: Vector, steps: Iterable[tuple[int, Oracle]], rate: Rate, deadline: LocalDeadline
+) -> int:
+    """Do local steps, in place, until all are done or the deadline allows no other; return how many.
+
+    Parameters
+    ----------
+    rule
+        Of K clients and M weights.
+    y
+        Their weights, and after them the model's buffers, shape (K, M + B).
+    steps
+        How many clients do each step, the first ones; and the gradient at weights and buffers.
+    rate
+        eta.
+    deadline
+        Made when the first step begins.
+    """
+    done, count, at = 0, len(y), weights_of(rule, y)
+    own, own_rate = y, rate
+    for doing, gradient in steps:
+        if doing < count:
+            rule.narrow(doing)
+            count, own = doing, y[:doing]
+            at = weights_of(rule, own)
+            own_rate = rate if isinstance(rate, int | float) else rate[:doing]
+        rule.step(at, of_weights(rule, gradient, own), own_rate)
+        done += 1
+        if not deadline.allows_another(done):
+            break
+    rule.widen()
+    return done
+
+
+def weights_of(rule: SGD, y: Vector) -> Vector:
+    """Return `y` without the model's buffers."""
+    trained = rule.weights.shape[-1]
+    return y if trained == y.shape[-1] else y[..., :trained]
+
+
+def of_weights(rule: SGD, oracle: Oracle, y: Vector) -> Oracle:
+    """Return an oracle of the weights alone, given one of weights and buffers.
+
+    A client has its buffers once, in `y`, also where a rule computes gradients at several models: each
+    updates them.
+    """
+    trained = rule.weights.shape[-1]
+    if trained == y.shape[-1]:
+        return oracle
+
+    def without_buffers(at: Vector) -> Vector:
+        whole = concatenate(at, y[..., trained:])
+        value = oracle(whole)[..., :trained]
+        y[..., trained:] = whole[..., trained:]
+        return value
+
+    return without_buffers
+
+
+def finish(
+    rule: SGD, y: Vector, steps: Rate, rate: Rate, memories: Sequence[Memory]
+) -> tuple[list[list[NDArray[Any]]], list[Memory]]:
+    """Return what each client sends besides its weights, and its new memory.
+
+    Parameters
+    ----------
+    rule, y, rate
+        See `do_steps`.
+    steps
+        How many steps each has done, a number or shape (K, 1).
+    memories
+        The opened memory of each client.
+
+    Returns
+    -------
+    arrays, memories
+        The method's own arrays of each client, empty where none are sent; and the clients' memories, empty
+        where the rule keeps no state.
+    """
+    config = rule.config
+    arrays, state = rule.finish(weights_of(rule, y), steps, rate)
+    sent = [[*map(as_array, array)] if isinstance(array, list) else as_array(array) for array in arrays]
+    extra = [[array[k] for array in sent] for k in range(len(y))] if sent else []
+    if config.last_accepted is None:
+        return extra, []
+    kept = {key: as_array(value) for key, value in state.items()}
+    states = ({key: value[k].copy() for key, value in kept.items()} for k in range(len(y)))
+    return extra, [memory.stage(config.round, new) for memory, new in zip(memories, states, strict=True)]
