@@ -80,7 +80,7 @@ class NumPyTrainer(Client):
         Raises
         ------
         ValueError
-            The task is impossible, the model is another one, or the client has no examples.
+            The task is impossible, the model is not one of these, or the client has no examples.
         OSError
             The client's memory cannot be kept.
         """
@@ -112,7 +112,7 @@ class NumPyTrainer(Client):
         if losses:
             reported |= {metrics.TRAIN_LOSS: float(np.mean(losses)), metrics.FINAL_LOSS: losses[-1]}
             self.node.worked(len(losses), seconds, sum(map(len, reply.tensors)))
-        return FitRes(OK, reply, n, reported | self.node.last_words(config, start))
+        return FitRes(OK, reply, n, reported | self.node.closing_metrics(config, start))
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Evaluate this client's model, the personal one where the method has one, on what it held out."""

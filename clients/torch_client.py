@@ -93,7 +93,7 @@ class FlexibleClient(Client):
         if trace is not None and trace.lost(config.round)[self.client]:
             return _no_reply("reply lost")
         return FitRes(
-            OK, reply, update.num_examples, {**update.metrics, **self.node.last_words(config, start)}
+            OK, reply, update.num_examples, {**update.metrics, **self.node.closing_metrics(config, start)}
         )
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:

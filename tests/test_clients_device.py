@@ -41,10 +41,10 @@ def test_bad_values_get_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     certificate = tmp_path / "ca.crt"
     assert "ca.crt: No such file or directory" in refused("--root-certificates", str(certificate))
     certificate.write_text("hello")
-    assert "it is no certificate in PEM format" in refused("--root-certificates", str(certificate))
+    assert "it is not a certificate in PEM format" in refused("--root-certificates", str(certificate))
     certificate.write_text("-----BEGIN CERTIFICATE-----\n")
     both = ["--root-certificates", str(certificate), "--key", str(tmp_path / "file")]
-    assert "it is no private key in PEM format" in refused(*both)
+    assert "it is not a private key in PEM format" in refused(*both)
     (tmp_path / "file").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
     assert "Flower cannot use it; make one with ssh-keygen -t ecdsa -b 384" in refused(*both)
     assert "give it, too" in refused("--classes", "cat+dog")

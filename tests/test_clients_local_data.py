@@ -140,9 +140,9 @@ BAD: dict[str, tuple[Callable[[Path], str], DataSpec, str]] = {
     "fox": (
         lambda p: write_folder(p, ("cat", "fox")),
         DataSpec("", "", "cat+dog"),
-        "data .*fox: 'fox' is none of the classes cat",
+        "data .*fox: 'fox' is not one of the classes cat",
     ),
-    "damaged": (damage_image, DataSpec(""), "data .*damaged/dog/0.png: it is no image that can be read"),
+    "damaged": (damage_image, DataSpec(""), "data .*damaged/dog/0.png: it is not an image that can be read"),
     "sizes": (
         other_size,
         DataSpec(""),

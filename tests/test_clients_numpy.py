@@ -205,6 +205,6 @@ def test_a_damaged_memory_is_set_aside_and_the_client_says_so(
         caplog.clear()
         reply = client.fit(task({**told, "round": 2, "last-accepted": 1}, arrays))
         assert reply.metrics["resync"] is True
-        assert "is no client memory" in caplog.text
+        assert "is not a client memory" in caplog.text
         assert file.with_name(file.name + ".bad").exists()
         assert file.exists()  # the new one

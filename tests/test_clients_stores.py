@@ -92,7 +92,7 @@ def test_a_broken_file_is_no_memory(kind: str, tmp_path: Path, caplog: pytest.Lo
     broken_files()[kind](store.path)
     with caplog.at_level(logging.WARNING):
         assert store.load() is None
-    assert f"{store.path} is no client memory" in caplog.text
+    assert f"{store.path} is not a client memory" in caplog.text
     assert os.listdir(tmp_path) == [f"{store.path.name}.bad"]
     store.save(Memory({}, 3))
     caplog.clear()

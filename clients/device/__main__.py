@@ -82,6 +82,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def check(options: argparse.Namespace) -> None:
     """Raise ValueError if something is missing on this device, or a value is impossible."""
+    if not hasattr(signal, "SIGCHLD"):
+        raise ValueError("it needs Linux, macOS or another Unix; elsewhere, start flower-supernode instead")
     for package in ("flwr", "numpy", "safetensors"):
         if find_spec(package) is None:
             raise ValueError(f"{package} is not installed for {sys.executable}; pip install {package}")
@@ -117,7 +119,7 @@ def _check_file(option: str, path: str) -> None:
     kind = b"PRIVATE KEY" if option == "--key" else b"CERTIFICATE"
     if b"-----BEGIN " not in content or kind + b"-----" not in content:
         what = "private key" if option == "--key" else "certificate"
-        raise ValueError(f"{option} {path}: it is no {what} in PEM format (-----BEGIN ...)")
+        raise ValueError(f"{option} {path}: it is not a {what} in PEM format (-----BEGIN ...)")
     if option == "--key":
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
         from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -180,9 +182,9 @@ def plan_of(options: argparse.Namespace, folder: Path, numpy: bool) -> Plan:
     config |= {"stop-file": str(folder / STOP), "departing-file": str(folder / DEPARTING)}
     if bad := next((v for v in config.values() if isinstance(v, str) and set(v) & set("\"'\\\n")), None):
         raise ValueError(f"{bad!r}: quotation marks and backslashes cannot be passed to Flower; rename it")
-    told = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in config.items())
+    node_config = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in config.items())
     port = options.port or free_port()
-    arguments = ["--superlink", options.superlink, "--port", str(port), "--node-config", told]
+    arguments = ["--superlink", options.superlink, "--port", str(port), "--node-config", node_config]
     if options.root_certificates:
         arguments += ["--root-certificates", str(Path(options.root_certificates).absolute())]
     else:

@@ -23,7 +23,7 @@ def is_leaving(folder: Path, run: str) -> bool:
     folder
         Its `state-dir`.
     run
-        Flower's number of the run; of one that goes on, its first number.
+        Flower's number of the run; of a resumed one, its first number.
 
     Raises
     ------

@@ -27,7 +27,7 @@ from flexfl.ground.files import open_regular, read_named_arrays, read_rows, repl
 
 MAX_BYTES = 1 << 30  # of the inputs, and of an .npz file
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".webp", ".tif", ".tiff")
-_MOST_PIXELS = 1 << 26  # of an image, before it is decoded
+_MAX_PIXELS = 1 << 26  # of an image, before it is decoded
 _NUM_CLASSES = "num_classes"  # in an .npz file that `save` wrote
 
 
@@ -201,7 +201,7 @@ def _numbering(names: Sequence[str]) -> Callable[[str], int]:
     def number(text: str) -> int:
         if names:
             if text not in positions:
-                raise ValueError(f"{text[:40]!r} is none of the classes {'+'.join(names)[:200]}")
+                raise ValueError(f"{text[:40]!r} is not one of the classes {'+'.join(names)[:200]}")
             return positions[text]
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise ValueError(
@@ -214,16 +214,16 @@ def _numbering(names: Sequence[str]) -> Callable[[str], int]:
 
 
 def _read_folder(path: Path, names: Sequence[str]) -> LocalData:
-    found = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and entry.name[0] != ".")
-    if not found:
+    folders = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and entry.name[0] != ".")
+    if not folders:
         raise ValueError("it has no subfolders; there must be one for each class")
-    numbered = all(name.isascii() and name.isdigit() for name in found)
-    listed = names or ([] if numbered else found)
+    numbered = all(name.isascii() and name.isdigit() for name in folders)
+    listed = names or ([] if numbered else folders)
     number_of = _numbering(listed)
     parts: list[NDArray[np.float32]] = []
     classes: list[int] = []
     size = 0
-    for folder in found:
+    for folder in folders:
         number = number_of(folder)
         for file in sorted((path / folder).iterdir()):
             if file.name[0] == ".":
@@ -237,7 +237,7 @@ def _read_folder(path: Path, names: Sequence[str]) -> LocalData:
             size += x.nbytes
             if size > MAX_BYTES:
                 raise ValueError(
-                    f"data {file}: more than {MAX_BYTES >> 20:,} MiB of inputs until here; give fewer"
+                    f"data {file}: more than {MAX_BYTES >> 20:,} MiB of inputs up to this file; give fewer"
                 )
             parts.append(x)
             classes += [number] * len(x)
@@ -273,14 +273,12 @@ def _read_image(file: Path) -> NDArray[np.float32]:
     with open_regular(file) as opened:
         try:
             with Image.open(opened) as image:
-                if image.width * image.height > _MOST_PIXELS:
+                if image.width * image.height > _MAX_PIXELS:
                     raise ValueError(f"{image.width}x{image.height} pixels; make it smaller")
                 grey = image.mode in ("1", "L")
-                pixels = np.asarray(image.convert("L" if grey else "RGB")).astype(np.float32) / np.float32(
-                    255
-                )
+                pixels = np.asarray(image.convert("L" if grey else "RGB"), np.float32) / np.float32(255)
         except (UnidentifiedImageError, SyntaxError, Image.DecompressionBombError):
-            raise ValueError("it is no image that can be read") from None
+            raise ValueError("it is not an image that can be read") from None
     return np.ascontiguousarray(pixels[None] if grey else pixels.transpose(2, 0, 1))
 
 

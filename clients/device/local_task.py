@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from clients.device.local_data import DataSpec, LocalData, read
@@ -15,48 +14,9 @@ from clients.environment import ClientEnvironment, build_for, model_name
 from clients.gradients.flat import FlatModel
 from clients.simulated.virtual import VirtualClients
 from flexfl.config import Settings
-from flexfl.tasks import CROSS_ENTROPY, Criterion, Examples
+from flexfl.tasks import PartitionedData
 
 Shapes = tuple[tuple[int, ...], ...]
-
-
-class OneClient:
-    """The examples of one of N clients, as `FederatedData`; the others have none here.
-
-    Parameters
-    ----------
-    client, num_clients
-        Which one, and N.
-    data, held_out
-        Its examples to train on, and those that it holds out.
-    num_outputs
-        The model's.
-    """
-
-    criterion: Criterion = CROSS_ENTROPY
-
-    def __init__(
-        self, client: int, num_clients: int, data: LocalData, held_out: LocalData, num_outputs: int
-    ) -> None:
-        self.train, self.held_out, self.num_outputs = (data.x, data.y), (held_out.x, held_out.y), num_outputs
-        self.client, self.input_shape = client, data.x.shape[1:]
-        self.sizes = np.zeros(num_clients, np.int64)
-        self.sizes[client] = len(data.y)
-        self.test = self.train  # a device has no others; it evaluates on these where it holds out none
-
-    def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
-        """See `FederatedData.examples`."""
-        return self.train[0][rows], self.train[1][rows]
-
-    def train_set(self, clients: NDArray[np.intp]) -> Examples:
-        """See `FederatedData.train_set`."""
-        return self.train
-
-    def holdout(self, clients: NDArray[np.intp]) -> Examples:
-        """See `FederatedData.holdout`."""
-        if not len(self.held_out[1]):
-            raise ValueError("holdout: no examples are held out; set a holdout share above 0")
-        return self.held_out
 
 
 @lru_cache(maxsize=1)
@@ -80,13 +40,28 @@ def local_clients(settings: Settings, spec: DataSpec, client: int, shapes: Shape
         The examples cannot be read, or the model that the settings name is not the server's on them.
     """
     data = read(spec)
-    held_out = data._replace(x=data.x[:0], y=data.y[:0])
-    if settings.evaluate_on != "test" or settings.evaluate_clients:
-        data, held_out = data.hold_out(settings.holdout, client_rng(settings.seed, b"holdout", client, 0))
     num_outputs, build = _matching(settings, data, shapes)
     data.check(int(np.prod(data.x.shape[1:])), num_outputs)
-    one = OneClient(client, settings.num_clients, data, held_out, num_outputs)
-    return VirtualClients(ClientEnvironment(one, build, settings.seed, cohort=settings.cohort))
+    divided = _of_one(settings, data, client, num_outputs)
+    return VirtualClients(ClientEnvironment(divided, build, settings.seed, cohort=settings.cohort))
+
+
+def _of_one(settings: Settings, data: LocalData, client: int, num_outputs: int) -> PartitionedData:
+    """Return a device's examples as those of one of N clients; the others have none here."""
+    holds_out = settings.evaluate_on != "test" or bool(settings.evaluate_clients)
+    share = settings.holdout if holds_out else 0.0
+    kept, held = data.hold_out(share, client_rng(settings.seed, b"holdout", client, 0))
+    own = np.concatenate([kept.x, held.x]), np.concatenate([kept.y, held.y])
+    clients = np.arange(settings.num_clients + 1)
+    return PartitionedData(
+        own,
+        (kept.x, kept.y),  # a device has no other test examples
+        num_outputs,
+        np.arange(len(data.y)),
+        np.where(clients > client, len(data.y), 0),
+        np.where(clients[:-1] == client, len(kept.y), 0),
+        share if len(held.y) else 0.0,
+    )
 
 
 def _matching(settings: Settings, data: LocalData, shapes: Shapes) -> tuple[int, Callable[[], nn.Module]]:

@@ -1,7 +1,7 @@
 """What the node config of a device says, whichever client it runs.
 
 `client-id` is which client it is (in a simulation `partition-id`). With `state-dir`, its memory outlives
-the node's process, and it can be told to leave (see `clients.device.leave`). `record-trace` is a log, or a
+the node's process, and it can be made to leave (see `clients.device.leave`). `record-trace` is a log, or a
 folder of logs, in which it records how fast it trains (see `traces.record`). `data`, with `target` and
 `classes`, is where its own examples are (see `clients.device.local_data`). `stop-file` is a file that is
 there once the client has to hand in what it has (see `clients.device`); with `departing-file` that counts
@@ -49,8 +49,8 @@ class Node:
     record
         Log, or folder of logs, in which it records how fast it trains; empty: none.
     leaving
-        Whether it leaves the federation for good, given the run that goes on (empty: this one); called before
-        each reply.
+        Whether it leaves the federation for good, given the run that was resumed (empty: this one); called
+        before each reply.
     stopping
         Whether it has to hand in what it has; called after each step of a task with a deadline.
     data
@@ -91,33 +91,33 @@ class Node:
         """Record how long the steps took; a failure to do so does not discard them."""
         if not self.record:
             return
-        from traces.record import Recorder  # not everywhere: it locks files as Unix does
-
         try:
+            from traces.record import Recorder  # which locks files as Unix does
+
             Recorder(self.record, self.client).worked(steps, seconds, up_bytes)
-        except (OSError, ValueError) as error:
+        except (ImportError, OSError, ValueError) as error:
             log.warning("not recorded: %s", error)
 
-    def last_words(self, config: FitConfig, start: float) -> dict[str, Scalar]:
-        """Return what the metrics of every reply say: whether the client leaves, and how long it was at it.
+    def closing_metrics(self, config: FitConfig, start: float) -> dict[str, Scalar]:
+        """Return what ends the metrics of every reply: whether the client leaves, and how long it took.
 
         Parameters
         ----------
         config
             The task.
         start
-            When it came, on the clock of `time.monotonic`.
+            When the task came, on the clock of `time.monotonic`.
         """
-        said: dict[str, Scalar] = {}
+        reported: dict[str, Scalar] = {}
         if self.leaving(config.run):
-            said[metrics.DEPARTING] = True
+            reported[metrics.DEPARTING] = True
             self._expect_farewell(config)
         if config.deadline_seconds is not None:
-            said[metrics.SECONDS] = time.monotonic() - start
-        return said
+            reported[metrics.SECONDS] = time.monotonic() - start
+        return reported
 
     def _expect_farewell(self, config: FitConfig) -> None:
-        """Note whether one more task comes, if this device is being stopped."""
+        """Note whether one more task will come, if this device is being stopped."""
         expected = config.last_accepted is not None and not config.farewell
         if self.departing_file and os.path.exists(self.departing_file):
             try:

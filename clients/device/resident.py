@@ -1,9 +1,9 @@
 """A resident client: a process that has imported what a client needs, and forks one for every message.
 
-Flower starts `flwr-clientapp` for each message, which imports Flower, PyTorch and the app anew. A script of
+Flower starts `flwr-clientapp` for each message, which imports Flower, PyTorch and the app again. A script of
 that name, in a folder that comes first in the SuperNode's PATH, hands the arguments to this process instead.
 It forks, and the child calls what `flwr-clientapp` calls: a process for each message as before, with the same
-isolation, but without the imports. The app itself is imported anew, as a run may bring another version of it.
+isolation, but without the imports. The app itself is imported again: a run may bring another version.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from types import TracebackType
 
 SCRIPT = "flwr-clientapp"
 OURS = ("clients", "flexfl", "traces", "strategies")
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 _SECONDS = 10.0  # to hand the arguments of one message over
 
 
@@ -82,14 +82,14 @@ class Resident:
         with connection:
             connection.settimeout(_SECONDS)
             try:
-                said = b""
-                while part := connection.recv(_MOST_BYTES):
-                    said += part
-                    if len(said) > _MOST_BYTES:
+                sent = b""
+                while part := connection.recv(_MAX_BYTES):
+                    sent += part
+                    if len(sent) > _MAX_BYTES:
                         return
                 child = os.fork()
                 if not child:
-                    _be_client(said.decode().split("\0"), [self.socket, connection])
+                    _be_client(sent.decode().split("\0"), [self.socket, connection])
                 self.children.add(child)
                 connection.sendall(b"+")
             except OSError:

@@ -154,7 +154,7 @@ class DeviceData:
         self.augmentation: Augmentation | None = getattr(data, "augmentation", None)
         self._all: tuple[Tensor, Tensor] | None = None
         if isinstance(data, PartitionedData):
-            # Targets that cannot be learnt are the failures of the clients that have them.
+            # Targets that do not suit the task are failures of the clients that have them.
             with suppress(ValueError):
                 data.criterion.check(data.train[1], data.num_outputs)
                 self._all = self._move(data.train)
@@ -171,7 +171,7 @@ class DeviceData:
         Raises
         ------
         ValueError
-            A target cannot be learnt, such as a label that is not one of the task's classes.
+            A target does not suit the task, such as a label that is not one of the task's classes.
         """
         if self._all is not None and isinstance(self.data, PartitionedData):
             own = map(self.data.train_rows, clients)

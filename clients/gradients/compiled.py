@@ -17,7 +17,7 @@ from clients.gradients.stacked import StackedLinear
 from clients.rules.base import Correction
 from flexfl.tasks.criteria import CrossEntropy
 
-MOST_THREADS = 16  # more would wait for memory
+MAX_THREADS = 16  # more would wait for memory
 
 
 class Compiled(StackedLinear):
@@ -33,7 +33,7 @@ class Compiled(StackedLinear):
     Raises
     ------
     ValueError
-        The model, its loss or its device is another one, or Numba is not installed.
+        The model, its loss or its device is not of this kind, or Numba is not installed.
     """
 
     def __init__(self, model: FlatModel) -> None:
@@ -49,11 +49,11 @@ class Compiled(StackedLinear):
         except ImportError as error:
             raise ValueError(f"cohort compiled: {error}; pip install numba, or use cohort stacked") from None
         self._train = train
-        self.threads = min(MOST_THREADS, torch.get_num_threads())
+        self.threads = min(MAX_THREADS, torch.get_num_threads())
         self._others = ThreadPoolExecutor(max(1, self.threads - 1))  # none is started before it is needed
 
     def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
-        """See `CohortOracle.fuses_steps`: unless an example is another one in every step."""
+        """See `CohortOracle.fuses_steps`: unless each step changes its examples at random."""
         return indices.changes is None
 
     def run_fused(

@@ -13,7 +13,7 @@ from torch.nn import functional
 from clients.gradients.chain import Chain, ChainLayer, Convolution, Flatten, MaxPooling, ReLU, chain_layers
 from clients.gradients.flat import FlatModel
 
-MOST_CHANNELS = 12  # that a convolution may have as inputs: with 16, libraries are faster
+MAX_CHANNELS = 12  # that a convolution may have as inputs: with 16, libraries are faster
 
 
 class CompiledConvolution(ChainLayer):
@@ -109,7 +109,7 @@ class CompiledChain(Chain):
     Raises
     ------
     ValueError
-        The model or its device is another one, or Numba is not installed.
+        The model or its device is not of this kind, or Numba is not installed.
     """
 
     def __init__(self, model: FlatModel) -> None:
@@ -119,7 +119,7 @@ class CompiledChain(Chain):
         if not fits or model.device.type != "cpu" or model.vector.dtype not in (torch.float32, torch.float64):
             raise ValueError(
                 "cohort compiled-chain: the model is not a sequence of convolutions of stride 1 and at most "
-                f"{MOST_CHANNELS} input channels, pooling of 2 x 2 pixels and ReLUs, then linear layers, in "
+                f"{MAX_CHANNELS} input channels, pooling of 2 x 2 pixels and ReLUs, then linear layers, in "
                 "single or double precision on a CPU; use cohort chain"
             )
         try:
@@ -140,7 +140,7 @@ def _is_supported(layer: ChainLayer) -> bool:
     """Whether a layer of images has a compiled form, or needs none."""
     if isinstance(layer, Convolution):
         stride, _, dilation = layer.options
-        return stride == dilation == [1, 1] and layer.groups == 1 and layer.channels <= MOST_CHANNELS
+        return stride == dilation == [1, 1] and layer.groups == 1 and layer.channels <= MAX_CHANNELS
     if isinstance(layer, MaxPooling):
         size, stride, padding, dilation, ceil = layer.options
         return size == stride == [2, 2] and padding == [0, 0] and dilation == [1, 1] and not ceil

@@ -19,7 +19,7 @@ from clients.gradients.batches import CohortBatches
 from clients.gradients.stacked import StackedLinear, linear, subtract_gradient
 from clients.rules.base import Correction
 
-MOST_WORK = 1.5  # times the operations of single steps: larger products are that much faster
+MAX_WORK = 1.5  # times the operations of single steps: larger products are that much faster
 
 
 class DualLinear(StackedLinear):
@@ -45,12 +45,12 @@ class DualLinear(StackedLinear):
 
         Operations are counted, not timed, so that the same work gives the same bits on every machine.
         """
-        if corrected or indices.changes is not None:  # or an example is another one in every step
+        if corrected or indices.changes is not None:  # which changes the examples in every step
             return False
         first, distinct, total = self.layers[0], indices.padded_distinct, len(indices.indices)
         single = 2 * total * first.in_features * first.out_features
         once = distinct * first.in_features * (distinct + 2 * first.out_features)
-        return once + total * distinct * first.out_features <= MOST_WORK * single
+        return once + total * distinct * first.out_features <= MAX_WORK * single
 
     def run_fused(
         self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction

@@ -37,14 +37,14 @@ class Store(Protocol):
         """Return the memory that was saved last; None if there is none.
 
         One that cannot be read, or that `check` refuses, is removed with a warning, and counts as none: the
-        client then starts anew, as one that was reinstalled.
+        client then starts without a memory, as after a reinstallation.
         """
 
     def save(self, memory: Memory) -> None:
         """Store a memory; once this returns, `load` returns it."""
 
     def of_run(self, run: str) -> Store:
-        """Return the store of another run, which the server goes on with; empty: of this one."""
+        """Return the store of another run, which the server has resumed; empty: of this one."""
 
 
 class ContextStore:
@@ -69,7 +69,7 @@ class ContextStore:
             if check is not None:
                 check(memory)
         except Exception as error:  # Flower and NumPy raise all kinds for an array that is none
-            log.warning("the memory in Flower's Context cannot be used (%s); %s", _reason(error), _ANEW)
+            log.warning("the memory in Flower's Context cannot be used (%s); %s", _reason(error), _WITHOUT)
             del self.context.state[RECORD]
             return None
         return memory
@@ -151,9 +151,11 @@ class FileStore:
         except FileNotFoundError:
             return
         except OSError as error:
-            log.warning("%s is no client memory (%s) and stays (%s); %s", path, reason, error.strerror, _ANEW)
+            log.warning(
+                "%s is not a client memory (%s) and stays (%s); %s", path, reason, error.strerror, _WITHOUT
+            )
         else:
-            log.warning("%s is no client memory (%s) and is now %s; %s", path, reason, bad.name, _ANEW)
+            log.warning("%s is not a client memory (%s) and is now %s; %s", path, reason, bad.name, _WITHOUT)
 
     def _remove_old(self) -> None:
         """Remove what other runs have left of this client, but the newest few."""
@@ -170,7 +172,7 @@ class FileStore:
                     path.unlink()
 
 
-_ANEW = "the client continues without one"
+_WITHOUT = "the client continues without one"
 
 
 def _reason(error: Exception) -> str:

@@ -58,14 +58,14 @@ def cohorts(
     groups: dict[Hashable, list[PreparedJob]] = {}
     for job in jobs:
         groups.setdefault((oracle.cohort_key(job.batches), _cohort_key(job)), []).append(job)
-    found: list[list[PreparedJob]] = []
+    divided: list[list[PreparedJob]] = []
     for group in groups.values():
         group.sort(key=lambda member: (-len(member.batches.lengths), member.job.client))
         most = max(1, min(limit, _BLOCK // oracle.buffer_size(group[0].batches, input_size)))
         count = -(-len(group) // most)
         size = -(-len(group) // count)
-        found += [group[start : start + size] for start in range(0, len(group), size)]
-    return found
+        divided += [group[start : start + size] for start in range(0, len(group), size)]
+    return divided
 
 
 def _cohort_key(prepared: PreparedJob) -> Hashable:

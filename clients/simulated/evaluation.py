@@ -18,7 +18,7 @@ from clients.gradients.flat import FlatModel, as_tensor, one_thread
 from flexfl.tasks import Examples, FederatedData, are_classes, blank
 
 BATCH = 250
-MOST_THREADS = 16  # each holds the activations of a batch
+MAX_THREADS = 16  # each holds the activations of a batch
 MUCH = 0.02  # seconds of work that are worth copies of the model
 
 
@@ -68,9 +68,9 @@ def mean_scores(model: FlatModel, parts: Sequence[Examples]) -> NDArray[np.float
     totals: NDArray[Any] = np.zeros(len(parts))
     if counts.any():
         x, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        found = torch.cat([scores for _, scores in _by_batch(model, (x, targets))])
+        scores = torch.cat([scores for _, scores in _by_batch(model, (x, targets))])
         owner = np.repeat(np.arange(len(parts)), counts)
-        totals = np.bincount(owner, found.double().cpu().numpy(), minlength=len(parts))
+        totals = np.bincount(owner, scores.double().cpu().numpy(), minlength=len(parts))
     means = np.full(len(parts), np.nan)
     np.divide(totals, counts, out=means, where=counts > 0)
     return means
@@ -84,7 +84,7 @@ def _by_batch(model: FlatModel, examples: Examples) -> list[tuple[float, Tensor]
     threads do so, each with its own copy of the model.
     """
     starts = range(0, len(examples[1]), BATCH)
-    threads = min(torch.get_num_threads(), len(starts) - 1, MOST_THREADS) if model.device.type == "cpu" else 1
+    threads = min(torch.get_num_threads(), len(starts) - 1, MAX_THREADS) if model.device.type == "cpu" else 1
     model.module.eval()
     try:
         with one_thread():

@@ -68,16 +68,16 @@ class Updates:
 
     def __getitem__(self, k: int) -> ClientUpdate:
         client, n, steps, train_loss, final_loss, _, resync = self.reported[k].item()
-        told: dict[str, int | float] = {
+        reported: dict[str, int | float] = {
             metrics.CLIENT_ID: client,
             metrics.ROUND: self.round,
             metrics.STEPS: steps,
             metrics.TRAIN_LOSS: train_loss,
             metrics.FINAL_LOSS: final_loss,
         }
-        told |= {metrics.RESYNC: True} if resync else {}
+        reported |= {metrics.RESYNC: True} if resync else {}
         memory = self.memories[k] if self.memories else None
-        return ClientUpdate(client, self.extra[k] if self.extra else [], told, n, memory)
+        return ClientUpdate(client, self.extra[k] if self.extra else [], reported, n, memory)
 
     def kept(self, wanted: NDArray[np.bool_]) -> Updates:
         """Return the updates of some clients, chosen by a mask of shape (K,)."""
