@@ -1,5 +1,9 @@
 """Compiled steps are those of autograd, corrections included; the same bits for any division of the work."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,3 +182,39 @@ def test_code_that_cannot_be_kept_is_compiled_anew() -> None:
     names: dict[str, Any] = {}
     exec("def twice(x):\n    return 2 * x", names)
     assert compiled(names["twice"])(3) == 6
+
+
+TWICE = """
+import hashlib
+import numpy as np
+from clients.gradients import convolutions, linear_sgd
+
+rng = np.random.default_rng(0)
+y, rates = rng.normal(size=(3, 650)).astype(np.float32), np.full(3, 0.05, np.float32)
+x, losses = rng.random((50, 64), dtype=np.float32), np.zeros((4, 3), np.float32)
+rows, labels = rng.integers(50, size=(4, 3, 5)), rng.integers(10, size=(4, 3, 5))
+none, lengths = np.empty((1, 0), np.float32), np.full((4, 3), 5)
+linear_sgd.train(y, y[:1].copy(), 0.3, none, rates, x, rows, labels, lengths, True, losses, 0, 1)
+images, weight = rng.random((3, 9, 27), dtype=np.float32), rng.random((5, 3, 3, 3), dtype=np.float32)
+out, gradient = np.empty((5, 7, 21), np.float32), np.empty_like(weight)
+convolutions.convolve(images, weight, np.zeros(5, np.float32), 3, out)
+convolutions.weight_gradient(images, out, 3, gradient)
+print(hashlib.sha256(b"".join(a.tobytes() for a in (y, losses, out, gradient))).hexdigest())
+"""
+
+
+def test_the_process_that_compiles_gets_the_same_bits_as_later_ones(tmp_path: Path) -> None:
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", TWICE],
+            cwd=Path(__file__).parents[1],
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        )
+        for _ in range(2)
+    ]
+    assert list(tmp_path.rglob("*.nbc"))
+    assert done[0].stdout == done[1].stdout

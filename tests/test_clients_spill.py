@@ -1,7 +1,6 @@
 """Memories beyond a limit of RAM are stored in a file, which changes no result."""
 
 import errno
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -95,10 +94,12 @@ import clients.app, clients.device.node, clients.device.resident, clients.device
 from clients import numpy_client, torch_client
 from clients.device.__main__ import main
 from flexfl.engine.transports.inline import InlineTransport
-from test_clients_spill import Memories, Memory, load, np
+import numpy as np
+from clients.memory.handshake import Memory
+from clients.memory.spill import Memories
 
 stored = Memories(0).store(0, Memory({"v": np.arange(3.0)}, 1))
-assert load(stored).committed["v"].tolist() == [0, 1, 2]
+assert stored.read().committed["v"].tolist() == [0, 1, 2]
 raise SystemExit(main(["--superlink", "localhost:1", "--client-id", "0"]))
 """
 
@@ -108,7 +109,6 @@ def test_clients_can_be_imported_without_unix() -> None:
     done = subprocess.run(
         [sys.executable, "-c", ELSEWHERE],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
         capture_output=True,
         text=True,
         timeout=300,

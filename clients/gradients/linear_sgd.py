@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.gradients.machine_code import compiled
+from clients.gradients.machine_code import compiled, inlined
 
 Floats = NDArray[Any]
 
 
-@compiled
+@inlined
 def _logits(v: Floats, w: Floats, x: Floats, rows: NDArray[np.int64], out_v: Floats, out_w: Floats) -> None:
     """out_v[b] = <v, x[rows[b]]> and out_w[b] = <w, x[rows[b]]> for the examples of a batch."""
     zero, wide = w.dtype.type(0), len(rows) // 5 * 5
@@ -49,7 +49,7 @@ def _logits(v: Floats, w: Floats, x: Floats, rows: NDArray[np.int64], out_v: Flo
         out_v[b], out_w[b] = r0, s0
 
 
-@compiled
+@inlined
 def _subtract(w: Floats, x: Floats, rows: NDArray[np.int64], errors: Floats) -> None:
     """w -= sum_b errors[b] x[rows[b]] for the examples of a batch."""
     wide = len(rows) // 4 * 4
@@ -64,7 +64,7 @@ def _subtract(w: Floats, x: Floats, rows: NDArray[np.int64], errors: Floats) -> 
             w[i] -= e0 * x0[i]
 
 
-@compiled
+@inlined
 def _softmax_error(logits: Floats, b: int, target: int, scale: Any) -> Any:
     """Replace the logits [:, b] by scale (softmax - one-hot); return the cross-entropy."""
     most = logits[0, b]
@@ -80,7 +80,7 @@ def _softmax_error(logits: Floats, b: int, target: int, scale: Any) -> Any:
     return math.log(total) - at_target
 
 
-@compiled
+@inlined
 def _correct(y: Floats, start: Floats, share: Any, direction: Floats, rate: Any) -> None:
     """y += share (start - y) - rate direction; an empty direction is zero."""
     if share != 0:

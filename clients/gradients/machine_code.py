@@ -8,14 +8,20 @@ from typing import Any
 
 import numba
 
+# Sums may be taken in any order, which is the same for all clients. NaN and infinity are what they are.
+_njit: Callable[..., Any] = partial(numba.njit, fastmath={"reassoc", "contract", "nsz"})
+
+inlined: Callable[..., Any] = _njit(inline="always")
+"""Makes a function a part of the compiled ones that call it.
+
+If it were compiled on its own, the process that compiles would round differently from those that load the
+code from the cache: there would be two copies of it, optimised at different times.
+"""
+
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function at its first call; the code is kept in `__pycache__` or in the user's cache.
-
-    Sums may be taken in any order, which is the same for all clients. NaN and infinity are what they are.
-    """
-    compile_: Callable[..., Any] = partial(numba.njit, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+    """Compile a function at its first call; the code is kept in `__pycache__` or in the user's cache."""
     try:
-        return compile_(cache=True)(function)  # type: ignore[no-any-return]
+        return _njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
     except RuntimeError:  # neither can be written
-        return compile_()(function)  # type: ignore[no-any-return]
+        return _njit(nogil=True)(function)  # type: ignore[no-any-return]
