@@ -278,6 +278,6 @@ def test_a_logger_that_fails_is_a_line_of_warning(run: Any, monkeypatch: pytest.
     assert math.isfinite(watched["final"]["loss"])
     (line,) = [line for line in watched["err"].splitlines() if "failing" in line]
     assert line == (
-        "warning: --log failing ended: OSError: [Errno 28] No space left on device; "
+        "warning: --log failing failed: OSError: [Errno 28] No space left on device; "
         "the run continues without it"
     )
