@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import warnings
 
 import numpy as np
@@ -64,28 +63,6 @@ def test_other_encodings_are_refused(write, reader, encoding):
 @pytest.mark.parametrize("reader", ["log", "table", "flash", "sleep"])
 def test_a_byte_order_mark_is_no_content(write, reader):
     READERS[reader](write(b"\xef\xbb\xbf" + VALID[reader]))
-
-
-BOMBS = {
-    "empty lists": b"(" + b"]" * 2000 + b"l.",
-    "tuples of tuples": b")" + b"\x85" * 2000 + b".",
-    "dicts": b"(" + b"}" * 2000 + b"l.",
-    "JSON": b"[" + b"[]," * 2000 + b"{}]",
-}
-
-
-@pytest.mark.parametrize("kind", BOMBS)
-def test_many_small_containers_are_refused(write, monkeypatch, kind):
-    """Each takes 30 times as much memory as it takes of the file."""
-    monkeypatch.setattr(documents, "_MAX_CONTAINERS", 1000)
-    with pytest.raises(ValueError, match="more than 1,000 lists and"):
-        documents.read_document("test", write(BOMBS[kind]))
-
-
-def test_a_pickle_of_many_values_is_refused(write, monkeypatch):
-    monkeypatch.setattr(documents, "_MAX_OPERATIONS", 1000)
-    with pytest.raises(ValueError, match="more than 1,000 values"):
-        documents.read_document("test", write(b"(" + b"N" * 2000 + b"l."))
 
 
 def test_a_document_that_is_too_large_is_not_read(tmp_path):
@@ -163,14 +140,3 @@ def check_trace(name, path, **options):
                 assert np.isfinite(completion).all()
                 assert ((completion >= 0) & (completion <= 1)).all()
                 assert (trace.late(t) >= 0).all()
-
-
-def test_a_pickle_is_still_read(write):
-    """All that a pickle of plain data has, of every protocol."""
-    data = {
-        "a": [1, -(2**40), 1.5, None, True, False, "é", []],
-        "b": {"c": {}},
-        3: [[1], [2, 3], [4, 5, 6], [7] * 9],
-    }
-    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        assert documents.read_document("test", write(pickle.dumps(data, protocol))) == data

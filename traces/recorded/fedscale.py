@@ -62,7 +62,7 @@ def read_fedscale(reader: str, path: str) -> DeviceLog:
     content = read_document(reader, path)
     if isinstance(content, dict):
         content = content.get("clients", content)
-    if not isinstance(content, dict | list):
+    if not isinstance(content, dict | list | tuple):
         raise ValueError(f"{reader}: {path}: not a dict of phones, expected FedScale's availability data")
     named = content.items() if isinstance(content, dict) else enumerate(content, start=1)
     device: list[int] = []
@@ -98,7 +98,11 @@ def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], float, tu
     if not isinstance(phone, dict):
         raise ValueError(f"{place}: not a dict, expected a phone of FedScale's availability data")
     active, inactive = phone.get("active"), phone.get("inactive")
-    if not isinstance(active, list) or not isinstance(inactive, list) or len(active) != len(inactive):
+    if (
+        not isinstance(active, list | tuple)
+        or not isinstance(inactive, list | tuple)
+        or len(active) != len(inactive)
+    ):
         raise ValueError(f"{place}: active and inactive must be lists of the same length")
     length = number(place, "finish_time", phone.get("finish_time"))
     sessions = []
