@@ -144,8 +144,8 @@ def build_model(job: Job) -> nn.Module:
     """Build the workload's model, the same in each process."""
     torch.manual_seed(0)
     shape = np.load(Path(job["shards"], "x.npy"), mmap_mode="r").shape[1:]
-    build, options = bind("model", MODELS, job["model"])
-    module: nn.Module = build(shape, 10, **options)
+    model = bind("model", MODELS, job["model"])
+    module: nn.Module = model.build(shape, 10)
     return module
 
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from flexfl.config import Settings
 from flexfl.ground import dotted
-from flexfl.ground.allowed import options_of
 from flexfl.ground.specs import bind, parse
 from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
 from flexfl.tasks.division import checked_partition, checked_sizes
@@ -60,18 +59,15 @@ class ClientEnvironment:
 
 def task_source(settings: Settings) -> TaskSource:
     """Return the data set that the settings name; nothing is loaded yet."""
-    factory, options = bind("task", TASKS, settings.task)
-    if "data-dir" in options_of(factory):
-        options.setdefault("data_dir", settings.data_dir)
-    source: TaskSource = factory(**options)
+    source: TaskSource = bind("task", TASKS, settings.task).build(data_dir=settings.data_dir)
     return source
 
 
 def missing_folder(settings: Settings) -> str | None:
     """Return the folder that the task reads its data from if it is not there: loading would download them."""
-    factory, options = bind("task", TASKS, settings.task)
-    folder = options.get("data_dir", settings.data_dir)
-    return folder if "data-dir" in options_of(factory) and not Path(folder).is_dir() else None
+    task = bind("task", TASKS, settings.task)
+    folder = task.options.get("data_dir", settings.data_dir)
+    return folder if task.takes("data_dir") and not Path(folder).is_dir() else None
 
 
 def federated_data(settings: Settings) -> FederatedData:
@@ -111,10 +107,11 @@ def build_for(
     settings: Settings, input_shape: tuple[int, ...], num_outputs: int, vocabulary: int = 0
 ) -> Callable[[], nn.Module]:
     """Return a function that makes the model for inputs of this shape; see `model_builder`."""
-    factory, options = bind("model", MODELS, model_name(settings))
-    if "vocabulary" in options_of(factory) and not options.get("vocabulary"):
+    model = bind("model", MODELS, model_name(settings))
+    options = dict(model.options)
+    if model.takes("vocabulary") and not options.get("vocabulary"):
         options["vocabulary"] = vocabulary
-    return partial(initialise, partial(factory, input_shape, num_outputs, **options), settings.seed)
+    return partial(initialise, partial(model.factory, input_shape, num_outputs, **options), settings.seed)
 
 
 def make_trace(settings: Settings) -> Trace:
@@ -144,12 +141,11 @@ def needs_data(settings: Settings) -> bool:
 
 
 def _one_trace(spec: str, settings: Settings) -> Trace:
-    factory, options = bind("trace", TRACES, spec)
-    if "local-steps" in options_of(factory):  # a trace with a clock needs the number of steps
-        options.setdefault("local_steps", settings.local_steps)
-    if "label_shares" in signature(factory).parameters:  # who is online depends on the data
-        options["label_shares"] = label_shares(settings)
-    trace: Trace = factory(settings.num_clients, settings.seed, **options)
+    part = bind("trace", TRACES, spec)
+    given: dict[str, Any] = {"local_steps": settings.local_steps}  # a trace with a clock needs their number
+    if part.takes("label_shares"):  # who is online depends on the data
+        given["label_shares"] = label_shares(settings)
+    trace: Trace = part.build(settings.num_clients, settings.seed, **given)
     dotted.expect("trace", spec, trace, Trace, "derive it from traces.Trace and define `round`")
     return trace
 
@@ -176,8 +172,8 @@ def client_settings(settings: Settings) -> Settings:
 
 
 def _bound(kind: str, registry: dict[str, Any], text: str) -> Callable[..., Any]:
-    factory, options = bind(kind, registry, text)
-    divide, name = partial(factory, **options), parse(kind, text).name
-    if name in registry:
+    part = bind(kind, registry, text)
+    divide = partial(part.factory, **part.options)
+    if part.name in registry:
         return divide
-    return checked_sizes(name, divide) if kind == "sizes" else checked_partition(name, divide)
+    return checked_sizes(part.name, divide) if kind == "sizes" else checked_partition(part.name, divide)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flexfl.config import Settings
 from flexfl.config.settings import read_toml
 from flexfl.ground.allowed import options_of
-from flexfl.ground.specs import bind, build, parse, parse_options
+from flexfl.ground.specs import Part, bind, build, parse, parse_options
 
 # Words that a spec can contain: without its separators, and without spaces at either end.
 WORDS = st.text(st.characters(exclude_characters=":,=", exclude_categories=["Cs"]), min_size=1).filter(
@@ -89,7 +89,7 @@ def test_options_have_the_types_that_the_factory_declares() -> None:
     assert built == (7, 3, 0.01, "a b", True)
     assert [type(value) for value in built] == [int, int, float, str, bool]
     assert build("thing", REGISTRY, "one", 7) == (7, 1, 0.5, "x", False)
-    assert bind("thing", REGISTRY, "one:rate=2") == (factory, {"rate": 2.0})
+    assert bind("thing", REGISTRY, "one:rate=2") == Part("one", factory, {"rate": 2.0})
     assert list(options_of(factory)) == ["count", "rate", "name", "on"]
 
 

@@ -139,8 +139,7 @@ def test_options_of_traces_and_tasks_are_what_list_says(shown: Any) -> None:
 
 
 def make_lstm(spec: str) -> Any:
-    factory, options = bind("model", MODELS, spec)
-    return factory((5, 3), 2, **options)
+    return bind("model", MODELS, spec).build((5, 3), 2)
 
 
 def check_options(names: Any, make: Callable[[str], Any]) -> None:

@@ -1,10 +1,13 @@
 """The virtual clock: examples by hand, comparisons with brute force, and invalid input."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from traces import TRACES
 from traces.recorded.device_log import Recorded
 
 HEADER = "client,start,end,steps_per_second,up_bytes_per_second\n"
@@ -245,37 +248,18 @@ def test_a_session_continues_where_the_recording_starts_over(log):
     round_seconds=st.floats(1e-3, 1e7),
     begin=st.floats(0, 1e7),
     pause=st.booleans(),
-    aligned=st.booleans(),
+    other=st.floats(1e-3, 1e7),
     rounds=st.lists(st.integers(1, 10**6), min_size=1, max_size=20),
 )
 def test_no_rounding_opens_a_gap_between_cycles(
-    log, start, length, round_seconds, begin, pause, aligned, rounds
+    log, write, start, length, round_seconds, begin, pause, other, rounds
 ):
     options = {"on_interrupt": "pause" if pause else "stop", "begin": begin, "round_seconds": round_seconds}
     trace = log(f"client,start,end\n0,{start!r},{start + length!r}\n", 1, **options)
-    trace._replay.aligned = aligned
     assert all(trace.round(t).completion[0] == 1 for t in rounds)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
-@given(data=st.data(), on_interrupt=st.sampled_from(["stop", "pause"]), repeat=st.booleans())
-def test_aligned_and_separate_recordings_agree(log, data, on_interrupt, repeat):
-    """Sessions are looked up in two ways; the second is for recordings that are not aligned."""
-    text = HEADER
-    for k in range(4):
-        times = data.draw(st.lists(st.integers(0, 300), min_size=2, max_size=10, unique=True))
-        for start, end in zip(sorted(times)[::2], sorted(times)[1::2], strict=False):
-            speed, rate = data.draw(st.sampled_from(["0.1,", ",50", "2,9", ","])).split(",")
-            text += f"{k},{start},{end},{speed},{rate}\n"
-    seconds = data.draw(st.integers(5, 150))
-    options = {"round_seconds": float(seconds), "deadline": float(data.draw(st.integers(1, seconds)))}
-    options |= {"on_interrupt": on_interrupt, "repeat": repeat, "spread": 0.5, "upload_bytes": 100.0}
-    aligned, separate = log(text, **options), log(text, **options)
-    assert aligned._replay.aligned
-    separate._replay.aligned = False
-    for t in (1, 2, 3, 50, 17):
-        for a, b in zip(aligned.round(t), separate.round(t), strict=True):
-            assert np.array_equal(a, b)
+    phones = [{"active": [0], "inactive": [end], "finish_time": end} for end in (length, other)]
+    trace = TRACES["phones"](2, 0, file=write(json.dumps(phones)), **options)
+    assert all((trace.round(t).completion == 1).all() for t in rounds)
 
 
 def test_any_order_of_rounds_and_of_lines(log):

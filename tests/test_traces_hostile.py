@@ -17,7 +17,7 @@ TABLES = ("log", "table", "sleep")
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "unreadable", "missing", "NUL in the name"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "unreadable", "missing"])
 def test_what_is_no_file_is_refused_at_once(tmp_path, reader, kind):
     path = tmp_path / "trace.csv"
     if kind == "pipe":
@@ -28,9 +28,8 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, reader, kind):
         path.symlink_to("/dev/zero")
     elif kind == "unreadable":  # reading fails, not opening
         path.symlink_to("/proc/self/mem")
-    name = f"{path}\0" if kind == "NUL in the name" else str(path)
     with pytest.raises(ValueError, match="cannot be read: ") as refusal:
-        READERS[reader](name)
+        READERS[reader](str(path))
     assert str(path) in str(refusal.value)
     assert len(str(refusal.value).splitlines()) == 1
 

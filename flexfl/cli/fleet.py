@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from clients.environment import trace_specs
 from flexfl.config import Settings
-from flexfl.ground.allowed import options_of
 from flexfl.ground.specs import bind
 from flexfl.ground.wording import count
 from traces import TRACES
@@ -44,7 +43,7 @@ def rehearsal_values(log: str, values: Mapping[str, Any]) -> dict[str, Any]:
             )
             raise ValueError(f"{key} does not go with a rehearsal: {advice}")
     first, *others = trace_specs(f"recorded:file={log}")
-    _, options = bind("trace", TRACES, first)
+    options = bind("trace", TRACES, first).options
     found = read_device_log("rehearse", options["file"], MAX_CLIENTS)
     if speeds := missing_speeds(found, options):
         first += f",{speeds}"
@@ -77,14 +76,13 @@ def speeds_by_device(log: DeviceLog) -> NDArray[np.float64]:
 
 def deadline(settings: Settings) -> float:
     """Return the seconds that a client of this rehearsal has for its work."""
-    factory, options = bind("trace", TRACES, trace_specs(settings.trace)[0])
-    round_seconds = options.get("round_seconds", options_of(factory)["round-seconds"].default)
-    return float(options.get("deadline") or round_seconds)
+    trace = bind("trace", TRACES, trace_specs(settings.trace)[0])
+    return float(trace.option("deadline") or trace.option("round_seconds"))
 
 
 def describe_speeds(settings: Settings) -> str:
     """Say what a local step costs."""
-    _, options = bind("trace", TRACES, trace_specs(settings.trace)[0])
+    options = bind("trace", TRACES, trace_specs(settings.trace)[0]).options
     speeds = speeds_by_device(read_device_log("rehearse", options["file"], settings.num_clients))
     if not len(speeds):
         return "the log has no speeds: a device that is online throughout a round just finishes its steps"

@@ -7,6 +7,7 @@ declare, see `flexfl.ground.allowed`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,47 @@ class Spec:
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part that a spec names: what the spec stands for, found and checked.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    factory
+        What makes it.
+    options
+        The options that the spec sets, by parameter name.
+    """
+
+    name: str
+    factory: Callable[..., Any]
+    options: Mapping[str, Any]
+
+    def takes(self, parameter: str) -> bool:
+        """Whether the factory has a parameter of this name."""
+        return parameter in inspect.signature(self.factory).parameters
+
+    def option(self, parameter: str) -> Any:
+        """Return the value of an option: the one that the spec sets, or the default."""
+        default = inspect.signature(self.factory).parameters[parameter].default
+        return self.options.get(parameter, default)
+
+    def build(self, *context: Any, **given: Any) -> Any:
+        """Make the part.
+
+        Parameters
+        ----------
+        context
+            Positional arguments of the factory.
+        given
+            Values of options that the spec does not set; those that the factory does not have are left out.
+        """
+        taken = {parameter: value for parameter, value in given.items() if self.takes(parameter)}
+        return self.factory(*context, **{**taken, **self.options})
 
 
 def parse(kind: str, text: str) -> Spec:
@@ -107,8 +149,14 @@ def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str])
     return values
 
 
-def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> tuple[Any, dict[str, Any]]:
-    """Return the factory that a spec names, and the options that it sets, by parameter name."""
+def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> Part:
+    """Return the part that a spec names.
+
+    Raises
+    ------
+    ValueError
+        The text is not a spec, there is no such part, or an option is unknown or not allowed.
+    """
     try:
         spec = parse(kind, text)
     except ValueError as error:
@@ -116,13 +164,12 @@ def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> tu
         such_as = next((f"; for example {name}:{key}={o.default}" for key, o in options.items()), "")
         raise ValueError(f"{error}{such_as}") from None
     factory = find(kind, registry, spec.name)
-    return factory, convert(f"{kind} {spec.name}", options_of(factory), spec.options)
+    return Part(spec.name, factory, convert(f"{kind} {spec.name}", options_of(factory), spec.options))
 
 
 def build(kind: str, registry: Mapping[str, Callable[..., Any]], text: str, *context: Any) -> Any:
-    """Call the factory that a spec names, with its options; `context` are the positional arguments."""
-    factory, options = bind(kind, registry, text)
-    return factory(*context, **options)
+    """Make what a spec names; `context` are the positional arguments of the factory."""
+    return bind(kind, registry, text).build(*context)
 
 
 def _check_size(where: str, key: str, value: Any) -> None:

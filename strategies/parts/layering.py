@@ -31,8 +31,8 @@ def layers_of(server_opt: str, amplify: str) -> tuple[LayerFactory, ...]:
     """
     layers: list[LayerFactory] = []
     if server_opt:
-        optimizer, options = bind("server-opt", SERVER_OPTIMIZERS, server_opt)
-        layers.append(partial(optimizer, **options))
+        optimizer = bind("server-opt", SERVER_OPTIMIZERS, server_opt)
+        layers.append(partial(optimizer.factory, **optimizer.options))
     if amplify:
         try:
             period, factor = (kind(text) for kind, text in zip((int, float), amplify.split(","), strict=True))
