@@ -9,9 +9,9 @@ import pytest
 from own_parts import Folder
 
 import sim
+from flexfl.analysis.update_shares import update_shares
 from flexfl.config import Settings
 from flexfl.engine.methods import method_of
-from flexfl.report.update_shares import update_shares
 from traces import TRACES
 
 STOCK = "flwr.server.strategy."

@@ -12,15 +12,15 @@ import pytest
 
 import sim
 from clients.environment import make_trace
+from flexfl.analysis.client_numbers import read_numbers
+from flexfl.analysis.update_shares import update_shares
 from flexfl.config import Settings
 from flexfl.engine.run import simulate
 from flexfl.report.__main__ import main
-from flexfl.report.client_numbers import read_numbers
 from flexfl.report.curves import band_of
 from flexfl.report.history import history_of
 from flexfl.report.participation import COLUMNS, ROWS, State, StateGrid, of_run, states_of
 from flexfl.report.subject import read_subject
-from flexfl.report.update_shares import update_shares
 from traces import RoundAvailability
 
 SMALL = [

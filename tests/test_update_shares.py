@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from clients.environment import make_trace
+from flexfl.analysis.update_shares import update_shares
 from flexfl.config import Settings
-from flexfl.report.update_shares import update_shares
 
 SIZES = np.array([10, 20, 30, 40])
 DATA = SIZES / SIZES.sum()

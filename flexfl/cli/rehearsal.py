@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from clients.environment import federated_data, make_trace
+from flexfl.analysis.client_numbers import read_numbers
 from flexfl.cli.deployment import deployed_values, flower_command
 from flexfl.cli.fleet import deadline, describe_speeds
 from flexfl.comparison.compare import Comparison, compare
@@ -28,7 +29,6 @@ from flexfl.config.grid import Cell
 from flexfl.engine.read_run import Run
 from flexfl.engine.run_folder import finite
 from flexfl.ground.wording import plain, say
-from flexfl.report.client_numbers import read_numbers
 from flexfl.report.trace_report import print_lines, show_trace
 from flexfl.tasks import Metric
 

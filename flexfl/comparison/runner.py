@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,9 @@ def run_cell(settings: Settings, place: Place) -> Outcome:
         Where the driver wants it.
     """
     # These import PyTorch, which the driver of a comparison on Ray does without.
+    from flexfl.analysis.compute import keep_numbers_of
     from flexfl.engine.experiment import prepare
     from flexfl.engine.run import drive, virtual_transport
-    from flexfl.report.after_run import report_run
 
     with _inside(place.working_folder), _folder(place) as folder:
         resume = str(folder) if folder.exists() else ""
@@ -47,7 +47,9 @@ def run_cell(settings: Settings, place: Place) -> Outcome:
             experiment, console = prepare(inline), Console(quiet=True)
             run, transport = RunFolder(experiment.settings, folder), virtual_transport(experiment)
             ended = drive(experiment, transport, run, console, stopping=_unstoppable, extendable=False)
-            report_run(experiment, ended, folder, console, page=False)
+            if settings.report:
+                with suppress(Exception):  # the page of the comparison then says that they are missing
+                    keep_numbers_of(experiment, ended, folder)
         except Exception as error:  # one cell's error must not end the comparison
             return f"{type(error).__name__}: {' '.join(str(error).split())}"
         if "failed" in ended.summary:

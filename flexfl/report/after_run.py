@@ -7,18 +7,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from flexfl.analysis.compute import keep_numbers_of
 from flexfl.engine.experiment import Experiment
-from flexfl.engine.read_run import read_run, valid_records
 from flexfl.engine.run import Outcome
 from flexfl.ground.wording import say
-from flexfl.report.client_numbers import keep_numbers
-from flexfl.report.clients import compute_numbers
 from flexfl.report.make import write_report
 
 
-def report_run(
-    experiment: Experiment, ended: Outcome, folder: Path, console: Console, page: bool = True
-) -> None:
+def report_run(experiment: Experiment, ended: Outcome, folder: Path, console: Console) -> None:
     """Keep the numbers of a finished run's clients, and write its page, if the settings ask for a report.
 
     Parameters
@@ -29,19 +25,14 @@ def report_run(
         Of the run.
     console
         Where to print the path of the page, or an error.
-    page
-        Whether to write the page; otherwise only the numbers for a later one are kept.
     """
 
     def make() -> Path:
-        if not read_run(folder).problem:
-            made = (experiment.data, experiment.trace, experiment.build_model())
-            numbers = compute_numbers(experiment.settings, *made, ended.arrays, valid_records(folder))
-            keep_numbers(folder, numbers)
-        return write_report([folder], compute=False, trace=experiment.trace) if page else folder
+        keep_numbers_of(experiment, ended, folder)
+        return write_report([folder], compute=False, trace=experiment.trace)
 
     if experiment.settings.report and "failed" not in ended.summary:
-        _try(console, make, show=page)
+        _try(console, make)
 
 
 def report_comparison(folder: Path, console: Console) -> None:
@@ -49,8 +40,8 @@ def report_comparison(folder: Path, console: Console) -> None:
     _try(console, lambda: write_report([folder], compute=False))
 
 
-def _try(console: Console, make: Callable[[], Path], show: bool = True) -> None:
-    """Make a report and print its path if `show`; print errors instead of raising them."""
+def _try(console: Console, make: Callable[[], Path]) -> None:
+    """Make a report and print its path; print errors instead of raising them."""
     try:
         path = make()
     except KeyboardInterrupt:
@@ -58,6 +49,5 @@ def _try(console: Console, make: Callable[[], Path], show: bool = True) -> None:
     except Exception as error:
         line = f"no report: {type(error).__name__}: {' '.join(str(error).split())}"
     else:
-        line = f"report: {path}" if show else ""
-    if line:
-        say(console, line)
+        line = f"report: {path}"
+    say(console, line)

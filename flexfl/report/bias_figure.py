@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from flexfl.report.client_numbers import ClientNumbers
+from flexfl.analysis.client_numbers import ClientNumbers
 from flexfl.report.figure import (
     MAX_LINES,
     Figure,

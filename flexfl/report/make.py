@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flexfl.analysis.client_numbers import ClientNumbers
+from flexfl.analysis.compute import numbers_of_run
 from flexfl.comparison import tables
 from flexfl.comparison.results import rows_of
 from flexfl.config import Settings
@@ -17,8 +19,6 @@ from flexfl.engine.run_folder import finite
 from flexfl.ground.files import replacing
 from flexfl.ground.wording import count
 from flexfl.report.bias_figure import client_figure
-from flexfl.report.client_numbers import ClientNumbers
-from flexfl.report.clients import numbers_of_run
 from flexfl.report.curves import curves_figure
 from flexfl.report.event_figure import event_figure
 from flexfl.report.figure import Figure, Table

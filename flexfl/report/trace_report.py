@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from clients.environment import federated_data, make_trace, missing_folder, task_source
+from flexfl.analysis.client_numbers import SAMPLE
 from flexfl.comparison.store import identity
 from flexfl.config import Settings
 from flexfl.engine.memory_check import check_clients
@@ -25,7 +26,6 @@ from flexfl.ground.contract.fit import planned_steps
 from flexfl.ground.specs import bind
 from flexfl.ground.wording import say
 from flexfl.report.bias_figure import bias_figure
-from flexfl.report.client_numbers import SAMPLE
 from flexfl.report.figure import Figure, Table, percent
 from flexfl.report.page import Page, render
 from flexfl.report.participation import Participation, StateGrid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
@@ -13,12 +14,14 @@ from torch import nn
 from clients.environment import federated_data, make_trace, missing_folder, model_builder
 from clients.gradients.flat import FlatModel
 from clients.simulated.evaluation import mean_scores
+from flexfl.analysis.client_numbers import SAMPLE, ClientNumbers, keep_numbers, read_numbers
+from flexfl.analysis.update_shares import update_shares
 from flexfl.config import Settings
+from flexfl.engine.experiment import Experiment
 from flexfl.engine.observers import Record
-from flexfl.engine.read_run import Run, valid_records
+from flexfl.engine.read_run import Run, read_run, valid_records
+from flexfl.engine.run import Outcome
 from flexfl.ground.files import read_arrays
-from flexfl.report.client_numbers import SAMPLE, ClientNumbers, keep_numbers, read_numbers
-from flexfl.report.update_shares import update_shares
 from flexfl.tasks import Examples, FederatedData
 from traces import Trace
 
@@ -55,6 +58,14 @@ def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
         return " ".join(str(error).split())
     keep_numbers(run.path, numbers)
     return numbers
+
+
+def keep_numbers_of(experiment: Experiment, ended: Outcome, folder: Path) -> None:
+    """Compute the numbers of a run that has just ended, and keep them in its folder, if the run counts."""
+    if not read_run(folder).problem:
+        made = (experiment.data, experiment.trace, experiment.build_model())
+        records = valid_records(folder)
+        keep_numbers(folder, compute_numbers(experiment.settings, *made, ended.arrays, records))
 
 
 def compute_numbers(
