@@ -98,7 +98,7 @@ def test_a_late_reply_that_the_method_dropped_is_late(write: Callable[..., str])
     [
         ({"available": None}, "'available' is not a list"),
         ({"available": [6]}, "client 6 does not exist, the clients are 0 to 5"),
-        ({"late": [3]}, "3 is no event"),
+        ({"late": [3]}, "3 is not an event"),
         ({"events": [event("arrival", -1)]}, "client -1 does not exist"),
         ({"planned": [8]}, "'active', 'planned' and 'steps' are not of the same length"),
         ({"steps": [8, 9]}, "9 steps of 8 were done"),
@@ -117,7 +117,7 @@ def test_what_is_no_run_on_devices_is_refused(
 
 def test_a_simulation_says_what_to_replay_instead(write: Callable[..., str]) -> None:
     simulated = {key: value for key, value in record(1, [0]).items() if key != "available"}
-    with pytest.raises(ValueError, match=r"this is no run on devices.*`trace` in its config\.toml"):
+    with pytest.raises(ValueError, match=r"this is not a run on devices.*`trace` in its config\.toml"):
         TRACES["run"](6, 0, file=write(lines([simulated])))
     with pytest.raises(ValueError, match="line 1: no record of a round"):
         TRACES["run"](6, 0, file=write("client,start,end\n"))

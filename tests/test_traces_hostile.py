@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_traces_fuzz import READERS, VALID, fuzzed, phone
 
 from traces import TRACES
-from traces.files import documents, lines
+from traces.files import documents
 
 TABLES = ("log", "table", "sleep")
 
@@ -32,17 +32,6 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, reader, kind):
         READERS[reader](str(path))
     assert str(path) in str(refusal.value)
     assert len(str(refusal.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize("reader", TABLES)
-@pytest.mark.parametrize("line", [b"\n", b"# x\n", b" \r\n"])
-@pytest.mark.parametrize("after", [b"", b"header"])
-def test_files_of_empty_lines_end_early(write, monkeypatch, reader, line, after):
-    monkeypatch.setattr(lines, "MAX_EMPTY_LINES", 1000)
-    start = VALID[reader] if after else b""
-    with pytest.raises(ValueError, match=r"line 1\d\d\d: more than 1,000 lines without values in a row"):
-        READERS[reader](write(start + line * 5000))
-    READERS[reader](write(VALID[reader] + line * 900))
 
 
 @pytest.mark.parametrize("reader", TABLES)

@@ -155,7 +155,7 @@ def test_client_app_logs_its_work(tmp_path, caplog):
     ] * 2
     log = read_device_log("test", str(tmp_path / "log.csv"), 4)
     assert log.first.tolist() == [0, 0, 0, 2, 2]
-    assert (log.speed > 1).all()
+    assert (log.speed > 0).all()
 
     nowhere = FlexibleClient(settings, Node(2, store, str(tmp_path / "none" / "log.csv")))
     assert nowhere.fit(FitIns(weights, config)).status.code == Code.OK  # the work still counts

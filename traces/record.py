@@ -13,7 +13,6 @@ reader joins. A power cut therefore loses only what came after the last line.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import math
 import os
 import signal
@@ -25,6 +24,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks: there, one recorder may write to a log
+    fcntl = None  # type: ignore[assignment]
 
 HEADER = b"client,start,end,steps_per_second,up_bytes_per_second\n"
 _EARLIEST = 1577836800.0  # 2020; a clock that shows less has not been set since the device was switched on
@@ -160,8 +164,8 @@ class Recorder:
                 for begin, end in [*pieces, (uncovered, now)]:
                     note += f"{self.client},{begin:.3f},{end:.3f},{speed},{up_rate}\n"
             elif earliest - now > _STEP:
-                told = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(earliest))
-                self.held_back = f"the clock shows a time before {told} UTC"
+                date = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(earliest))
+                self.held_back = f"the clock shows a time before {date} UTC"
             self._write(file, note.encode())
         return plausible
 
@@ -173,7 +177,8 @@ class Recorder:
     def _locked(self) -> Iterator[BinaryIO]:
         """Open and lock the log, read new lines, replace a torn last line, and add a missing header."""
         with self.path.open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
             state = os.fstat(file.fileno())
             if state.st_ino != self._inode or state.st_size < self._position:  # another file, or truncated
                 self._reset()
@@ -226,7 +231,9 @@ class Recorder:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Write a new file's name to disk as well."""
+    """Write a new file's name to disk as well, where folders can be opened."""
+    if os.name == "nt":
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

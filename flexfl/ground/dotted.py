@@ -1,4 +1,4 @@
-"""Dotted names: `my_methods.Momentum` names a part of the user's own by module and attribute.
+"""Dotted names: `my_methods.Momentum` names a custom component by module and attribute.
 
 The module is imported from the working directory or the environment, as code that the user chose to run.
 """

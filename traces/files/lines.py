@@ -10,7 +10,6 @@ from typing import BinaryIO, NamedTuple, NoReturn
 from flexfl.ground.files import open_regular
 
 MAX_LINE_BYTES = 65536  # far more than any line of such a table has
-MAX_EMPTY_LINES = 100_000  # in a row: a file of them would take minutes to be found empty
 _MAX_SHOWN = 40  # characters of a quotation in a message
 
 
@@ -85,7 +84,7 @@ class LineParser:
     def __init__(self, reader: str, path: str, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
         self.reader, self.path, self.required, self.columns = reader, path, required, required + optional
         self.expected = ",".join(required) + "".join(f"[,{name}" for name in optional) + "]" * len(optional)
-        self.number, self.width, self._kind, self._empty = 0, 0, "", 0
+        self.number, self.width, self._kind = 0, 0, ""
 
     @property
     def place(self) -> str:
@@ -110,12 +109,7 @@ class LineParser:
             text = raw.decode("utf-8-sig" if self.number == 1 else "utf-8").strip()
         except UnicodeDecodeError:
             raise ValueError(f"{place}: not UTF-8 text, this is not a table of {self.expected}") from None
-        if text and not text.startswith("#"):
-            self._empty = 0
-            return text
-        self._empty += 1
-        check_empty_lines(place, self._empty)
-        return None
+        return text if text and not text.startswith("#") else None
 
     def parse(self, raw: bytes) -> Line | None:
         """Parse the next line, which includes its newline; None if it holds no values."""
@@ -139,12 +133,6 @@ class LineParser:
             raise ValueError(
                 f"{self.reader}: {self.path}: the file is empty, expected a table of {self.expected}"
             )
-
-
-def check_empty_lines(place: str, count: int) -> None:
-    """Raise ValueError if there are too many lines without values in a row."""
-    if count > MAX_EMPTY_LINES:
-        raise ValueError(f"{place}: more than {MAX_EMPTY_LINES:,} lines without values in a row, remove them")
 
 
 def whole_number(place: str, name: str, value: float, minimum: int) -> int:
@@ -199,7 +187,7 @@ def finite_number(place: str, text: str) -> float:
 
 
 def json_object(place: str, text: str, columns: Iterable[str]) -> dict[str, object]:
-    """Return the object on a JSON line; raise ValueError if there is none, or a key occurs twice."""
+    """Return the object on a JSON line; raise ValueError unless there is one, without repeated keys."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         if len(dict(pairs)) < len(pairs):

@@ -119,7 +119,7 @@ class MarkovRates(RateTrace):
 
     def __init__(self, p: Rates, seed: int) -> None:
         super().__init__(p, seed)
-        # Multiplied by p, so that p = 0 is no division by zero: such a client never comes back.
+        # Multiplied by p, so that p = 0 does not divide by zero: such a client never comes back.
         scale = np.maximum(p, _RETURN * (1 - p))
         come, go = _RETURN * p / scale, _RETURN * (1 - p) / scale
         self._chains = Chains(self._draws, p.astype(np.float32), (1 - come - go).astype(np.float32))

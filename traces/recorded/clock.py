@@ -31,8 +31,8 @@ class VirtualClock(SeededTrace):
     mid-round, if it does not finish a single step. Speed and upload rate are those of the session in which
     the round starts.
 
-    With `late`, the deadline ends no work: a client goes on until it is done or, with `stop`, leaves, and its
-    reply is late by the rounds whose deadlines have passed by then. Meanwhile it gets no new task.
+    With `late`, the deadline ends no work: a client continues until it is done or, with `stop`, leaves, and
+    its reply is late by the rounds whose deadlines have passed by then. Meanwhile it gets no new task.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class VirtualClock(SeededTrace):
     on_interrupt
         What happens when a client leaves, see above.
     late
-        Whether clients go on after the deadline; one that never finishes has dropped out.
+        Whether clients continue after the deadline; one that never finishes has dropped out.
     partial
         Whether incomplete work counts; otherwise, as in FedScale, the client has dropped out.
     local_steps

@@ -66,9 +66,8 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     ------
     ValueError
         If a file cannot be read, a client does not exist, there are more devices than clients, a time is
-        negative, a session ends before it
-        starts or overlaps another one of the client, a speed is not positive, or there is no session. The
-        message names file and line.
+        negative, a session ends before it starts or overlaps another one of the client, a speed is not
+        positive, or there is no session. The message names file and line.
     """
     lines, device = array("q"), array("q")
     numbers = tuple(array("d") for _ in range(4))

@@ -14,7 +14,7 @@ from traces.base import RoundAvailability, check_round
 from traces.files.lines import open_data
 from traces.seeded import SeededTrace
 
-_MOST_BYTES = 16 << 20  # of a record
+_MAX_RECORD_BYTES = 16 << 20
 _FOREVER = np.iinfo(np.int64).max
 _LATE = re.compile(r"late reply of round ([0-9]{1,9})")
 
@@ -36,7 +36,7 @@ class DeviceRun(SeededTrace):
 
     Who was connected and free is online; who was asked and whose reply did not count drops out. A client that
     was free but was not asked would have completed as much as in the last round in which it did something
-    (before the first such round: as in that one; if there is none, all). Replies that were late are as late.
+    (before the first such round: as in that one; if there is none, all). Late replies are late by as much.
 
     Parameters
     ----------
@@ -118,14 +118,14 @@ def _read_records(file: str, num_clients: int) -> Iterator[Record]:
     t = 0
     with open_data("trace run", file) as lines:
         for number in range(1, _FOREVER):
-            line = lines.readline(_MOST_BYTES)
+            line = lines.readline(_MAX_RECORD_BYTES)
             if not line:
                 break
             place = f"trace run: {file}, line {number}"
             if not line.endswith(b"\n"):
-                if len(line) == _MOST_BYTES:
+                if len(line) == _MAX_RECORD_BYTES:
                     raise ValueError(
-                        f"{place}: longer than {_MOST_BYTES >> 20} MiB; give metrics.jsonl of a run"
+                        f"{place}: longer than {_MAX_RECORD_BYTES >> 20} MiB; give metrics.jsonl of a run"
                     )
                 warnings.warn(f"{place} is torn and left out", stacklevel=2)
                 break
@@ -147,16 +147,16 @@ def _parsed(place: str, line: bytes) -> Record:
     except ValueError:
         record = None
     if not isinstance(record, dict) or not isinstance(record.get("round"), int):
-        raise ValueError(f"{place}: no record of a round, give metrics.jsonl of a run")
+        raise ValueError(f"{place}: not the record of a round; give metrics.jsonl of a run")
     return record
 
 
 def _checked(place: str, record: Record, num_clients: int) -> Record:
-    """Return the record of a round on devices, with defaults for what is left out where there is none."""
+    """Return the record of a round on devices, with defaults for missing keys."""
     if "available" not in record or (record["round"] == 1 and "members" not in record):
         raise ValueError(
-            f"{place}: the record does not say who was `available`: this is no run on devices, or one of an "
-            "earlier version; what a simulation replays is `trace` in its config.toml"
+            f"{place}: the record does not say who was `available`: this is not a run on devices, or "
+            "one of an earlier version; what a simulation replays is `trace` in its config.toml"
         )
     checked = {"members": [], "late": [], "events": [], "failed": {}, "seconds": {}, **record}
     for key in ("members", "available", "selected", "active", "planned", "steps", "late", "events"):
@@ -171,7 +171,7 @@ def _checked(place: str, record: Record, num_clients: int) -> Record:
     clients = [k for key in ("members", "available", "selected", "active") for k in checked[key]]
     for entry in (*checked["late"], *checked["events"]):
         if not isinstance(entry, dict):
-            raise ValueError(f"{place}: {entry!r:.60} is no event, give metrics.jsonl of a run")
+            raise ValueError(f"{place}: {entry!r:.60} is not an event; give metrics.jsonl of a run")
         clients.append(entry.get("client"))
     for client in clients:
         if not isinstance(client, int) or not 0 <= client < num_clients:

@@ -10,7 +10,6 @@ from traces.files.blocks import Block
 from traces.files.columns import Row, read_columns
 from traces.files.lines import (
     MAX_LINE_BYTES,
-    check_empty_lines,
     finite_number,
     json_object,
     open_data,
@@ -124,7 +123,7 @@ class FleetLog:
 
 
 def parse_timestamp(text: str) -> float | None:
-    """Return the seconds since 1970 of a time in ISO 8601; None if it is none.
+    """Return the seconds since 1970 of a time in ISO 8601; None if it is not one.
 
     Date and time are separated by a T or a space; seconds and their decimals may be left out. The time zone
     is Z, UTC or an offset such as +01:00; a time without one is in UTC.
@@ -151,7 +150,7 @@ def show_timestamp(seconds: float) -> str:
 def is_fleet_log(reader: str, path: str, plain: tuple[str, ...]) -> bool:
     """Whether a file needs `FleetLog`: by its header, or by its first line of values.
 
-    It has other columns than the plain ones, or in another order, or what is in them is no number. Empty
+    It has other columns than the plain ones, or in another order, or what is in them is not a number. Empty
     files and objects of JSON that cannot be parsed are left to the reader of plain logs.
     """
     lines = _first_lines(reader, path)
@@ -181,11 +180,8 @@ def _is_number(text: str) -> bool:
 def _first_lines(reader: str, path: str) -> list[str]:
     """Return at most two lines, without blank ones and comments."""
     found: list[str] = []
-    number = 0
     with open_data(reader, path) as file:
         while len(found) < 2 and (raw := file.readline(MAX_LINE_BYTES)):
-            number += 1
-            check_empty_lines(f"{reader}: {path}, line {number}", number)
             text = raw.decode("utf-8-sig", errors="replace").strip()
             if text and not text.startswith("#"):
                 found.append(text)

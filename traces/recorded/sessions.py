@@ -120,8 +120,8 @@ class DeviceLog:
                 f"{place(int(order[i + 1]))}: the session from {shown(start[i + 1])} overlaps the device's "
                 f"session from {shown(start[i])} to {shown(end[i])}, a device can have one session at a time"
             )
-        goes_on = np.append(same & (start[1:] == end[:-1]), False)
-        stops = np.flatnonzero(~goes_on)
+        continued = np.append(same & (start[1:] == end[:-1]), False)
+        stops = np.flatnonzero(~continued)
         leave = end[stops[np.searchsorted(stops, np.arange(len(end)))]]
         first = np.searchsorted(device, np.arange(len(origin) + 1))
         total = np.concatenate([[0.0], np.cumsum(end - start)])[:-1]
