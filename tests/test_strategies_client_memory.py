@@ -311,12 +311,6 @@ def test_resuming_changes_nothing(table: Any, name: str, cut: int) -> None:
         np.testing.assert_array_equal(stopped.strategy.weights, whole.strategy.weights)
 
 
-@pytest.mark.parametrize("name", ["mimic", "fedlaavg"])
-def test_options_are_checked(name: str) -> None:
-    with pytest.raises(ValueError, match=r"^memory is 'both'; choose one of server, client$"):
-        make(name, memory="both")
-
-
 def test_fedlaavg_cannot_scale_work_that_differs_by_client() -> None:
     with pytest.raises(ValueError, match=r"^memory is 'client' with local-epochs.*; set normalize=false"):
         make("fedlaavg", memory="client", local_epochs=1)

@@ -106,9 +106,12 @@ def test_mifa_does_not_wait_again_for_an_arrival() -> None:
     assert not np.array_equal(play(rounds, [0], arrived=[N - 1]), before)
 
 
-def test_mifa_waits_for_nobody_who_has_left() -> None:
-    rounds = Rounds(make("mifa", first_round="wait"))
-    start = play(rounds, [0, 1, 2])
+@pytest.mark.parametrize("departure", ["exclude", "include"])
+def test_mifa_waits_for_nobody_who_has_left(departure: str) -> None:
+    """Nothing will ever come from them, also where their part of the objective is kept."""
+    rounds = Rounds(make("mifa", first_round="wait", departure=departure))
+    start = rounds.strategy.weights.copy()
+    np.testing.assert_array_equal(play(rounds, [0, 1, 2]), start)
     assert not np.array_equal(play(rounds, [0], departed=[3, 4]), start)
 
 
@@ -250,30 +253,3 @@ def test_empty_round_moves_along_the_memory(name: str) -> None:
     assert rounds.metrics == {"active": 0, "rejected": 0}
     rounds.number -= 1  # a round that is closed does not move again
     np.testing.assert_array_equal(rounds.hear(), moved)
-
-
-@pytest.mark.parametrize(
-    ("name", "option", "value"),
-    [
-        ("mifa", "first_round", "all"),
-        ("mifa", "empty", "stay"),
-        ("fedlaavg", "units", "mean"),
-        ("fedlaavg", "weights", "n"),
-        ("fedlaavg", "empty", ""),
-        ("mimic", "units", "mean"),
-        ("mimic", "rate", "slow"),
-        ("mimic", "global_rate", 0.0),
-        ("mimic", "global_decay", 1.5),
-    ],
-)
-def test_options_are_checked(name: str, option: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"^{option.replace('_', '-')} is {value!r}; (choose|it must)"):
-        make(name, **{option: value})
-
-
-def test_mifa_does_not_wait_for_who_departed_unheard() -> None:
-    """Its part of the objective is kept, but nothing will ever come from it."""
-    rounds = Rounds(make("mifa", first_round="wait", departure="include"))
-    before = rounds.strategy.weights.copy()
-    np.testing.assert_array_equal(play(rounds, range(N - 1)), before)
-    assert not np.array_equal(play(rounds, range(N - 1), departed=[N - 1]), before)

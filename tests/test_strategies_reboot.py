@@ -41,16 +41,17 @@ def decisions(rounds: Rounds) -> list[dict[str, Any]]:
     return [event for event in rounds.strategy.report.events if event["event"] == "fast-reboot"]
 
 
-def test_boost_by_round() -> None:
-    """1/4 + 1/4 + b/2 with b = 3, 1.5, 1 + 2/9: 2, 1.25, 1.1111."""
-    got = moves(before_arrival(), {"deltas": ALL, "arrived": [2]}, {"deltas": ALL}, {"deltas": ALL})
-    assert got == pytest.approx([2, 1.25, 0.5 + 11 / 18])
-
-
-def test_clock_runs_while_the_client_is_inactive() -> None:
-    """Arrives in round 3, replies in round 5 only: 1/2, 1/2, then 1/2 + (1 + 2/9)/2."""
-    got = moves(before_arrival(), {"deltas": OLD, "arrived": [2]}, {"deltas": OLD}, {"deltas": ALL})
-    assert got == pytest.approx([0.5, 0.5, 0.5 + 11 / 18])
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        ([ALL, ALL], [2, 1.25, 0.5 + 11 / 18]),  # 1/4 + 1/4 + b/2 with b = 3, 1.5, 1 + 2/9
+        ([OLD, ALL], [0.5, 0.5, 0.5 + 11 / 18]),  # the clock runs while the client is inactive
+    ],
+)
+def test_boost_by_round(later: list[Any], expected: list[float]) -> None:
+    first = {"deltas": later[0], "arrived": [2]}
+    got = moves(before_arrival(), first, *({"deltas": deltas} for deltas in later))
+    assert got == pytest.approx(expected)
 
 
 def test_two_arrivals_have_their_own_clocks() -> None:
@@ -66,18 +67,17 @@ def test_two_arrivals_have_their_own_clocks() -> None:
     assert got == pytest.approx([(5 + 22 / 9) / 5, (3.5 + 2.25) / 5])
 
 
-def test_incomplete_work_is_boosted_after_debiasing() -> None:
-    """Scheme C, 2 of 8 steps by the arriving client: 1/4 + 1/4 + 3 * (8/2) / 2 = 6.5."""
-    rounds = before_arrival(name="scheme-c", local_steps=8)
-    assert moves(rounds, {"deltas": ALL, "arrived": [2], "steps": {2: 2}}) == pytest.approx([6.5])
-
-
 @pytest.mark.parametrize(
-    ("options", "expected"), [({"reboot": "off"}, 1.0), ({"reboot_peak": 2.0}, 1.5), ({"reboot_peak": 1}, 1)]
+    ("options", "steps", "expected"),
+    [
+        ({"reboot": "off"}, {}, 1.0),  # 1/4 + 1/4 + peak/2
+        ({"reboot_peak": 2.0}, {}, 1.5),
+        ({"name": "scheme-c", "local_steps": 8}, {2: 2}, 6.5),  # boosted after debiasing: 1/2 + 3 (8/2) / 2
+    ],
 )
-def test_boost_options(options: dict[str, Any], expected: float) -> None:
-    """1/4 + 1/4 + peak/2; no boost at all where it is off."""
-    assert moves(before_arrival(**options), {"deltas": ALL, "arrived": [2]}) == pytest.approx([expected])
+def test_boost_options(options: dict[str, Any], steps: dict[int, int], expected: float) -> None:
+    rounds = before_arrival(**options)
+    assert moves(rounds, {"deltas": ALL, "arrived": [2], "steps": steps}) == pytest.approx([expected])
 
 
 def test_first_members_are_no_late_arrivals() -> None:
@@ -136,19 +136,14 @@ def test_auto_compares_the_gradients(gradients: dict[int, Any], boosted: bool, n
     np.testing.assert_allclose(weights - before, -RATE * 4 * mean)
 
 
-def test_auto_takes_gradients_by_step() -> None:
-    """Half of the steps and half of the way is the same gradient, and the same decision."""
-    rounds = auto(NEAR)
-    deltas = steps_along(NEAR) | steps_along({2: ARRIVING}, steps=2)
-    rounds.play(deltas, arrived=[2], steps={2: 2})
-    assert decisions(rounds)[0]["new_gradient"] == pytest.approx(1)
-
-
-def test_auto_factor_widens_the_allowance() -> None:
-    """0.75 < 1.6 * 1/2."""
+def test_auto_takes_gradients_by_step_and_an_allowance() -> None:
+    """Half of the steps and half of the way is the same gradient; 0.75 < 1.6 * 1/2."""
     rounds = auto(FAR, reboot_factor=1.6)
-    rounds.play(steps_along(FAR), arrived=[2])
-    assert decisions(rounds)[0]["boosted"]
+    deltas = steps_along(FAR) | steps_along({2: ARRIVING}, steps=2)
+    rounds.play(deltas, arrived=[2], steps={2: 2})
+    (decision,) = decisions(rounds)
+    assert decision["new_gradient"] == pytest.approx(1)
+    assert decision["boosted"]
 
 
 def test_auto_decides_once() -> None:

@@ -17,22 +17,37 @@ def federation(name: str, sizes: tuple[int, ...], **options: Any) -> Rounds:
     return Rounds(strategies.make(name, start, Roster(np.array(sizes)), **options))
 
 
-def test_scheme_b_with_half_of_the_clients() -> None:
-    """p = (1, 2, 3, 4)/10 over all members: 0.2 * 5 + 0.4 * 7 = 3.8, not divided by 0.6."""
-    assert federation("scheme-b", (1, 2, 3, 4)).play({1: 5.0, 3: 7.0})[0] == pytest.approx(3.8)
-
-
-def test_scheme_b_takes_incomplete_work_as_it_is() -> None:
-    """1/2 * 4 + 1/2 * 1."""
-    got = federation("scheme-b", (1, 1), local_steps=4).play({0: 4.0, 1: 1.0}, steps={1: 1})
-    assert got[0] == pytest.approx(2.5)
-
-
-def test_scheme_a_drops_incomplete_work() -> None:
-    """N = 4, K = 2 complete: 4 * 1/10 / 2 * 5 + 4 * 4/10 / 2 * 7 = 6.6."""
-    rounds = federation("scheme-a", (1, 2, 3, 4), local_steps=4)
-    got = rounds.play({0: 5.0, 1: 100.0, 3: 7.0}, steps={1: 3, 3: 4})
-    assert got[0] == pytest.approx(6.6)
+@pytest.mark.parametrize(
+    ("name", "sizes", "options", "deltas", "steps", "expected"),
+    [
+        # p = (1, 2, 3, 4)/10 over all members: 0.2 * 5 + 0.4 * 7, not divided by 0.6
+        ("scheme-b", (1, 2, 3, 4), {}, {1: 5.0, 3: 7.0}, {}, 3.8),
+        # incomplete work as it is: 1/2 * 4 + 1/2 * 1
+        ("scheme-b", (1, 1), {"local_steps": 4}, {0: 4.0, 1: 1.0}, {1: 1}, 2.5),
+        # N = 4, K = 2 complete: 4 * 1/10 / 2 * 5 + 4 * 4/10 / 2 * 7; incomplete work is dropped
+        ("scheme-a", (1, 2, 3, 4), {"local_steps": 4}, {0: 5.0, 1: 100.0, 3: 7.0}, {1: 3}, 6.6),
+        # E = 4: 1/4 * 4/1 * 3 + 3/4 * 4/2 * 2
+        ("scheme-c", (1, 3), {"local_steps": 4}, {0: 3.0, 1: 2.0}, {0: 1, 1: 2}, 6),
+        # 2 epochs in batches of 10: E_k = 6 of 25 examples and 2 of 5; 25/30 * 6/3 * 3 + 5/30 * 2/2 * 6
+        ("scheme-c", (25, 5), {"local_epochs": 2, "batch_size": 10}, {0: 3.0, 1: 6.0}, {0: 3, 1: 2}, 6),
+        # batch size 0: one step an epoch, whatever the size; 25/30 * 3/1 * 2 + 5/30 * 3/3 * 6
+        ("scheme-c", (25, 5), {"local_epochs": 3, "batch_size": 0}, {0: 2.0, 1: 6.0}, {0: 1, 1: 3}, 6),
+        # (2 * 5 + 4 * 7) / 6, clients 0 and 2 (1 and 3 examples) being inactive
+        ("fedavg", (1, 2, 3, 4), {}, {1: 5.0, 3: 7.0}, {}, 38 / 6),
+        # 0.5 * (5 + 7) / 2
+        ("fedavg", (1, 2, 3, 4), {"weights": "uniform", "server_rate": 0.5}, {1: 5.0, 3: 7.0}, {}, 3),
+    ],
+)
+def test_a_round_by_hand(
+    name: str,
+    sizes: tuple[int, ...],
+    options: dict[str, Any],
+    deltas: dict[int, float],
+    steps: dict[int, int],
+    expected: float,
+) -> None:
+    got = federation(name, sizes, **options).play(deltas, steps=steps)
+    assert got[0] == pytest.approx(expected)
 
 
 def test_scheme_a_discards_a_round_without_complete_clients() -> None:
@@ -40,35 +55,6 @@ def test_scheme_a_discards_a_round_without_complete_clients() -> None:
     rounds = federation("scheme-a", (1, 1), local_steps=4, lr_schedule=strategies.SCHEDULES["staircase"]())
     assert rounds.play({0: 5.0, 1: 5.0}, steps={0: 3, 1: 1})[0] == 0
     assert rounds.ask([0])[0].config["learning-rate"] == pytest.approx(0.05)
-
-
-def test_scheme_c_scales_by_the_missing_work() -> None:
-    """E = 4: 1/4 * 4/1 * 3 + 3/4 * 4/2 * 2 = 6."""
-    rounds = federation("scheme-c", (1, 3), local_steps=4)
-    assert rounds.play({0: 3.0, 1: 2.0}, steps={0: 1, 1: 2})[0] == pytest.approx(6)
-
-
-def test_scheme_c_with_epochs() -> None:
-    """2 epochs in batches of 10: E_k = 6 of 25 examples and 2 of 5; 25/30 * 6/3 * 3 + 5/30 * 2/2 * 6 = 6."""
-    rounds = federation("scheme-c", (25, 5), local_epochs=2, batch_size=10)
-    assert rounds.play({0: 3.0, 1: 6.0}, steps={0: 3, 1: 2})[0] == pytest.approx(6)
-
-
-def test_scheme_c_with_epochs_on_whole_sets() -> None:
-    """Batch size 0: one step an epoch, whatever the size; 25/30 * 3/1 * 2 + 5/30 * 3/3 * 6 = 6."""
-    rounds = federation("scheme-c", (25, 5), local_epochs=3, batch_size=0)
-    assert rounds.play({0: 2.0, 1: 6.0}, steps={0: 1, 1: 3})[0] == pytest.approx(6)
-
-
-def test_fedavg_weighs_by_examples_of_those_who_replied() -> None:
-    """(2 * 5 + 4 * 7) / 6, clients 0 and 2 (1 and 3 examples) being inactive."""
-    assert federation("fedavg", (1, 2, 3, 4)).play({1: 5.0, 3: 7.0})[0] == pytest.approx(38 / 6)
-
-
-def test_fedavg_uniform_with_a_server_rate() -> None:
-    """0.5 * (5 + 7) / 2."""
-    rounds = federation("fedavg", (1, 2, 3, 4), weights="uniform", server_rate=0.5)
-    assert rounds.play({1: 5.0, 3: 7.0})[0] == pytest.approx(3)
 
 
 @pytest.mark.parametrize(("batch", "batch_size"), [("full", 0), ("mini", 32)])

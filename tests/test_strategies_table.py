@@ -82,13 +82,6 @@ def test_type_of_the_numbers(dtype: Any, asked: str, expected: Any) -> None:
         np.testing.assert_array_equal(ours.read(indices([1])), np.full((1, 3), 0.1, expected))
 
 
-def test_options_are_checked() -> None:
-    with pytest.raises(ValueError, match="table-dtype is 'int8'; choose one of auto, float32, float64"):
-        TableOptions(table_dtype="int8")
-    with pytest.raises(ValueError, match=r"table-memory is -1; it must be at least 0"):
-        TableOptions(table_memory=-1)
-
-
 def test_what_was_read_stays_as_it_was() -> None:
     for rows_in_memory in (0.0, 10.0):
         ours = table(rows_in_memory)
@@ -160,8 +153,7 @@ def test_sum_of_the_table(rounds: list[Any], dtype: str) -> None:
     for version, (who, leaves) in enumerate(rounds):
         clients = sorted(who)
         factors = np.linspace(-2, 3, len(clients))
-        for _, deltas, vectors in ours.blocks(some_replies(clients, version)):
-            np.multiply(deltas, factors[:, None], out=vectors)
+        ours.replace(some_replies(clients, version), factors)
         expected = factors[:, None] * np.array([row(client, version) for client in clients])
         np.testing.assert_array_equal(ours.read(indices(clients)), expected.astype(dtype))
         if leaves is not None:
@@ -176,8 +168,7 @@ def test_the_sum_stays_that_of_the_rows() -> None:
     """What is rounded as it is stored does not add up: 2,000 rounds later the sum is as exact as at first."""
     ours = table(3.0, SummedTable, table_dtype="float32")
     for version in range(2000):
-        for _, deltas, vectors in ours.blocks(some_replies(list(range(10)), version)):
-            vectors[:] = deltas
+        ours.replace(some_replies(list(range(10)), version), np.ones(10))
     np.testing.assert_allclose(ours.total, ours.rows.sum(axis=0, dtype=np.float64), atol=1e-11)
 
 
