@@ -1,4 +1,4 @@
-"""Data files that are torn or none, or would take all memory: one line says so, at once."""
+"""Data files that are damaged, or not files, or would take all memory: one line says so, at once."""
 
 import json
 import os
@@ -47,38 +47,25 @@ def refusal(path: Path | str, read: Any) -> str:
 
 
 @pytest.mark.parametrize("read", [load_table, load_indices])
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "unreadable", "missing"])
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, read: Any, kind: str) -> None:
-    path = tmp_path / "data"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind in ("device", "unreadable"):
-        path.symlink_to("/dev/zero" if kind == "device" else "/proc/self/mem")
-    refusal(path, read)
+def test_what_is_not_a_file_is_refused_at_once(tmp_path: Path, read: Any) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for path in (tmp_path / "pipe", tmp_path, tmp_path / "device", tmp_path / "missing"):
+        refusal(path, read)
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (b"", "no rows below the header"),
-        (b"\n" * 1_000_000, "line 2: 0 values for 0 columns|no rows"),
         (CSV + b"\n" * 1_000_000, "line 8: 0 values for 3 columns"),
         (b"x" * 1_000_000, "field larger than field limit"),
         (b"x," * 200_000 + b"y\n1,2\n", "line 1: two columns are named 'x'"),
-        (
-            b",".join(b"c%d" % k for k in range(200_000)) + b",c7,y\n1,2\n",
-            "line 1: two columns are named 'c7'",
-        ),
-        (b'"' * 999_999, "field larger|expected after|unexpected end of data"),
         (CSV.replace(b"3", b"\0"), "NUL|not a number"),
         (CSV.decode().encode("utf-16"), "utf-8|UTF-8"),
-        (CSV.replace(b"3", b"\xe9"), "utf-8|UTF-8"),
         (CSV.replace(b"3", b"1e400"), "'1e400' is not a finite number"),
-        (CSV.replace(b"3", b"9" * 5000), "is not a finite number"),
     ],
-    ids=range(12),
+    ids=range(7),
 )
 def test_hostile_tables(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / "data.csv"
@@ -133,20 +120,8 @@ def test_any_json_as_indices(tmp_path: Path, content: Any) -> None:
         assert str(path) in str(error)  # noqa: PT017
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"[" * 100_000,
-        b'{"0":' * 100_000,
-        b"[[" + b"1" * 5000 + b"], [2]]",
-        b"\xff\xfe[",
-        b"",
-        b"[[0],[1e300]]",
-        b"[[0],[1000000000000]]",
-    ],
-    ids=range(7),
-)
-def test_hostile_indices(tmp_path: Path, content: bytes) -> None:
+def test_hostile_indices(tmp_path: Path) -> None:
     path = tmp_path / "parts.json"
-    path.write_bytes(content)
-    refusal(path, load_indices)
+    for content in (b'{"0":' * 100_000, b"", b"[[0],[1e300]]", b"[[0],[1000000000000]]"):
+        path.write_bytes(content)
+        refusal(path, load_indices)
