@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGINT, Signals
 from typing import Any, NamedTuple
@@ -139,15 +140,7 @@ def drive(
     ResumeError
         The folder is that of a run that cannot be resumed.
     """
-    settings = experiment.settings
-    last: dict[str, Any] = {"round": 0}
-    client_fits, failure = 0, ""
-
-    def note(record: dict[str, Any]) -> None:
-        nonlocal client_fits
-        last.update(record)
-        client_fits += len(record.get("active", []))
-
+    settings, state = experiment.settings, _State()
     with ExitStack() as watched:
         watched.callback(folder.close)
         try:
@@ -158,66 +151,74 @@ def drive(
             run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
             observers = [folder, *watch(run), checkpoints]
             for record in folder.records():
-                note(record)
-                for observer in observers:
-                    observer.recall(record)
+                for recall in (state.note, *(o.recall for o in observers)):
+                    recall(record)
             folder.write_devices(experiment.trace.devices)
             server = RoundServer(
                 experiment.strategy,
                 TraceClientManager(experiment.availability, transport, settings.seed),
                 transport,
                 settings.evaluate_every,
-                [note, trying_again(folder.round, console), *(o.round for o in observers[1:])],
+                [state.note, trying_again(folder.round, console), *(o.round for o in observers[1:])],
                 experiment.trace.seconds,
                 extra_record,
             )
             start = time.perf_counter()
-            with stopping(server, console) as signals, suppress(KeyboardInterrupt):
+            with stopping(server, console) as state.signals, suppress(KeyboardInterrupt):
                 watched.enter_context(observing(observers, settings))
-                with _undisturbed():
-                    start = time.perf_counter()
-                    try:
-                        server.fit(settings.num_rounds, after=before.round)
-                    except FAILURES as error:
-                        failure = " ".join(str(error).split()) or type(error).__name__
-                    else:
-                        if signals or extendable:
-                            checkpoints.end(last["round"], always=bool(signals))
-            seconds = before.seconds + time.perf_counter() - start
-            arrays = parameters_to_ndarrays(server.parameters)
-            unwritten = folder.try_to_write_weights(arrays)  # before anything else can fail
-            failure = failure or unwritten
-            if failure:  # at once: where Ray has died, it ends this process seconds later
-                line = f"the run has failed: {failure}; {checkpoints.how_to_go_on()}"
-                say(console, line)
+                start = time.perf_counter()
+                state.failure = _train(server, settings.num_rounds, before)
+                if not state.failure and (state.signals or extendable):
+                    checkpoints.end(state.last["round"], always=bool(state.signals))
+            state.seconds = before.seconds + time.perf_counter() - start
+            state.arrays = parameters_to_ndarrays(server.parameters)
+            unwritten = folder.try_to_write_weights(state.arrays)  # before anything else can fail
+            state.failure = state.failure or unwritten
+            if state.failure:  # at once: where Ray has died, it ends this process seconds later
+                say(console, f"the run has failed: {state.failure}; {checkpoints.how_to_go_on()}")
         finally:
             transport.close()
-        ended = _Ended(last, arrays, client_fits, seconds, signals, failure)
-        summary = _summary(experiment, folder, ended)
+        summary = _summary(experiment, folder, state)
         try:
             for observer in observers:
                 observer.finish(summary)
         except OSError as error:
-            summary["failed"] = failure or str(error)
-            if not failure:
+            summary["failed"] = state.failure or str(error)
+            if not state.failure:
                 say(console, f"the run has failed: {error}")
     if summary["no_reply_counted"] and "failed" not in summary:
         console.print("no reply ever counted: metrics.jsonl names the reasons")
-    return Outcome(summary, arrays)
+    return Outcome(summary, state.arrays)
 
 
-class _Ended(NamedTuple):
-    """How a run ended: last values, weights, updates aggregated, seconds, signals, and why it failed."""
+@dataclass
+class _State:
+    """What is known of a run: last values, updates aggregated, seconds, weights, signals, why it failed."""
 
-    last: dict[str, Any]
-    arrays: list[NDArray[Any]]
-    client_fits: int
-    seconds: float
-    signals: list[int]
-    failure: str
+    last: dict[str, Any] = field(default_factory=lambda: {"round": 0})
+    client_fits: int = 0
+    seconds: float = 0.0
+    arrays: list[NDArray[Any]] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)
+    failure: str = ""
+
+    def note(self, record: dict[str, Any]) -> None:
+        """Take in the record of a round."""
+        self.last.update(record)
+        self.client_fits += len(record.get("active", []))
 
 
-def _summary(experiment: Experiment, folder: RunFolder, ended: _Ended) -> dict[str, Any]:
+def _train(server: RoundServer, num_rounds: int, before: Position) -> str:
+    """Run the rounds; return why the run failed, empty if it did not."""
+    with _undisturbed():
+        try:
+            server.fit(num_rounds, after=before.round)
+        except FAILURES as error:
+            return " ".join(str(error).split()) or type(error).__name__
+    return ""
+
+
+def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[str, Any]:
     """Return the content of `summary.json`."""
     settings, last, metric = experiment.settings, ended.last, experiment.data.criterion.metric
     of_clients = [key.format(metric.key) for key in OF_CLIENTS]
