@@ -1,4 +1,4 @@
-"""What a run stands on fails: it ends with one sentence, at once, before Ray ends the process silently."""
+"""Ray dies: the run ends with one sentence, before Ray ends the process silently."""
 
 import os
 import subprocess
@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 RUN = """
-import os, random, signal, sys, threading, time
+import os, random, signal, sys, threading
 from pathlib import Path
 from flexfl.config import Settings
 from flexfl.engine.availability import TraceClientManager, remember
@@ -26,7 +27,6 @@ settings = Settings(
 )
 experiment = prepare(settings)
 transport = virtual_transport(experiment)
-killed = []
 
 def kill():
     for entry in Path("/proc").iterdir():
@@ -36,7 +36,6 @@ def kill():
             continue
         if sys.argv[1] in name and int(rest.split()[1]) == os.getpid():
             os.kill(int(entry.name), signal.SIGKILL)
-            killed.append(time.monotonic())
 
 def observe(record):
     if record["round"] == 5:
@@ -47,10 +46,10 @@ server = RoundServer(experiment.strategy, manager, transport, 10**6, [observe])
 try:
     server.fit(10**6)
 except EngineLost as error:
-    message, seconds = str(error), time.monotonic() - killed[0]
+    message = str(error)
 finally:
     transport.close()
-print(f"{seconds:.0f} s: {message}")
+print(message)
 sys.exit(1)
 """
 
@@ -71,10 +70,8 @@ def test_a_dead_ray_ends_the_run_with_one_sentence(tmp_path: Path) -> None:
     }
     says = {"gcs_server": "control process (GCS)", "raylet": "process on this machine (raylet)"}
     for name, process in started.items():
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 1, err
         (line,) = [line for line in out.splitlines() if "has died, see the logs in" in line]
-        seconds, _, message = line.partition(" s: ")
-        assert int(seconds) < 10
-        assert message.startswith(f"Ray's {says[name]} has died")
+        assert line.startswith(f"Ray's {says[name]} has died")
         assert "Traceback" not in err
