@@ -1,6 +1,7 @@
 """Clients in float64 with the real rules and the real memory, and gradients that a test defines."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,12 @@ from clients.memory.handshake import Memory
 from flexfl.ground.contract import FitConfig
 
 Gradient = Callable[[np.ndarray], np.ndarray]
+
+# A method for each rule of clients.
+BY_RULE: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in ("fedavg", "fedprox", "scaffold", "feddyn", "apfl", "pfedme", "efl")),
+    *((name, {"memory": "client"}) for name in ("mimic", "fedlaavg")),
+]
 
 
 class Device:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import AT_ONCE, FEDERATED, SIZES, START, VARIANTS, N, Rounds, same_state, stored
+from devices import BY_RULE
+from fakes import AT_ONCE, SIZES, START, N, Rounds, same_state, stored
 from flwr.common import EvaluateIns, ndarrays_to_parameters, parameters_to_ndarrays
 
 import strategies
@@ -16,9 +17,7 @@ from strategies import FlatParameters, Roster
 
 BUFFERS = [np.array([1.0, -2.0]), np.array(3.0)]
 M, B = 9, 3
-CASES = (
-    [(name, {}) for name in FEDERATED] + [*VARIANTS.items()] + [("fedavg", {"server_opt": "adam:rate=0.1"})]
-)
+CASES = [*BY_RULE, ("fedbuff", {}), ("mifa", {}), ("fedavg", {"server_opt": "adam:rate=0.1"})]
 
 
 class Client:

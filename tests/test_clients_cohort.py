@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from devices import BY_RULE
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-import strategies
 from clients.environment import ClientEnvironment
 from clients.gradients.stacked import linear_layers
 from clients.simulated.jobs import Broadcast, Job
@@ -184,15 +184,12 @@ def test_the_size_of_a_cohort_changes_no_bit(
     assert len(bits) == 1
 
 
-METHODS = sorted(strategies.STRATEGIES)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_has_the_same_results_with_and_without_cohorts(
-    simulate: Callable[..., Any], method: str
+@pytest.mark.parametrize(("method", "options"), BY_RULE, ids=str)
+def test_every_rule_has_the_same_results_with_and_without_cohorts(
+    simulate: Callable[..., Any], method: str, options: dict[str, str]
 ) -> None:
     run = {
-        "strategy": method,
+        "strategy": ":".join([method, *(f"{key}={value}" for key, value in options.items())]),
         "trace": "pools:first=8+lost:p=0.1",
         "num_clients": 12,
         "num_rounds": 4,

@@ -8,18 +8,14 @@ import flwr.client
 import numpy as np
 import pytest
 import torch
-from fakes import SIZES, VARIANTS, M, N, Rounds, make
+from devices import BY_RULE
+from fakes import SIZES, M, N, Rounds, make
 from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
-import strategies
 from clients import single
 from clients.memory.handshake import Memory
 from clients.memory.stores import FileStore
 
-METHODS = [
-    *((name, {}) for name in strategies.STRATEGIES),
-    *VARIANTS.items(),
-]
 OPTIONS = {"efl": {"elasticity": 0.0}}  # the example computes no Fisher information
 
 
@@ -33,8 +29,8 @@ def example() -> Any:
     return names["LeastSquares"]
 
 
-@pytest.mark.parametrize(("name", "options"), METHODS, ids=str)
-def test_the_example_trains_with_every_method(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "options"), BY_RULE, ids=str)
+def test_the_example_trains_with_every_rule(name: str, options: dict[str, Any], tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     solution = torch.randn(M, generator=generator, dtype=torch.float64)
     clients = []

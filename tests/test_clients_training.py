@@ -114,24 +114,6 @@ def test_fewer_steps_are_the_first_of_more(n: int, size: int, steps: int, cut: i
     assert all(np.array_equal(a, b) for a, b in zip(part, whole, strict=False))
 
 
-def test_batch_size_0_uses_all_examples() -> None:
-    assert [len(rows) for rows in batches(9, 0, 3, np.random.default_rng(0))] == [9, 9, 9]
-
-
-@pytest.mark.parametrize(
-    ("config", "n", "steps"),
-    [
-        ({"local-steps": 7, "batch-size": 5}, 23, 7),
-        ({"local-epochs": 2, "batch-size": 5}, 23, 10),
-        ({"local-epochs": 3, "batch-size": 0}, 23, 3),
-        ({"local-epochs": 1, "batch-size": 50}, 23, 1),
-    ],
-)
-def test_planned_steps(config: dict[str, int], n: int, steps: int) -> None:
-    task = FitConfig.from_wire({"round": 1, "learning-rate": 0.1, **config})
-    assert task.planned_steps(n) == steps
-
-
 # The flat model
 
 
@@ -149,15 +131,6 @@ def test_the_gradient_is_that_of_autograd(normalise: bool) -> None:
         torch.testing.assert_close(value, loss.detach())
 
 
-def test_the_gradient_at_other_weights() -> None:
-    model, other = FlatModel(make_module()), FlatModel(make_module())
-    x, labels = (torch.tensor(part) for part in make_data().examples(0, np.arange(11)))
-    y = torch.randn(len(model.vector), generator=torch.Generator().manual_seed(0))
-    other.load(y.numpy())
-    expected = other.gradient(other.vector, (x, labels))[0].clone()
-    torch.testing.assert_close(model.gradient(y, (x, labels))[0], expected)
-
-
 def test_arrays_are_the_tensors_of_the_module_and_load_sets_them() -> None:
     plain, model = make_module(normalise=True), FlatModel(make_module(normalise=True))
     tensors = [*plain.parameters(), *(b for b in plain.buffers() if b.is_floating_point())]
@@ -169,19 +142,6 @@ def test_arrays_are_the_tensors_of_the_module_and_load_sets_them() -> None:
     model.load(vector)
     np.testing.assert_array_equal(np.concatenate([a.ravel() for a in model.arrays()]), vector)
     np.testing.assert_array_equal(model.module[1].running_var.numpy(), vector[-5:])
-
-
-def test_evaluation_counts_every_example_once() -> None:
-    module = make_module()
-    rng = np.random.default_rng(0)
-    x, labels = rng.normal(size=(2500, 4)).astype(np.float32), rng.integers(3, size=2500)  # three batches
-    with torch.no_grad():
-        outputs = module(torch.tensor(x))
-    loss, accuracy = evaluate(FlatModel(make_module()), (x, labels))
-    assert loss == pytest.approx(float(functional.cross_entropy(outputs, torch.tensor(labels))), rel=1e-5)
-    assert accuracy == pytest.approx(float((outputs.argmax(1).numpy() == labels).mean()))
-    with pytest.raises(ValueError, match="no examples"):
-        evaluate(FlatModel(make_module()), (x[:0], labels[:0]))
 
 
 # Training
@@ -214,12 +174,9 @@ def test_an_incomplete_client_does_the_first_steps_of_a_complete_one() -> None:
     assert not np.array_equal(trained(0.5)[0], trained(1.0)[0])
 
 
-def test_a_client_that_finishes_no_step_has_dropped_out() -> None:
+def test_a_client_without_steps_or_examples_fails() -> None:
     found = answers(0.0)
     assert (len(found.vectors), len(found.updates), found.failures) == (0, 0, [(0, "dropped in mid-round")])
-
-
-def test_a_client_without_examples_fails() -> None:
     found = answers(virtual=VirtualClients(ClientEnvironment(make_data([0, 3]), make_module, 4)))
     assert found.failures == [(0, "ValueError: the client has no examples")]
 
@@ -284,7 +241,10 @@ def four_threads() -> Iterator[None]:
 def test_evaluation_is_the_mean_whatever_the_number_of_threads(
     monkeypatch: pytest.MonkeyPatch, four_threads: None, much: float
 ) -> None:
-    """Batches at once, or one after the other: the same bits; a model that keeps something is copied."""
+    """Batches at once, or one after the other: the same bits; a model that keeps something is copied.
+
+    Every example counts once, also in a last batch that is smaller.
+    """
 
     class Keeping(nn.Module):
         def __init__(self) -> None:
@@ -311,3 +271,5 @@ def test_evaluation_is_the_mean_whatever_the_number_of_threads(
     assert loss == pytest.approx(expected, rel=1e-5)
     assert accuracy == correct
     assert model.module.training
+    with pytest.raises(ValueError, match="no examples"):
+        evaluate(model, (x[:0], y[:0]))
