@@ -103,7 +103,7 @@ def measure_workload(name: str, turns: int, data_dir: str, scratch: Path) -> dic
     x = x[: workload.batch_size]
     flops, layers = flops_of(trainer.model, x), layers_of(trainer.model, x)
     clients = Clients(name, 20, 2, data_dir)
-    oracle = automatic(clients.simulated.virtual.model, blank(clients.simulated.virtual.data, 2))
+    oracle = automatic(clients.virtual.model, blank(clients.virtual.data, 2))
     taken: dict[str, list[float]] = {"plain": [], "flexfl": [], "layers": []}
     for _ in range(turns + 1):
         start = time.process_time()
