@@ -119,7 +119,7 @@ def test_a_simulation_says_what_to_replay_instead(write: Callable[..., str]) -> 
     simulated = {key: value for key, value in record(1, [0]).items() if key != "available"}
     with pytest.raises(ValueError, match=r"this is not a run on devices.*`trace` in its config\.toml"):
         TRACES["run"](6, 0, file=write(lines([simulated])))
-    with pytest.raises(ValueError, match="line 1: no record of a round"):
+    with pytest.raises(ValueError, match="line 1: not the record of a round"):
         TRACES["run"](6, 0, file=write("client,start,end\n"))
     with (
         pytest.warns(UserWarning, match="line 2 is torn and left out"),
