@@ -63,7 +63,7 @@ class AmplifiedScaffold(Scaffold):
         self._end_period()
 
     def on_departure(self, client: int, keep: bool) -> None:
-        """c := (N c - c_l) / (N - 1), unless the client stays in the objective; what it did is dropped."""
+        """c := (N c - c_l) / (N - 1), unless the client stays in the objective; drop h_l and m_l."""
         super().on_departure(client, keep)
         if not keep:
             self.gradients.drop(client)

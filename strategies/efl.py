@@ -146,7 +146,7 @@ class EFLOptions(AbandonmentOptions):
         number of clients in a round, and too much of it diverges: on digits with 20 clients, 3 is good and 10
         too much. With 0 no Fisher information is computed or sent.
     compress
-        `false` sends local weights as FedAvg does, and the server applies what it got.
+        `false` sends local weights as FedAvg does, which the server applies as they are.
     ties
         Entries of equal size: `exact` keeps k entries, `paper` and `mean` all, see
         `flexfl.ground.contract.ternary.ternary`.

@@ -5,16 +5,16 @@ replies that arrive in a round, on time or late, go into a buffer. As soon as it
 
     w := w + eta_g sum_{k in buffer} q_k (1 + lag_k)^-a delta_k,    q_k = 1 / |buffer|,
 
-and it is emptied; until then the weights rest. lag_k counts the changes of the weights between the client's
-task and the arrival of its reply. The paper updates at every B-th reply; here a round makes one update at
-most, of all replies that are there.
+and it is emptied; until then the weights stay. lag_k counts the changes of the weights between the client's
+task and the arrival of its reply. The paper updates at every B-th reply; here a round makes at most
+one update, of all replies that have arrived.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +41,9 @@ class FedBuff(FlexibleStrategy):
 
     def check(self, sent: Sent, extra: Sequence[NDArray[np.floating]]) -> None:
         """Refuse a reply with a larger lag than `max-lag`."""
-        lag, most = self.version - sent.version, self.options.max_lag
-        if 0 <= most < lag:
-            raise ValueError(f"late reply of round {sent.round}: its lag is {lag}, max-lag is {most}")
+        lag, limit = self.version - sent.version, self.options.max_lag
+        if 0 <= limit < lag:
+            raise ValueError(f"late reply of round {sent.round}: its lag is {lag}, max-lag is {limit}")
 
     def update(self, replies: Replies) -> None:
         """Move by the replies in the buffer and those of this round, if these are enough."""
@@ -98,18 +98,10 @@ class Buffer(Stateful):
     def __len__(self) -> int:
         return len(self.clients)
 
-    def add(
-        self,
-        clients: NDArray[np.intp],
-        weights: NDArray[np.float64],
-        discounts: NDArray[np.float64],
-        updates: NDArray[np.float64],
-    ) -> None:
-        """Add the replies of a round."""
-        self.clients = np.concatenate([self.clients, clients])
-        self.weights = np.concatenate([self.weights, weights])
-        self.discounts = np.concatenate([self.discounts, discounts])
-        self.updates = np.concatenate([self.updates, updates])
+    def add(self, *columns: NDArray[Any]) -> None:
+        """Add the replies of a round, an array for each attribute."""
+        for name, new in zip(self.saved, columns, strict=True):
+            setattr(self, name, np.concatenate([getattr(self, name), new]))
 
     def drop(self, client: int) -> None:
         """Drop the replies of a client."""

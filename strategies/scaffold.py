@@ -6,7 +6,7 @@ option II. A client does s_i steps y -= eta (g(y) - c_i + c); then, with dy_i = 
     c_i+ := c_i - c - dy_i / (eta s_i),   x := x + eta_g mean_S dy_i,   c := c + (1/N) sum_S (c_i+ - c_i),
 
 so that c stays the mean of all members' c_i. The c_i are kept by the server, which sends c - c_i: a client
-needs no memory, and a reply that gets lost is no different from a client that was not there.
+needs no memory, and a reply that gets lost is the same as a client that was inactive.
 """
 
 from __future__ import annotations

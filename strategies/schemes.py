@@ -64,7 +64,7 @@ class Scheme(FlexibleStrategy):
         self.weights += replies.weighted_sum(p * factors)
 
     def on_arrival(self, client: int) -> None:
-        """Judge a device anew that was there before."""
+        """Reconsider a device that was a member before."""
         self.reboot.boosted.pop(client, None)
 
 

@@ -55,7 +55,7 @@ class Options:
     Raises
     ------
     ValueError
-        A value is not allowed; the message names it and says what is.
+        A value is not allowed; the message names it and the allowed ones.
     """
 
     clients_per_round: CountOrZero = 0

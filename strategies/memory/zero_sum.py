@@ -2,7 +2,7 @@
 
 The optimum is not shifted as long as the vectors of all members sum to zero. A client that leaves the
 objective therefore passes its vector on to the others in equal parts: without that, theirs would sum to minus
-its vector for ever, a bias towards the client that left.
+its vector forever, a bias towards the client that left.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Theorem 1 bounds the distance to the optimum by C_t / (t E + gamma)^2 + H_t J / (t E + gamma). Each round in
 which a client is away adds to H_t, so that a client that is away with probability y^a costs y^a J / E in the
-long run; without it only the first term is left, begun anew at the round tau_0 in which it is let go:
+long run; without it only the first term is left, restarted at the round tau_0 in which it is abandoned:
 
     abandon a  if  y^a J / E > f_1(T) = C T / (E (T - tau_0))^2.
 
@@ -54,7 +54,7 @@ def worst(
     """Return the member that is away most, and how much more than the others on average: y^a.
 
     The corollary has one inactive client among active ones. Where all are away at times, abandoning one saves
-    what it is away more than the others; the others' part stays in both bounds.
+    its excess over the others' mean, whose part stays in both bounds.
 
     Parameters
     ----------
@@ -88,13 +88,13 @@ class AbandonmentOptions(Options):
     Attributes
     ----------
     abandon
-        `auto` lets a client go for good if it is away so much more often than the others that the model is
-        better off without it (Corollary 1), at most one per round; `off` never.
+        `auto` removes a client for good if it is away so much more often than the others that the model is
+        better off without it (Corollary 1), at most one per round; `off` never does.
     abandon_constant
         C of that criterion. Neither the paper nor a calibration gives it: it stands for the variance of the
         gradients and the convexity of the objective, which nobody knows here. J is the mean of the members'
         Gamma_k as in `departure=auto`. With J = 0.5, E = 10 and T = 100, a client that is always away while
-        the others are there is let go until round 56.
+        the others are available is abandoned up to round 56.
     abandon_after
         Rounds for which a client has to be a member before it is judged.
     """

@@ -38,7 +38,7 @@ def inverse_rates(
 
 
 def check_estimator(estimator: str, options: Options, roster: Roster) -> None:
-    """Refuse an estimator that lacks what it needs.
+    """Refuse an estimator whose inputs are missing.
 
     Raises
     ------

@@ -28,7 +28,7 @@ def usable(value: object) -> TypeGuard[float]:
 class Personalised(FlexibleStrategy):
     """A method whose clients keep a personal model; the server knows the global one only.
 
-    A lost reply takes the personal model back to what it was, like everything that clients remember: they
+    A lost reply resets the personal model to its state before, like everything that clients remember: they
     cannot tell that it was lost. The method itself would allow to keep it, as nobody else depends on it.
     """
 
@@ -59,7 +59,7 @@ class Personalised(FlexibleStrategy):
 
         Only metrics that all of them report are given.
         """
-        told: dict[str, dict[str, float]] = {}
+        reports: dict[str, dict[str, float]] = {}
         sizes: dict[str, int] = {}
         for proxy, result in results:
             if self.roster.find(proxy.cid) is None or not isinstance(result.metrics, Mapping):
@@ -67,12 +67,12 @@ class Personalised(FlexibleStrategy):
             metrics_of = result.metrics.items()
             own = {key: value for key, value in metrics_of if usable(value) and shortened(str(key)) == key}
             if is_count(result.num_examples) and own and usable(result.loss):
-                told[proxy.cid] = {**own, _LOSS: float(result.loss)}
+                reports[proxy.cid] = {**own, _LOSS: float(result.loss)}
                 sizes[proxy.cid] = result.num_examples
-        if not told:
+        if not reports:
             return None, {}
-        reports = [told[name] for name in sorted(told)]
-        shared = [name for name in reports[0] if all(name in report for report in reports)]
-        means = {name: float(np.mean([report[name] for report in reports])) for name in shared}
-        tested = {metrics.TESTED_EXAMPLES: sum(sizes.values()), metrics.TESTED_CLIENTS: len(told)}
+        ordered = [reports[name] for name in sorted(reports)]
+        shared = [name for name in ordered[0] if all(name in report for report in ordered)]
+        means = {name: float(np.mean([report[name] for report in ordered])) for name in shared}
+        tested = {metrics.TESTED_EXAMPLES: sum(sizes.values()), metrics.TESTED_CLIENTS: len(reports)}
         return means.pop(_LOSS), {**means, **tested}
