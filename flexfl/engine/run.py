@@ -175,7 +175,7 @@ def drive(
             unwritten = folder.try_to_write_weights(state.arrays)  # before anything else can fail
             state.failure = state.failure or unwritten
             if state.failure:  # at once: where Ray has died, it ends this process seconds later
-                say(console, f"the run has failed: {state.failure}; {checkpoints.how_to_go_on()}")
+                say(console, f"the run has failed: {state.failure}; {checkpoints.how_to_resume()}")
         finally:
             transport.close()
         summary = _summary(experiment, folder, state)

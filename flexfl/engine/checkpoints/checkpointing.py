@@ -152,7 +152,7 @@ class Checkpointing(Observer):
         self._spent += self._last - start
         self._seconds_a_byte = max(self._last - start, 1e-3) / max(size, MEGABYTE)
 
-    def how_to_go_on(self) -> str:
+    def how_to_resume(self) -> str:
         """Return how to resume a run that has failed."""
         if self._saved < 0:
             return "there is no checkpoint"
