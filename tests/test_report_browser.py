@@ -18,13 +18,13 @@ if CHROMIUM is None:
     pytest.skip("Chromium is not installed", allow_module_level=True)
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-SMALL = [
-    *("--model", "logistic", "--num-clients", "8", "--num-rounds", "12", "--local-steps", "6"),
-    *("--client-gpus", "0", "--num-workers", "1"),
-]
+SMALL = ["--model=logistic", "--num-clients=8", "--num-rounds=12", "--local-steps=6", "--client-gpus=0"]
+SMALL += ["--num-workers=1"]
+CHURN = ["--trace=phones:cost=30,late=true+lost:p=0.1", "--arrivals=7=4", "--departures=0=8"]
+SEVERAL = ["--strategy", "fedavg", "fedbuff", "--seed", "0", "1", "--lr-schedule", "constant", "staircase"]
 PAGES = ("run", "comparison", "trace", "hostile")
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
-# A number that changes when anything changes that a plot shows.
+# Changes when anything changes that a plot shows.
 STATE = "plot => JSON.stringify([plot.data.map(t => [t.visible, t.x, t.cells]), plot.layout])"
 
 
@@ -32,73 +32,41 @@ STATE = "plot => JSON.stringify([plot.data.map(t => [t.visible, t.x, t.cells]), 
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A report of each kind: all toggles occur."""
     base = tmp_path_factory.mktemp("reports")
-    comes_and_goes = [
-        "--trace",
-        "phones:cost=30,late=true+lost:p=0.1",
-        "--arrivals",
-        "7=4",
-        "--departures",
-        "0=8",
-    ]
-    assert sim.main([*SMALL, *comes_and_goes, "--engine", "inline", "--run-dir", str(base / "one")]) == 0
+    assert sim.main([*SMALL, *CHURN, "--engine=inline", f"--run-dir={base / 'one'}"]) == 0
     (run,) = (base / "one").iterdir()
     hostile = Path(shutil.copytree(run, base / "hostile"))
-    config = (
-        (hostile / "config.toml").read_text().replace("scheme-c", HOSTILE).replace("phones:cost", HOSTILE)
-    )
+    config = (hostile / "config.toml").read_text()
+    config = config.replace("scheme-c", HOSTILE).replace("phones:cost", HOSTILE)
     (hostile / "config.toml").write_text(config)
     with (hostile / "metrics.jsonl").open("a") as file:
         failure = {"round": 13, "failed": {"1": HOSTILE}, "events": [{"event": HOSTILE, "client": 1}]}
         file.write(json.dumps(failure) + "\n")
     assert main([str(hostile)]) == 0
-    several = [
-        "--strategy",
-        "fedavg",
-        "fedbuff",
-        "--seed",
-        "0",
-        "1",
-        "--lr-schedule",
-        "constant",
-        "staircase",
-    ]
-    several += ["--clients-per-round", "4", *comes_and_goes]
-    assert sim.main([*SMALL, *several, "--run-dir", str(base)]) == 0
-    assert sim.main([*SMALL, "--num-rounds", "500", "--show-trace", "phones", "--run-dir", str(base)]) == 0
+    assert sim.main([*SMALL, *SEVERAL, "--clients-per-round=4", *CHURN, f"--run-dir={base}"]) == 0
+    assert sim.main([*SMALL, "--num-rounds=500", "--show-trace=phones", f"--run-dir={base}"]) == 0
     (compared,), (trace,) = base.glob("compare-*"), base.glob("trace-*.html")
-    return {
-        "run": run / "report.html",
-        "comparison": compared / "report.html",
-        "trace": trace,
-        "hostile": hostile / "report.html",
-    }
+    folders = {"run": run, "comparison": compared, "hostile": hostile}
+    return {name: folder / "report.html" for name, folder in folders.items()} | {"trace": trace}
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as p:
-        running = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()
-
-
-@pytest.fixture(scope="module")
-def pages(browser: Any, files: dict[str, Path]) -> Iterator[dict[str, Any]]:
-    """The pages in tabs, with what they logged and asked for as attributes."""
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
+def pages(files: dict[str, Path]) -> Iterator[dict[str, Any]]:
+    """The pages in tabs of one browser, with what they logged and requested as attributes."""
     tabs = {}
-    for name, file in files.items():
-        tab = context.new_page()
-        tab.logged, tab.asked = [], []
-        tab.on("console", lambda message, tab=tab: tab.logged.append(message.text))
-        tab.on("pageerror", lambda error, tab=tab: tab.logged.append(str(error)))
-        tab.on("request", lambda request, tab=tab: tab.asked.append(request.url))
-        tab.goto(file.as_uri())
-        tab.wait_for_selector("html[data-drawn]")
-        tabs[name] = tab
-    yield tabs
-    context.close()
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        context = browser.new_context(viewport={"width": 1200, "height": 900})
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        for name, file in files.items():
+            tab = tabs[name] = context.new_page()
+            tab.logged, tab.requested = [], []
+            tab.on("console", lambda message, tab=tab: tab.logged.append(message.text))
+            tab.on("pageerror", lambda error, tab=tab: tab.logged.append(str(error)))
+            tab.on("request", lambda request, tab=tab: tab.requested.append(request.url))
+            tab.goto(file.as_uri())
+            tab.wait_for_selector("html[data-drawn]")
+        yield tabs
+        browser.close()
 
 
 @pytest.fixture(params=PAGES)
@@ -115,16 +83,23 @@ def until(tab: Any, condition: str) -> None:
         time.sleep(0.02)
 
 
-def test_all_is_drawn_without_a_word_and_without_a_network(tab: Any) -> None:
+def test_all_is_drawn_and_described_without_errors_and_network(tab: Any) -> None:
+    """Headings in order, and for each plot a name and a table for screen readers."""
     assert tab.logged == []
-    assert [url.partition(":")[0] for url in tab.asked] == ["file"]
+    assert [url.partition(":")[0] for url in tab.requested] == ["file"]
     plots = tab.query_selector_all(".plot")
     assert len(plots) == tab.evaluate("Object.keys(page.figures).length")
     for plot in plots:
         drawn = plot.query_selector_all(".trace, .heatmaplayer image, .bars .point, .fills path")
         assert drawn, plot.get_attribute("aria-label")
         assert plot.evaluate("plot => plot.layout.xaxis.title.text")
+        assert len(plot.get_attribute("aria-label")) > 30
+        assert plot.evaluate("plot => plot.closest('section').querySelector('details tbody tr') !== null")
     assert tab.evaluate("window.hacked") is None
+    levels = tab.evaluate("Array.from(document.querySelectorAll('h1,h2,h3'), h => +h.tagName[1])")
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert tab.evaluate("document.documentElement.lang") == "en"
 
 
 def test_what_the_pages_hold(pages: dict[str, Any]) -> None:
@@ -198,28 +173,13 @@ def test_the_keyboard_reaches_everything(tab: Any) -> None:
     tab.keyboard.press("ArrowLeft")
 
 
-def test_for_screen_readers(tab: Any) -> None:
-    """Headings in order, a name and a table for each plot, names for all that can be operated."""
-    levels = tab.evaluate("Array.from(document.querySelectorAll('h1,h2,h3'), h => +h.tagName[1])")
-    assert levels[0] == 1
-    assert all(after - before <= 1 for before, after in pairwise(levels))
-    for plot in tab.query_selector_all(".plot"):
-        assert len(plot.get_attribute("aria-label")) > 30
-        assert plot.evaluate(
-            "plot => plot.closest('section').querySelector('details table tbody tr') !== null"
-        )
-    assert tab.evaluate("document.documentElement.lang") == "en"
-
-
 def test_results_can_be_copied(pages: dict[str, Any], files: dict[str, Path]) -> None:
     tab = pages["comparison"]
     tab.bring_to_front()
     tab.click("text=Copy as CSV")
     tab.wait_for_selector("text=Copied.")
-    assert (
-        tab.evaluate("navigator.clipboard.readText()")
-        == (files["comparison"].parent / "table.csv").read_text()
-    )
+    table = (files["comparison"].parent / "table.csv").read_text()
+    assert tab.evaluate("navigator.clipboard.readText()") == table
     tab.click("text=Copy as Markdown")
     until(tab, "navigator.clipboard.readText().then(text => text.startsWith('|'))")
 
