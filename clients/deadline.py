@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class LocalDeadline:
-    """Tells whether there is time for another local step, if it takes as long as those before.
+    """Whether there is time for another local step, if it takes as long as those before.
 
     A reply that comes after the end of the round is a late one, or lost; a step fewer costs little.
 

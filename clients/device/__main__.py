@@ -1,8 +1,8 @@
 """Run a device: `python -m clients.device --superlink 192.168.1.10:8000 --client-id 3`.
 
-It starts Flower's SuperNode, for the client whose app comes from the run. SIGTERM and Ctrl-C end it in order:
+It starts Flower's SuperNode, for the client that the run's app defines. SIGTERM and Ctrl-C end it in order:
 a task at work is cut short after its current local step, its reply is sent and says that the device departs
-(`--on-stop pause`: says nothing), and no process stays.
+(with `--on-stop pause` it does not), and no process is left.
 `python -m clients.device.leave` lets a device depart that keeps running.
 """
 
@@ -40,10 +40,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="PATH",
         help="the device's own examples: an .npz file, a CSV file, or a folder of classes",
     )
-    parser.add_argument("--target", default="", metavar="COLUMN", help="of a CSV file: the class (the last)")
+    parser.add_argument(
+        "--target", default="", metavar="COLUMN", help="column of a CSV file that holds the class (the last)"
+    )
     parser.add_argument("--classes", default="", metavar="A+B", help="names of all classes, in their order")
     parser.add_argument(
-        "--root-certificates", default="", metavar="CA.crt", help="certificate to know the SuperLink by"
+        "--root-certificates", default="", metavar="CA.crt", help="certificate to verify the SuperLink with"
     )
     parser.add_argument("--key", default="", metavar="PRIVATE_KEY", help="the device's registered key")
     parser.add_argument(
@@ -52,30 +54,28 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="FILE|DIR",
         help="log, or folder of logs, of when the device is online and how fast it works",
     )
-    parser.add_argument(
-        "--port", type=int, default=0, help="port of this machine that Flower uses within it (a free one)"
-    )
+    parser.add_argument("--port", type=int, default=0, help="local port for Flower (a free one)")
     parser.add_argument("--numpy", action="store_true", help="train without PyTorch, even if it is installed")
     parser.add_argument(
         "--resident",
         action="store_true",
-        help="keep what clients import in memory, instead of importing it for every message",
+        help="keep a client's imports in memory instead of repeating them for every message",
     )
     parser.add_argument(
         "--poll",
         type=float,
         default=1.0,
         metavar="SECONDS",
-        help="between two questions to the SuperLink (1)",
+        help="between two polls of the SuperLink (1)",
     )
     parser.add_argument(
         "--on-stop",
         choices=("depart", "pause"),
         default="depart",
-        help="what a reply after SIGTERM says: that the device leaves for good, or nothing (depart)",
+        help="whether a reply after SIGTERM says that the device leaves for good (depart)",
     )
     parser.add_argument(
-        "--grace", type=float, default=20.0, metavar="SECONDS", help="for that reply to be sent (20)"
+        "--grace", type=float, default=20.0, metavar="SECONDS", help="that this reply may take (20)"
     )
     return parser.parse_args(argv)
 
@@ -227,7 +227,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if numpy and not options.numpy:
         print(f"{PROG}: PyTorch is not installed: training with NumPy", file=sys.stderr)
     if not options.root_certificates:
-        text = "insecure: no --root-certificates, so nothing is encrypted, and anybody may be the SuperLink"
+        text = (
+            "insecure: no --root-certificates, so nothing is encrypted, and anybody can pose as the SuperLink"
+        )
         print(f"{PROG}: {text}", file=sys.stderr)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)  # which removes the folder

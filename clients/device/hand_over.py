@@ -1,4 +1,4 @@
-"""What Flower starts in the place of `flwr-clientapp`: it hands its arguments to the resident client.
+"""Replaces `flwr-clientapp`: hands its arguments over to the resident client.
 
     python -IS hand_over.py SOCKET FLWR_CLIENTAPP [arguments]
 

@@ -3,8 +3,8 @@
     python -m clients.device.supernode POLL STOP_FILE DEPARTING_FILE [flower-supernode's options]
 
 Flower's loop asks the SuperLink for a message, waits 3 seconds if there is none, and while a message is in
-work looks every half second for its reply. All these waits are calls of one `sleep`, which is exchanged here:
-nothing else depends on Flower's inside. Should a later version wait in another way, its waits stay as they
+work looks every half second for its reply. All these waits are calls of one `sleep`, which is replaced here:
+nothing else depends on Flower's internals. Should a later version wait in another way, its waits stay as they
 are, and the command that started this ends it by a signal.
 """
 
@@ -17,21 +17,21 @@ import time
 from importlib.metadata import entry_points
 from types import SimpleNamespace
 
-IDLE = 1.0  # a longer wait is one between two questions to the SuperLink
+IDLE = 1.0  # a longer wait is one between two polls of the SuperLink
 REPLY_POLL = 0.1
 
 
 def shorten_waits(poll: float, stop_file: str, departing_file: str) -> None:
-    """Exchange the `sleep` of Flower's loop.
+    """Replace the `sleep` of Flower's loop.
 
     Parameters
     ----------
     poll
-        Seconds between two questions to the SuperLink.
+        Seconds between two polls of the SuperLink.
     stop_file
         A file that is there once the SuperNode has to end, when it has nothing left to send.
     departing_file
-        A file that says something while one more task is expected.
+        A file that is not empty while one more task is expected.
     """
     try:
         from flwr.supernode import start_client_internal as loop
@@ -41,7 +41,7 @@ def shorten_waits(poll: float, stop_file: str, departing_file: str) -> None:
     def sleep(seconds: float) -> None:
         if seconds <= IDLE:
             time.sleep(min(seconds, REPLY_POLL))
-        elif os.path.exists(stop_file) and not _says_something(departing_file):
+        elif os.path.exists(stop_file) and not _is_filled(departing_file):
             signal.raise_signal(signal.SIGTERM)  # Flower ends in order: it tells the SuperLink
         else:
             time.sleep(min(seconds, poll))
@@ -49,7 +49,7 @@ def shorten_waits(poll: float, stop_file: str, departing_file: str) -> None:
     vars(loop)["time"] = SimpleNamespace(**{**vars(time), "sleep": sleep})
 
 
-def _says_something(file: str) -> bool:
+def _is_filled(file: str) -> bool:
     try:
         return os.path.getsize(file) > 0
     except OSError:

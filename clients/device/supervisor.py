@@ -34,7 +34,7 @@ class Plan:
         Modules that a resident client imports; empty: there is none, and Flower starts a process for each
         message.
     poll
-        Seconds between two questions to the SuperLink.
+        Seconds between two polls of the SuperLink.
     departs
         Whether a reply that is still sent after a signal says that the device leaves for good.
     grace

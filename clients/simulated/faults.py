@@ -1,4 +1,4 @@
-"""What may go wrong while virtual clients train: a call that hangs, and memory that does not suffice."""
+"""Faults while virtual clients train: a call that hangs, and too little memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def time_limit(seconds: float) -> Iterator[None]:
     """End this process if what is done inside takes longer than `seconds`; 0: no limit.
 
-    Nothing less ends code that hangs in C. The standard error of the process then has the lines at which its
-    threads were.
+    Only that ends code that hangs in C. Standard error then shows the lines at which the threads were.
     """
     if not seconds:
         yield
@@ -39,8 +38,8 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """Return the type and the text of an error, of any class, even one whose text cannot be had."""
+    """Return the type and the text of an error, of any class, even one that fails to make its text."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:
-        return f"{type(error).__name__}, whose text raises an error itself"
+        return f"{type(error).__name__}, which fails to make its own text"

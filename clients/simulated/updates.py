@@ -1,4 +1,4 @@
-"""What clients that have trained return besides their weights."""
+"""The results of training besides the weights."""
 
 from __future__ import annotations
 
