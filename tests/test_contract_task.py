@@ -104,25 +104,20 @@ def test_any_scalars_are_a_task_or_a_value_error(config: dict[str, Any]) -> None
 
 
 NO_INTEGER: list[Any] = [True, False, -1, 2.0, math.nan, "3", b"3", None]
+IMPOSSIBLE: dict[str, list[Any]] = {
+    **dict.fromkeys(sorted(WIRE_KEYS), NO_INTEGER),
+    "learning-rate": [True, -0.1, math.nan, math.inf, -math.inf, "0.1", None],
+    "rule": [3, True, None, b"sgd"],
+    "farewell": [0, 1, "yes", None],
+}
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(
-            (key, value)
-            for key in sorted(WIRE_KEYS - {"rule", "farewell", "learning-rate"})
-            for value in NO_INTEGER
-        ),
-        *(("learning-rate", value) for value in (True, -0.1, math.nan, math.inf, -math.inf, "0.1", None)),
-        *(("rule", value) for value in (3, True, None, b"sgd")),
-        *(("farewell", value) for value in (0, 1, "yes", None)),
-    ],
-)
-def test_an_impossible_value_is_named(key: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"^the task has {key} .*; it must be (an? |true or false)") as error:
-        FitConfig.from_wire({**TASK, key: value})
-    assert repr(value) in str(error.value)
+@pytest.mark.parametrize("key", IMPOSSIBLE)
+def test_an_impossible_value_is_named(key: str) -> None:
+    for value in IMPOSSIBLE[key]:
+        with pytest.raises(ValueError, match=f"^the task has {key} .*; it must be ") as error:
+            FitConfig.from_wire({**TASK, key: value})
+        assert repr(value) in str(error.value)
 
 
 @pytest.mark.parametrize("key", ["round", "learning-rate", "batch-size"])

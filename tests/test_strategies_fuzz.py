@@ -28,7 +28,7 @@ from fakes import (
     stored,
     work,
 )
-from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameters
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from hostile_rounds import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -84,23 +84,6 @@ def test_reasons_are_one_short_line() -> None:
     for number in range(3):
         log.warn(number, [(str(k), f"reason {number:b}".replace("1", "i")) for k in range(MAX_WARNINGS)])
     assert len(log._told) == MAX_WARNINGS
-
-
-@pytest.mark.parametrize(("field", "value"), [("metrics", None), ("metrics", "x"), ("status", None)])
-def test_what_is_no_reply_is_refused(field: str, value: Any) -> None:
-    rounds = Rounds(make("fedavg"))
-    asked = rounds.ask(range(N))
-    results = {client: work(client, instruction) for client, instruction in asked.items()}
-    setattr(results[2], field, value)
-    rounds.hear(*results.items())
-    assert [client for client, _ in rejected(rounds)] == ["2"]
-
-
-def test_true_is_no_number_of_examples() -> None:
-    rounds = Rounds(make("fedavg"))
-    asked = rounds.ask(range(N))
-    rounds.hear((0, reply(asked[0], delta(0, 1), True)))
-    assert rejected(rounds) == [("0", "impossible number of examples True")]
 
 
 @pytest.mark.parametrize("name", THREE)
@@ -173,7 +156,7 @@ def test_a_farewell_is_over_with_its_round() -> None:
     rounds.ask(range(N))
     strategy: Any = rounds.strategy
     assert strategy.orphans == 1
-    assert stored(strategy.state_dict())["sum.orphans"] == 1
+    assert stored(strategy.state_dict())["orphans"] == 1
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e16])
@@ -182,19 +165,6 @@ def test_a_wrapper_that_breaks_the_weights_is_told(value: float) -> None:
     rounds.parameters = ndarrays_to_parameters([a + value for a in rounds.parameters.arrays()])
     with pytest.raises(ValueError, match="a wrapper of the strategy returned are not finite"):
         rounds.ask(range(N))
-
-
-def test_nonsense_about_personal_models_does_not_count() -> None:
-    told = {
-        "0": EvaluateRes(Status(Code.OK, ""), 0.5, 10, {"accuracy": 0.25, "loss": 9.0, "x" * 10**6: 1.0}),
-        "1": EvaluateRes(Status(Code.OK, ""), 0.5, "10", {"accuracy": 1.0}),  # type: ignore[arg-type]
-        "2": EvaluateRes(Status(Code.OK, ""), 0.5, 10**400, {"accuracy": 1.0}),
-        "3": EvaluateRes(Status(Code.OK, ""), 0.5, 10, None),  # type: ignore[arg-type]
-        "ghost": EvaluateRes(Status(Code.OK, ""), 0.5, 10, {"accuracy": 1.0}),
-    }
-    results = [(NamedProxy(name), result) for name, result in told.items()]
-    loss, measured = make("apfl").aggregate_evaluate(1, results, [])
-    assert (loss, measured) == (0.5, {"accuracy": 0.25, "tested-examples": 10, "tested-clients": 1})
 
 
 def test_efl_recovers_from_a_large_fisher_reply() -> None:
