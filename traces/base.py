@@ -29,8 +29,8 @@ class RoundAvailability(NamedTuple):
 class Trace(ABC):
     """A pure function from the round to the availability of all clients.
 
-    The result depends on the round alone, not on the order of calls. The returned arrays belong to the
-    caller, who may modify them.
+    Rounds t count from 1; all methods raise ValueError if t < 1. The result depends on the round alone, not
+    on the order of calls. The returned arrays belong to the caller, who may modify them.
 
     Attributes
     ----------
@@ -51,20 +51,10 @@ class Trace(ABC):
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t.
 
-        Parameters
-        ----------
-        t : int
-            Round, counted from 1.
-
         Returns
         -------
         RoundAvailability
             Three arrays of shape (N,).
-
-        Raises
-        ------
-        ValueError
-            If t < 1.
         """
 
     def lost(self, t: int) -> NDArray[np.bool_]:
@@ -72,20 +62,10 @@ class Trace(ABC):
 
         To the server, a client whose reply is lost looks like an inactive one. The client does not notice.
 
-        Parameters
-        ----------
-        t : int
-            Round, counted from 1.
-
         Returns
         -------
         (N,) bool
             Without meaning for clients that send no reply.
-
-        Raises
-        ------
-        ValueError
-            If t < 1.
         """
         check_round(t)
         return np.zeros(self.num_clients, np.bool_)
@@ -96,20 +76,10 @@ class Trace(ABC):
         A reply that is late by d rounds arrives in round t + d; until then the client is at work, and gets no
         new task. If it is lost, it never arrives, and the client is free after round t.
 
-        Parameters
-        ----------
-        t : int
-            Round, counted from 1.
-
         Returns
         -------
         (N,) int32
             Without meaning for clients that send no reply.
-
-        Raises
-        ------
-        ValueError
-            If t < 1.
         """
         check_round(t)
         return np.zeros(self.num_clients, np.int32)
@@ -118,33 +88,12 @@ class Trace(ABC):
         """Return each client's probability of taking part in round t, shape (N,); None if it is not known.
 
         A client takes part if it is online, finishes a step, and its reply is not lost.
-
-        Parameters
-        ----------
-        t : int
-            Round, counted from 1.
-
-        Raises
-        ------
-        ValueError
-            If t < 1.
         """
         check_round(t)
         return None
 
     def seconds(self, t: int) -> float | None:
-        """Return the virtual seconds that have passed when round t ends; None if rounds have no duration.
-
-        Parameters
-        ----------
-        t : int
-            Round, counted from 1.
-
-        Raises
-        ------
-        ValueError
-            If t < 1.
-        """
+        """Return the virtual seconds that have passed when round t ends; None if rounds have no duration."""
         check_round(t)
         return None
 
