@@ -1,5 +1,6 @@
 """The recorder under power cuts and disk errors, next to others, and on the command line."""
 
+import importlib
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from recorders import ROOT, T0, Device, run, sessions, wait_for_lines
 
 from traces.record import HEADER, Recorder, main
+from traces.recorded.device_log import read_device_log
 
 pytestmark = pytest.mark.filterwarnings("error:.*left out as torn")
 
@@ -196,3 +198,11 @@ def test_runs_as_a_single_file_without_packages(tmp_path):
     wait_for_lines(tmp_path / "log.csv", 3)
     recorder.terminate()
     assert recorder.wait(20) == 0
+
+
+def test_works_without_locks_as_on_windows(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.delitem(sys.modules, "traces.record")
+    recorder = importlib.import_module("traces.record").Recorder(tmp_path / "log.csv", 0)
+    recorder.worked(steps=3, seconds=1.5)
+    assert read_device_log("test", str(tmp_path / "log.csv"), 1).speed.tolist() == [2]
