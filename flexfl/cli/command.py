@@ -90,19 +90,10 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
     of_comparison = cells(values, arguments.config or "command line")
     for cell in of_comparison:
         check_names(cell.settings)  # before anything runs
-    from flexfl.cli.rehearsal import Rehearsal, rehearse
-    from flexfl.comparison.compare import Comparison, compare  # which --help and --list do without
+    from flexfl.cli.rehearsal import compare_and_report, rehearse  # which --help and --list do without
 
-    done: Comparison | Rehearsal
-    if arguments.rehearse is None:
-        comparison = done = compare(of_comparison, console, arguments.reach, arguments.fresh)
-    else:
-        done = rehearse(of_comparison, console, arguments.reach, arguments.fresh)
-        comparison = done.comparison
-    if comparison.rows and of_comparison[0].settings.report:
-        from flexfl.report.after_run import report_comparison
-
-        report_comparison(comparison.folder, console)
+    run = compare_and_report if arguments.rehearse is None else rehearse
+    done = run(of_comparison, console, arguments.reach, arguments.fresh)
     if arguments.json:
         print(json.dumps(done.as_json()))
     return done.exit_code

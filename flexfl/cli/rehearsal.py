@@ -135,6 +135,17 @@ class Rehearsal:
         return shown
 
 
+def compare_and_report(
+    cells: Sequence[Cell], console: Console, reach: float | None, fresh: bool
+) -> Comparison:
+    """Run a comparison and write its page; see `compare`."""
+    from flexfl.report.after_run import report_comparison  # imports PyTorch, which the driver does without
+
+    comparison = compare(cells, console, reach, fresh)
+    report_comparison(comparison, cells[0].settings, console)
+    return comparison
+
+
 def rehearse(cells: Sequence[Cell], console: Console, reach: float | None, fresh: bool) -> Rehearsal:
     """Tell what participation looks like, run the methods, rank them, and say how to deploy the best.
 
@@ -154,7 +165,7 @@ def rehearse(cells: Sequence[Cell], console: Console, reach: float | None, fresh
     federated_data(first)  # what is impossible for as many clients as the log has is refused here
     participation = show_trace(first, console)
     print_lines(console, [("local steps".ljust(15), describe_speeds(first))])
-    comparison = compare(cells, console, reach, fresh)
+    comparison = compare_and_report(cells, console, reach, fresh)
     store = CellStore(first.run_dir)
     loaded = {cell.settings: store.load(cell.settings) for cell in cells}
     finished = {settings: run for settings, run in loaded.items() if run is not None}

@@ -8,6 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from flexfl.analysis.compute import keep_numbers_of
+from flexfl.comparison.compare import Comparison
+from flexfl.config import Settings
 from flexfl.engine.experiment import Experiment
 from flexfl.engine.run import Outcome
 from flexfl.ground.wording import say
@@ -35,9 +37,10 @@ def report_run(experiment: Experiment, ended: Outcome, folder: Path, console: Co
         _try(console, make)
 
 
-def report_comparison(folder: Path, console: Console) -> None:
-    """Write the page of a comparison."""
-    _try(console, lambda: write_report([folder], compute=False))
+def report_comparison(comparison: Comparison, settings: Settings, console: Console) -> None:
+    """Write the page of a comparison that has a finished run, if the settings ask for a report."""
+    if comparison.rows and settings.report:
+        _try(console, lambda: write_report([comparison.folder], compute=False))
 
 
 def _try(console: Console, make: Callable[[], Path]) -> None:
