@@ -9,8 +9,8 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-from flower import BIN, end_processes, processes_of
 from flower import free_ports as unused_ports
+from flower import installation
 from numpy.typing import NDArray
 from own_parts import Folder
 
@@ -54,12 +54,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let no two tests with `flwr run` run at the same time (--dist loadgroup): they wait for each other."""
+    """Let tests of Flower's processes, and those of Ray, run one after the other, and slow ones first.
+
+    `--dist loadgroup` begins with the largest groups.
+    """
     for item in items:
-        if "flower" in getattr(item, "fixturenames", ()):
-            # Those on devices mostly wait, for deadlines that allow for a busy machine.
-            group = "devices" if "device" in item.path.name else "flower"
-            item.add_marker(pytest.mark.xdist_group(group))
+        for shared in {"flower", "shared_flower", "ray_cluster"} & {*getattr(item, "fixturenames", ())}:
+            item.add_marker(pytest.mark.xdist_group(shared))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @dataclass
@@ -164,20 +166,14 @@ def free_ports() -> Callable[[int], list[int]]:
 
 
 @pytest.fixture
-def flower(tmp_path: Path, free_ports: Any) -> Iterator[dict[str, str]]:
+def flower(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Environment variables of a separate Flower installation; its processes are ended afterwards."""
-    home = tmp_path / "flower-home"
-    home.mkdir()
-    http, control = free_ports(2)
-    yield {
-        **os.environ,
-        "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
-        "FLWR_HOME": str(home),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http),
-        "FLWR_LOCAL_CONTROL_API_PORT": str(control),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-    }
-    end_processes(home)
-    assert not processes_of(home)
+    with installation(tmp_path / "flower-home") as env:
+        yield env
+
+
+@pytest.fixture(scope="session")
+def shared_flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The same for all tests that do simulations with `flwr run`: they share its SuperLink."""
+    with installation(tmp_path_factory.mktemp("flower") / "home") as env:
+        yield env

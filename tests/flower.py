@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ def processes_of(home: Path) -> list[int]:
 
 def end_processes(home: Path) -> None:
     """Terminate the processes with this FLWR_HOME; kill those that do not end."""
-    for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+    for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 60.0)):
         deadline = time.monotonic() + patience
         for pid in processes_of(home):
             try:
@@ -43,8 +45,27 @@ def end_processes(home: Path) -> None:
             time.sleep(0.1)
 
 
+@contextmanager
+def installation(home: Path, programs: Path = BIN) -> Iterator[dict[str, str]]:
+    """Yield the environment variables of a separate Flower installation, and end its processes."""
+    home.mkdir()
+    http, control = free_ports(2)
+    yield {
+        **os.environ,
+        "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
+        "FLWR_HOME": str(home),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(control),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    }
+    end_processes(home)
+    assert not processes_of(home)
+
+
 def flwr_run(
-    env: dict[str, str], settings: dict[str, Any], *arguments: str, app: Path = ROOT, patience: float = 150
+    env: dict[str, str], settings: dict[str, Any], *arguments: str, app: Path = ROOT, patience: float = 1000
 ) -> str:
     """Call `flwr run` in an app's folder; return its output."""
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
@@ -102,8 +123,8 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_for_port(port: int) -> None:
-    """Wait until a process listens at the port, for at most 30 seconds."""
-    deadline = time.monotonic() + 30
+    """Wait until a process listens at the port, for at most two minutes."""
+    deadline = time.monotonic() + 120
     while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < deadline:
         time.sleep(0.1)
 

@@ -36,7 +36,7 @@ def trained(ins: FitIns, **told: Any) -> FitRes:
 
 
 class Federation:
-    """Flower's link state with nodes that answer at once, after a while, or never."""
+    """Flower's link state with nodes that answer at once, when a test says, or never."""
 
     def __init__(self) -> None:
         factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
@@ -101,9 +101,9 @@ class Federation:
             return Message(Error(2, "the client app raised"), reply_to=message)
 
 
-def transport(federation: Federation, num_clients: int = 4, seconds: float = 0.5, **options: Any) -> Any:
+def transport(federation: Federation, num_clients: int = 4, seconds: float = 60.0, **options: Any) -> Any:
     made = GridTransport(federation.grid, num_clients, RoundDeadlines(seconds), **options)
-    made.connect(np.arange(num_clients), 10.0, len(federation.seen))
+    made.connect(np.arange(num_clients), 60.0, len(federation.seen))
     return made
 
 
@@ -115,15 +115,17 @@ def ask(nodes: GridTransport, server_round: int, *clients: int) -> tuple[dict[in
 
 
 def eventually(happens: Callable[[], Any]) -> None:
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 120
     while not happens():
         assert time.monotonic() < limit
         time.sleep(0.01)
 
 
-def after(seconds: float, **told: Any) -> Answer:
+def after(event: threading.Event, **told: Any) -> Answer:
+    """Answer when something has happened."""
+
     def work(ins: FitIns) -> FitRes:
-        time.sleep(seconds)
+        event.wait()
         return trained(ins, **told)
 
     return work

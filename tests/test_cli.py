@@ -38,7 +38,7 @@ KEYS = [
 def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Call the program as a user does, in a process of its own."""
     call = [sys.executable, "sim.py", *map(str, arguments)]
-    return subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
 
 
 def strict_json(text: str) -> Any:
@@ -119,10 +119,11 @@ def test_the_seed_determines_the_weights(run: Any) -> None:
 def test_flags_override_the_file(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text('strategy = "fedavg"\nnum-rounds = 5\noption = "weights=uniform"\ntrain-loss = true\n')
-    summary = run("--config", file, "--num-rounds=2", "--no-train-loss", base=SMALL[:4])
+    own = ("--num-rounds=2", "--no-train-loss", "--option=departure=include", "--option", "weights=n")
+    summary = run("--config", file, *own, base=SMALL[:4])
     config = tomllib.loads((Path(summary["run_dir"]) / "config.toml").read_text())
     assert (summary["strategy"], summary["rounds"]) == ("fedavg", 2)
-    assert (config["option"], config["train-loss"]) == (["weights=uniform"], False)
+    assert (config["option"], config["train-loss"]) == (["departure=include", "weights=n"], False)
 
 
 def test_layers_change_the_run_and_are_repeated_with_it(run: Any) -> None:
@@ -131,12 +132,6 @@ def test_layers_change_the_run_and_are_repeated_with_it(run: Any) -> None:
     again = run("--config", Path(both["run_dir"]) / "config.toml", base=[])
     assert again["weights_sha256"] == both["weights_sha256"]
     assert run("--server-opt=sgd", "--amplify=1,1")["final"]["loss"] == pytest.approx(plain["final"]["loss"])
-
-
-def test_options_can_be_repeated(run: Any) -> None:
-    summary = run("--option=departure=include", "--option", "reboot=off")
-    config = tomllib.loads((Path(summary["run_dir"]) / "config.toml").read_text())
-    assert config["option"] == ["departure=include", "reboot=off"]
 
 
 def test_the_value_of_an_option_may_have_commas_and_equals_signs(run: Any, tmp_path: Path) -> None:
@@ -211,26 +206,6 @@ def test_the_name_of_a_run_folder_tells_runs_apart_and_is_bounded(run: Any, tmp_
 # Errors
 
 
-def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """In a process of its own: where Ray runs already, it is taken."""
-    done = command("--engine=ray", "--ray-address=127.0.0.1:1", f"--run-dir={tmp_path}")
-    assert done.returncode == 2
-    assert re.search("ray-address 127.0.0.1:1: .*refused", done.stderr)
-
-
-@pytest.mark.parametrize("runs", [["--seed=0"], ["--seed", "0", "1"]])
-def test_without_ray_it_says_so(tmp_path: Path, runs: list[str]) -> None:
-    """Neither does a run that shall be on Ray nor a comparison begin."""
-    arguments = ["--engine=ray", "--num-rounds=1", "--num-clients=2", f"--run-dir={tmp_path}", *runs]
-    code = f"import sys; sys.modules['ray'] = None; import sim; sim.main({arguments!r})"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert re.search(
-        "error: Ray is not installed: pip install ray, or take --(engine inline|num-workers 1)", line
-    )
-
-
 @pytest.fixture
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that makes a call with an error and returns its message, one line."""
@@ -246,10 +221,18 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
         assert out == ""
         assert len(lines) == 1, err
         assert lines[0].startswith("sim.py: error: ")
-        assert not list(tmp_path.glob("runs/*"))
+        assert not [path for path in tmp_path.glob("runs/**/*") if path.is_file()]
         return lines[0]
 
     return call
+
+
+@pytest.mark.parametrize("runs", [["--seed=0"], ["--seed", "0", "1"]])
+def test_without_ray_it_says_so(refused: Any, monkeypatch: pytest.MonkeyPatch, runs: list[str]) -> None:
+    """Neither does a run that shall be on Ray nor a comparison begin."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    line = refused("--engine=ray", *runs)
+    assert re.search("Ray is not installed: .*--(engine inline|num-workers 1)", line)
 
 
 @pytest.mark.parametrize("flag", KNOWN)
@@ -262,100 +245,50 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("--option=nonesuch=1", "strategy scheme-c has no option 'nonesuch'; known: .*departure.*reboot"),
-        ("--strategy=fedavg:nonesuch=1", "strategy fedavg has no option 'nonesuch'; known: .*weights"),
-        ("--strategy=fedavg:weights=all", "weights is 'all'; choose one of n, uniform"),
-        ("--strategy=fedavg:weights", "'weights' at character 8 is not key=value"),
-        ("--strategy=fedavg:", "an option is missing at character 8"),
-        ("--strategy=", "a name is missing at character 1"),
+        # names and options
+        ("--option=nonesuch=1", "scheme-c has no option 'nonesuch'; known: .*departure.*reboot"),
+        ("--strategy=fedavg:weights=all", "weights is 'all'; .*n, uniform"),
+        ("--strategy=fedavg:weights", "character 8 .*key=value"),
         ("--strategy=scheme-d", "did you mean scheme-"),
-        ("--strategy=fedau:cutof=3", "did you mean cutoff?"),
-        ("--arrivals=3=40 --num-rounds=20", "client 3 has round 40, but the run has only 20 rounds"),
-        ("--strategy=fedavg:seed=3", "set seed by --seed"),
-        ("--option=weights", "option 'weights' is not KEY=VALUE"),
-        ("--option=departure=maybe", "departure is 'maybe'; choose one of exclude, include, auto"),
-        ("--trace=pools:first=two", "trace pools: first is 'two'; it must be a whole number"),
-        ("--trace=pools:first=9", "first is 9"),
-        ("--trace=bernoulli:p=2", "p is 2"),
-        ("--partition=classes:m=11", "m must be between 1 and the data's 10 classes"),
-        ("--partition=dirichlet:alpha=x", "alpha is 'x'; it must be a number"),
-        ("--lr-schedule=geometric:factor=0", "factor is 0.0; it must be above 0 and at most 1"),
-        ("--lr-schedule=inverse-sqrt:scale=0", "scale is 0.0; it must be positive"),
-        ("--trace=late:p=2", "late: p is 2"),
-        ("--trace=always+late:rounds=0", "late: rounds is 0, give 1 or more"),
-        ("--trace=always+late --strategy=sequential-sgd", "sequential-sgd has no use for late replies"),
-        ("--strategy=fedau:cutoff=-1", "cutoff is -1; it must be at least 0"),
-        ("--strategy=fedau:estimator=known --trace=pools", "use a trace that has them"),
-        ("--strategy=fedbuff:buffer=0", "buffer is 0; it must be at least 1"),
-        ("--strategy=fedawe --server-opt=adam", "fedawe takes neither"),
-        ("--server-opt=adam:rate=0", "server-opt adam: rate is 0.0; it must be positive"),
-        ("--server-opt=adam:bias=some", "bias is 'some'; choose one of none, adam, flower"),
-        ("--server-opt=adam:rate", "'rate' at character 6 is not key=value"),
-        (
-            "--model=mlp:hidden=100000000",
-            r"with 10,000,\d{3},.* weights, a run needs .* GB, but this",
-        ),
-        ("--model=mlp:hidden=1000000000", r"a run needs [\d,.]+ GB, but this machine has [\d,.]+ GB"),
-        ("--model=mlp:hidden=10000000000", "it has more weights than any machine can hold"),
-        ("--num-clients=1000000000000000", "num-clients is 10+; it must be at most 1,000,000,000"),
-        ("--stategy=fedavg", "unrecognized arguments: --stategy=fedavg; did you mean --strategy?"),
-        ("--num_clients 3", "did you mean --num-clients?"),
-        ("--fresh fedavg", "unrecognized arguments: fedavg; settings are written --NAME VALUE"),
-        ("--strategy=FedAvg", "did you mean fedavg?"),
-        ("--trace=bernoulli:0.3", "'0.3' at character 11 is not key=value; write bernoulli:p=0.5, say"),
-        ("--trace bernoulli p=0.3", "unknown trace 'p=0.3'; .*options follow a name and a colon"),
-        ("--strategy=fedavg,mifa", "several values are separated by spaces"),
-        ("--run-dir a b", "run-dir: give one value, as it does not change the results"),
-        ("--amplify=3", "amplify '3' is not PERIOD,FACTOR such as 10,2.0"),
-        ("--amplify=0,2", "amplify: the period is 0 rounds; it must be at least 1"),
-        ("--amplify=2,0.5", "amplify: the factor is 0.5; it must be at least 1"),
-        ("--amplify=1000,2", "amplify: the period is 1000 of only"),
-        ("--strategy=efl --amplify=2,2", "strategy efl takes neither --server-opt nor --amplify"),
-        ("--strategy=sequential-sgd --server-opt=adam", "sequential-sgd takes neither"),
-        ("--task=synthetic --partition=iid", "leave the partition out"),
-        ("--task=synthetic --model=cnn", "inputs must be images"),
-        ("--num-clients=5000", "5000 clients for 1438 examples.*at most 1438"),
-        ("--num-clients=0", "num-clients is 0; it must be at least 1"),
-        ("--clients-per-round=5", "clients-per-round is 5; it must be at most num-clients, 4"),
-        ("--clients-per-round=-1", "clients-per-round is -1"),
-        ("--local-steps=0", "local-steps is 0; it must be at least 1"),
-        ("--local-epochs=-1", "local-epochs is -1"),
-        ("--batch-size=-1", "batch-size is -1"),
-        ("--learning-rate=-0.1", "learning-rate is -0.1; it must be positive"),
-        ("--learning-rate=0", "learning-rate is 0.0; it must be positive"),
+        ("--strategy=fedau:cutof=3", "did you mean cutoff"),
+        ("--strategy=fedavg:seed=3", "--seed"),
+        ("--option=weights", "KEY=VALUE"),
+        ("--partition=classes:m=11", "m .*10 classes"),
+        ("--stategy=fedavg", "--stategy=fedavg; did you mean --strategy"),
+        ("--num_clients 3", "did you mean --num-clients"),
+        ("--fresh fedavg", "fedavg; .*--NAME VALUE"),
+        ("--trace=bernoulli:0.3", "character 11 .*key=value.*bernoulli:p=0.5"),
+        ("--trace bernoulli p=0.3", "unknown trace 'p=0.3'; .*colon"),
+        ("--strategy=fedavg,mifa", "spaces"),
+        ("--nonesuch=1", "--nonesuch=1"),
+        # numbers
         ("--learning-rate=nan", "learning-rate is nan"),
-        ("--learning-rate=inf", "learning-rate is inf"),
-        ("--seed=-1", "seed is -1; it must be at least 0"),
-        ("--num-rounds=0", "num-rounds is 0; it must be at least 1"),
-        ("--num-rounds=many", "--num-rounds: invalid int value: 'many'"),
-        ("--evaluate-every=0", "evaluate-every is 0"),
-        ("--holdout=1 --evaluate-on=objective", "holdout is 1.0"),
-        ("--arrivals=9=2", "arrivals: client 9 does not exist, give clients from 0 to 3"),
-        ("--arrivals=2", r"arrivals: part 1 \('2'\)"),
-        ("--departures=1=0", "departures: client 1 has round 0"),
-        ("--arrivals=1=5 --departures=1=3", "client 1 departs in round 3 but arrives in round 5"),
-        ("--nonesuch=1", "unrecognized arguments: --nonesuch=1"),
-        ("--num-round=1", "unrecognized arguments"),
+        ("--num-rounds=many", "--num-rounds: .*'many'"),
+        ("--num-clients=1000000000000000", "num-clients is 10+; .*1,000,000,000"),
+        ("--model=mlp:hidden=1000000000", r"[\d,.]+ GB.* this machine has [\d,.]+ GB"),
+        ("--model=mlp:hidden=10000000000", "more weights than any machine"),
+        # settings that do not go together
+        ("--arrivals=3=40 --num-rounds=20", "client 3 .*round 40.* 20 rounds"),
+        ("--arrivals=9=2", "client 9 .*0 to 3"),
+        ("--arrivals=1=5 --departures=1=3", "client 1 departs in round 3 .*round 5"),
+        ("--trace=always+late --strategy=sequential-sgd", "sequential-sgd .*late"),
+        ("--strategy=fedau:estimator=known --trace=pools", "use a trace that has them"),
+        ("--strategy=efl --amplify=2,2", "efl takes neither --server-opt nor --amplify"),
+        ("--amplify=1000,2", "period is 1000"),
+        ("--task=synthetic --partition=iid", "leave the partition out"),
+        ("--task=synthetic --model=cnn", "images"),
+        ("--model=lenet --cohort=stacked", "cohort stacked: .*linear layers"),
+        ("--num-clients=5000", "5000 clients .*1438"),
+        ("--clients-per-round=5", "clients-per-round is 5; .*num-clients, 4"),
+        ("--task=mnist --data-dir=nonesuch --cohort=nonesuch", "cohort is 'nonesuch'; "),
+        # files
         ("--run-dir=/dev/null", "run-dir /dev/null: Not a directory"),
-        (
-            "--task=mnist --data-dir=nonesuch --cohort=nonesuch",
-            "cohort is 'nonesuch'; choose one of auto, compiled, stacked",
-        ),
-        ("--model=lenet --cohort=stacked", "cohort stacked: the model is not a sequence of linear layers"),
-        ("--config=nonesuch.toml", "config nonesuch.toml: No such file or directory"),
+        ("--run-dir a b", "run-dir: give one value"),
+        ("--config=nonesuch.toml", "nonesuch.toml: No such file"),
     ],
 )
 def test_invalid_values(refused: Any, arguments: str, says: str) -> None:
     assert re.search(says, refused(*arguments.split()))
-
-
-@pytest.mark.parametrize("task", ["mnist", "fashion-mnist"])
-@pytest.mark.parametrize("exists", [True, False])
-def test_a_data_directory_without_the_data(refused: Any, tmp_path: Path, task: str, exists: bool) -> None:
-    data = tmp_path / "images"
-    if exists:
-        data.mkdir()
-    assert str(data) in refused(f"--task={task}", "--data-dir", data)
 
 
 @pytest.mark.parametrize(
@@ -373,33 +306,25 @@ def test_invalid_configuration_files(refused: Any, tmp_path: Path, content: str,
     assert says in refused("--config", file)
 
 
-def test_an_error_in_the_shell() -> None:
-    done = command("--strategy", "nonesuch")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
-
-
 def test_help_lists_and_mistakes_do_not_wait_for_pytorch(tmp_path: Path) -> None:
+    """All in one process, which has not imported it at the end."""
+    calls = [
+        ("--help", 0),
+        ("--list", 0),
+        ("--strategi=mimic", 2),
+        ("--strategy nonesuch", 2),
+        ("--strategy mimic nonesuch", 2),
+        (f"--show-trace phones --num-clients 5 --num-rounds 20 --run-dir {tmp_path}", 0),
+    ]
     code = (
         "import sys, sim\n"
-        "try: code = sim.main(sys.argv[1:])\n"
-        "except SystemExit as end: code = end.code\n"
-        "sys.exit('imported' if {'torch', 'ray'} & {*sys.modules} else code)"
+        f"for arguments, expected in {calls!r}:\n"
+        "    try: code = sim.main(arguments.split())\n"
+        "    except SystemExit as end: code = end.code\n"
+        "    assert (code or 0) == expected, arguments\n"
+        "    assert not {'torch', 'ray'} & {*sys.modules}, arguments\n"
     )
-    for arguments, expected, told in (
-        ("--help", 0, "--strategy"),
-        ("--strategi=mimic", 2, "--strategy"),
-        ("--strategy nonesuch", 2, "unknown strategy"),
-        ("--strategy mimic nonesuch", 2, "unknown strategy"),
-        ("--list", 0, "mimic"),
-        (
-            f"--show-trace phones --num-clients 5 --num-rounds 20 --run-dir {tmp_path}",
-            0,
-            "p^k by the examples",
-        ),
-    ):
-        call = [sys.executable, "-c", code, *arguments.split()]
-        done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=120)
-        assert done.returncode == expected, done.stderr
-        assert told in done.stdout + done.stderr
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(word in done.stdout for word in ("--strategy", "mimic", "p^k by the examples"))
+    assert len(done.stderr.splitlines()) == 3  # one for each mistake

@@ -1,9 +1,10 @@
-"""Specs, settings and configuration files."""
+"""Specs, settings and configuration files; numbers that do not fit into the machine."""
 
 import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from flexfl.config import Settings
 from flexfl.config.settings import read_toml
+from flexfl.engine import memory_check
+from flexfl.engine.experiment import prepare
 from flexfl.ground.allowed import options_of
 from flexfl.ground.specs import Part, bind, build, parse, parse_options
 
@@ -55,18 +58,18 @@ def test_the_message_gives_the_position_of_the_error(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "trace '': a name is missing at character 1"),
-        (":p=1", "trace ':p=1': a name is missing at character 1"),
-        ("bernoulli:", "trace 'bernoulli:': an option is missing at character 11"),
-        ("bernoulli:p", "trace 'bernoulli:p': 'p' at character 11 is not key=value"),
-        ("a:p=1,,q=2", "trace 'a:p=1,,q=2': '' at character 7 is not key=value"),
-        ("a:p=", "trace 'a:p=': 'p=' at character 3 is not key=value"),
-        ("a:=1", "trace 'a:=1': '=1' at character 3 is not key=value"),
-        ("a:p=1,p=2", "trace 'a:p=1,p=2': 'p' at character 7 is given twice"),
+        ("", "name is missing at character 1"),
+        (":p=1", "name is missing at character 1"),
+        ("bernoulli:", "option is missing at character 11"),
+        ("bernoulli:p", "'p' at character 11"),
+        ("a:p=1,,q=2", "'' at character 7"),
+        ("a:p=", "'p=' at character 3"),
+        ("a:=1", "'=1' at character 3"),
+        ("a:p=1,p=2", "'p' at character 7 .*twice"),
     ],
 )
 def test_broken_specs(text: str, says: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+    with pytest.raises(ValueError, match=f"^trace '{text}': .*{says}"):
         parse("trace", text)
 
 
@@ -96,18 +99,18 @@ def test_options_have_the_types_that_the_factory_declares() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("two", "unknown thing 'two'; known: one, none"),
-        ("one:size=3", "thing one has no option 'size'; known: count, rate, name, on"),
-        ("none:a=1", "thing none has no option 'a'; it has none"),
-        ("one:count=1.5", "thing one: count is '1.5'; it must be a whole number"),
-        ("one:rate=fast", "thing one: rate is 'fast'; it must be a number"),
-        ("one:rate=nan", "thing one: rate is nan; it must be a finite number"),
-        ("one:rate=1e999", "thing one: rate is inf; it must be a finite number"),
-        ("one:on=maybe", "thing one: on is 'maybe'; it must be true or false"),
+        ("two", "unknown thing 'two'; .*one, none"),
+        ("one:size=3", "thing one .*'size'; .*count, rate, name, on"),
+        ("none:a=1", "thing none has no option 'a'"),
+        ("one:count=1.5", "thing one: count is '1.5'"),
+        ("one:rate=fast", "thing one: rate is 'fast'"),
+        ("one:rate=nan", "thing one: rate is nan"),
+        ("one:rate=1e999", "thing one: rate is inf"),
+        ("one:on=maybe", "thing one: on is 'maybe'"),
     ],
 )
 def test_errors_name_the_spec_and_the_option(text: str, says: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+    with pytest.raises(ValueError, match=says):
         build("thing", REGISTRY, text, 7)
 
 
@@ -137,50 +140,69 @@ def test_settings_can_be_restored_from_their_mapping() -> None:
     assert all(field.metadata["help"] for field in fields(Settings))
 
 
-TESTED_ON = "test, present, objective, everybody"
-
-
 @pytest.mark.parametrize(
     ("values", "says"),
     [
         ({"num-round": 3}, "here: unknown setting 'num-round'; known: strategy, option, task"),
         ({"num_rounds": 3}, "here: unknown setting 'num_rounds'"),
-        ({"num-rounds": "3"}, "here: num-rounds is '3'; it must be of type int"),
-        ({"num-rounds": 3.0}, "here: num-rounds is 3.0; it must be of type int"),
-        ({"num-rounds": True}, "here: num-rounds is True; it must be of type int"),
-        ({"learning-rate": "0.1"}, "here: learning-rate is '0.1'; it must be of type float"),
-        ({"train-loss": 1}, "here: train-loss is 1; it must be of type bool"),
-        ({"strategy": ["fedavg"]}, "here: strategy is ['fedavg']; it must be of type str"),
-        ({"num-clients": 0}, "num-clients is 0; it must be at least 1"),
-        ({"num-rounds": 0}, "num-rounds is 0; it must be at least 1"),
-        ({"num-workers": -1}, "num-workers is -1; it must be at least 0"),
-        ({"clients-per-round": 21}, "clients-per-round is 21; it must be at most num-clients, 20"),
-        ({"holdout": 1.0}, "holdout is 1.0; it must be above 0 and below 1"),
-        ({"client-gpus": 2}, "client-gpus is 2.0; it must be from 0 to 1"),
-        ({"learning-rate": float("inf")}, "learning-rate is inf; it must be a finite number"),
-        ({"holdout": float("nan")}, "holdout is nan; it must be a finite number"),
+        ({"num-rounds": "3"}, "here: num-rounds is '3'; .*int"),
+        ({"num-rounds": 3.0}, "here: num-rounds is 3.0; .*int"),
+        ({"num-rounds": True}, "here: num-rounds is True; .*int"),
+        ({"learning-rate": "0.1"}, "here: learning-rate is '0.1'; .*float"),
+        ({"train-loss": 1}, "here: train-loss is 1; .*bool"),
+        ({"strategy": ["fedavg"]}, "here: strategy is .*; .*str"),
+        ({"num-clients": 0}, "num-clients is 0; .*at least 1"),
+        ({"num-workers": -1}, "num-workers is -1; .*at least 0"),
+        ({"clients-per-round": 21}, "clients-per-round is 21; .*num-clients, 20"),
+        ({"holdout": 1.0}, "holdout is 1.0; .*below 1"),
+        ({"client-gpus": 2}, "client-gpus is 2.0; .*0 to 1"),
+        ({"learning-rate": float("inf")}, "learning-rate is inf; .*finite"),
+        ({"learning-rate": 0.0}, "learning-rate is 0.0; .*positive"),
+        ({"holdout": float("nan")}, "holdout is nan; .*finite"),
         ({"cohort-size": -(10**400)}, "cohort-size is -1000"),
-        ({"engine": "spark"}, "engine is 'spark'; choose one of auto, ray, inline"),
-        ({"evaluate-on": "train"}, f"evaluate-on is 'train'; choose one of {TESTED_ON}"),
-        (
-            {"evaluate-on": "present "},
-            f"evaluate-on is 'present '; choose one of {TESTED_ON}; did you mean present?",
-        ),
-        ({"evaluate-on": "members"}, "evaluate-on is 'members'; did you mean objective?"),
+        ({"engine": "spark"}, "engine is 'spark'; .*auto, ray, inline"),
+        ({"evaluate-on": "present "}, "evaluate-on is 'present '; .*did you mean present"),
+        ({"evaluate-on": "members"}, "evaluate-on is 'members'; did you mean objective"),
     ],
 )
-def test_invalid_settings(values: dict, says: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(says)}"):
+def test_invalid_settings(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}"):
         Settings.from_mapping(values, "here")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"num-clients": 10**9}, "num-clients is 1000000000: .* 93.1 GB.* 16.0 GB"),
+        ({"local-steps": 10**9}, "local-steps is 1000000000: .* 447.0 GB"),
+        ({"local-epochs": 10**8}, "local-epochs is 100000000: "),
+        ({"model": "mlp:hidden=1000000"}, "smaller model"),
+        ({"trace": "late:rounds=1000000000000000000"}, "rounds"),
+        ({"server-opt": "adam:tau=0"}, "tau is 0"),
+        ({"task": "synthetic:mean-size=1000000000"}, "."),
+        ({"partition": "dirichlet:alpha=1e308"}, "alpha"),
+        ({"sizes": "normal:mean=1e308"}, "."),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_any_of_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], says: str
+) -> None:
+    monkeypatch.setattr(memory_check, "total_memory", lambda: 16 * 2**30)
+    small = {"num-clients": 6, "num-rounds": 2, "local-steps": 2, "engine": "inline", "model": "logistic"}
+    with pytest.raises(ValueError, match=says) as refusal:
+        prepare(Settings.from_mapping({**small, **values}, "here"), tune=False)
+    assert "\n" not in str(refusal.value)
 
 
 def test_configuration_files(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
-    file.write_text('strategy = "fedavg"\nnum-rounds = 3\ncommand = ["sim.py"]\n[versions]\nray = "2"\n')
+    file.write_text(
+        '\ufeffstrategy = "fedavg"\nnum-rounds = 3\ncommand = ["sim.py"]\n[versions]\nray = "2"\n'
+    )
     assert read_toml(str(file)) == {"strategy": "fedavg", "num-rounds": 3}
 
 
-@pytest.mark.parametrize("content", [b"num-rounds = ", b"\xff\xfe", b"a = 1\na = 2"])
+@pytest.mark.parametrize("content", [b"num-rounds = ", b"\xff\xfe", b"a = 1\na = 2", b"a = '\xe9'"])
 def test_a_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "run.toml"
     file.write_bytes(content)
@@ -189,7 +211,6 @@ def test_a_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nothing\.toml: No such file or directory$"):
-        read_toml(str(tmp_path / "nothing.toml"))
-    with pytest.raises(ValueError, match=r": Is a directory$"):
-        read_toml(str(tmp_path))
+    for path, says in ((tmp_path / "nothing.toml", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(ValueError, match=f"{re.escape(str(path))}: {says}"):
+            read_toml(str(path))

@@ -1,7 +1,6 @@
 """Five real SuperNodes with TLS and keys: they come, go, hang, are slow, and others pretend to be them."""
 
 import json
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +23,7 @@ pytestmark = [
 ]
 
 STEPS = 8
+DEADLINE = 40.0  # only the round in which a client hangs takes that long
 SETTINGS = {"model": "logistic", "num-clients": 5, "min-nodes": 4, "local-steps": STEPS, "num-rounds": 99}
 SETTINGS |= {"batch-size": 0, "checkpoint-every": 1, "cohort": "stacked"}  # not compiled for each app
 Records = list[dict[str, Any]]
@@ -33,17 +33,14 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path, free_ports: Any) -
     """Two methods, each until all has happened that is to happen; then its records are replayed."""
     federation = Federation(flower, tmp_path, free_ports)
     with ThreadPoolExecutor(1) as pool:
-        start = time.monotonic()
         admitted = pool.submit(federation.admit, *"01234", "copy")
         few = federation.run("few", {**SETTINGS, "strategy": "scheme-c", "connect-timeout": 0.0})
         assert few.finished() == []
-        busy = time.monotonic() - start  # how fast this machine starts processes now
         admitted.result()
     assert "only 0 of num-clients=5 are connected after 0 s; 4 are needed (min-nodes)" in few.told()
     assert "let fewer begin with --run-config 'min-nodes=...'" in few.told()
     assert [*federation.statuses().values()] == ["finished:failed"]
 
-    deadline = round(max(15.0, 1.5 * busy), 1)
     data = federated_data(Settings(num_clients=5))
     state = [tmp_path / f"state-{k}" for k in range(5)]
     for client, folder in enumerate(state):
@@ -57,14 +54,14 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path, free_ports: Any) -
         federation.node(name or str(client), client_id=client, **here, **faults)
 
     start_node(0, lose_from=2)
-    start_node(1, nan_in=2, slow_in=3, slow=deadline / 6)
+    start_node(1, nan_in=2, slow_in=3, slow=DEADLINE / 6)
     start_node(2, hang_in=3)
     start_node(3, hang_in=3)
-    settings = {**SETTINGS, "strategy": "scheme-c", "round-deadline": deadline}
+    settings = {**SETTINGS, "strategy": "scheme-c", "round-deadline": DEADLINE}
     run = federation.run("scheme-c", settings)
     strangers(federation)
-    records = comings_and_goings(federation, run, deadline, start_node)
-    check(records, busy)
+    records = comings_and_goings(federation, run, start_node)
+    check(records)
     replay(run.path, tmp_path / "replay-scheme-c", records)
     for name, reason in STRANGERS.items():
         assert reason in (tmp_path / f"{name}.log").read_text(), name
@@ -76,7 +73,7 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path, free_ports: Any) -
     settings = {**SETTINGS, "strategy": "fedlaavg:memory=client"}
     run = federation.run("fedlaavg", settings)
     records = a_restart_of_the_superlink(federation, run, settings, state[1])
-    check(records, busy)
+    check(records)
     replay(run.path, tmp_path / "replay-fedlaavg", records)
 
 
@@ -95,9 +92,7 @@ def strangers(federation: Federation) -> None:
     federation.node("plain", secure=False, key=False, again=False, client_id=4)
 
 
-def comings_and_goings(
-    federation: Federation, run: Running, deadline: float, start_node: Callable[..., None]
-) -> Records:
+def comings_and_goings(federation: Federation, run: Running, start_node: Callable[..., None]) -> Records:
     """Client 0 has a copy, 1 sends NaN and is slow, 2 has a power cut, 3 hangs for good, 4 comes later."""
     run.wait_until(lambda records: len(records) >= 1)
     start_node(0, "copy")
@@ -114,7 +109,7 @@ def comings_and_goings(
     federation.stop()
     records = run.ended()
     first, second, third, *later = records
-    assert {record["deadline_seconds"] for record in records} == {deadline}
+    assert {record["deadline_seconds"] for record in records} == {DEADLINE}
     assert first["active"] == first["members"] == [0, 1, 2, 3]
     assert first["steps"] == [STEPS] * 4
     assert second["failed"] == {"1": "weights are not finite"}
@@ -164,12 +159,10 @@ def events(records: Records) -> set[tuple[str, Any]]:
     return {(event["event"], event.get("client")) for record in records for event in record["events"]}
 
 
-def check(records: Records, polls: float) -> None:
+def check(records: Records) -> None:
     """What holds after every round."""
     for number, record in enumerate(records, 1):
         assert record["round"] == number
-        if record["selected"]:
-            assert record["seconds"]["train"] < record["deadline_seconds"] + 5 + polls
         selected, active, failed = (set(record[key]) for key in ("selected", "active", "failed"))
         failed = {int(client) for client in failed}
         late = {entry["client"] for entry in record.get("late", ())}

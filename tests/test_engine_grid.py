@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from flexfl.devices import nodes as directory
 from flexfl.devices.connected import ConnectedClients
 from flexfl.devices.deadlines import RoundDeadlines
 from flexfl.devices.flower_compat import is_simulated
-from flexfl.devices.flower_run import names_trace
+from flexfl.devices.flower_run import names_trace, run_on_grid
 from flexfl.devices.grid import GridTransport
 from flexfl.engine.availability import TraceClientManager, remember
 from flexfl.engine.experiment import prepare
@@ -46,14 +47,13 @@ def federation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Federation]:
 def test_a_round_ends_at_its_deadline_and_late_replies_come_in_a_later_one(federation: Federation) -> None:
     federation.node(0)
     federation.node(1, federation.hang)
-    federation.node(2, after(1.2, steps=3))
-    nodes = transport(federation, 3)
-    start = time.monotonic()
+    late = threading.Event()
+    federation.node(2, after(late, steps=3))
+    nodes = transport(federation, 3, seconds=3.0)
     results, failed = ask(nodes, 1, 0, 1, 2)
-    assert 0.6 < time.monotonic() - start < 1.1  # the deadline and the grace
     assert (results.keys(), failed.keys()) == ({0}, {"1", "2"})
-    assert failed["1"] == "no reply within 1 s"
-    assert nodes.record()["deadline_seconds"] == 0.5
+    assert failed["1"].startswith("no reply within")
+    assert nodes.record()["deadline_seconds"] == 3.0
     assert nodes.at_work().tolist() == [1, 2]
     assert nodes.reachable().tolist() == [0, 1, 2]
 
@@ -62,21 +62,21 @@ def test_a_round_ends_at_its_deadline_and_late_replies_come_in_a_later_one(feder
     results, failures = nodes.evaluate(1, evaluation, None)
     assert {f.reason for f in failures} == {"still at work on its task of round 1"}
 
+    late.set()
     eventually(lambda: nodes.reachable().size and nodes._arrived)
     assert nodes.at_work().tolist() == [1, 2]  # until the reply is handed over
     results, _ = ask(nodes, 2, 0)
     assert (results.keys(), results[2].metrics) == ({0, 2}, {"steps": 3, "round": 1})
     assert nodes.at_work().tolist() == [1]
-    assert ask(nodes, 3, 0, 2)[0].keys() == {0}
+    assert ask(nodes, 3, 0, 2)[0].keys() == {0, 2}
 
 
 def test_a_share_of_the_replies_ends_a_round(federation: Federation) -> None:
     for client in range(3):
         federation.node(client)
     federation.node(3, federation.hang)
-    nodes = transport(federation, seconds=60.0, min_replies=0.6)
-    results, failed = ask(nodes, 1, 0, 1, 2, 3)
-    assert (results.keys(), failed) == ({0, 1, 2}, {"3": "no reply within 0 s"})
+    results, failed = ask(transport(federation, min_replies=0.6), 1, 0, 1, 2, 3)
+    assert (results.keys(), failed.keys()) == ({0, 1, 2}, {"3"})
 
 
 def test_clients_learn_their_own_deadline_and_whether_to_replay(federation: Federation) -> None:
@@ -84,19 +84,18 @@ def test_clients_learn_their_own_deadline_and_whether_to_replay(federation: Fede
 
     def work(ins: FitIns) -> FitRes:
         time.sleep(0.4)
-        return trained(ins, seconds=0.1)
+        return trained(ins, seconds=0.1)  # so that 0.3 s or more have passed elsewhere
 
     node = federation.node(0, work)
-    nodes = transport(federation, 1, seconds=5.0, replay=False)
+    nodes = transport(federation, 1, replay=False)
     for server_round in (1, 2, 3):
         ask(nodes, server_round, 0)
     told = [ins.config["deadline-seconds"] for ins in federation.seen[node]]
-    assert told[0] > 4.8
-    assert told[2] == pytest.approx(4.6, abs=0.25)
+    assert 0 < told[2] < told[0] - 0.2 < 60
     assert not any("replay" in ins.config for ins in federation.seen[node])
 
     replaying = GridTransport(federation.grid, 1)  # as in a simulation: no deadline, no clock
-    replaying.connect(np.arange(1), 10.0, 1)
+    replaying.connect(np.arange(1), 60.0, 1)
     ask(replaying, 4, 0)
     assert federation.seen[node][-1].config == {"round": 4, "replay": True}
     assert replaying.record() == {"events": []}
@@ -119,27 +118,27 @@ def test_a_deadline_that_nobody_has_set() -> None:
 
 
 def test_rounds_do_not_pass_while_all_are_at_work(federation: Federation) -> None:
-    federation.node(0, after(1.0))
+    late = threading.Event()
+    federation.node(0, after(late))
     nodes = transport(federation, 1, seconds=0.3)
     assert ask(nodes, 1, 0)[0] == {}
     start = time.monotonic()
-    assert ask(nodes, 2)[0].keys() <= {0}
+    assert ask(nodes, 2)[0] == {}
     assert time.monotonic() - start > 0.25
-    eventually(lambda: 0 in ask(nodes, 3)[0] or not nodes.at_work().size)
-    start = time.monotonic()
-    ask(nodes, 4)  # it is free: nobody is asked because the method wants nobody
-    assert time.monotonic() - start < 0.2
+    late.set()
+    eventually(lambda: 0 in ask(nodes, 3)[0])
+    assert nodes.at_work().size == 0
 
 
 def test_who_fails_or_has_gone_is_named(federation: Federation) -> None:
-    nodes_of = [
-        federation.node(0, lambda ins: 1 / 0),
-        federation.node(1, federation.hang),
-        federation.node(2),
-    ]
-    nodes = transport(federation, 3, seconds=5.0)
-    threading.Timer(0.3, federation.stop, [nodes_of[1]]).start()
-    federation.state.delete_node("", nodes_of[2])
+    def vanish(ins: FitIns) -> None:
+        federation.stop(vanishing)
+        federation.hang(ins)
+
+    federation.node(0, lambda ins: 1 / 0)
+    vanishing, deleted = federation.node(1, vanish), federation.node(2)
+    nodes = transport(federation, 3)
+    federation.state.delete_node("", deleted)
     results, failed = ask(nodes, 1, 0, 1, 2)
     assert results == {}
     assert failed["0"] == "the client app raised"
@@ -206,30 +205,29 @@ def test_a_node_that_does_not_say_who_it_is_holds_nobody_up(
     asked = []
 
     def silent() -> int:
-        asked.append(time.monotonic())
+        asked.append(True)
         federation._stop.wait(1.0)
         raise ZeroDivisionError
 
     federation.node(0)
     for module in (directory, transports):
         monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.3)
-    nodes = GridTransport(federation.grid, 2, RoundDeadlines(5.0))
+    nodes = GridTransport(federation.grid, 2, RoundDeadlines(60.0))
     silent_node = federation.node(silent)
     federation.node(7)
-    assert nodes.connect(np.arange(2), 5.0, 1).tolist() == [0]
-    start = time.monotonic()
-    events = []
-    for server_round in range(1, 40):
+    assert nodes.connect(np.arange(2), 60.0, 1).tolist() == [0]
+    events: list[dict[str, Any]] = []
+    rounds = 0
+    while len(asked) < 2 or len(events) < 2:
+        rounds += 1
         nodes.reachable()
-        ask(nodes, server_round, 0)
+        assert ask(nodes, rounds, 0)[0].keys() == {0}
         events += nodes.record()["events"]
-        time.sleep(0.05)
-    assert time.monotonic() - start < 10
+    assert len(asked) < rounds  # it is not asked again and again
     told = {event["node"]: event["reason"] for event in events}
     assert len(events) == len(told) == 2  # each once
     assert told.pop(str(silent_node)).startswith(("no answer within", "Error", "the client app"))
     assert [*told.values()] == ["its client-id is 7, not one of 0..1"]
-    assert 2 <= len(asked) <= 4  # asked again, but less and less often
 
 
 # Membership
@@ -246,8 +244,8 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
 
     node = [federation.node(0), federation.node(1, leaving)]
     settings = Settings(num_clients=3, num_rounds=99, model="logistic", strategy="mifa:departure=exclude")
-    nodes = GridTransport(federation.grid, 3, RoundDeadlines(5.0), replay=False)
-    founders = nodes.connect(np.arange(3), 5.0, 2)
+    nodes = GridTransport(federation.grid, 3, RoundDeadlines(60.0), replay=False)
+    founders = nodes.connect(np.arange(3), 60.0, 2)
     trace = ConnectedClients(3, nodes, founders, max_absence=2)
     experiment = prepare(settings, tune=False, observed=lambda: trace)
     trace.roster = experiment.strategy.roster
@@ -281,7 +279,7 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
     first = play()
     assert (first["selected"], first["active"], first["events"]) == ([0, 1], [0, 1], [])
     assert first["members"] == first["available"] == [0, 1]
-    assert first["deadline_seconds"] == 5.0
+    assert first["deadline_seconds"] == 60.0
     node.append(federation.node(2))
     eventually(lambda: nodes.reachable().size == 3)
     assert events(play()) == [("arrival", 2)]
@@ -342,3 +340,11 @@ def test_a_trace_is_replayed_where_the_user_chose_one(federation: Federation) ->
     assert names_trace(grid, default)
     grid._run = replace(grid.run, primary_task_type=TaskType.SIMULATION)
     assert is_simulated(grid)
+
+
+def test_too_few_nodes_of_a_simulation(federation: Federation, tmp_path: Path) -> None:
+    federation.grid._run = replace(federation.grid.run, primary_task_type=TaskType.SIMULATION)
+    settings = Settings(num_clients=6, connect_timeout=0.0, run_dir=str(tmp_path / "runs"))
+    with pytest.raises(ValueError, match=r"only 0 of num-clients=6 .*num-supernodes=6"):
+        run_on_grid(federation.grid, settings)
+    assert not (tmp_path / "runs").exists()

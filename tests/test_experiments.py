@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scripts
 
 import sim
+from flexfl.config import Settings
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,9 +25,16 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run(script: str, *arguments: str | Path) -> scripts.Done:
+    return scripts.run(f"experiments/{script}.py", *arguments)
+
+
+def output_of(script: str, *arguments: str | Path) -> str:
+    """Run a script that forks, which this process must not do once it has threads."""
     command = [sys.executable, f"experiments/{script}.py", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize(("script", "flags"), [("pivot", ()), ("swing", ("--rounds=2",))])
@@ -33,8 +42,8 @@ def test_a_row_for_each_method_and_a_column_for_each_trace(
     comparison: Path, script: str, flags: tuple[str, ...]
 ) -> None:
     done = run(script, comparison, *flags)
-    assert done.returncode == 0, done.stderr
-    header, _, *rows = done.stdout.splitlines()
+    assert done.code == 0, done.err
+    header, _, *rows = done.out.splitlines()
     assert [name.strip() for name in header.strip("|").split("|")] == [
         "strategy",
         "always",
@@ -48,8 +57,8 @@ def test_a_row_for_each_method_and_a_column_for_each_trace(
 
 def test_the_columns_of_cafed(comparison: Path) -> None:
     done = run("cafed", comparison)
-    assert done.returncode == 0, done.stderr
-    rows = [line.strip("|").split("|") for line in done.stdout.splitlines()]
+    assert done.code == 0, done.err
+    rows = [line.strip("|").split("|") for line in done.out.splitlines()]
     assert [row[0].strip() for row in rows] == ["strategy", "---", "fedavg", "mifa"]
     highest, mean, deviation = (float(entry) for entry in rows[2][1:])
     assert 0 < mean <= highest <= 100
@@ -60,10 +69,10 @@ def test_curves(comparison: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "curves.png"
     done = run("curves", comparison, f"--write={picture}", "--value=accuracy")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert picture.read_bytes().startswith(b"\x89PNG")
     done = run("curves", comparison, f"--write={picture}", "--lines=mimic")
-    assert "no strategy of these; there are: fedavg, mifa" in done.stderr
+    assert "no strategy of these; there are: fedavg, mifa" in done.err
 
 
 @pytest.mark.parametrize("every", [5, 12, 24])
@@ -81,43 +90,42 @@ def test_without_old_updates_only_a_step_twice_too_long_diverges(comparison: Pat
 
     assert stability([np.arange(3)] * 200).limit == pytest.approx(2, rel=0.03)
     done = run("stability", comparison, "--strategy=mifa")
-    assert done.returncode == 0, done.stderr
-    assert [row.split("|")[1].strip() for row in done.stdout.splitlines()[2:]] == [
+    assert done.code == 0, done.err
+    assert [row.split("|")[1].strip() for row in done.out.splitlines()[2:]] == [
         "always",
         "bernoulli:p=0.5",
     ]
-    assert "has no run of fedlaavg" in run("stability", comparison).stderr
+    assert "has no run of fedlaavg" in run("stability", comparison).err
 
 
 def test_a_setting_that_does_not_vary_is_read_from_the_runs(comparison: Path) -> None:
     done = run("swing", comparison, "--across", "task", "batch-size")
-    assert done.stdout.splitlines()[0].split("|")[2].strip() == "digits, 20"
-    assert "has no setting 'batch'" in run("swing", comparison, "--across", "batch").stderr
+    assert done.out.splitlines()[0].split("|")[2].strip() == "digits, 20"
+    assert "has no setting 'batch'" in run("swing", comparison, "--across", "batch").err
 
 
 def test_a_missing_folder_or_column_is_named(comparison: Path, tmp_path: Path) -> None:
-    assert "nonesuch" in run("pivot", tmp_path / "nonesuch").stderr
-    assert "no column 'loss'; there are: " in run("pivot", comparison, "--value", "loss").stderr
+    assert "nonesuch" in run("pivot", tmp_path / "nonesuch").err
+    assert "no column 'loss'; there are: " in run("pivot", comparison, "--value", "loss").err
 
 
 def test_bias_by_class(tmp_path: Path) -> None:
     """Two clients of each class; where all take part, they count by their data, in turns not of late."""
+    from experiments.bias_by_class import shares_of
+
     file, small = tmp_path / "e.toml", {"num-clients": 20, "num-rounds": 20, "local-steps": 1}
     lines = [f"{key} = {value}" for key, value in small.items()]
     lines += ['partition = "label:order=sorted"', 'trace = ["always", "diurnal:period=5,groups=5"]']
     file.write_text("\n".join([*lines, 'strategy = ["fedavg", "fedlaavg", "sequential-sgd"]']))
-    done = run("bias_by_class", file, "--rounds=5")
-    assert done.returncode == 0, done.stderr
-    _, _, *rows = done.stdout.splitlines()
+    _, _, *rows = output_of("bias_by_class", file, "--rounds=5").splitlines()
     found = {row.split("|")[1].strip(): row.split("|")[2:-1] for row in rows}
     assert found.keys() == {"fedavg", "fedlaavg"}
     whole, late = ([float(x) for x in entry.split("/")] for entry in found["fedavg"])
     assert whole == [0, 0]
     assert late[0] <= 2 < 45 <= late[1]
     assert float(found["fedlaavg"][1].split("/")[1]) <= 1
-    file.write_text(file.read_text().replace("label:order=sorted", "iid"))
-    done = run("bias_by_class", file, "--rounds=5")
-    assert done.stderr.splitlines()[-1].endswith("partition iid gives a client several classes; take label")
+    with pytest.raises(ValueError, match="partition iid gives a client several classes; take label"):
+        shares_of(Settings(num_clients=20, partition="iid"), 5)
 
 
 def test_groups_that_swap_labels_and_correlated_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +167,7 @@ def test_moods_by_the_hour(tmp_path: Path) -> None:
     table.write_text("".join(form.format(*post) for post in posts))
     hours = tmp_path / "posts.csv"
     done = run("sentiment", hours, "--num-clients", "24", "--data-dir", tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     written = [tuple(map(int, line.split(","))) for line in hours.read_text().splitlines()[1:]]
     assert sorted(written) == sorted((hour, 3600 * hour + 60 * k) for _, _, hour, k, *_ in posts)
 
@@ -192,17 +200,16 @@ def test_rounds_to_recover() -> None:
 
 def test_departures_with_and_without_the_departed_in_the_objective(tmp_path: Path) -> None:
     done = run("ruan_departures", "table5", "--shifts", "2", "--seeds", "1", "--run-dir", tmp_path)
-    assert done.returncode == 0, done.stderr
-    *_, row = done.stdout.splitlines()
+    assert done.code == 0, done.err
+    *_, row = done.out.splitlines()
     assert row.startswith("| 2 | ")
     assert row.split(" | ")[5] in ("0 of 1", "1 of 1")
     assert len([*tmp_path.iterdir()]) == 3
 
 
 def test_arrivals_with_and_without_fast_reboot(tmp_path: Path) -> None:
-    done = run("ruan_arrivals", "table4", "--shifts", "2", "--seeds", "1", "--run-dir", tmp_path)
-    assert done.returncode == 0, done.stderr
-    header, _, row = done.stdout.splitlines()
+    flags = ("table4", "--shifts", "2", "--seeds", "1", "--run-dir", tmp_path)
+    header, _, row = output_of("ruan_arrivals", *flags).splitlines()
     assert header == "| tau_0 | fast reboot | vanilla | auto |"
     assert row.startswith("| 2 | ")
     assert len([*tmp_path.iterdir()]) == 3

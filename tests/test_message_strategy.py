@@ -1,14 +1,12 @@
 """Strategies on Flower's Message API, held against its classic server: the same clients, the same weights."""
 
 import importlib
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from flower import flwr_runs
 from flwr.app import ConfigRecord
 from flwr.client import ClientApp, NumPyClient
 from flwr.common import ndarrays_to_parameters
@@ -152,16 +150,3 @@ def test_a_strategy_of_flower_that_evaluates_at_clients_without_a_name() -> None
     assert [result.evaluate_metrics_clientapp[t]["loss"] for t in (1, 2)] == pytest.approx([2, 4])
     np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[1], 4, rtol=1e-6)
     assert {proxy.cid for proxy in adapter.manager.all().values()} == set(map(str, NODES))
-
-
-@pytest.mark.slow
-def test_the_example_under_flwr_run(flower: dict[str, str], tmp_path: Path) -> None:
-    app = tmp_path / "app"
-    shutil.copytree(OWN_APP, app, ignore=shutil.ignore_patterns("__pycache__"))
-    project = (app / "pyproject.toml").read_text()
-    assert project.count('"server_app:app"') == 1
-    (app / "pyproject.toml").write_text(project.replace('"server_app:app"', '"message_server_app:app"'))
-    env = {**flower, "PYTHONPATH": str(ROOT)}
-    (output,) = flwr_runs(env, 4, [{"strategy": "mimic", "num-rounds": 3, "clients-per-round": 4}], app=app)
-    assert "Strategy execution finished" in output, output
-    assert output.count("'active': 4, 'rejected': 0") >= 3, output

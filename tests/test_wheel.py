@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from flower import ROOT, flwr_runs
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
 
 PACKAGES = {"clients", "flexfl", "strategies", "traces"}
 DATA = {
@@ -29,7 +29,7 @@ DATA = {
 def run(*command: str | Path, cwd: Path) -> str:
     """Run a command without the checkout in its PYTHONPATH; returns its standard output."""
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=1000)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -96,11 +96,19 @@ for name, options in (("pools", {{}}), ("pools", {{"source": "measured"}}), ("ph
 def test_a_separate_app_trains_with_an_installed_strategy(
     environment: Path, flower: dict[str, str], tmp_path: Path
 ) -> None:
-    app = tmp_path / "app"
-    shutil.copytree(ROOT / "examples" / "own-app", app, ignore=shutil.ignore_patterns("__pycache__"))
+    """With Flower's classic server, and beside it with its Message API."""
+    app, other = (tmp_path / name for name in ("app", "message-app"))
+    for folder in (app, other):
+        shutil.copytree(ROOT / "examples" / "own-app", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    project = (app / "pyproject.toml").read_text()
+    assert project.count('"server_app:app"') == 1
+    (other / "pyproject.toml").write_text(project.replace('"server_app:app"', '"message_server_app:app"'))
     env = {key: value for key, value in flower.items() if key != "PYTHONPATH"}
     env["PATH"] = os.pathsep.join([str(environment / "bin"), env["PATH"]])
-    (output,) = flwr_runs(env, 10, [{"strategy": "mimic", "num-rounds": 40}], app=app)
+    few = {"strategy": "mimic", "num-rounds": 3, "clients-per-round": 10, "app": other}
+    output, messages = flwr_runs(env, 10, [{"strategy": "mimic", "num-rounds": 40}, few], app=app)
+    assert "Strategy execution finished" in messages, messages
+    assert messages.count("'active': 10, 'rejected': 0") >= 3, messages
     found = re.findall(r"fit progress: \((\d+), ([\d.e-]+), \{'accuracy': ([\d.e-]+)\}", output)
     assert [int(number) for number, _, _ in found] == list(range(1, 41)), output
     assert output.count("received 5 results and 0 failures") == 40
