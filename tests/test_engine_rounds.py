@@ -121,18 +121,14 @@ def test_departure_auto_records_the_decision_with_its_numbers(simulate: Callable
     assert event["objective"] == ("exclude" if exclude else "include")
 
 
-@pytest.mark.parametrize(
-    ("every", "evaluated"), [(1, [0, 1, 2, 3, 4, 5]), (2, [0, 2, 4, 5]), (5, [0, 5]), (9, [0, 5])]
-)
-def test_evaluate_every(simulate: Callable[..., Any], every: int, evaluated: list[int]) -> None:
-    run = simulate(trace="always", evaluate_every=every, num_rounds=5)
-    assert [record["round"] for record in run.records if "loss" in record] == evaluated
-    assert [server_round for server_round, _ in run.history.losses_centralized] == evaluated
-
-
 def test_evaluating_less_often_changes_nothing_else(simulate: Callable[..., Any]) -> None:
-    often, seldom = simulate(), simulate(evaluate_every=3)
-    np.testing.assert_array_equal(often.weights, seldom.weights)
+    weights = []
+    for every, evaluated in ((1, [0, 1, 2, 3, 4, 5]), (2, [0, 2, 4, 5]), (9, [0, 5])):
+        run = simulate(trace="always", evaluate_every=every, num_rounds=5)
+        assert [record["round"] for record in run.records if "loss" in record] == evaluated
+        assert [server_round for server_round, _ in run.history.losses_centralized] == evaluated
+        weights.append(run.weights.tobytes())
+    assert len({*weights}) == 1
 
 
 def test_bytes_up_and_down(simulate: Callable[..., Any]) -> None:

@@ -95,23 +95,19 @@ def outcome(run: Any) -> list[dict[str, Any]]:
 # Beside ours
 
 
+SAMPLED = {**ALWAYS, "clients_per_round": 3, "lr_schedule": "staircase", "arrivals": "5=3"}
+INCOMPLETE = {"trace": "bernoulli:p=0.8+pools:first=8", "num_rounds": 5, "departures": "1=3", "seed": 4}
+EPOCHS = {**ALWAYS, "local_epochs": 1, "sizes": "pareto", "evaluate_on": "objective"}
+
+
 @pytest.mark.parametrize(
-    ("stock", "ours"),
+    ("stock", "ours", "settings"),
     [
-        ("FedAvg", "fedavg"),
-        ("FedAvgM:server-momentum=0", "fedavg"),
-        ("FedProx:proximal-mu=0.5", "fedprox:mu=0.5"),
+        ("FedAvg", "fedavg", SAMPLED),
+        ("FedAvg", "fedavg", EPOCHS),
+        ("FedAvgM:server-momentum=0", "fedavg", INCOMPLETE),
+        ("FedProx:proximal-mu=0.5", "fedprox:mu=0.5", INCOMPLETE),
     ],
-)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        ALWAYS,
-        {**ALWAYS, "clients_per_round": 3, "lr_schedule": "staircase", "arrivals": "5=3"},
-        {"trace": "bernoulli:p=0.8+pools:first=8", "num_rounds": 5, "departures": "1=3", "seed": 4},
-        {**ALWAYS, "local_epochs": 1, "sizes": "pareto", "evaluate_on": "objective"},
-    ],
-    ids=["always", "sampled", "incomplete", "epochs"],
 )
 def test_it_gives_the_same_weights_as_ours(
     simulate: Callable[..., Any], stock: str, ours: str, settings: dict[str, Any]
@@ -130,16 +126,21 @@ def test_fedprox_without_mu_is_fedavg(simulate: Callable[..., Any]) -> None:
     np.testing.assert_array_equal(fedprox.weights, fedavg.weights)
 
 
-STRATEGIES = (
-    *("FedAvg", "FedAvgM:server-momentum=0.9", "FedAdam:eta=0.01", "FedAdagrad", "FedYogi"),
-    *("FedProx:proximal-mu=0.1", "FedMedian", "FedTrimmedAvg:beta=0.1", "FaultTolerantFedAvg", "QFedAvg"),
-    *("Krum", "Krum:num-malicious-clients=2,num-clients-to-keep=3"),
-)
 SELDOM = "bernoulli:p=0.2+lost:p=0.3+late:p=0.2"
-WITH_FEW = [(strategy, SELDOM) for strategy in ("FedYogi", "FedMedian", "FedTrimmedAvg:beta=0.4", "Krum")]
 
 
-@pytest.mark.parametrize(("strategy", "trace"), [*((s, DEFAULT_TRACE) for s in STRATEGIES), *WITH_FEW])
+@pytest.mark.parametrize(
+    ("strategy", "trace"),
+    [
+        ("FedAvgM:server-momentum=0.9", DEFAULT_TRACE),
+        ("QFedAvg", DEFAULT_TRACE),
+        ("FaultTolerantFedAvg", DEFAULT_TRACE),
+        ("Krum:num-malicious-clients=2,num-clients-to-keep=3", DEFAULT_TRACE),
+        ("FedAdam:eta=0.01", SELDOM),
+        ("FedMedian", SELDOM),
+        ("FedTrimmedAvg:beta=0.4", SELDOM),
+    ],
+)
 def test_they_run_where_clients_come_and_go(simulate: Callable[..., Any], strategy: str, trace: str) -> None:
     run = simulate(strategy=STOCK + strategy, trace=trace, num_rounds=5, arrivals="5=2", departures="0=4")
     assert len(run.rounds) == 5
@@ -192,13 +193,12 @@ def test_the_constructors_parameters_are_the_options() -> None:
 @pytest.mark.parametrize(
     ("strategy", "more", "says"),
     [
-        ("FedAdam:etta=1", {}, "FedAdam has no option 'etta'; known: fraction-fit,.*; did you mean eta?"),
-        ("FedAdam", {"option": ("departure=include",)}, "FedAdam has no option 'departure'; known: fraction"),
-        ("FedAdam", {"server_opt": "adam"}, "FedAdam takes neither --server-opt nor --amplify"),
-        ("FedAdam", {"amplify": "2,2"}, "FedAdam takes neither --server-opt nor --amplify"),
-        ("FedAdam:eta=fast", {}, "eta is 'fast'; it must be a number"),
-        ("FedProx", {}, "FedProx needs the option proximal-mu: write flwr.server.strategy.FedProx:proximal"),
-        ("DPFedAvgFixed", {}, "DPFedAvgFixed needs 'strategy', which no option can set; name a function of"),
+        ("FedAdam:etta=1", {}, "'etta'; known: fraction-fit,.*; did you mean eta"),
+        ("FedAdam", {"option": ("departure=include",)}, "'departure'; known: fraction"),
+        ("FedAdam", {"server_opt": "adam"}, "neither --server-opt nor --amplify"),
+        ("FedAdam:eta=fast", {}, "eta is 'fast'"),
+        ("FedProx", {}, "needs .*proximal-mu"),
+        ("DPFedAvgFixed", {}, "needs 'strategy'"),
     ],
 )
 def test_what_it_does_not_take(strategy: str, more: dict[str, Any], says: str) -> None:
@@ -233,7 +233,7 @@ def test_it_may_evaluate_at_the_clients(simulate: Callable[..., Any]) -> None:
 # Rounds without, and with too few replies
 
 
-@pytest.mark.parametrize("strategy", ["FedAvg", "FedAdam", "FedMedian", "Krum", "QFedAvg", "FedTrimmedAvg"])
+@pytest.mark.parametrize("strategy", ["FedAvg", "FedMedian", "QFedAvg"])
 @pytest.mark.parametrize("trace", ["bernoulli:p=0", "always+lost:p=1"])
 def test_rounds_without_replies_leave_the_weights(
     simulate: Callable[..., Any], strategy: str, trace: str
