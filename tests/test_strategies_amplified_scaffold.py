@@ -35,11 +35,9 @@ def test_c_is_the_mean_of_the_members(departure: str) -> None:
 
 
 def test_a_discarded_update_is_not_amplified_later() -> None:
-    """A period of two rounds: the client whose weights exploded is forgotten with its update."""
+    """A period of two rounds: a client whose weights exploded leaves no trace, neither then nor later."""
     rounds = Rounds(make("amplified-scaffold", period=2, gamma=1.5))
-    rounds.play({0: np.full(M, 0.01)})
-    kept = rounds.strategy.weights.copy()
-    np.testing.assert_array_equal(rounds.play({0: np.full(M, 3e15)}), kept)
-    for _ in range(3):
-        weights = rounds.play({1: np.full(M, 0.01)})
-    assert np.abs(weights - kept).max() < 1
+    start = rounds.strategy.weights.copy()
+    for size in (0.01, 3e15, 0.01, 0.01, 0.01):
+        weights = rounds.play({0 if size > 1 else 1: np.full(M, size)})
+        assert np.abs(weights - start).max() < 1
