@@ -61,7 +61,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for shared in {"flower", "shared_flower", "ray_cluster"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker(pytest.mark.xdist_group(shared))
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @dataclass
