@@ -1,4 +1,4 @@
-"""Differential privacy and secure aggregation: docs/methods.md, and what it says works."""
+"""Differential privacy and secure aggregation: docs/privacy.md, and what it says works."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -26,7 +26,7 @@ from privacy import complete, incomplete, influence, secure_aggregation_error
 import strategies
 from flexfl.devices.message_strategy import MessageStrategy
 
-PAGE = (Path(__file__).parents[1] / "docs" / "methods.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "privacy.md").read_text(encoding="utf-8")
 ROWS = {
     cells[0].strip("` "): cells[1:] for line in PAGE.splitlines() if len(cells := line.split("|")[1:-1]) == 6
 }
