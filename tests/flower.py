@@ -18,6 +18,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
+APPS: dict[str, set[Path]] = {}  # those that run or ran, by FLWR_HOME
 
 
 def processes_of(home: Path) -> list[int]:
@@ -94,13 +95,38 @@ def flwr_runs(
         nodes += f" client-resources-num-cpus={settings.get('cpus', os.cpu_count())}"
         config = {key: value for key, value in settings.items() if key not in ("supernodes", "app", "cpus")}
         folder = settings.get("app", app)
-        return flwr_run(env, config, "local", "--federation-config", nodes, app=folder)
+        return flwr_run(env, config, "here", "--federation-config", nodes, app=folder)
 
+    start_superlink(env)
+    installed = Path(env["FLWR_HOME"]) / "apps"
     with ThreadPoolExecutor(len(runs)) as pool:
-        first = pool.submit(call, runs[0])  # starts the SuperLink
-        wait_for_port(int(env["FLWR_LOCAL_CONTROL_API_PORT"]))
-        others = [pool.submit(call, settings) for settings in runs[1:]]
-        return [run.result() for run in (first, *others)]
+        started = []
+        for settings in runs:
+            started.append(pool.submit(call, settings))
+            apps = APPS.setdefault(env["FLWR_HOME"], set())
+            apps.add(settings.get("app", app))
+            # Flower does not install the same app twice at the same time.
+            while len([*installed.glob("*/pyproject.toml")]) < len(apps) and not started[-1].done():
+                time.sleep(0.05)
+        return [run.result() for run in started]
+
+
+def start_superlink(env: dict[str, str]) -> None:
+    """Start the SuperLink for simulations, unless it runs: `flwr run` itself would give it only 15 s."""
+    home, port = Path(env["FLWR_HOME"]), env["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
+    config = home / "config.toml"
+    if config.exists():
+        return
+    address, control = f"127.0.0.1:{port}", f"127.0.0.1:{env['FLWR_LOCAL_CONTROL_API_PORT']}"
+    command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
+    command += ["--host", "127.0.0.1", "--port", port, "--control-api-address", control]
+    command += ["--database", str(home / "state.db")]
+    with (home / "superlink.log").open("wb") as log:
+        subprocess.Popen(command, cwd=home, env=env, stdout=log, stderr=log, start_new_session=True)
+    config.write_text(
+        f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{address}"\ninsecure = true\n'
+    )
+    wait_for_port(int(port))
 
 
 def copy_app(folder: Path) -> Path:
