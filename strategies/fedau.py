@@ -27,7 +27,7 @@ from strategies.parts.shares import shares
 class FedAU(FlexibleStrategy):
     """p_k times the mean interval between participations: unbiased, with unknown participation rates."""
 
-    suits = "unknown rates of participation that differ, without memory for a table"
+    suits = "unknown rates of participation that differ, when the server cannot keep a vector per client"
     options: FedAUOptions
     saved = ("intervals",)
     late_replies = "take"

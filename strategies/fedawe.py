@@ -35,7 +35,7 @@ from strategies.parts.shares import relative_shares
 class FedAWE(FlexibleStrategy):
     """Clients resume from the model of their last round; their update counts once for every round since."""
 
-    suits = "rates of participation that change with time, without memory for a table"
+    suits = "rates of participation that change with time, when the server cannot keep a vector per client"
     options: FedAWEOptions
     saved = ("models", "last", "total")
     takes_layers = False  # there is no model that all clients start from
