@@ -61,7 +61,7 @@ class MIFA(FlexibleStrategy):
 
     def _some_are_missing(self) -> bool:
         """Whether there is no entry of a member that may still reply."""
-        expected = np.flatnonzero(self.roster.contributors & ~self.roster.gone)
+        expected = np.flatnonzero(self.roster.contributors & ~self.roster.departed)
         return not np.isin(expected, self.latest.clients).all()
 
 

@@ -204,7 +204,7 @@ class Campaign:
     def _begin(self, everybody: bool = False) -> Round:
         """Decide who is there."""
         rng, number = self.rng, len(self.rounds) * 2 + 1
-        leaving = set(self.side.strategy.membership.departing)
+        leaving = set(self.side.strategy.membership.announced)
         self.gone |= leaving
         if everybody:
             return Round(number, [*CLIENTS], sorted({5, 6, *self.gone}), [], [])
@@ -249,7 +249,7 @@ class Campaign:
         assert len(report.rejected) + len(report.active) + farewells >= len(results)
         if before is None or len(report.active) or farewells:
             return
-        departing = before.membership.departing != strategy.membership.departing
+        departing = before.membership.announced != strategy.membership.announced
         no_data = any(reason == "no examples" for _, reason in report.rejected)
         if not (departing or no_data or report.diverged):
             before.aggregate_fit(number, [], [])

@@ -90,7 +90,9 @@ def test_trajectory(trajectory: Any) -> None:
     for client, expected in variant["state"]["R"].items():
         device = devices[int(client)]
         state = device.memory.open(int(accepted[int(client)]))[0].committed
-        if strategy.roster.gone[int(client)]:  # it keeps its R, although it would start anew if it returned
+        if strategy.roster.departed[
+            int(client)
+        ]:  # it keeps its R, although it would start anew if it returned
             state = device.state()
         close(state.get("residual", np.zeros(len(case["w0"]))), expected, f"R of {client}")
     if strategy.options.elasticity:  # otherwise they are not computed

@@ -74,6 +74,6 @@ def test_trajectory(trajectory: Any) -> None:
         for client, c in variant["state"]["c"].items():
             close(devices[int(client)].correction, c, f"c of {client}")
     if case["method"] == "fedlaavg":
-        gone = strategy.roster.gone & ~strategy.roster.member
+        gone = strategy.roster.departed & ~strategy.roster.member
         latest = [np.array(u) for k, u in variant["state"]["u"].items() if not gone[int(k)]]
         close(strategy.latest.total, np.sum(latest, axis=0), "sum of u")

@@ -62,7 +62,7 @@ def play_table(strategy: Any, table: Any, check: Callable[..., None]) -> None:
     """Play rounds; after each, `check` gets {client: (sent, update, steps)} of those whose reply counted."""
     rounds, devices = Rounds(strategy), [device(client) for client in range(N)]
     for steps, lost, moved in table:
-        there = ~strategy.roster.gone & strategy.roster.member
+        there = ~strategy.roster.departed & strategy.roster.member
         arrived = [moved] if moved is not None and not there[moved] else []
         departed = [moved] if moved is not None and there[moved] else []
         online = [k for k in steps if (there[k] and k not in departed) or k in arrived]
@@ -93,7 +93,7 @@ def test_conservation(table: Any, sparsity: float, ties: str, empty: str, apply:
             sent[client] += packed
             updates[client] += update
             aggregates[:] += E / steps * strategy.roster.shares[client] * packed
-        gone = np.flatnonzero(strategy.roster.gone)  # what compression held back at them is lost
+        gone = np.flatnonzero(strategy.roster.departed)  # what compression held back at them is lost
         sent[gone] = updates[gone] = 0
         out[:] += strategy.weights - before
         for client in range(N):

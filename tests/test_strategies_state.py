@@ -71,7 +71,7 @@ def test_resumed_run_is_the_same(name: str, own: dict[str, Any], after: int, dty
     whole, stopped, resumed = (begin(name, dtype, own) for _ in range(3))
     expected = go(whole, 10)
     go(stopped, after)
-    assert stopped.strategy.membership.departing == ([1] if after == 4 else [])
+    assert stopped.strategy.membership.announced == ([1] if after == 4 else [])
     resumed.strategy.load_state_dict(stored(stopped.strategy.state_dict()))
     resumed.number = after
     resumed.parameters = resumed.strategy.initialize_parameters(resumed.manager)

@@ -77,7 +77,7 @@ class ConnectedClients(Trace):
         at_work[self.connection.at_work()] = True
         free = reachable & ~at_work
         self._seen[free] = t
-        left = np.zeros_like(free) if self.roster is None else self.roster.left
+        left = np.zeros_like(free) if self.roster is None else self.roster.departed_for_good
         # Who has left for good comes back only with a new connection, who was silent with any sign of life.
         members = members | free & (~left | ~self._reachable)
         self._reachable = reachable
@@ -89,5 +89,5 @@ class ConnectedClients(Trace):
         """Return the members that have not departed."""
         if self.roster is None:
             return self._founders
-        present: NDArray[np.bool_] = self.roster.member & ~self.roster.gone
+        present: NDArray[np.bool_] = self.roster.member & ~self.roster.departed
         return present

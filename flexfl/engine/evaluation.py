@@ -129,7 +129,7 @@ class GlobalEvaluator:
         """Whose held-out examples are the test set now, shape (N,)."""
         if self.on == "everybody":
             return np.ones(len(self.data.sizes), np.bool_)
-        return self.roster.member & ~self.roster.gone if self.on == "present" else self.roster.member
+        return self.roster.member & ~self.roster.departed if self.on == "present" else self.roster.member
 
     def _holdouts(self, clients: NDArray[np.intp]) -> list[Examples]:
         """Return the held-out examples of each of some clients."""

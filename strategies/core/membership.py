@@ -35,7 +35,7 @@ Proxies = Callable[[int], ClientProxy]
 Event = dict[str, Any]
 
 
-class Membership(Stateful):
+class Members(Stateful):
     """Keeps the roster up to date and tells the method who comes and goes.
 
     The method is told of clients with data only: one without data is part of no sum or mean.
@@ -55,21 +55,21 @@ class Membership(Stateful):
         The clients, and who of them is a member.
     losses
         What their training losses tell about a departure.
-    departing
+    announced
         Clients that have announced in the last round that they leave.
-    leaving
+    awaiting_farewell
         Clients that leave in this round and have a state to hand in.
     events
         Arrivals and departures of this round, each with the numbers that a decision rests on.
     """
 
-    saved = ("roster", "losses", "departing")
+    saved = ("roster", "losses", "announced")
 
     def __init__(self, roster: Roster, options: Options, method: Method) -> None:
         self.roster, self.options, self.method = roster, options, method
         self.losses = LossTracker()
-        self.departing: list[int] = []
-        self.leaving: list[int] = []
+        self.announced: list[int] = []
+        self.awaiting_farewell: list[int] = []
         self.events: list[Event] = []
         self._round = 0
 
@@ -84,10 +84,10 @@ class Membership(Stateful):
         """
         self._part_with({})  # those who were asked in a round that was not aggregated
         self._round, self.events = server_round, []
-        for client in sorted(self.departing):
+        for client in sorted(self.announced):
             self.depart(client)
-            self.roster.left[client] = True
-        self.departing = []
+            self.roster.departed_for_good[client] = True
+        self.announced = []
         founding = self.roster.num_members == 0
         proxy: Proxies
         at_work: Clients = np.empty(0, np.intp)  # with a stock manager, Flower waits for all replies
@@ -104,7 +104,7 @@ class Membership(Stateful):
             available, proxy = np.array(sorted(proxies), np.intp), proxies.__getitem__
         if founding:  # there is no old objective that the first members could be late for
             self.roster.joined[:] = 0
-        present = self.roster.member & ~self.roster.gone
+        present = self.roster.member & ~self.roster.departed
         return available[present[available]], at_work, proxy
 
     def arrive(self, client: int) -> None:
@@ -118,7 +118,7 @@ class Membership(Stateful):
 
     def depart(self, client: int) -> None:
         """Let a client go before the current round, with or without its part of the objective."""
-        if self.roster.gone[client]:
+        if self.roster.departed[client]:
             return
         event: Event = {"event": "departure", "client": client, "objective": self.options.departure}
         if self.options.departure == "auto":
@@ -131,17 +131,17 @@ class Membership(Stateful):
     def abandon(self, client: int, numbers: Event) -> None:
         """Let a member go for good that has not asked for it; `numbers` are those of the decision."""
         self._remove(client, keep=False)
-        self.roster.left[client] = True
+        self.roster.departed_for_good[client] = True
         self.events.append({"event": "abandonment", "client": client, **numbers})
 
     def announce_departure(self, client: int) -> None:
         """Note that a client leaves after this round."""
-        if client not in self.departing:
-            self.departing.append(client)
+        if client not in self.announced:
+            self.announced.append(client)
 
     def ask_leaving(self, instructions: RoundInstructions[FitIns], proxy: Proxies) -> None:
         """Ask the clients that leave in this round, if they can still be reached, for their state."""
-        for client in self.leaving:
+        for client in self.awaiting_farewell:
             with suppress(KeyError):
                 accepted = int(self.roster.accepted[client])
                 instructions.add(proxy(client), Task(last_accepted=accepted, farewell=True))
@@ -150,13 +150,13 @@ class Membership(Stateful):
         self, server_round: int, results: FitResults, size: int, report: RoundReport
     ) -> FitResults:
         """Take in the states, M = `size` numbers, of the clients that leave; return the others' results."""
-        if not self.leaving:
+        if not self.awaiting_farewell:
             return results
         states: dict[int, NDArray[np.float64]] = {}
         others: list[FitResult] = []
         for proxy, result in results:
             client = self.roster.find(proxy.cid)
-            if client is None or client not in self.leaving:
+            if client is None or client not in self.awaiting_farewell:
                 others.append((proxy, result))
                 continue
             try:
@@ -200,21 +200,21 @@ class Membership(Stateful):
         roster.depart(client, self._round, keep)
         if contributed:
             if not keep and self.method.expects_farewell and roster.accepted[client]:
-                self.leaving.append(client)
+                self.awaiting_farewell.append(client)
             self.method.on_departure(client, keep)
         if not keep:
             self.losses.forget(client)
-            if client not in self.leaving:
+            if client not in self.awaiting_farewell:
                 roster.forget(client)
 
     def _part_with(self, states: Mapping[int, NDArray[np.float64]]) -> None:
         """Let the clients go that leave, with the states that they have sent."""
-        for client in self.leaving:
+        for client in self.awaiting_farewell:
             memory = states.get(client)
             self.method.on_farewell(client, memory)
             self.roster.forget(client)
             self.events.append({"event": "farewell", "client": client, "received": memory is not None})
-        self.leaving = []
+        self.awaiting_farewell = []
 
     def _register(self, manager: ClientManager) -> dict[int, ClientProxy]:
         """Return the proxies of a stock client manager by index; clients never seen before arrive."""
@@ -222,6 +222,6 @@ class Membership(Stateful):
         for name, proxy in sorted(manager.all().items()):
             client = self.roster.register(name)
             proxies[client] = proxy
-            if not self.roster.gone[client] and not self.roster.member[client]:
+            if not self.roster.departed[client] and not self.roster.member[client]:
                 self.arrive(client)
         return proxies

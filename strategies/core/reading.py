@@ -29,7 +29,7 @@ from strategies.core.decoding import (
     read_steps,
 )
 from strategies.core.instructions import OpenTasks, Sent
-from strategies.core.membership import Membership
+from strategies.core.membership import Members
 from strategies.core.method import Method
 from strategies.core.norms import MAX_NORM, NormLimit, norm
 from strategies.core.parameters import FloatVector
@@ -114,7 +114,7 @@ class ReplyReader:
         Which updates are larger than usual.
     """
 
-    def __init__(self, method: Method, tasks: OpenTasks, membership: Membership, norms: NormLimit) -> None:
+    def __init__(self, method: Method, tasks: OpenTasks, membership: Members, norms: NormLimit) -> None:
         self.method, self.tasks, self.membership, self.norms = method, tasks, membership, norms
 
     def read(self, server_round: int, results: FitResults, asked: bool) -> Replies:

@@ -50,9 +50,9 @@ class Roster(Stateful):
         Which clients have no data: registered at the start without any, or by their own word. Shape (N,).
     member
         Clients that the objective consists of, shape (N,). A departed client whose objective is kept is one.
-    gone
+    departed
         Which clients have departed, shape (N,).
-    left
+    departed_for_good
         Which of these have gone for good: by their own word, or let go by the method. Shape (N,).
     joined
         tau_0 of a client's arrival: the last round without it; 0 for members from the start. Shape (N,).
@@ -69,8 +69,8 @@ class Roster(Stateful):
         "first_size",
         "data_less",
         "member",
-        "gone",
-        "left",
+        "departed",
+        "departed_for_good",
         "joined",
         "asked",
         "accepted",
@@ -92,7 +92,7 @@ class Roster(Stateful):
         self.member = np.ones(len(sizes), bool) if members is None else np.array(members, bool)
         if self.member.shape != sizes.shape:
             raise ValueError(f"{len(self.member)} membership flags for {len(sizes)} clients")
-        self.gone, self.left = np.zeros((2, len(sizes)), bool)
+        self.departed, self.departed_for_good = np.zeros((2, len(sizes)), bool)
         self.joined, self.asked, self.accepted = (np.zeros(len(sizes), np.int64) for _ in range(3))
         self.shift = 0
         self._registered = len(sizes)
@@ -203,11 +203,11 @@ class Roster(Stateful):
             self.joined[client] = server_round - 1
             self._shift(client, server_round)
         self.member[client], self._known = True, None
-        self.gone[client] = self.left[client] = False
+        self.departed[client] = self.departed_for_good[client] = False
 
     def depart(self, client: int, server_round: int, keep: bool) -> None:
         """Let a client go before `server_round`; unless its objective is kept, the objective shifts."""
-        self.gone[client] = True
+        self.departed[client] = True
         if not keep:
             self.member[client], self._known = False, None
             self._shift(client, server_round)

@@ -28,7 +28,7 @@ from flexfl.ground.contract import FitConfig, metrics
 from strategies.core.decoding import largest
 from strategies.core.instructions import OpenTasks, RoundInstructions, Sent, Task
 from strategies.core.interfaces import AvailabilityManager, EvaluateFn
-from strategies.core.membership import Membership
+from strategies.core.membership import Members
 from strategies.core.method import Method
 from strategies.core.norms import MAX_RESULT, NormLimit
 from strategies.core.options import Options
@@ -75,7 +75,7 @@ class FlexibleStrategy(Method, Strategy):
         self.evaluate_fn = evaluate_fn
         self.options = options if options is not None else self.options_type()()
         self.roster = roster if roster is not None else Roster()
-        self.membership = Membership(self.roster, self.options, self)
+        self.membership = Members(self.roster, self.options, self)
         self.tasks = OpenTasks(self.wire)
         self.norms = NormLimit(self.options.max_update_norm, self.options.outliers == "clip")
         self.replies = ReplyReader(self, self.tasks, self.membership, self.norms)
@@ -119,7 +119,7 @@ class FlexibleStrategy(Method, Strategy):
         rate = schedule(options.learning_rate, server_round, self.roster.shift, options.local_steps)
         self.learning_rate = self.report.learning_rate = float(rate)
         self.observe(available)
-        self.selected = self.select(available[~self.roster.gone[available]])
+        self.selected = self.select(available[~self.roster.departed[available]])
         self.roster.asked[self.selected] = server_round
         sent = Sent(server_round, self._sent, self.learning_rate, self.version)
         shared = self.shared_task()

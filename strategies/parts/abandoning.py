@@ -73,7 +73,7 @@ def worst(
         None if nobody can be judged.
     """
     rounds = server_round - roster.joined
-    judged = np.flatnonzero(roster.member & ~roster.gone & ~roster.data_less & (rounds >= at_least))
+    judged = np.flatnonzero(roster.member & ~roster.departed & ~roster.data_less & (rounds >= at_least))
     if len(judged) < 2:
         return None
     away = 1 - availability.shares(judged)

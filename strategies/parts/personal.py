@@ -45,7 +45,7 @@ class Personalised(FlexibleStrategy):
         shared = self.shared_task()
         instructions = RoundInstructions(EvaluateIns, self._sent, shared.arrays, self._config(shared))
         for client, proxy in visible:
-            if self.roster.member[client] and not self.roster.gone[client]:
+            if self.roster.member[client] and not self.roster.departed[client]:
                 instructions.add(proxy, self.own_task(client))
         return instructions
 
