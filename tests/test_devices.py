@@ -38,7 +38,7 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path, free_ports: Any) -
         assert few.finished() == []
         admitted.result()
     assert "only 0 of num-clients=5 are connected after 0 s; 4 are needed (min-nodes)" in few.told()
-    assert "let fewer begin with --run-config 'min-nodes=...'" in few.told()
+    assert "start with fewer: --run-config 'min-nodes=...'" in few.told()
     assert [*federation.statuses().values()] == ["finished:failed"]
 
     data = federated_data(Settings(num_clients=5))
