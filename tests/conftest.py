@@ -56,11 +56,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let tests of Flower's processes, and those of Ray, run one after the other, and slow ones first.
 
-    `--dist loadgroup` begins with the largest groups.
+    Tests of a file with a fixture of the whole file stay together, so that it is made once. `--dist
+    loadgroup` begins with the largest groups.
     """
     for item in items:
-        for shared in {"flower", "shared_flower", "ray_cluster"} & {*getattr(item, "fixturenames", ())}:
-            item.add_marker(pytest.mark.xdist_group(shared))
+        used = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
+        if groups := {"flower", "shared_flower", "ray_cluster"} & used.keys():
+            item.add_marker(pytest.mark.xdist_group(min(groups)))
+        elif any(made.scope == "module" for several in used.values() for made in several):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 

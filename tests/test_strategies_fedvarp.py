@@ -43,25 +43,25 @@ def test_full_participation_is_fedavg(name: str, beta: float) -> None:
         np.testing.assert_allclose(play(rounds), play(fedavg), rtol=1e-12)
 
 
-@pytest.mark.parametrize("agg", ["mean", "prob"])
-def test_at_a_constant_rate_it_ends_where_full_participation_does(agg: str) -> None:
-    """Two of five clients a round, one step: the optimum; FedAvg goes on swinging."""
+def test_at_a_constant_rate_it_ends_where_full_participation_does() -> None:
+    """Two of five clients a round, one step: the optimum; FedAvg keeps swinging."""
     curvature = np.random.default_rng(1).uniform(0.5, 2, (N, M))
     optima = np.random.default_rng(2).normal(size=(N, M))
     best = (curvature * optima).sum(axis=0) / curvature.sum(axis=0)
     far = {}
-    for name, own in (("fedvarp", {"agg": agg}), ("fedavg", {})):
+    for name, own in (("fedvarp", {"agg": "mean"}), ("fedvarp", {"agg": "prob"}), ("fedavg", {})):
         start = ndarrays_to_parameters(START)
         roster = Roster(np.full(N, 10))
         rounds = Rounds(strategies.make(name, start, roster, local_steps=1, learning_rate=0.05, **own))
         devices = [Device(10, lambda at, k=k: curvature[k] * (at - optima[k])) for k in range(N)]
         rng = np.random.default_rng(3)
-        for _ in range(1500):
+        for _ in range(600 if name == "fedavg" else 1200):
             asked = rounds.ask(rng.choice(N, 2, replace=False).tolist())
             rounds.hear(*((k, devices[k].fit(i, 1)) for k, i in asked.items()))
-        far[name] = np.abs(rounds.strategy.weights - best).max()
-    assert far["fedvarp"] < 1e-9
-    assert far["fedavg"] > 0.005
+        far[name, *own.values()] = np.abs(rounds.strategy.weights - best).max()
+    assert far["fedvarp", "mean"] < 1e-7
+    assert far["fedvarp", "prob"] < 1e-7
+    assert far["fedavg",] > 0.005
 
 
 def test_the_sum_follows_sizes_and_departures() -> None:
