@@ -6,7 +6,7 @@ than those that answer on time: its update is the difference to what it was sent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -187,9 +187,9 @@ class OpenTasks(Stateful):
         rounds = dict(zip(at_work.tolist(), asked[at_work].tolist(), strict=True))
         self._sent = {client: sent for client, sent in self._sent.items() if rounds.get(client) == sent.round}
 
-    def ask(self, client: int, sent: Sent) -> None:
-        """Note what a client is sent in the current round."""
-        self._sent[client] = sent
+    def ask(self, clients: Iterable[int], sent: Sent) -> None:
+        """Note what some clients are sent in the current round."""
+        self._sent.update(dict.fromkeys(clients, sent))
 
     def of(self, client: int | None, server_round: int) -> Sent | None:
         """Return what a client was sent for the task that it has to answer; None: there is none."""
@@ -197,7 +197,9 @@ class OpenTasks(Stateful):
 
     def of_all(self, clients: list[int], server_round: int) -> list[Sent] | None:
         """Return what these clients were sent in this round; None: one of them was sent nothing in it."""
-        found = [self.of(client, server_round) for client in clients]
+        if server_round != self._round:
+            return None
+        found = [*map(self._sent.get, clients)]
         sent = [task for task in found if task is not None and task.round == server_round]
         return sent if len(sent) == len(found) else None
 

@@ -125,9 +125,11 @@ class FlexibleStrategy(Method, Strategy):
         shared = self.shared_task()
         instructions = RoundInstructions(FitIns, self._sent, shared.arrays, self._config(shared))
         self._packed = {}
-        for client in self.selected.tolist():
-            task = self.own_task(client)
-            self.tasks.ask(client, sent.with_own(task))
+        selected = self.selected.tolist()
+        self.tasks.ask(selected, sent)
+        for client in selected:
+            if (task := self.own_task(client)) is not None:
+                self.tasks.ask([client], sent.with_own(task))
             instructions.add(proxy(client), task)
         self.membership.ask_leaving(instructions, proxy)
         return instructions
