@@ -184,8 +184,8 @@ class OpenTasks(Stateful):
             Round of each client's last task, 0 if it has none to answer any more, shape (N,).
         """
         self._round = server_round
-        rounds = dict(zip(at_work.tolist(), asked[at_work].tolist(), strict=True))
-        self._sent = {client: sent for client, sent in self._sent.items() if rounds.get(client) == sent.round}
+        kept = {client: self._sent[client] for client in at_work.tolist() if client in self._sent}
+        self._sent = {client: sent for client, sent in kept.items() if sent.round == asked[client]}
 
     def ask(self, clients: Iterable[int], sent: Sent) -> None:
         """Note what some clients are sent in the current round."""
