@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from waiting import PATIENCE
@@ -50,12 +51,15 @@ RUN += ["--cohort", "stacked"]
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with subprocess.Popen(
-        [sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        yield process.stdout.readline().strip()
-        process.stdin.close()
-        process.wait(PATIENCE)
+    """A cluster with a temporary folder of its own: Flower joins one that the usual folder names."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        environment = {**os.environ, "RAY_TMPDIR": folder}
+        cluster = [sys.executable, "-c", CLUSTER]
+        with subprocess.Popen(cluster, text=True, env=environment, **pipes) as process:
+            yield process.stdout.readline().strip()
+            process.stdin.close()
+            process.wait(PATIENCE)
 
 
 def last_line(*command: str, folder: Path = ROOT) -> str:
