@@ -45,17 +45,19 @@ class CAFed(FlexibleStrategy):
     def observe(self, available: Clients) -> None:
         """Update pi_k and lambda_k, and decide whose q_k is 0."""
         self.availability.observe(available, len(self.roster))
-        self.available, self.excluded = len(available), self._excluded()
+        self.available = len(available)
+        self.excluded = np.zeros(len(self.roster), bool)
+        self.excluded[self._excluded()] = True
 
     def task(self, client: int) -> Task | None:
         """Ask a client with q_k = 0 for one step."""
-        return Task(local_steps=1) if client in self.excluded else None
+        return Task(local_steps=1) if self.excluded[client] else None
 
     def update(self, replies: Replies) -> None:
         """w := w + eta_g sum_S q_k delta_k, scaled up where only some of the available were asked."""
         q = shares(self.roster, replies.clients, self.options.weights) * replies.work_factors(normalize=True)
         q *= self.available / len(self.selected) / self.availability.shares(replies.clients)
-        q[np.isin(replies.clients, self.excluded)] = 0
+        q[self.excluded[replies.clients]] = 0
         self.weights += self.options.server_rate * replies.weighted_sum(q)
 
     def _excluded(self) -> Clients:
