@@ -81,7 +81,9 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     console = Console()
     watch = partial(watching, settings, experiment.data.criterion.metric, console)
     with deferring(*ENDING):  # a signal must not end this process while results are written
-        ended = drive(experiment, transport, folder, console, watch, stopping_at_once, True, extra_record)
+        ended = drive(
+            experiment, transport, folder, console, watch, stopping_at_once, extra_record=extra_record
+        )
         report_run(experiment, ended, folder.path, console)
     summary = ended.summary
     if "failed" in summary:
