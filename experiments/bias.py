@@ -45,7 +45,7 @@ def settings_of(strategy: str, seed: int) -> Settings:
 
 def accuracies(settings: Settings) -> NDArray[np.float64]:
     """Train; return the accuracy on each client's own held-out examples, NaN for a client without."""
-    experiment, _ = simulate(settings)
+    experiment, *_ = simulate(settings)
     holdouts = [experiment.data.holdout(np.array([client])) for client in range(settings.num_clients)]
     return mean_scores(experiment.evaluator.model, holdouts)
 

@@ -62,7 +62,7 @@ ARRIVALS = (100, 150, 200)  # of Figure 5
 
 def records_of(values: dict[str, Any]) -> list[dict[str, Any]]:
     """Run with these settings; returns the records of the rounds, from round 0."""
-    _, folder = simulate(Settings.from_mapping(COMMON | values, "experiment"))
+    _, folder, _ = simulate(Settings.from_mapping(COMMON | values, "experiment"))
     return [*records_in(folder.path)]
 
 

@@ -125,7 +125,7 @@ def test_what_is_kept_of_the_clients(tmp_path: Path) -> None:
     of_clients = {"num_clients": 5, "sizes": "pareto:index=1", "evaluate_clients": 6, "num_rounds": 6}
     own = {"strategy": "fedavg", "model": "logistic", "trace": "bernoulli:p=0.6", "engine": "inline"}
     settings = Settings(**own, **of_clients, run_dir=str(tmp_path))
-    experiment, folder = simulate(settings)
+    experiment, folder, _ = simulate(settings)
     assert main([str(folder.path)]) == 0
     kept = read_numbers(folder.path)
     assert kept is not None

@@ -47,7 +47,7 @@ def test_a_run(tmp_path: Path, write: Callable[..., str]) -> None:
     settings = Settings(
         partition=f"indices:file={file}", num_clients=4, num_rounds=1, trace="always", engine="inline"
     )
-    experiment, _ = simulate(settings, tmp_path / "run")
+    experiment, *_ = simulate(settings, tmp_path / "run")
     assert experiment.data.sizes.tolist() == [15] * 4
 
 

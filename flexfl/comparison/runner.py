@@ -15,7 +15,6 @@ from rich.console import Console
 from flexfl.comparison.store import Place
 from flexfl.config import Settings
 from flexfl.engine.interrupts import ENDING, Stopped, deferring
-from flexfl.engine.run_folder import RunFolder
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.ray.leftovers import CELL, locked_folder
 
@@ -36,17 +35,14 @@ def run_cell(settings: Settings, place: Place) -> Outcome:
     """
     # These import PyTorch, which the driver of a comparison on Ray does without.
     from flexfl.analysis.compute import keep_numbers_of
-    from flexfl.engine.experiment import prepare
-    from flexfl.engine.run import drive, virtual_transport
+    from flexfl.engine.run import simulate
 
     with _inside(place.working_folder), _folder(place) as folder:
         resume = str(folder) if folder.exists() else ""
         try:
             # It is logged when it is finished.
             inline = replace(settings, engine="inline", log="", resume=resume)
-            experiment, console = prepare(inline), Console(quiet=True)
-            run, transport = RunFolder(experiment.settings, folder), virtual_transport(experiment)
-            ended = drive(experiment, transport, run, console, stopping=_unstoppable, extendable=False)
+            experiment, _, ended = simulate(inline, folder, stopping=_unstoppable, extendable=False)
             if settings.report:
                 with suppress(Exception):  # the page of the comparison then says that they are missing
                     keep_numbers_of(experiment, ended, folder)

@@ -250,8 +250,10 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
     return summary
 
 
-def simulate(settings: Settings, path: Path | None = None, **options: Any) -> tuple[Experiment, RunFolder]:
-    """Run an experiment with virtual clients, silently; return it and its run folder.
+def simulate(
+    settings: Settings, path: Path | None = None, **options: Any
+) -> tuple[Experiment, RunFolder, Outcome]:
+    """Run an experiment with virtual clients, silently; return it, its run folder, and how it ended.
 
     Parameters
     ----------
@@ -269,8 +271,8 @@ def simulate(settings: Settings, path: Path | None = None, **options: Any) -> tu
     """
     experiment = prepare(settings)
     folder = RunFolder(experiment.settings, path)
-    drive(experiment, virtual_transport(experiment), folder, Console(quiet=True), **options)
-    return experiment, folder
+    ended = drive(experiment, virtual_transport(experiment), folder, Console(quiet=True), **options)
+    return experiment, folder, ended
 
 
 @contextmanager
