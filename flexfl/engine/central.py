@@ -52,7 +52,24 @@ class CentralTrainer:
         learning_rate: float,
         batch_size: int,
     ) -> FloatVector:
-        """Train, see `Trainer`; each pass over the union is shuffled again."""
+        """Do steps of SGD on the union of the members' data; each pass over it is shuffled again.
+
+        Parameters
+        ----------
+        weights
+            To start from, and after them the buffers, shape (M + B,).
+        members
+            Clients whose data are used.
+        server_round
+            Determines, with the seed, which examples are drawn.
+        iterations, learning_rate, batch_size
+            How many steps, their rate, and their examples; batch size 0 takes all in every step.
+
+        Returns
+        -------
+        ndarray of shape (M + B,)
+            The new weights and buffers.
+        """
         inputs, targets = (as_tensor(array) for array in self._examples(members))
         indices = self._draw(len(targets), batch_size, iterations, server_round)
         y = as_tensor(weights).to(self.model.vector, copy=True)[None]
