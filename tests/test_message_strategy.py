@@ -65,7 +65,9 @@ def classic(strategy: Any, client_app: Any, absent: Any) -> None:
     for k in range(10):
         node = SimpleNamespace(node_config={"partition-id": k, "num-partitions": 10})
         manager.register(HereProxy(str(k), client_app.client_fn(node), absent))
-    Server(client_manager=manager, strategy=strategy).fit(6, timeout=None)
+    server = Server(client_manager=manager, strategy=strategy)
+    server.set_max_workers(1)  # np.load in two threads fails now and then in Python 3.11 (gh-106905)
+    server.fit(6, timeout=None)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scheme-c", "mimic"])
