@@ -16,40 +16,18 @@ SAMPLE = 1000  # clients, if there are more
 
 @dataclass(frozen=True)
 class ClientNumbers:
-    """Numbers of some or all clients of a finished run, all in the order of `clients`.
-
-    Attributes
-    ----------
-    clients
-        Their numbers.
-    examples
-        n_k.
-    data_shares
-        n_k / n, over all clients of the federation.
-    rates
-        Share of the run's rounds in which an update of the client counted.
-    update_shares
-        Share of everything that was applied to the weights; empty if not computed.
-    metric, is_share
-        Title of the task's metric, and whether it is from 0 to 1.
-    scores
-        The metric of the final global weights, None for a client without such examples; may be empty.
-    scores_on
-        The examples of the scores, in words.
-    notes
-        Sentences for the reader, for example about a sample.
-    """
+    """Numbers of some or all clients of a finished run, all in the order of `clients`."""
 
     clients: list[int]
-    examples: list[int]
-    data_shares: list[float]
-    rates: list[float]
-    update_shares: list[float]
-    metric: str
-    is_share: bool
-    scores: list[float | None]
-    scores_on: str
-    notes: list[str]
+    examples: list[int]  # n_k
+    data_shares: list[float]  # n_k / n, over all clients of the federation
+    rates: list[float]  # share of the run's rounds in which an update of the client counted
+    update_shares: list[float]  # share of everything that was applied to the weights; empty if not computed
+    metric: str  # title of the task's metric
+    is_share: bool  # whether it is from 0 to 1
+    scores: list[float | None]  # of the final global weights; None without such examples; may be empty
+    scores_on: str  # which examples, in words
+    notes: list[str]  # sentences for the reader, for example about a sample
 
 
 def read_numbers(path: Path) -> ClientNumbers | None:

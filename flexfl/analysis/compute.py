@@ -30,15 +30,7 @@ MAX_UPDATES = 20_000  # client updates that are replayed: a thousand take about 
 
 
 def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
-    """Return the numbers kept in the run folder, or compute and keep them; otherwise the reason for neither.
-
-    Parameters
-    ----------
-    run
-        The run.
-    compute
-        Whether to compute them where the folder has none.
-    """
+    """Return the numbers kept in the run folder, or compute and keep them; or the reason for neither."""
     kept = read_numbers(run.path)
     if kept is not None:
         return kept
@@ -78,16 +70,7 @@ def compute_numbers(
 ) -> ClientNumbers:
     """Compute the numbers of all clients, or of a sample of them that is always the same.
 
-    Parameters
-    ----------
-    settings, data, trace
-        Of the run.
-    module
-        The model, with any weights.
-    arrays
-        The final weights, one array per tensor.
-    records
-        Of the rounds.
+    `module` may have any weights; `arrays` are the final ones, one per tensor.
     """
     n, notes = settings.num_clients, []
     clients = np.arange(n)
@@ -152,12 +135,8 @@ def _scores(
     cut = any(len(targets) > most for _, targets in parts)
     parts = [(x[:most], targets[:most]) for x, targets in parts]
     model.load(weights)
-    title = data.criterion.metric.title.capitalize()
-    return (
-        mean_scores(model, parts),
-        name,
-        [f"{title} is on the first {most} examples of each client."] if cut else [],
-    )
+    note = f"{data.criterion.metric.title.capitalize()} is on the first {most} examples of each client."
+    return mean_scores(model, parts), name, [note] if cut else []
 
 
 def _rounded(values: NDArray[np.float64]) -> list[float]:

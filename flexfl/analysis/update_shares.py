@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -44,21 +45,9 @@ def update_shares(
 ) -> NDArray[np.float64]:
     """Return the share of each client, or group of clients, of everything that was applied to the weights.
 
-    Without bias it is the share of the data, or of the clients with methods that count clients alike.
-
-    Parameters
-    ----------
-    settings, sizes, trace
-        See `applied_updates`, also for the errors.
-    groups
-        The group of each client, from 0 to G - 1, shape (N,); default: each client is its own.
-    num_rounds
-        How many rounds to play; default: all.
-
-    Returns
-    -------
-    ndarray of float64, shape (G,)
-        The shares. They sum to 1, or are all 0 where nothing was applied.
+    Without bias it is the share of the data, or of the clients with methods that count clients alike. The
+    shares, of shape (G,), sum to 1, or are all 0 where nothing was applied. By default, each client is its
+    own group and all rounds are played; see `applied_updates`.
     """
     own = np.arange(trace.num_clients) if groups is None else groups
     (applied,) = applied_updates(settings, sizes, trace, own, [num_rounds or settings.num_rounds])
@@ -74,30 +63,11 @@ def as_shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def applied_updates(
     settings: Settings, sizes: NDArray[np.int64], trace: Trace, groups: NDArray[np.intp], after: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Return what was applied to the weights in the direction of each group of clients, up to some rounds.
+    """Return what was applied in the direction of each group after some rounds, shape (rounds, G).
 
-    Parameters
-    ----------
-    settings
-        Method, rounds, local steps, rates and seed.
-    sizes
-        n_k, shape (N,).
-    trace
-        Who takes part when.
-    groups
-        The group of each client, from 0 to G - 1, shape (N,).
-    after
-        The R rounds, in ascending order; as many are played as the last one says.
-
-    Returns
-    -------
-    ndarray of float64, shape (R, G)
-        Local steps times their rates, as often as they count, after each of these rounds.
-
-    Raises
-    ------
-    ValueError
-        The settings are invalid, or the method trains without clients.
+    These are local steps times their rates, as often as they count. `sizes` are n_k; `groups` has the group
+    of each client, from 0 to G - 1; `after` is in ascending order. ValueError: the settings are invalid, or
+    the method trains without clients.
     """
     method = method_of(settings)
     if issubclass(method.strategy, SequentialSGD):
@@ -125,15 +95,9 @@ def applied_updates(
 
 @dataclass(frozen=True)
 class Directions:
-    """The data of clients with linear losses: all examples of a client are the number of its direction.
+    """The data of clients with linear losses: all examples of a client are the number of its direction."""
 
-    Attributes
-    ----------
-    sizes, groups
-        Number of examples and direction of each client, shape (N,).
-    """
-
-    sizes: NDArray[np.int64]
+    sizes: NDArray[np.int64]  # by client, as the directions in `groups` are
     groups: NDArray[np.intp]
     input_shape: ClassVar[tuple[int, ...]] = ()
     num_outputs: ClassVar[int] = 1
@@ -151,7 +115,7 @@ class Directions:
 
     def model(self) -> nn.Module:
         """Return a model with one weight for each direction."""
-        return nn.ParameterList([nn.Parameter(Tensor(self.count).double().zero_())])
+        return nn.ParameterList([nn.Parameter(torch.zeros(self.count, dtype=torch.float64))])
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
         """Return some of a client's examples."""

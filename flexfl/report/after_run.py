@@ -17,17 +17,7 @@ from flexfl.report.make import write_report
 
 
 def report_run(experiment: Experiment, ended: Outcome, folder: Path, console: Console) -> None:
-    """Keep the numbers of a finished run's clients, and write its page, if the settings ask for a report.
-
-    Parameters
-    ----------
-    experiment, ended
-        The run and its outcome; a run that failed gets no report.
-    folder
-        Of the run.
-    console
-        Where to print the path of the page, or an error.
-    """
+    """Keep the numbers of a run's clients and write its page, if it did not fail and is to have a report."""
 
     def make() -> Path:
         keep_numbers_of(experiment, ended, folder)

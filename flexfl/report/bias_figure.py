@@ -7,23 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from flexfl.analysis.client_numbers import ClientNumbers
-from flexfl.report.figure import (
-    MAX_LINES,
-    Figure,
-    Numbers,
-    Plot,
-    Table,
-    axis,
-    colour,
-    layout,
-    legend_of,
-    line_of,
-    listed,
-    numbers,
-    panel,
-    percent,
-    plain,
-)
+from flexfl.report import plots
+from flexfl.report.figure import Figure, Plot, Table
+from flexfl.report.plots import Numbers
 
 GROUPS = 5  # of clients with similar rates; a line connects their means
 MAX_DOTS = 3000  # of all labels together
@@ -36,20 +22,14 @@ ABOUT_SHARES = (
 
 Dots = tuple[Numbers, Numbers]
 """Rates (0..1) and values of clients."""
+Groups = Mapping[str, Sequence[ClientNumbers]]
+"""Numbers of the runs by their labels; those of a label differ only in the seed."""
 Pairs = Callable[[ClientNumbers], list[tuple[float, float]]]
 
 
-def client_figure(groups: Mapping[str, Sequence[ClientNumbers]], notes: Sequence[str]) -> Figure | None:
-    """Return the figure of finished runs; None if there are no numbers.
-
-    Parameters
-    ----------
-    groups
-        Numbers of the runs by their labels; those of a label differ only in the seed.
-    notes
-        What is missing.
-    """
-    shown = {label: group for label, group in [*groups.items()][:MAX_LINES] if group}
+def client_figure(groups: Groups, notes: Sequence[str]) -> Figure | None:
+    """Return the figure of finished runs, with notes on what is missing; None if there are no numbers."""
+    shown = {label: group for label, group in [*groups.items()][: plots.MAX_LINES] if group}
     every = [own for group in shown.values() for own in group]
     if not every:
         return None
@@ -81,79 +61,62 @@ def bias_figure(
     notes: Sequence[str],
     table: Table,
 ) -> Figure:
-    """Return a figure of dots by label, and of their means, in one or two panels.
+    """Return a figure of dots by label, and of their means, in one or two panels over the same axis.
 
-    Parameters
-    ----------
-    panels
-        The dots by label, by the title of the vertical axis; in one that has "/ share" in it, 1 is unbiased.
-    over
-        Title of the horizontal axis.
-    labels
-        All of the page, in order: a label has the same colour in each figure.
-    notes, table
-        Of the figure.
+    `panels` has the dots by label, by the title of the vertical axis; in one that has "/ share" in it, 1 is
+    unbiased. `labels` are all of the page, in order: a label has the same colour in each figure.
     """
     drawn = [label for label in labels if any(label in dots for dots in panels.values())]
+    most = max(50, MAX_DOTS // max(1, len(drawn)))
     data: list[Plot] = []
-    made = layout(xaxis=axis(over.replace(": ", ":<br>"), anchor="y2" if len(panels) > 1 else "y"))
+    anchor = "y2" if len(panels) > 1 else "y"
+    made = plots.layout(xaxis=plots.axis(over.replace(": ", ":<br>"), anchor=anchor))
     for row, (title, dots) in enumerate(panels.items()):
-        place, key, domain = panel(row, len(panels))
-        made[key] = axis(title, domain=domain, rangemode="tozero")
+        place, key, domain = plots.panel(row, len(panels))
+        made[key] = plots.axis(title, domain=domain, rangemode="tozero")
         if "/ share" in title:
             values = np.concatenate([y for _, y in dots.values()])
             if values.min() > 0 and values.max() > 30 * values.min():
                 made[key] |= {"type": "log", "dtick": 1}
             line = {"color": "#7F7F7F", "width": 1, "dash": "dot"}
-            made["shapes"] = [
-                {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": line}
-            ]
+            ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1}
+            made["shapes"] = [{"type": "line", "line": line, **ends}]
         for label, (x, y) in dots.items():
-            i, most = labels.index(label), max(50, MAX_DOTS // len(drawn))
-            common = {"yaxis": place, "legendgroup": label, "name": plain(label)}
-            data += [{**common, **own} for own in (_dots(100 * x, y, label, i, most), _means(100 * x, y, i))]
+            i, name = labels.index(label), plots.plain(label)
+            common = {"yaxis": place, "legendgroup": label, "name": name}
+            data += [_dots(100 * x, y, name, i, most) | common, _means(100 * x, y, i) | common]
     return Figure(
         "bias",
         "Bias",
-        f"Dots for clients of {listed(drawn, 8)}, with the means of groups; the table has the numbers.",
+        f"Dots for clients of {plots.listed(drawn, 8)}, with the means of groups; the table has the numbers.",
         {"": {"data": data, "layout": made}},
-        legend=legend_of(labels, drawn),
+        legend=plots.legend(labels, drawn),
         table=table,
         notes=notes,
         height=230 * len(panels) + 80,
     )
 
 
-def _dots(x: Numbers, y: Numbers, label: str, i: int, most: int) -> Plot:
-    """Return a dot for each client, or for every so-manieth of many."""
+def _dots(x: Numbers, y: Numbers, name: str, i: int, most: int) -> Plot:
+    """Return a dot for each client, or of many for every second, third, and so on."""
     kept = np.argsort(x, kind="stable")[:: -(-len(x) // most)]
-    return {
-        "x": numbers(x[kept], 4),
-        "y": numbers(y[kept], 4),
-        "mode": "markers",
-        "marker": {"color": colour(i), "size": 8 if len(kept) < 200 else 5, "opacity": 0.45},
-        "cliponaxis": False,
-        "hovertemplate": f"{plain(label)}<br>rate %{{x:.3~g}} %<br>%{{y:.3~g}}<extra></extra>",
-    }
+    marker = {"color": plots.colour(i), "size": 8 if len(kept) < 200 else 5, "opacity": 0.45}
+    hover = f"{name}<br>rate %{{x:.3~g}} %<br>%{{y:.3~g}}"
+    return plots.trace(x[kept], y[kept], hover, mode="markers", marker=marker, cliponaxis=False)
 
 
 def _means(x: Numbers, y: Numbers, i: int) -> Plot:
-    """Return the line through the means of groups of clients with similar x."""
+    """Return the line through the means of groups of clients with similar x; one point is no line."""
     groups = [part for part in np.array_split(np.argsort(x, kind="stable"), GROUPS) if len(part)]
     means: dict[float, list[float]] = {}
     for group in groups:  # those whose clients all have the same x are one
         means.setdefault(float(x[group].mean()), []).append(float(y[group].mean()))
     points = means if len(means) > 1 else {}
-    return {
-        "x": numbers(points, 4),
-        "y": numbers((float(np.mean(values)) for values in points.values()), 4),
-        "mode": "lines",
-        "line": line_of(i),
-        "hoverinfo": "skip",
-    }
+    averages = [float(np.mean(values)) for values in points.values()]
+    return plots.trace(points, averages, mode="lines", line=plots.line(i))
 
 
-def _dots_by_label(groups: Mapping[str, Sequence[ClientNumbers]], pairs_of: Pairs) -> dict[str, Dots]:
+def _dots_by_label(groups: Groups, pairs_of: Pairs) -> dict[str, Dots]:
     found = {}
     for label, group in groups.items():
         pairs = np.array([pair for own in group for pair in pairs_of(own)], np.float64).reshape(-1, 2)
@@ -174,16 +137,16 @@ def _scores(own: ClientNumbers) -> list[tuple[float, float]]:
     return [(rate, factor * score) for rate, score in scores if score is not None]
 
 
-def _table(groups: Mapping[str, Sequence[ClientNumbers]]) -> Table:
+def _table(groups: Groups) -> Table:
     """Return the clients of each label's first seed, up to a number of rows."""
     rows = []
     several = len(groups) > 1
     for label, (own, *_) in groups.items():
         for i, client in enumerate(own.clients[: max(10, TABLE_ROWS // len(groups))]):
             score = own.scores[i] if own.scores else None
-            shown = "" if score is None else percent(score) if own.is_share else f"{score:.4g}"
-            updates = percent(own.update_shares[i]) if own.update_shares else ""
-            numbers = [percent(own.rates[i], 1), percent(own.data_shares[i]), updates, shown]
+            shown = "" if score is None else plots.percent(score) if own.is_share else f"{score:.4g}"
+            updates = plots.percent(own.update_shares[i]) if own.update_shares else ""
+            numbers = [plots.percent(own.rates[i], 1), plots.percent(own.data_shares[i]), updates, shown]
             rows.append([*([label] if several else []), str(client), *numbers])
     first = next(iter(groups.values()))[0]
     names = ("client", "rate of participation, %", "share of the data, %", "share of the updates, %")

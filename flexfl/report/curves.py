@@ -4,33 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from flexfl.report.figure import (
-    MAX_LINES,
-    Figure,
-    Numbers,
-    Plot,
-    Table,
-    Toggle,
-    area_between,
-    axis,
-    bins,
-    colour,
-    layout,
-    legend_of,
-    line_of,
-    listed,
-    numbers,
-    panel,
-    percent,
-    plain,
-    thinned,
-)
+from flexfl.report import plots
+from flexfl.report.figure import Figure, Plot, Table, Toggle
 from flexfl.report.history import History
+from flexfl.report.plots import Numbers
 from flexfl.tasks import ACCURACY, Metric
 
 MAX_POINTS = 4000  # of all lines together, but at least MIN_POINTS and at most 400 of each
@@ -40,21 +21,14 @@ TABLE_ROWS = 40
 
 Bands = Mapping[str, Mapping[str, "Band"]]
 """By curve, `score` or `loss`, and label."""
+Papers = Mapping[str, float | None]
+"""The results that papers report, in percent, by label."""
 
 
-@dataclass(frozen=True)
-class Band:
-    """A curve of runs that differ only in the seed.
+class Band(NamedTuple):
+    """A curve of runs that differ only in the seed: mean over seeds, lowest and highest, shape (P,) each."""
 
-    Attributes
-    ----------
-    x
-        `rounds`, `uploads`, `megabytes` and `seconds` up to each point, means over seeds, shape (P,) each.
-    mean, low, high
-        Mean over seeds, lowest and highest; of several evaluations where they share a point.
-    """
-
-    x: Mapping[str, Numbers]
+    x: Mapping[str, Numbers]  # `rounds`, `uploads`, `megabytes` and `seconds` up to each point
     mean: Numbers
     low: Numbers
     high: Numbers
@@ -94,7 +68,7 @@ def _axes(ends: Mapping[str, float]) -> list[Against]:
 
 
 def band_of(histories: Sequence[History], curve: str, points: int) -> Band | None:
-    """Return the curve of `score` or `loss`; None if it was never evaluated."""
+    """Return the curve of `score` or `loss`, in at most so many points; None if it was never evaluated."""
     columns = []
     for history in histories:
         values = getattr(history, curve)
@@ -106,35 +80,21 @@ def band_of(histories: Sequence[History], curve: str, points: int) -> Band | Non
         return None
     missing = [np.nan] * 5
     every = np.array([[column.get(t, missing) for t in rounds] for column in columns])  # seeds, rounds, 5
-    starts, counts = bins(len(rounds), points)
+    starts, counts = plots.bins(len(rounds), points)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # without a clock, all seconds are NaN
         means = np.nanmean(every, axis=0)
         low, high = np.nanmin(every[..., 0], axis=0), np.nanmax(every[..., 0], axis=0)
     mean, *x = (np.add.reduceat(means, starts) / counts[:, None]).T
-    return Band(
-        dict(zip(("rounds", "uploads", "megabytes", "seconds"), x, strict=True)),
-        mean,
-        np.minimum.reduceat(low, starts),
-        np.maximum.reduceat(high, starts),
-    )
+    by_axis = dict(zip(("rounds", "uploads", "megabytes", "seconds"), x, strict=True))
+    return Band(by_axis, mean, np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts))
 
 
 def curves_figure(
-    groups: Mapping[str, Sequence[History]], papers: Mapping[str, float | None], metric: Metric = ACCURACY
+    groups: Mapping[str, Sequence[History]], papers: Papers, metric: Metric = ACCURACY
 ) -> Figure | None:
-    """Return the figure of metric and loss; None if nothing was evaluated.
-
-    Parameters
-    ----------
-    groups
-        The runs by their labels.
-    papers
-        The results that papers report, in percent, by label.
-    metric
-        Of the task.
-    """
-    labels = [*groups][:MAX_LINES]
+    """Return the figure of metric and loss, of runs by their labels; None if nothing was evaluated."""
+    labels = [*groups][: plots.MAX_LINES]
     points = int(np.clip(MAX_POINTS / max(1, len(labels)), MIN_POINTS, 400))
     bands = {
         curve: {label: band for label in labels if (band := band_of(groups[label], curve, points))}
@@ -149,10 +109,10 @@ def curves_figure(
     return Figure(
         "curves",
         f"{metric.title.capitalize()} and loss",
-        f"Lines of {metric.title} and loss for {listed(labels, 8)}; the table below has the numbers.",
+        f"Lines of {metric.title} and loss for {plots.listed(labels, 8)}; the table below has the numbers.",
         {own.key: _view(bands, metric, own, 1.02 * ends[own.key] / own.size, labels, papers) for own in axes},
         [Toggle("Against", {own.key: own.name.capitalize() for own in axes})],
-        legend_of(labels, labels),
+        plots.legend(labels, labels),
         table=_table(bands, metric),
         notes=_notes(groups, labels, papers, points),
         height=250 * len(bands) + 60,
@@ -160,10 +120,7 @@ def curves_figure(
 
 
 def _notes(
-    groups: Mapping[str, Sequence[History]],
-    labels: Sequence[str],
-    papers: Mapping[str, float | None],
-    points: int,
+    groups: Mapping[str, Sequence[History]], labels: Sequence[str], papers: Papers, points: int
 ) -> list[str]:
     notes = []
     if (seeds := max(len(groups[label]) for label in labels)) > 1:
@@ -183,54 +140,41 @@ def _notes(
 
 
 def _view(
-    bands: Bands,
-    metric: Metric,
-    against: Against,
-    end: float,
-    labels: Sequence[str],
-    papers: Mapping[str, float | None],
+    bands: Bands, metric: Metric, against: Against, end: float, labels: Sequence[str], papers: Papers
 ) -> Plot:
     """Return the traces over one horizontal axis, the metric above the loss; diamonds stand at `end`."""
     areas: list[Plot] = []
     lines: list[Plot] = []  # on top of all areas
     opacity = 0.2 if len(labels) <= FEW_LINES else 0.06
-    made = layout(xaxis=axis(against.title, anchor="y" if len(bands) == 1 else "y2", rangemode="tozero"))
+    anchor = "y" if len(bands) == 1 else "y2"
+    made = plots.layout(xaxis=plots.axis(against.title, anchor=anchor, rangemode="tozero"))
     for row, (curve, group) in enumerate(bands.items()):
-        place, key, domain = panel(row, len(bands))
-        title = _titles(metric)[curve]
-        made[key] = axis(title, domain=domain)
-        factor = 100 if curve == "score" and metric.is_share else 1
+        place, key, domain = plots.panel(row, len(bands))
+        title, factor = _scale(curve, metric)
+        made[key] = plots.axis(title, domain=domain)
         for label, band in group.items():
-            i, x = labels.index(label), band.x[against.key] / against.size
+            i, x, name = labels.index(label), band.x[against.key] / against.size, plots.plain(label)
             if not np.isfinite(x).any():
                 continue  # it has no clock
-            common = {"yaxis": place, "legendgroup": label, "name": plain(label)}
+            common = {"yaxis": place, "legendgroup": label, "name": name}
             if (band.high > band.low).any():
-                area = area_between(x, factor * band.low, factor * band.high, colour(i), opacity)
-                areas.append({**common, **area})
-            hover = f"%{{x:.4~g}} {plain(against.title)}<br>%{{y:.4~g}} {title}"
-            line = {
-                "x": numbers(x),
-                "y": numbers(factor * band.mean),
-                "mode": "lines" if len(x) > 1 else "markers",
-                "line": line_of(i),
-                "hovertemplate": f"{plain(label)}<br>{hover}<extra></extra>",
-            }
-            lines.append({**common, **line})
+                area = plots.band(x, factor * band.low, factor * band.high, plots.colour(i), opacity)
+                areas.append(area | common)
+            hover = f"{name}<br>%{{x:.4~g}} {plots.plain(against.title)}<br>%{{y:.4~g}} {title}"
+            lines.append(plots.trace(x, factor * band.mean, hover, line=plots.line(i), **common))
             if curve == "score" and (paper := papers.get(label)) is not None:
-                lines.append({**common, **_diamond(end, paper, colour(i), label)})
+                marker = {"symbol": "diamond-open", "size": 11, "color": plots.colour(i)}
+                marker |= {"line": {"width": 2}}
+                hover = f"{name}: the paper reports {paper:g} %"
+                lines.append(plots.trace([end], [paper], hover, marker=marker, **common))
     return {"data": areas + lines, "layout": made}
 
 
-def _diamond(x: float, paper: float, own: str, label: str) -> Plot:
-    marker = {"symbol": "diamond-open", "size": 11, "color": own, "line": {"width": 2}}
-    hover = f"{plain(label)}: the paper reports {paper:g} %<extra></extra>"
-    return {"x": [x], "y": [paper], "mode": "markers", "marker": marker, "hovertemplate": hover}
-
-
-def _titles(metric: Metric) -> dict[str, str]:
-    """Return the names of the curves."""
-    return {"score": f"{metric.title}, %" if metric.is_share else metric.title, "loss": "loss"}
+def _scale(curve: str, metric: Metric) -> tuple[str, float]:
+    """Return the title of a curve's axis, and the factor to its unit."""
+    if curve == "loss":
+        return "loss", 1.0
+    return (f"{metric.title}, %", 100.0) if metric.is_share else (metric.title, 1.0)
 
 
 def _table(bands: Bands, metric: Metric) -> Table:
@@ -238,12 +182,12 @@ def _table(bands: Bands, metric: Metric) -> Table:
     columns = [(curve, label, band) for curve, group in bands.items() for label, band in group.items()]
     longest = max((band for _, _, band in columns), key=lambda band: len(band.mean)).x["rounds"]
     rows = []
-    for t in longest[thinned(len(longest), TABLE_ROWS)]:
+    for t in longest[plots.thinned(len(longest), TABLE_ROWS)]:
         row = [f"{t:.0f}"]
         for curve, _, band in columns:
             i = int(np.abs(band.x["rounds"] - t).argmin())
             value = float(band.mean[i])
-            text = percent(value) if curve == "score" and metric.is_share else f"{value:.4f}"
+            text = plots.percent(value) if curve == "score" and metric.is_share else f"{value:.4f}"
             row.append(text if abs(band.x["rounds"][i] - t) < 1 else "")
         rows.append(row)
-    return Table(["round", *(f"{_titles(metric)[curve]}: {label}" for curve, label, _ in columns)], rows)
+    return Table(["round", *(f"{_scale(curve, metric)[0]}: {label}" for curve, label, _ in columns)], rows)

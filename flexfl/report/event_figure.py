@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from flexfl.ground.wording import count
-from flexfl.report.figure import Figure, Plot, Table, Toggle, axis, colour, layout, merged, numbers, plain
+from flexfl.report import plots
+from flexfl.report.figure import Figure, Plot, Table, Toggle
 from flexfl.report.history import Event, History
 
 MAX_RUNS = 12
@@ -18,7 +20,7 @@ TABLE_ROWS = 500
 
 
 class Line(NamedTuple):
-    """A line of dots: texts for the events of a kind by round, or numbers of clients for a failure."""
+    """A line of dots: by round, texts for the events of a kind, or numbers of clients for a failure."""
 
     kind: str
     events: Mapping[int, Sequence[str]]
@@ -27,7 +29,7 @@ class Line(NamedTuple):
 
 def event_figure(runs: Sequence[tuple[str, History]]) -> Figure | None:
     """Return the figure of the runs, by name, that have any events or failures; None if there are none."""
-    eventful = merged(
+    eventful = plots.merged(
         ((name, history) for name, history in runs if history.events or history.failures),
         lambda a, b: (a.events, a.failures) == (b.events, b.failures),
     )
@@ -67,12 +69,11 @@ def _lines(history: History) -> list[Line]:
         kinds.setdefault(event.kind, {}).setdefault(event.round, []).append(_text(event))
     reasons = [*history.failures.items()]
     own = reasons if len(reasons) <= MAX_REASONS + 1 else reasons[:MAX_REASONS]
-    others: dict[int, int] = {}
+    others: Counter[int] = Counter()
     for _, by_round in reasons[len(own) :]:
-        for t, times in by_round.items():
-            others[t] = others.get(t, 0) + times
-    failures = [Line(reason, {}, by_round) for reason, by_round in own]
-    failures += [Line("other reasons", {}, others)] if others else []
+        others.update(by_round)
+    rare = [("other reasons", others)] if others else []
+    failures = [Line(reason, {}, by_round) for reason, by_round in [*own, *rare]]
     return [*(Line(kind, by_round, {}) for kind, by_round in kinds.items()), *failures]
 
 
@@ -86,12 +87,13 @@ def _view(history: History, lines: Sequence[Line], in_time: bool) -> Plot:
     last = int(history.rounds[-1])
     hours = dict(zip(history.rounds.tolist(), (history.virtual_seconds / 3600).tolist(), strict=True))
     data = [_dots(line, i, last, hours if in_time else None) for i, line in enumerate(lines)]
-    names = [plain("\n".join(textwrap.wrap(line.kind, 22)[:3])).replace("\n", "<br>") for line in lines]
+    names = [_in_html("\n".join(textwrap.wrap(line.kind, 22)[:3])) for line in lines]
     end = hours.get(last, math.nan) if in_time else last
-    horizontal = axis("virtual time, hours" if in_time else "round", range=[-0.02 * end, 1.02 * end])
-    rows = [*range(len(lines))]
-    vertical = axis(automargin=True, tickvals=rows, ticktext=names, range=[len(lines) - 0.4, -0.6])
-    return {"data": data, "layout": layout(xaxis=horizontal, yaxis=vertical)}
+    title = "virtual time, hours" if in_time else "round"
+    horizontal = plots.axis(title, range=[-0.02 * end, 1.02 * end])
+    vertical = plots.axis(automargin=True, range=[len(lines) - 0.4, -0.6])
+    vertical |= {"tickvals": [*range(len(lines))], "ticktext": names}
+    return {"data": data, "layout": plots.layout(xaxis=horizontal, yaxis=vertical)}
 
 
 def _dots(line: Line, i: int, last: int, hours: Mapping[int, float] | None) -> Plot:
@@ -106,21 +108,19 @@ def _dots(line: Line, i: int, last: int, hours: Mapping[int, float] | None) -> P
         x.append(middle if hours is None else hours.get(middle, math.nan))
         sizes.append(min(26.0, round(9 + 2.5 * math.sqrt(len(texts) + failed - 1), 1)))
         where = f"round {middle}" if width == 1 else f"rounds {first} to {end}"
-        hover.append(f"{where}: {_listed(texts) if texts else count(failed, 'client')}")
-    return {
-        "x": numbers(x, 7),
-        "y": [i] * len(x),
-        "mode": "markers",
-        "marker": {"size": sizes, "color": colour(i), "opacity": 0.75},
-        "text": [plain(text).replace("\n", "<br>") for text in hover],
-        "hovertemplate": f"{plain(line.kind)}<br>%{{text}}<extra></extra>",
-    }
+        hover.append(_in_html(f"{where}: {_listed(texts) if texts else count(failed, 'client')}"))
+    template = f"{plots.plain(line.kind)}<br>%{{text}}"
+    marker = {"size": sizes, "color": plots.colour(i), "opacity": 0.75}
+    return plots.trace(x, [i] * len(x), template, mode="markers", marker=marker, text=hover)
 
 
 def _listed(texts: Sequence[str]) -> str:
     """Return the first texts, in lines that fit on the page."""
-    more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
-    return "; ".join("\n".join(textwrap.wrap(text, 60)) for text in texts[:3]) + more
+    return plots.listed(["\n".join(textwrap.wrap(text, 60)) for text in texts], 3, "; ")
+
+
+def _in_html(text: str) -> str:
+    return plots.plain(text).replace("\n", "<br>")
 
 
 def _table(runs: Sequence[tuple[str, History]], several: bool) -> Table:

@@ -8,19 +8,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flexfl.engine.observers import Record
-from flexfl.report.figure import Numbers
+from flexfl.report.plots import Numbers
 
 PHASES = ("select", "broadcast", "transfer", "train", "collect", "aggregate", "evaluate", "write")
 MAX_EVENTS = 2000  # kept of one run; the others are counted
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """An arrival, departure or decision in a round, with the numbers behind it."""
 
     round: int
@@ -32,35 +31,19 @@ class Event:
 
 @dataclass(frozen=True)
 class History:
-    """The records of a run, as numbers by round.
-
-    Attributes
-    ----------
-    rounds, uploads, megabytes, virtual_seconds
-        Of each record: its round, and the totals up to it; without a clock, the seconds are NaN.
-    score, loss
-        Of each record, the metric and the loss; NaN in rounds without an evaluation.
-    phases
-        Seconds that each phase of each round took, by name.
-    events, num_events
-        The first of them, and how many there were.
-    failures
-        How many replies failed or were rejected in each round, by reason.
-    slim
-        Of each record, what the tables of a comparison need.
-    """
+    """The records of a run, as numbers by record."""
 
     rounds: Numbers
-    uploads: Numbers
+    uploads: Numbers  # this and the next two: totals up to the record
     megabytes: Numbers
-    virtual_seconds: Numbers
-    score: Numbers
+    virtual_seconds: Numbers  # NaN without a clock
+    score: Numbers  # NaN in rounds without an evaluation, as the loss is
     loss: Numbers
-    phases: dict[str, Numbers]
-    events: list[Event]
+    phases: dict[str, Numbers]  # seconds that each phase of each round took
+    events: list[Event]  # the first of num_events
     num_events: int
-    failures: dict[str, dict[int, int]]
-    slim: list[Record]
+    failures: dict[str, dict[int, int]]  # how many replies failed or were rejected, by reason and round
+    slim: list[Record]  # what the tables of a comparison need
 
     @property
     def has_clock(self) -> bool:
@@ -70,7 +53,8 @@ class History:
 
 def history_of(records: Sequence[Record], metric: str = "accuracy") -> History:
     """Return the history of a run from its records; `metric` is the key of the task's metric."""
-    events = [*_events(records), *_restarts(records)]
+    events = [_event(record, event) for record in records for event in record.get("events") or []]
+    events += _restarts(records)
     return History(
         rounds=_column(records, "round"),
         uploads=np.cumsum([float(len(record.get("active", []))) for record in records]),
@@ -108,9 +92,10 @@ def _phases(records: Sequence[Record]) -> dict[str, Numbers]:
 
 
 def _disjoint(seconds: Record) -> dict[str, float]:
-    """Return phases that add up to the round: `work` is recorded as a part of `train`.
+    """Return phases that add up to the round.
 
-    It becomes `train`, and the rest, the way to the workers and back, becomes `transfer`.
+    `work` is recorded as a part of `train`; it becomes `train`, and the rest, the way to the workers and
+    back, becomes `transfer`.
     """
     own = {name: float(value or 0.0) for name, value in seconds.items()}
     if "work" in own:
@@ -133,28 +118,19 @@ def plain_reason(reason: Any) -> str:
     return re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "…", str(reason))
 
 
-def _events(records: Sequence[Record]) -> list[Event]:
-    return [
-        _event(record["round"], record.get("virtual_seconds"), event)
-        for record in records
-        for event in record.get("events") or []
-    ]
-
-
 def _restarts(records: Sequence[Record]) -> list[Event]:
     """Return the rounds in which the learning rate rises."""
     found = []
     for before, now in pairwise(records):
         old, new = before.get("learning_rate"), now.get("learning_rate")
         if old is not None and new is not None and new > old * (1 + 1e-9):
-            details = f"from {old:.4g} to {new:.4g}"
-            seconds = now.get("virtual_seconds")
+            details, seconds = f"from {old:.4g} to {new:.4g}", now.get("virtual_seconds")
             found.append(Event(now["round"], seconds, "learning rate restarts", None, details))
     return found
 
 
-def _event(server_round: int, seconds: float | None, event: Record) -> Event:
-    """Name an event by the decision; the other numbers are its details."""
+def _event(record: Record, event: Record) -> Event:
+    """Name an event of a round by the decision; the other numbers are its details."""
     kind = str(event.get("event", "event")).replace("-", " ")
     if kind == "departure" and "objective" in event:
         kind = f"departure, objective {'kept' if event['objective'] == 'include' else 'dropped'}"
@@ -167,7 +143,8 @@ def _event(server_round: int, seconds: float | None, event: Record) -> Event:
         for key, value in event.items()
         if key not in ("event", "client", "boosted", "received")
     ]
-    return Event(server_round, seconds, kind, event.get("client"), ", ".join(details))
+    seconds = record.get("virtual_seconds")
+    return Event(record["round"], seconds, kind, event.get("client"), ", ".join(details))
 
 
 def _slim(record: Record, metric: str) -> Record:

@@ -39,25 +39,11 @@ Histories = Mapping[Path, History]
 def write_report(
     folders: Sequence[Path], file: Path | None = None, compute: bool = True, trace: Trace | None = None
 ) -> Path:
-    """Make the report of the runs in some folders; return the path of its page.
+    """Write the report of the runs in some folders, of runs or comparisons; return the path of its page.
 
-    Parameters
-    ----------
-    folders
-        Of runs and comparisons.
-    file
-        The page; default: `report.html` in the only folder.
-    compute
-        Whether to compute the numbers of clients that the run folders do not have.
-    trace
-        That of the only run, if it has been made already.
-
-    Raises
-    ------
-    ValueError
-        A folder does not exist or has no run, or the runs cannot be compared.
-    OSError
-        The file cannot be written.
+    `compute` says whether to compute the numbers of clients that the run folders do not have; `trace` is that
+    of the only run, if it has been made already. ValueError: a folder does not exist or has no run, or the
+    runs cannot be compared.
     """
     text = render(page_of(read_subject(folders), compute, trace))
     path = file or folders[0] / FILE

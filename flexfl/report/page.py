@@ -39,40 +39,18 @@ class Results:
 
 @dataclass(frozen=True)
 class Page:
-    """The contents of a page.
-
-    Attributes
-    ----------
-    title, subtitle
-        At its top.
-    warnings
-        Sentences below them.
-    facts
-        The most important numbers, with their names.
-    results
-        The table of results.
-    figures
-        In order.
-    absent
-        Sentences about missing figures, by heading.
-    settings
-        Tables by heading.
-    command
-        The command that made the runs.
-    text_tables
-        Tables at the top, by heading.
-    """
+    """The contents of a page; pairs are of a heading or name and what it stands above or beside."""
 
     title: str
     subtitle: str
     warnings: Sequence[str] = ()
-    facts: Sequence[tuple[str, str]] = ()
+    facts: Sequence[tuple[str, str]] = ()  # the most important numbers
     results: Results | None = None
+    text_tables: Sequence[tuple[str, Table]] = ()  # above the figures
     figures: Sequence[Figure] = ()
-    absent: Sequence[tuple[str, str]] = ()
+    absent: Sequence[tuple[str, str]] = ()  # sentences about missing figures
     settings: Sequence[tuple[str, Table]] = ()
-    command: str = ""
-    text_tables: Sequence[tuple[str, Table]] = ()
+    command: str = ""  # that made the runs
 
     @property
     def sections(self) -> list[tuple[str, str]]:

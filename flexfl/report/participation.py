@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ from clients.environment import make_trace, missing_folder, needs_data
 from flexfl.config import Settings
 from flexfl.engine.observers import Record
 from flexfl.engine.transports.late import LATE
-from flexfl.report.figure import Numbers, bins, thinned
+from flexfl.report import plots
+from flexfl.report.plots import Numbers
 from traces import RoundAvailability, Trace
 
 States = NDArray[np.int8]
@@ -45,57 +46,32 @@ class State(IntEnum):
 BY_REASON = {"dropped in mid-round": State.DROPPED, "reply lost": State.LOST, LATE: State.LATE}
 
 
-@dataclass(frozen=True)
-class Picture:
-    """States in cells, clients by rounds.
+class Picture(NamedTuple):
+    """States in cells, clients by rounds."""
 
-    Attributes
-    ----------
-    states
-        The most frequent state of each cell, shape (rows, columns).
-    took_part
-        Share of a cell's members whose replies counted, same shape; NaN in a cell without members.
-    clients
-        Of each row, the first client and the last; by availability, their ranks.
-    rounds
-        Of each column, the first round and the last.
-    """
+    states: NDArray[np.int8]  # the most frequent one of each cell, shape (rows, columns)
+    took_part: Numbers  # share of a cell's members whose replies counted, same shape; NaN without members
+    clients: list[tuple[int, int]]  # of each row, the first and the last; by availability, their ranks
+    rounds: list[tuple[int, int]]  # of each column, the first and the last
 
-    states: NDArray[np.int8]
-    took_part: NDArray[np.float64]
-    clients: list[tuple[int, int]]
-    rounds: list[tuple[int, int]]
+    @property
+    def largest(self) -> tuple[int, int]:
+        """How many clients and rounds the largest cell has."""
+        clients, rounds = (max(b - a + 1 for a, b in pairs) for pairs in (self.clients, self.rounds))
+        return clients, rounds
 
     @property
     def is_exact(self) -> bool:
         """Whether each cell is one client in one round."""
-        return self.most_in_a_cell == 1
-
-    @property
-    def most_in_a_cell(self) -> int:
-        """Clients x rounds of the largest cell."""
-        return max(b - a + 1 for a, b in self.clients) * max(b - a + 1 for a, b in self.rounds)
+        return self.largest == (1, 1)
 
 
 class StateGrid:
-    """Collects the states of all clients, round by round.
-
-    Parameters
-    ----------
-    num_clients
-        N.
-    rounds
-        The rounds that will be added.
-
-    Attributes
-    ----------
-    step
-        One of so many clients is kept.
-    """
+    """Collects the states of all clients, round by round."""
 
     def __init__(self, num_clients: int, rounds: Sequence[int]) -> None:
         self.num_clients, self.rounds = num_clients, list(rounds)
-        self.step = max(1, -(-num_clients * len(self.rounds) // MAX_KEPT))
+        self.step = max(1, -(-num_clients * len(self.rounds) // MAX_KEPT))  # every step-th client is kept
         self.states = np.zeros((-(-num_clients // self.step), len(self.rounds)), np.int8)
         self._column = {t: column for column, t in enumerate(self.rounds)}
 
@@ -116,14 +92,9 @@ class StateGrid:
     def picture(self, order: NDArray[np.intp] | None = None) -> Picture:
         """Return the states of the kept clients, in the order given, by default that of their numbers."""
         states = self.states if order is None else self.states[order]
-        rows, columns = bins(len(states), ROWS)[0], bins(len(self.rounds), COLUMNS)[0]
-        counts = np.stack(
-            [
-                np.add.reduceat(np.add.reduceat(states == state, rows, 0, np.int64), columns, 1)
-                for state in State
-            ],
-            axis=-1,
-        )
+        rows, columns = plots.bins(len(states), ROWS)[0], plots.bins(len(self.rounds), COLUMNS)[0]
+        by_row = (np.add.reduceat(states == state, rows, 0, np.int64) for state in State)
+        counts = np.stack([np.add.reduceat(sums, columns, 1) for sums in by_row], axis=-1)
         members = counts[..., State.OFFLINE :].sum(axis=-1)
         counted = counts[..., State.INCOMPLETE :].sum(axis=-1)
         share = np.divide(counted, members, out=np.full(members.shape, np.nan), where=members > 0)
@@ -133,30 +104,19 @@ class StateGrid:
         return Picture(counts.argmax(axis=-1).astype(np.int8), share, clients, rounds)
 
 
-@dataclass(frozen=True)
-class Participation:
-    """The states of the clients in the rounds of a run or of a trace.
-
-    Attributes
-    ----------
-    grid
-        The states.
-    rounds
-        Those that were evaluated.
-    online, took_part
-        Share of the members in these rounds; NaN without members or where it is unknown.
-    hours
-        Virtual hours at their ends; None if the trace has no clock.
-    notes
-        Sentences for the reader.
-    """
+class Participation(NamedTuple):
+    """The states of the clients in the rounds of a run or of a trace."""
 
     grid: StateGrid
-    rounds: list[int]
-    online: Numbers
-    took_part: Numbers
-    hours: Numbers | None
+    online: Numbers  # share of the members in each round; NaN without members or where it is unknown
+    took_part: Numbers  # likewise
+    hours: Numbers | None  # virtual hours at the ends of the rounds; None without a clock
     notes: list[str]
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds that were evaluated."""
+        return self.grid.rounds
 
 
 def try_trace(settings: Settings) -> Trace | str:
@@ -172,21 +132,14 @@ def try_trace(settings: Settings) -> Trace | str:
 def of_run(records: Sequence[Record], settings: Settings, trace: Trace | str) -> Participation | None:
     """Return who took part; None if no round was recorded.
 
-    Parameters
-    ----------
-    records
-        Of the rounds.
-    settings
-        Of the run.
-    trace
-        The trace that it names, or why it cannot be made; then only the records are used.
+    `trace` may be the reason why there is none; then only the records are used.
     """
     by_round = {record["round"]: record for record in records if record["round"] > 0}
     if not by_round:
         return None
     n, notes = settings.num_clients, []
     every = sorted(by_round)
-    rounds = [every[i] for i in thinned(len(every), max(2, MAX_EVALUATED // n))]
+    rounds = [every[i] for i in plots.thinned(len(every), max(2, MAX_EVALUATED // n))]
     if len(rounds) < len(by_round):
         notes.append(f"An even sample of {len(rounds):,} of the {len(by_round):,} rounds is shown.")
     if isinstance(trace, str):
@@ -212,25 +165,13 @@ def of_run(records: Sequence[Record], settings: Settings, trace: Trace | str) ->
         notes.append(f"One in {grid.step} of the {n:,} clients is shown.")
     hours = np.array([by_round[t].get("virtual_seconds") or np.nan for t in rounds]) / 3600
     has_clock = bool(np.isfinite(hours).all())
-    return Participation(grid, rounds, shares[0], shares[1], hours if has_clock else None, notes)
+    return Participation(grid, shares[0], shares[1], hours if has_clock else None, notes)
 
 
 def states_of(
     record: Record, now: RoundAvailability | None, num_clients: int, planned: NDArray[np.int64] | int
 ) -> States:
-    """Return the state of each client in a round, shape (N,).
-
-    Parameters
-    ----------
-    record
-        Of the round.
-    now
-        The availability of the trace; None if it is unknown.
-    num_clients
-        N.
-    planned
-        E, or that of each client.
-    """
+    """Return the state of each client in a round, shape (N,); `now` is None where the trace is unknown."""
     states: States = np.full(num_clients, State.NOT_SELECTED, np.int8)
     if now is not None:
         states[~now.online] = State.OFFLINE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,24 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.wording import count
-from flexfl.report.figure import (
-    Entry,
-    Figure,
-    Numbers,
-    Plot,
-    Table,
-    Toggle,
-    area_between,
-    axis,
-    bins,
-    layout,
-    listed,
-    merged,
-    numbers,
-    percent,
-    thinned,
-)
+from flexfl.report import plots
+from flexfl.report.figure import Entry, Figure, Plot, Table, Toggle
 from flexfl.report.participation import Participation, Picture, State
+from flexfl.report.plots import Numbers
 
 MAX_RUNS = 12  # that have a picture
 MAX_CURVE = 400  # points of a curve
@@ -43,7 +30,7 @@ AXES = {"rounds": "Rounds", "time": "Virtual time"}
 class Drawn(NamedTuple):
     """A picture of a run's participation, with the clients in one of the orders."""
 
-    run: str
+    run: str  # its number, as in the keys of the views
     participation: Participation
     order: str
     picture: Picture
@@ -51,7 +38,9 @@ class Drawn(NamedTuple):
 
 def participation_figure(runs: Sequence[tuple[str, Participation]]) -> Figure | None:
     """Return the figure of runs, by name; None if there are none. Those that are equal are shown once."""
-    runs = merged(runs, lambda a, b: a.rounds == b.rounds and np.array_equal(a.grid.states, b.grid.states))
+    runs = plots.merged(
+        runs, lambda a, b: a.rounds == b.rounds and np.array_equal(a.grid.states, b.grid.states)
+    )
     shown = runs[:MAX_RUNS]
     if not shown:
         return None
@@ -101,7 +90,7 @@ def _kinds(every: Sequence[Drawn]) -> dict[str, str]:
     """Return the colours to choose from; the shares come first where many clients share a cell."""
     if all(drawn.picture.is_exact for drawn in every):
         return {"state": COLOUR_OF["state"]}
-    many = any(drawn.picture.most_in_a_cell > FEW for drawn in every)
+    many = any(math.prod(drawn.picture.largest) > FEW for drawn in every)
     return dict(sorted(COLOUR_OF.items(), reverse=not many))
 
 
@@ -110,18 +99,16 @@ def _notes(every: Sequence[Drawn], names: Mapping[str, str]) -> list[str]:
     found: dict[str, list[str]] = {}
     for run, participation, order, picture in every:
         if order == "index":
-            for note in [*participation.notes, *([] if picture.is_exact else [_size_of_cells(picture)])]:
+            clients, rounds = picture.largest
+            size = f"A cell stands for up to {count(clients, 'client')} x {count(rounds, 'round')}."
+            for note in [*participation.notes, *([] if picture.is_exact else [size])]:
                 found.setdefault(note, []).append(names[run])
-    notes = [note if len(of) == len(names) else f"{listed(of, 3)}: {note}" for note, of in found.items()]
+    notes = [
+        note if len(of) == len(names) else f"{plots.listed(of, 3)}: {note}" for note, of in found.items()
+    ]
     if not all(drawn.picture.is_exact for drawn in every):
         notes.append("A cell shows its most frequent state, or the share of its clients that took part.")
     return notes
-
-
-def _size_of_cells(picture: Picture) -> str:
-    clients = max(b - a + 1 for a, b in picture.clients)
-    rounds = max(b - a + 1 for a, b in picture.rounds)
-    return f"A cell stands for up to {count(clients, 'client')} x {count(rounds, 'round')}."
 
 
 def _cells(picture: Picture, kind: str) -> list[list[float | None]]:
@@ -156,21 +143,21 @@ def _view(drawn: Drawn, cells: str, kind: str, in_time: bool) -> Plot:
     heat = {
         "type": "heatmap",
         "cells": cells,
-        "x": numbers(x),
-        "y": numbers(y),
+        "x": plots.numbers(x),
+        "y": plots.numbers(y),
         "yaxis": "y2",
         "hoverongaps": False,
         "hovertemplate": f"{'rank' if ranked else 'client'} %{{y:.0f}}, {title} %{{x:.5~g}}<br>"
         f"{'%{text}' if kind == 'state' else '%{z:.2~g} % took part'}<extra></extra>",
         **(_SHARES | {"zmax": _top(picture)} if kind == "share" else {"showscale": False}),
     }
-    vertical = axis("client by availability<br>(rank)" if ranked else "client", domain=[0.28, 1])
+    vertical = plots.axis("client by availability<br>(rank)" if ranked else "client", domain=[0.28, 1])
     vertical["range"] = _ends(y)[::-1]
     if len(y) <= 30 and picture.is_exact:
         vertical["dtick"] = 1 if len(y) <= 12 else 5
-    shares = axis("share of<br>members, %", domain=[0, 0.22], range=[-3, 103], tickvals=[0, 50, 100])
-    horizontal = axis(title, anchor="y", range=numbers(_ends(x)))
-    made = layout(xaxis=horizontal, yaxis=shares, yaxis2=vertical)
+    shares = plots.axis("share of<br>members, %", domain=[0, 0.22], range=[-3, 103], tickvals=[0, 50, 100])
+    horizontal = plots.axis(title, anchor="y", range=plots.numbers(_ends(x)))
+    made = plots.layout(xaxis=horizontal, yaxis=shares, yaxis2=vertical)
     if kind == "share":
         made["margin"]["t"] = 52  # for the colour bar
     return {"data": [heat, *_curves(participation, positions, title)], "layout": made}
@@ -196,7 +183,7 @@ def _ends(centres: Sequence[float]) -> list[float]:
 def _curves(participation: Participation, x: Numbers, title: str) -> list[Plot]:
     """Return the shares online and that took part: means, with a band where rounds share a point."""
     data: list[Plot] = []
-    starts, counts = bins(len(x), MAX_CURVE)
+    starts, counts = plots.bins(len(x), MAX_CURVE)
     centres = np.add.reduceat(x, starts) / counts
     for group, name, colour, width, values in (
         ("online", "online", ONLINE, 4, participation.online),
@@ -206,17 +193,11 @@ def _curves(participation: Participation, x: Numbers, title: str) -> list[Plot]:
             continue
         if (counts > 1).any():
             low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
-            area = area_between(centres, 100 * low, 100 * high, colour, 0.2)
+            area = plots.band(centres, 100 * low, 100 * high, colour, 0.2)
             data.append(area | {"legendgroup": group})
-        line = {
-            "x": numbers(centres),
-            "y": numbers(100 * np.add.reduceat(values, starts) / counts, 4),
-            "mode": "lines" if len(centres) > 1 else "markers",
-            "line": {"color": colour, "width": width},
-            "legendgroup": group,
-            "hovertemplate": f"{title} %{{x:.5~g}}: %{{y:.1f}} % {name}<extra></extra>",
-        }
-        data.append(line)
+        hover, line = f"{title} %{{x:.5~g}}: %{{y:.1f}} % {name}", {"color": colour, "width": width}
+        means = 100 * np.add.reduceat(values, starts) / counts
+        data.append(plots.trace(centres, means, hover, line=line, legendgroup=group))
     return data
 
 
@@ -231,11 +212,13 @@ def _table(runs: Sequence[tuple[str, Participation]]) -> Table:
     states = sorted({state for _, p in runs for state in p.grid.occurring()})
     for name, participation in runs:
         grid = participation.grid
-        for a, b in itertools.pairwise(thinned(len(grid.states) + 1, TABLE_ROWS + 1)):
+        for a, b in itertools.pairwise(plots.thinned(len(grid.states) + 1, TABLE_ROWS + 1)):
             part = grid.states[a:b]
             first, last = a * grid.step, min((b - 1) * grid.step, grid.num_clients - 1)
             clients = str(first) if first == last else f"{first} to {last}"
             shares = np.bincount(part.ravel(), minlength=len(State)) / part.size
-            rows.append([*([name] if several else []), clients, *(percent(shares[s], 1) for s in states)])
+            rows.append(
+                [*([name] if several else []), clients, *(plots.percent(shares[s], 1) for s in states)]
+            )
     head = ["participation with"] if several else []
     return Table([*head, "client", *(f"{state.shown}, %" for state in states)], rows)

@@ -7,33 +7,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from flexfl.report.figure import (
-    SERIES,
-    Entry,
-    Figure,
-    Numbers,
-    Plot,
-    Table,
-    axis,
-    bins,
-    layout,
-    numbers,
-    plain,
-)
+from flexfl.report import plots
+from flexfl.report.figure import Entry, Figure, Plot, Table
 from flexfl.report.history import History
+from flexfl.report.plots import Numbers
 
-COLOURS = (*SERIES, "#F0E442")  # one more phase than lines have colours
+COLOURS = (*plots.SERIES, "#F0E442")  # one more phase than lines have colours
 MAX_POINTS = 250
 MAX_BARS = 40
 
 
 def phase_figure(groups: Mapping[str, Sequence[History]]) -> Figure | None:
-    """Return the figure; None if no seconds were recorded.
+    """Return the figure of runs by their labels: of one run the seconds by round, of several the sums.
 
-    Parameters
-    ----------
-    groups
-        The runs by their labels: of one run, the seconds by round are drawn, of several the sums.
+    None if no seconds were recorded.
     """
     histories = [history for group in groups.values() for history in group]
     names = [*dict.fromkeys(name for history in histories for name in history.phases)]
@@ -60,29 +47,20 @@ def _by_round(history: History, colours: Mapping[str, str]) -> tuple[Plot, list[
     """Return milliseconds by round, stacked."""
     later = history.rounds > 0 if (history.rounds > 0).any() else history.rounds >= 0
     rounds = history.rounds[later]
-    starts, counts = bins(len(rounds), MAX_POINTS)
+    starts, counts = plots.bins(len(rounds), MAX_POINTS)
     x = np.add.reduceat(rounds, starts) / counts
-    means = {
-        name: 1000 * np.add.reduceat(seconds[later], starts) / counts
-        for name, seconds in history.phases.items()
-    }
-    data = [
-        {
-            "x": numbers(x),
-            "y": numbers(mean, 4),
-            "mode": "lines",
-            "hovertemplate": f"round %{{x:.0f}}<br>{plain(name)}: %{{y:.3~g}} ms<extra></extra>",
-            "stackgroup": "all",
-            "line": {"width": 0.5, "color": colours[name]},
-            "fillcolor": colours[name],
-            "legendgroup": name,
-        }
-        for name, mean in means.items()
-    ]
+    data, total = [], np.zeros(len(x))
+    for name, seconds in history.phases.items():
+        mean = 1000 * np.add.reduceat(seconds[later], starts) / counts
+        total += mean
+        hover = f"round %{{x:.0f}}<br>{plots.plain(name)}: %{{y:.3~g}} ms"
+        line = {"width": 0.5, "color": colours[name]}
+        area = {"stackgroup": "all", "fillcolor": colours[name], "legendgroup": name}
+        data.append(plots.trace(x, mean, hover, mode="lines", line=line, **area))
     notes = [f"Each point is the mean of up to {counts.max()} rounds."] if counts.max() > 1 else []
-    vertical = axis("milliseconds per round", rangemode="tozero")
-    notes += _without_peaks(vertical, x, np.sum([*means.values()], axis=0))
-    return {"data": data, "layout": layout(xaxis=axis("round"), yaxis=vertical)}, notes
+    vertical = plots.axis("milliseconds per round", rangemode="tozero")
+    notes += _without_peaks(vertical, x, total)
+    return {"data": data, "layout": plots.layout(xaxis=plots.axis("round"), yaxis=vertical)}, notes
 
 
 def _without_peaks(vertical: Plot, x: Numbers, total: Numbers) -> list[str]:
@@ -103,10 +81,10 @@ def _by_label(sums: Mapping[str, Sequence[float]], colours: Mapping[str, str]) -
         {
             "type": "bar",
             "orientation": "h",
-            "x": numbers(sums[label][i] for label in labels),
-            "y": [plain(label) for label in labels],
+            "x": plots.numbers(sums[label][i] for label in labels),
+            "y": [plots.plain(label) for label in labels],
             "marker": {"color": own},
-            "hovertemplate": f"%{{y}}<br>{plain(name)}: %{{x:.3~g}} s<extra></extra>",
+            "hovertemplate": f"%{{y}}<br>{plots.plain(name)}: %{{x:.3~g}} s<extra></extra>",
             "legendgroup": name,
         }
         for i, (name, own) in enumerate(colours.items())
@@ -114,12 +92,10 @@ def _by_label(sums: Mapping[str, Sequence[float]], colours: Mapping[str, str]) -
     notes = ["Sums over the rounds of a run, averaged over seeds."]
     if len(labels) < len(sums):
         notes.append(f"Only the first {len(labels)} of {len(sums)} are drawn.")
-    vertical = axis(autorange="reversed", type="category", automargin=True)
-    made = layout(xaxis=axis("seconds"), yaxis=vertical, barmode="stack", bargap=0.3)
+    vertical = plots.axis(autorange="reversed", type="category", automargin=True)
+    made = plots.layout(xaxis=plots.axis("seconds"), yaxis=vertical, barmode="stack", bargap=0.3)
     return {"data": data, "layout": made}, notes
 
 
 def _mean_sum(group: Sequence[History], name: str) -> float:
-    return float(
-        np.mean([history.phases[name].sum() if name in history.phases else 0.0 for history in group])
-    )
+    return float(np.mean([history.phases.get(name, np.zeros(1)).sum() for history in group]))

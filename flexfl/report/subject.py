@@ -21,30 +21,21 @@ UNIMPORTANT = EXECUTION_ONLY | {"cohort"}  # settings that do not make two runs 
 
 @dataclass(frozen=True)
 class Compared:
-    """A run of a report.
-
-    Attributes
-    ----------
-    run
-        Its folder, without the records.
-    varied
-        The settings in which it differs from the report's other runs, by kebab-case key.
-    paper
-        The result that a paper reports for it.
-    """
+    """A run of a report, without its records."""
 
     run: Run
     varied: Mapping[str, Any] = field(default_factory=dict)
-    paper: float | None = None
+    """The settings in which it differs from the report's other runs, by kebab-case key."""
+    paper: float | None = None  # the result that a paper reports for it
 
     @property
     def settings(self) -> Settings:
-        """Of the run."""
+        """The settings of the run."""
         return self.run.settings
 
     @property
     def path(self) -> Path:
-        """Of the run folder."""
+        """The run folder."""
         return self.run.path
 
     @property
@@ -61,26 +52,12 @@ class Compared:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about.
-
-    Attributes
-    ----------
-    runs
-        In order; those with the same `label` differ only in the seed.
-    missing
-        Sentences about runs that a comparison lists but that do not exist.
-    command
-        The command that made it; empty if there are several.
-    reach
-        The target value of the metric: the tables show the cost of reaching it.
-    is_comparison
-        Whether runs are compared; otherwise there is only one.
-    """
+    """What a report is about: a run, or several that are compared."""
 
     runs: Sequence[Compared]
-    missing: Sequence[str]
-    command: str
-    reach: float | None
+    missing: Sequence[str]  # sentences about runs that a comparison lists but that do not exist
+    command: str  # that made it; empty if there are several
+    reach: float | None  # the value of the metric to which the tables show the cost
     is_comparison: bool
 
     @property
@@ -108,10 +85,7 @@ def label_of(varied: Mapping[str, Any]) -> str:
 def read_subject(folders: Sequence[Path]) -> Subject:
     """Read the runs of several folders, each of a run or of a comparison.
 
-    Raises
-    ------
-    ValueError
-        A folder does not exist or has no run, or the folders have different tasks.
+    ValueError: a folder does not exist or has no run, or the folders have different tasks.
     """
     runs: list[Compared] = []
     missing: list[str] = []

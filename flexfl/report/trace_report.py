@@ -25,8 +25,9 @@ from flexfl.engine.run_folder import slug
 from flexfl.ground.contract.fit import planned_steps
 from flexfl.ground.specs import bind
 from flexfl.ground.wording import count, say
+from flexfl.report import plots
 from flexfl.report.bias_figure import bias_figure
-from flexfl.report.figure import Figure, Table, percent
+from flexfl.report.figure import Figure, Table
 from flexfl.report.page import Page, render
 from flexfl.report.participation import Participation, StateGrid
 from flexfl.report.participation_figure import participation_figure
@@ -52,16 +53,9 @@ MAX_NAMES = 20  # of devices that are shown
 def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     """Evaluate the trace of the settings, print its statistics and write its page.
 
-    Returns
-    -------
-    dict
-        The statistics (`TraceReport`, without those by client), and `page`, its path; for a trace recorded
-        from devices with names, also `devices`, the name for each client.
-
-    Raises
-    ------
-    ValueError
-        The settings are invalid, or the page cannot be written.
+    Returns the statistics (`TraceReport`, without those by client), and `page`, its path; for a trace
+    recorded from devices with names, also `devices`, the name for each client. ValueError: the settings are
+    invalid, or the page cannot be written.
     """
     check_clients(settings.num_clients)
     trace = make_trace(settings)
@@ -148,7 +142,7 @@ def participation_of(trace: Trace, report: TraceReport, grid: StateGrid) -> Part
     seconds = [trace.seconds(t) for t in grid.rounds]
     hours = None if seconds[-1] is None else np.array(seconds, np.float64) / 3600
     online, took_part = (np.array(shares, np.float64) for shares in (report.online, report.took_part))
-    return Participation(grid, grid.rounds, online, took_part, hours, notes)
+    return Participation(grid, online, took_part, hours, notes)
 
 
 def _title(settings: Settings) -> str:
@@ -195,7 +189,7 @@ def _scheme_figure(report: TraceReport) -> Figure | None:
         return None
     notes = [ABOUT_SCHEMES, *([f"One in {step} clients is shown."] if step > 1 else [])]
     rows = [
-        [str(k), percent(report.rates[k], 1), *(f"{ratio[i]:.3f}" for ratio in schemes.values())]
+        [str(k), plots.percent(report.rates[k], 1), *(f"{ratio[i]:.3f}" for ratio in schemes.values())]
         for i, k in enumerate(clients[:TABLE_ROWS].tolist())
     ]
     dots = {name: (report.rates[clients], ratio) for name, ratio in schemes.items()}
@@ -233,12 +227,7 @@ def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
     """Return the number of examples of each client, shape (N,), and a description of their source.
 
     They are equal if the task's data are not on this machine or cannot be divided among so many clients: a
-    trace can be inspected without data.
-
-    Raises
-    ------
-    ValueError
-        The settings name a task, partition or sizes that do not exist.
+    trace can be inspected without data. ValueError: the settings name what does not exist.
     """
     check_task(settings)
     missing = missing_folder(settings)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.report.figure import Numbers
 from flexfl.report.participation import State, States
+from flexfl.report.plots import Numbers
 from strategies.schemes import scheme_a, scheme_b, scheme_c
 from traces import Trace, finished_steps
 
@@ -25,86 +25,56 @@ class SpellLengths:
     mean: float
     median: int
     longest: int
-    longest_of: int
-    """The client with the longest spell; -1 if there is none."""
+    longest_of: int  # the client with the longest spell; -1 if there is none
 
 
 @dataclass(frozen=True)
 class Bias:
     """Clients' weights in a scheme's update against their shares of the data, E[p_tau^k s_tau^k] / (p^k E).
 
+    The ratios are divided by their mean, the `scale`: all are 1 if z_tau of Theorem 3.1 (Ruan et al.) is 0.
     Clients that are never members are left out. If no update ever counts, the scale is 0 and all else is
     empty.
-
-    Attributes
-    ----------
-    scale
-        The mean ratio, weighted by the shares: the size of the update relative to full participation. The
-        other numbers are divided by it: all are 1 if z_tau of Theorem 3.1 (Ruan et al.) is 0.
-    favoured, neglected
-        (client, ratio) of the clients with the largest and the smallest ratios.
-    excluded
-        Number of clients with ratio 0.
     """
 
     scheme: str
-    scale: float
+    scale: float  # weighted by the shares: the size of the update relative to full participation
     minimum: float | None
     median: float | None
     maximum: float | None
-    favoured: list[tuple[int, float]]
+    favoured: list[tuple[int, float]]  # clients with the largest ratios
     neglected: list[tuple[int, float]]
-    excluded: int
+    excluded: int  # number of clients with ratio 0
 
 
 @dataclass(frozen=True)
 class TraceReport:
-    """The statistics of a trace over rounds 1..R.
-
-    Attributes
-    ----------
-    online
-        Fraction of the members that is online in each round; None in a round without members.
-    took_part
-        Likewise, fraction of the members whose work arrives, in this round or a later one.
-    sessions, gaps
-        Spells online, and spells offline while a member.
-    unanswered
-        Spells of membership in which no work arrives; the longest is tau_max of MimiC.
-    complete, incomplete, dropped
-        Fractions of all online clients, over all rounds.
-    finished
-        Mean fraction of E that incomplete clients finish.
-    never_seen
-        Number of members that are never online; `never_seen_first` are the first of them.
-    availability_period
-        The E of FedLaAvg's Assumption 4: each member is online at least once in any E consecutive rounds.
-        None if it does not hold within these rounds.
-    rates
-        Share of its rounds of membership in which work of a client arrives, shape (N,); NaN for a client that
-        is never a member.
-    ratios
-        The ratios of `Bias` by scheme, each of shape (N,); NaN as well, and where no update ever counts.
-    """
+    """The statistics of a trace over rounds 1..R."""
 
     num_clients: int
     num_rounds: int
     virtual_seconds: float | None
-    online: list[float | None]
-    took_part: list[float | None]
+    online: list[float | None]  # fraction of the members in each round; None in a round without members
+    took_part: list[float | None]  # likewise, those whose work arrives, in this round or a later one
     sessions: SpellLengths
-    gaps: SpellLengths
-    unanswered: SpellLengths
-    complete: float
+    gaps: SpellLengths  # offline while a member
+    unanswered: SpellLengths  # without work that arrives; the longest is tau_max of MimiC
+    complete: float  # this and the next two: fractions of all online clients, over all rounds
     incomplete: float
     dropped: float
-    finished: float
-    never_seen: int
-    never_seen_first: list[int]
+    finished: float  # mean fraction of E that incomplete clients finish
+    never_seen: int  # number of members that are never online
+    never_seen_first: list[int]  # some of them
     availability_period: int | None
+    """The E of FedLaAvg's Assumption 4: each member is online at least once in any E consecutive rounds.
+
+    None if it does not hold within these rounds.
+    """
     bias: list[Bias]
     rates: Numbers
+    """By client, the share of its rounds as a member in which its work arrives; NaN if it never is one."""
     ratios: dict[str, Numbers]
+    """By scheme and client, the ratios of `Bias`; NaN as well, and where no update ever counts."""
 
 
 def observe(
@@ -116,20 +86,9 @@ def observe(
 ) -> TraceReport:
     """Evaluate the rounds once, in memory that grows with N + R, not with N R.
 
-    All online clients are selected: sampling (`--clients-per-round`) and fast reboot are ignored.
-
-    Parameters
-    ----------
-    trace
-        The trace.
-    num_rounds
-        R.
-    sizes
-        Number of examples per client, shape (N,); the shares p^k are relative to the members of a round.
-    planned
-        E of each client, shape (N,).
-    on_round
-        Called with each round and the states of all clients, shape (N,); work that arrives later is late.
+    All online clients are selected: sampling (`--clients-per-round`) and fast reboot are ignored. The shares
+    p^k of the examples are relative to the members of a round; `planned` is E of each client. `on_round` is
+    called with each round and the states of all clients, shape (N,); work that arrives later is late.
     """
     n = trace.num_clients
     sessions, gaps, unanswered = (_Spells(n, num_rounds) for _ in range(3))
