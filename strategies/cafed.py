@@ -28,7 +28,6 @@ from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
 from strategies.fedavg import FedAvgOptions
 from strategies.parts.availability import Availability
-from strategies.parts.shares import shares
 
 
 class CAFed(FlexibleStrategy):
@@ -55,7 +54,7 @@ class CAFed(FlexibleStrategy):
 
     def update(self, replies: Replies) -> None:
         """w := w + eta_g sum_S q_k delta_k, scaled up where only some of the available were asked."""
-        q = shares(self.roster, replies.clients, self.options.weights) * replies.work_factors(normalize=True)
+        q = self.roster.share(replies.clients, self.options.weights) * replies.work_factors(normalize=True)
         q *= self.available / len(self.selected) / self.availability.shares(replies.clients)
         q[self.excluded[replies.clients]] = 0
         self.weights += self.options.server_rate * replies.weighted_sum(q)
@@ -67,7 +66,7 @@ class CAFed(FlexibleStrategy):
         if np.isnan(f).all():
             return members[:0]
         f[np.isnan(f)] = np.nanmean(f)
-        p = shares(self.roster, members, self.options.weights)
+        p = self.roster.share(members, self.options.weights)
         pi, correlation = self.availability.shares(members), self.availability.correlations(members)
         order = np.concatenate([np.argsort(key, kind="stable") for key in (-np.abs(correlation), pi)])
         return members[~worth_keeping(p, f, order, self.options.bias, self.options.tolerance)]

@@ -25,7 +25,6 @@ from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
 from strategies.fedavg import FedAvgOptions
 from strategies.memory.table import extend
-from strategies.parts.shares import shares
 
 
 class F3AST(FlexibleStrategy):
@@ -53,7 +52,7 @@ class F3AST(FlexibleStrategy):
         count = self.options.clients_per_round or len(willing)
         if count >= len(willing):
             return willing
-        score = self._shares(willing) / self.rates[willing]
+        score = self.roster.share(willing, self.options.weights) / self.rates[willing]
         least = np.partition(score, -count)[-count]
         above, equal = np.flatnonzero(score > least), np.flatnonzero(score == least)
         chosen = np.sort(np.concatenate([above, equal[: count - len(above)]]))
@@ -65,8 +64,8 @@ class F3AST(FlexibleStrategy):
         self._observe(clients)
         work = replies.work_factors(options.normalize)
         scale = options.clients_per_round if options.scale == "k" and options.clients_per_round else 1
-        coefficients = self._shares(clients) / self.rate(clients) * work / scale
-        self.weights += options.server_rate * replies.weighted_sum(coefficients)
+        p = self.roster.share(clients, options.weights)
+        self.weights += options.server_rate * replies.weighted_sum(p / self.rate(clients) * work / scale)
 
     def empty_round(self) -> None:
         """Let the rates decay; the weights stay."""
@@ -94,14 +93,10 @@ class F3AST(FlexibleStrategy):
         self.rates, self.new = extend(self.rates, int(new.max()) + 1, 1), []
         N = max(1, self.roster.num_contributors)
         K = options.clients_per_round or N
-        first = self._shares(new) if options.r0 == "p" else np.ones(len(new))
+        first = self.roster.share(new, options.weights) if options.r0 == "p" else np.ones(len(new))
         if options.r0 == "uniform":
             first *= min(1.0, K / N)
         self.rates[new] = first / self.decay
-
-    def _shares(self, clients: Clients) -> NDArray[np.float64]:
-        """p_k of some clients, shape (K,)."""
-        return shares(self.roster, clients, self.options.weights)
 
 
 @dataclass(frozen=True, kw_only=True)

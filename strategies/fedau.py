@@ -21,7 +21,6 @@ from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.fedavg import FedAvgOptions
 from strategies.parts.participation import Intervals, check_estimator, inverse_rates
-from strategies.parts.shares import shares
 
 
 class FedAU(FlexibleStrategy):
@@ -40,7 +39,7 @@ class FedAU(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Weigh by the intervals before this round, which this round then ends."""
         clients, options = replies.clients, self.options
-        p = shares(self.roster, clients, options.weights)
+        p = self.roster.share(clients, options.weights)
         omega = inverse_rates(options.estimator, self.intervals, self.roster, clients, self.round)
         work = replies.work_factors(options.normalize)
         self.weights += options.server_rate * replies.weighted_sum(p * omega * work)

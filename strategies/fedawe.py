@@ -29,7 +29,6 @@ from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.memory.models import HeldModels
 from strategies.memory.table import extend
-from strategies.parts.shares import relative_shares
 
 
 class FedAWE(FlexibleStrategy):
@@ -56,7 +55,7 @@ class FedAWE(FlexibleStrategy):
         """Algorithm 1, lines 9 to 13."""
         clients, options = replies.clients, self.options
         echo = (self.round - self.last[clients]) * replies.work_factors(options.normalize)
-        echo *= relative_shares(self.roster, clients, options.weights)
+        echo *= self.roster.relative_share(clients, options.weights)
         sum_x = self.models.sum(clients)  # sum_S x_k
         step = self._clipped(replies.weighted_sum(echo / len(replies)))
         x = sum_x / len(replies) + options.server_rate * step

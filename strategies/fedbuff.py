@@ -68,32 +68,15 @@ class FedBuff(FlexibleStrategy):
 
 
 class Buffer(Stateful):
-    """Replies that wait for an update of the weights.
-
-    Parameters
-    ----------
-    size
-        M.
-
-    Attributes
-    ----------
-    clients
-        Whose they are, shape (b,).
-    weights
-        q_k before it is divided by the sum: n_k, or 1. Shape (b,).
-    discounts
-        (1 + lag_k)^-a, shape (b,).
-    updates
-        Discounted updates, shape (b, M).
-    """
+    """Replies that wait for an update of the weights: a number, or a row of M, for each."""
 
     saved = ("clients", "weights", "discounts", "updates")
 
     def __init__(self, size: int) -> None:
         self.clients: NDArray[np.intp] = np.empty(0, np.intp)
-        self.weights: NDArray[np.float64] = np.empty(0)
-        self.discounts: NDArray[np.float64] = np.empty(0)
-        self.updates: NDArray[np.float64] = np.empty((0, size))
+        self.weights: NDArray[np.float64] = np.empty(0)  # q_k before it is divided by the sum: n_k, or 1
+        self.discounts: NDArray[np.float64] = np.empty(0)  # (1 + lag_k)^-a
+        self.updates: NDArray[np.float64] = np.empty((0, size))  # discounted
 
     def __len__(self) -> int:
         return len(self.clients)

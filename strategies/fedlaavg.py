@@ -26,7 +26,6 @@ from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
 from strategies.memory.table import MemoryOptions, SummedTable
-from strategies.parts.shares import relative_shares
 
 
 def longest_absent(available: Clients, asked: NDArray[np.int64], count: int) -> Clients:
@@ -56,7 +55,7 @@ class FedLaAvg(FlexibleStrategy):
         """Return the client's own rate with `loss`: the gradient of N p_i F_i is N p_i times that of F_i."""
         if self.options.weights != "loss":
             return None
-        factor = float(relative_shares(self.roster, np.array([client]), "n")[0])
+        (factor,) = self.roster.relative_share(np.array([client])).tolist()
         return Task(learning_rate=self.learning_rate * factor)
 
     def update(self, replies: Replies) -> None:
@@ -82,7 +81,7 @@ class FedLaAvg(FlexibleStrategy):
 
     def per_delta(self, clients: Clients, learning_rate: NDArray[np.float64] | float) -> NDArray[np.float64]:
         """u_i / delta_i of complete work at this rate, shape (K,)."""
-        factors = relative_shares(self.roster, clients, "n" if self.options.weights == "agg" else "uniform")
+        factors = self.roster.relative_share(clients, "n" if self.options.weights == "agg" else "uniform")
         return factors / -learning_rate if self.options.units == "gradient" else factors
 
 

@@ -80,11 +80,11 @@ class FedVARP(FlexibleStrategy):
 
     def _coefficients(self, replies: Replies) -> NDArray[np.float64]:
         """a_k of those who replied, shape (K,)."""
-        n = replies.sizes(self.options.weights)
-        if self.options.agg == "mean":
-            return n / float(n.sum())
-        estimator, clients = self.options.estimator, replies.clients
-        return n / self._total() * inverse_rates(estimator, self.intervals, self.roster, clients, self.round)
+        options, clients = self.options, replies.clients
+        if options.agg == "mean":
+            return replies.mean_coefficients(options.weights)
+        omega = inverse_rates(options.estimator, self.intervals, self.roster, clients, self.round)
+        return self.roster.share(clients, options.weights) * omega
 
     def _units(self, rate: Any) -> Any:
         """Return the change of the weights that one unit of u_k stands for, at some learning rate."""

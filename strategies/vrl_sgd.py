@@ -11,11 +11,11 @@ the D_i no longer sum to 0: FedGATE's per-step mode is the better choice there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.core.options import Options
+from strategies.core.instructions import Task
 from strategies.core.replies import Replies
 from strategies.memory.table import TableOptions
 from strategies.parts.tracking import GradientTracking
@@ -27,12 +27,11 @@ class VRLSGD(GradientTracking):
     suits = "workers that always finish; incomplete ones can make it diverge"
     options: VRLSGDOptions
 
-    @property
-    def work(self) -> Options:
-        """What clients are asked to do in the present round."""
+    def task(self, client: int) -> Task | None:
+        """Return -D_i; in the first round with `warm_up`, a single step."""
         if self.options.warm_up and self.round <= 1:
-            return replace(self.options, local_steps=1, local_epochs=0)
-        return self.options
+            return Task(local_steps=1)
+        return super().task(client)
 
     def update(self, replies: Replies) -> None:
         """Move to the mean model and update the D_i of those who replied."""

@@ -34,7 +34,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strategies import STRATEGIES
-from strategies.core.report import MAX_WARNINGS, RejectionLog
+from strategies.core.report import MAX_WARNINGS, RoundReport
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SECONDS = float(os.environ.get("FLEXFL_FUZZ_SECONDS", "0"))
@@ -80,10 +80,11 @@ def test_reasons_are_one_short_line() -> None:
         assert reason.isprintable()
         assert 0 < len(reason) <= 210
         assert max(map(len, rounds.metrics)) <= 230
-    log = RejectionLog()
+    logged: set[tuple[str, str]] = set()
     for number in range(3):
-        log.warn(number, [(str(k), f"reason {number:b}".replace("1", "i")) for k in range(MAX_WARNINGS)])
-    assert len(log._told) == MAX_WARNINGS
+        reason = f"reason {number:b}".replace("1", "i")
+        RoundReport(rejected=[(str(k), reason) for k in range(MAX_WARNINGS)]).warn(number, logged)
+    assert len(logged) == MAX_WARNINGS
 
 
 @pytest.mark.parametrize("name", THREE)

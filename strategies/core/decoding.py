@@ -23,24 +23,18 @@ class DivergedError(ValueError):
     """The client's weights are not finite, or too far from those that it was sent."""
 
 
-def is_count(value: object) -> TypeGuard[int]:
-    """Return whether this can be the number of a client's examples, of which there is at least one."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_EXAMPLES
-
-
 def is_integer(value: object) -> TypeGuard[int]:
     """Return whether this is an integer; `True` is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def read_steps(told: Mapping[str, Any], planned: int) -> int:
-    """Return the local steps that a client reports; where it does not, it has done all of them.
+def is_count(value: object) -> TypeGuard[int]:
+    """Return whether this can be the number of a client's examples, of which there is at least one."""
+    return is_integer(value) and 0 < value <= MAX_EXAMPLES
 
-    Raises
-    ------
-    ValueError
-        It reports something else than an integer.
-    """
+
+def read_steps(told: Mapping[str, Any], planned: int) -> int:
+    """Return the local steps that a client reports; where it does not, it has done all of them."""
     steps = told.get(metrics.STEPS, planned)
     if isinstance(steps, float) and steps.is_integer():
         steps = int(steps)
@@ -78,27 +72,10 @@ def answers(result: FitRes, server_round: int) -> bool:
 def decode(
     parameters: Parameters, rule: Rule, sent: FlatParameters
 ) -> tuple[FloatVector, FloatVector, list[NDArray[Any]]]:
-    """Read what a client of this rule sends.
+    """Return what a client of this rule sends, which was sent `sent`; ValueError if it cannot be used.
 
-    Parameters
-    ----------
-    parameters
-        What came: the weights, unless the rule sends something else, the buffers, and what the rule sends.
-    rule
-        Says what it should be. Where updates are packed, a client of another kind may send weights.
-    sent
-        The weights that the client started from, and the buffers.
-
-    Returns
-    -------
-    vector, buffers, extra
-        Local weights if `rule.sends` is `weights`, else what is sent in their place, shape (M,); the buffers
-        in one vector; and the vectors that follow.
-
-    Raises
-    ------
-    ValueError
-        The shapes or types are wrong, or numbers that follow the weights are not finite, or too large.
+    That is: the local weights, or what `rule.sends` in their place, shape (M,); the buffers in one vector;
+    and the vectors that follow. Where updates are packed, a client of another kind may send weights.
     """
     wire, origin, buffers = sent.layout, sent.weights, NO_BUFFERS
     size, count = len(origin), len(wire.shapes)
@@ -132,13 +109,7 @@ def decode(
 
 
 def read_vector(arrays: list[NDArray[Any]], size: int) -> FloatVector:
-    """Return the only array, shape (M,), of a client that sends something else than its weights.
-
-    Raises
-    ------
-    ValueError
-        Something else was sent.
-    """
+    """Return the only array, shape (M,), of a client that sends something else than its weights."""
     shapes = [array.shape for array in arrays]
     if shapes != [(size,)]:
         expected = f"one of ({size},) is expected; memory=client needs the clients of flexfl"
@@ -153,13 +124,7 @@ def check_floating(array: NDArray[Any]) -> None:
 
 
 def check_range(array: NDArray[Any]) -> None:
-    """Refuse numbers that are not floating point, not finite, or with which a sum could overflow.
-
-    Raises
-    ------
-    ValueError
-        The array has such numbers.
-    """
+    """Raise ValueError for numbers that are not floating point, not finite, or whose sums could overflow."""
     check_floating(array)
     if not array.size or float(np.vdot(array, array)) < MAX_NUMBER**2:  # False for NaN
         return

@@ -17,16 +17,8 @@ SMOOTHING = 0.3  # weight of the newest loss in the running mean
 def exclusion_pays(remaining: int, gamma: float, shift: int, constant: float = 1.0) -> bool:
     """Decide whether to exclude: T - tau_0 >= constant * sqrt(Gamma_l tau_0) (Corollary 4.0.3, eq. 9).
 
-    Parameters
-    ----------
-    remaining
-        T - tau_0, rounds left after the departure.
-    gamma
-        Gamma_l = F_l(w*) - F_l^*, how far the departing client's data differ from the rest.
-    shift
-        tau_0, rounds done at the departure.
-    constant
-        The O(.) of the paper.
+    `remaining` is T - tau_0, rounds left after the departure, `shift` tau_0, those done, and `constant` the
+    O(.) of the paper. `gamma`, Gamma_l = F_l(w*) - F_l^*, is how far the client's data differ from the rest.
     """
     return remaining >= constant * math.sqrt(gamma * shift)
 
@@ -63,10 +55,8 @@ class LossTracker(Stateful):
 
     def update(self, replies: Replies) -> None:
         """Take in the losses of a round."""
-        reported = zip(
-            replies.clients.tolist(), replies.train_loss.tolist(), replies.final_loss.tolist(), strict=True
-        )
-        for client, loss, final in reported:
+        columns = (replies.clients, replies.train_loss, replies.final_loss)
+        for client, loss, final in zip(*(column.tolist() for column in columns), strict=True):
             if math.isfinite(loss):
                 self.mean[client] = loss + (1 - SMOOTHING) * (self.mean.get(client, loss) - loss)
             if math.isfinite(final):

@@ -80,25 +80,10 @@ class Task:
 
 
 class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instruction]):
-    """Flower's list of instructions, which also tells what they have in common.
+    """Flower's list of instructions, `FitIns` or `EvaluateIns`, which also tells what they have in common.
 
-    An engine that carries them can so send the common part once; to Flower's own code it is a list.
-
-    Parameters
-    ----------
-    kind
-        `FitIns` or `EvaluateIns`.
-    weights
-        The global weights.
-    shared
-        The method's arrays for all clients.
-    config
-        The configuration for all clients.
-
-    Attributes
-    ----------
-    own
-        Tasks of the clients that have one of their own, by name.
+    So an engine can send that once: the global weights, the method's arrays and the configuration for all
+    clients. `own` has the tasks of the clients that have one of their own, by name.
     """
 
     def __init__(
@@ -128,60 +113,32 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
 
 
 class Sent(NamedTuple):
-    """What a client was sent for a task.
-
-    Attributes
-    ----------
-    round
-        The round.
-    weights
-        Weights to start from.
-    learning_rate
-        Rate of the round.
-    version
-        How often the global weights had changed before.
-    local_steps
-        The client's own; None: those of the round.
-    """
+    """What a client was sent for a task."""
 
     round: int
-    weights: FlatParameters
-    learning_rate: float
-    version: int
-    local_steps: int | None = None
+    weights: FlatParameters  # to start from
+    learning_rate: float  # of the round
+    version: int  # how often the global weights had changed before
+    local_steps: int | None = None  # the client's own; None: those of the round
 
-    def with_own(self, task: Task | None) -> Sent:
+    def with_own(self, task: Task) -> Sent:
         """Return what a client with a task of its own was sent."""
-        if task is None or (task.weights is None and task.local_steps is None):
+        if task.weights is None and task.local_steps is None:
             return self
-        steps = self.local_steps if task.local_steps is None else task.local_steps
-        return self._replace(weights=task.weights or self.weights, local_steps=steps)
+        return self._replace(weights=task.weights or self.weights, local_steps=task.local_steps)
 
 
 class OpenTasks(Stateful):
-    """Tasks without an answer: what each client was sent for its last one.
-
-    Parameters
-    ----------
-    layout
-        Layout of the weights and buffers.
-    """
+    """Tasks without an answer: what each client was sent for its last one."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout, self._round = layout, 0
         self._sent: dict[int, Sent] = {}
 
     def begin(self, server_round: int, at_work: Clients, asked: NDArray[np.int64]) -> None:
-        """Begin a round, and forget the tasks that are not being worked on any more.
+        """Begin a round, and forget the tasks that nobody is at work on.
 
-        Parameters
-        ----------
-        server_round
-            The round.
-        at_work
-            Clients that are at work on an earlier task.
-        asked
-            Round of each client's last task, 0 if it has none to answer any more, shape (N,).
+        `asked` is the round of each client's last task, 0 if it has none to answer any more, shape (N,).
         """
         self._round = server_round
         kept = {client: self._sent[client] for client in at_work.tolist() if client in self._sent}

@@ -18,7 +18,7 @@ class Layer(Stateful):
 
     @abstractmethod
     def apply(self, before: Vector, after: Vector, server_round: int) -> Vector:
-        """Return the weights after a round.
+        """Return the weights after a round, also one without replies.
 
         Parameters
         ----------
@@ -26,9 +26,9 @@ class Layer(Stateful):
             Weights before the round, shape (M,).
         after
             Weights that the method, or the layer below, made of them: before + D. Where they are equal, no
-            update took place, which is not the same as an update by zero.
+            update took place.
         server_round
-            The round; every one is passed, also those without replies.
+            The round.
         """
 
 

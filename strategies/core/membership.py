@@ -1,18 +1,17 @@
 """Who takes part in the federation: clients arrive, depart, and hand in their state as they go.
 
 What a departed client contributed has to be taken back (FedLaAvg) or distributed (MimiC). Where clients keep
-that themselves, the server asks for it, once, in the round in which it learns of the departure. A client that
-leaves without a word, or cannot be reached any more, does not answer; what that costs, the method says.
+that themselves, the server asks for it, once, in the round in which it learns of the departure: a farewell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from flwr.common import FitIns
+from flwr.common import FitIns, FitRes
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
@@ -20,7 +19,6 @@ from numpy.typing import NDArray
 from strategies.core.decoding import check_round, read_vector
 from strategies.core.departures import LossTracker, judge
 from strategies.core.instructions import RoundInstructions, Task
-from strategies.core.interfaces import AvailabilityManager
 from strategies.core.method import Method
 from strategies.core.norms import MAX_NORM, norm
 from strategies.core.options import Options
@@ -35,52 +33,41 @@ Proxies = Callable[[int], ClientProxy]
 Event = dict[str, Any]
 
 
+@runtime_checkable
+class AvailabilityManager(Protocol):
+    """A client manager that knows who is available without an object for each client."""
+
+    def available(self, server_round: int) -> NDArray[np.intp]:
+        """Clients that are online, in ascending order."""
+
+    def at_work(self, server_round: int) -> NDArray[np.intp]:
+        """Clients that are still at work on an earlier task, in ascending order; they are not available."""
+
+    def membership_changes(self, server_round: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Clients that arrived and that departed since the previous round."""
+
+    def proxy(self, client: int) -> ClientProxy:
+        """The proxy of one client; raises KeyError for one that cannot be reached."""
+
+
 class Members(Stateful):
-    """Keeps the roster up to date and tells the method who comes and goes.
-
-    The method is told of clients with data only: one without data is part of no sum or mean.
-
-    Parameters
-    ----------
-    roster
-        The clients known at the start.
-    options
-        What happens to the objective of a client that departs.
-    method
-        Is told of arrivals and departures, after the roster has been brought up to date.
-
-    Attributes
-    ----------
-    roster
-        The clients, and who of them is a member.
-    losses
-        What their training losses tell about a departure.
-    announced
-        Clients that have announced in the last round that they leave.
-    awaiting_farewell
-        Clients that leave in this round and have a state to hand in.
-    events
-        Arrivals and departures of this round, each with the numbers that a decision rests on.
-    """
+    """Keeps the roster up to date, and then notifies the method of those with data who come and go."""
 
     saved = ("roster", "losses", "announced")
 
     def __init__(self, roster: Roster, options: Options, method: Method) -> None:
         self.roster, self.options, self.method = roster, options, method
         self.losses = LossTracker()
-        self.announced: list[int] = []
-        self.awaiting_farewell: list[int] = []
-        self.events: list[Event] = []
+        self.announced: list[int] = []  # who has said in the last round that it leaves
+        self.awaiting_farewell: list[int] = []  # who leaves in this round and has a state to hand in
+        self.events: list[Event] = []  # of this round
         self._round = 0
 
     def begin(self, server_round: int, manager: ClientManager) -> tuple[Clients, Clients, Proxies]:
         """Begin a round: carry out what has been announced and what the manager knows.
 
-        Returns
-        -------
-        available, at_work, proxy
-            The members that can be asked, in ascending order; clients that are still at work on an earlier
-            task; and what gives the proxy of a client.
+        Return the members that can be asked, the clients still at work on an earlier task, both in ascending
+        order, and what gives the proxy of a client.
         """
         self._part_with({})  # those who were asked in a round that was not aggregated
         self._round, self.events = server_round, []
@@ -89,8 +76,6 @@ class Members(Stateful):
             self.roster.departed_for_good[client] = True
         self.announced = []
         founding = self.roster.num_members == 0
-        proxy: Proxies
-        at_work: Clients = np.empty(0, np.intp)  # with a stock manager, Flower waits for all replies
         if isinstance(manager, AvailabilityManager):
             arrived, departed = manager.membership_changes(server_round)
             for client in departed.tolist():
@@ -98,10 +83,11 @@ class Members(Stateful):
             for client in arrived.tolist():
                 self.arrive(client)
             available, at_work = manager.available(server_round), manager.at_work(server_round)
-            proxy = manager.proxy
+            proxy: Proxies = manager.proxy
         else:
             proxies = self._register(manager)
             available, proxy = np.array(sorted(proxies), np.intp), proxies.__getitem__
+            at_work = np.empty(0, np.intp)  # Flower waits for all replies
         if founding:  # there is no old objective that the first members could be late for
             self.roster.joined[:] = 0
         present = self.roster.member & ~self.roster.departed
@@ -162,11 +148,7 @@ class Members(Stateful):
             try:
                 if client in states:
                     raise ValueError("second farewell")
-                check_round(result, server_round)
-                state = read_vector(read_arrays(result.parameters), size).astype(np.float64)
-                if not (largest := norm(state)) <= MAX_NORM:
-                    raise ValueError(f"a state of norm {largest:.3g}")
-                states[client] = state
+                states[client] = _read_state(result, server_round, size)
             except ValueError as reason:
                 report.reject(proxy.cid, str(reason))
         self._part_with(states)
@@ -182,11 +164,7 @@ class Members(Stateful):
         self.losses.update(replies)
 
     def note_no_data(self, client: int) -> None:
-        """Note that a client reports to have no data.
-
-        If a reply of it has counted before, this one is simply not active: its part of the method's state
-        came from data that it had.
-        """
+        """Note that a client reports no data, unless it had some: its part of the state is from these."""
         roster = self.roster
         if roster.accepted[client] or roster.data_less[client]:
             return
@@ -225,3 +203,12 @@ class Members(Stateful):
             if not self.roster.departed[client] and not self.roster.member[client]:
                 self.arrive(client)
         return proxies
+
+
+def _read_state(result: FitRes, server_round: int, size: int) -> NDArray[np.float64]:
+    """Return the state that a client hands in; ValueError if it cannot be used."""
+    check_round(result, server_round)
+    state = read_vector(read_arrays(result.parameters), size).astype(np.float64)
+    if not (largest := norm(state)) <= MAX_NORM:
+        raise ValueError(f"a state of norm {largest:.3g}")
+    return state

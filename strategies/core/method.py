@@ -88,11 +88,6 @@ class Method(Stateful, ABC):
         rng = np.random.default_rng([self.options.seed, *b"select", self.round])
         return np.sort(rng.choice(available, count, replace=False))
 
-    @property
-    def work(self) -> Options:
-        """What clients are asked to do in the present round: the options, unless a method varies them."""
-        return self.options
-
     def shared_task(self) -> Task:
         """Return what all clients get besides the weights. Default: the options that the rule names."""
         options = {name: name.replace("-", "_") for name in self.rule.scalars}

@@ -1,7 +1,6 @@
 """Updates that are far larger than usual: reported, refused, or made smaller.
 
-This protects a run from clients that are broken, such as one whose training diverged, not from clients that
-mean harm: they can stay below any such limit.
+This protects a run from broken clients, not from malicious ones, which can stay below any such limit.
 """
 
 from __future__ import annotations
@@ -35,16 +34,7 @@ def is_norm_limit(text: str) -> bool:
 
 
 class NormLimit(Stateful):
-    """Compares the norms of a round's updates with those of earlier ones, or with a given limit.
-
-    Parameters
-    ----------
-    limit
-        `off`; `warn` reports updates that are more than 20 times as large as the median of those accepted
-        lately, `auto` acts on them; a number acts on updates with a larger norm.
-    clip
-        Whether to act is to scale an update down to the limit; otherwise it is refused.
-    """
+    """Holds the norms of a round's updates against `Options.max_update_norm`; clips, or else refuses."""
 
     saved = ("_recent",)
 
@@ -55,30 +45,19 @@ class NormLimit(Stateful):
     def screen(
         self, replies: Replies, norms: NDArray[np.float64], names: Sequence[str], report: RoundReport
     ) -> Replies:
-        """Return the replies of a round that count, some of them scaled down; the report names the others.
-
-        Parameters
-        ----------
-        replies
-            The replies.
-        norms, names
-            The norms of their updates, shape (K,), and the clients' names.
-        report
-            The round's.
-        """
+        """Return the replies that count, some of them scaled down, given their norms and clients' names."""
         if self.limit == "off" or not len(replies):
             return replies
         most, usual = self._most(norms)
         sizes, kept = norms.copy(), np.ones(len(norms), bool)
         for k in np.flatnonzero(norms > most).tolist():
-            client, size = int(replies.clients[k]), float(norms[k])
+            size = float(norms[k])
+            event = {"client": int(replies.clients[k]), "update_norm": size}
             if self.limit == "warn":
-                event = {"event": "outlier", "client": client, "update_norm": size, "median": usual}
-                report.events.append(event)
+                report.events.append({"event": "outlier", **event, "median": usual})
             elif self.clip:
+                report.events.append({"event": "clipping", **event, "limit": most})
                 replies.scale(k, most / size)
-                event = {"event": "clipping", "client": client, "update_norm": size, "limit": most}
-                report.events.append(event)
                 sizes[k] = most
             else:
                 kept[k] = False
@@ -106,8 +85,7 @@ class NormLimit(Stateful):
     def _median(self, current: NDArray[np.float64]) -> float:
         """Return the median norm so far, or that of the present round where most would be refused by it.
 
-        There it is the rate that has changed, or the earlier updates that were unusual: refusing all would
-        end learning for good, as what is refused never becomes usual. Infinity if neither is known.
+        Refusing all would end training for good, as what is refused never becomes usual.
         """
         so_far, now = (median(norms[norms > 0]) for norms in (self._recent, current))
         if len(self._recent) < ENOUGH or USUAL * so_far < now < math.inf:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,15 +80,13 @@ class Options:
             known = "off, warn, auto or a positive number"
             raise ValueError(f"max-update-norm is {self.max_update_norm!r}; it must be {known}")
 
-    def planned_steps(self, num_examples: int) -> int:
-        """E_k, the steps of a complete client with this many examples."""
+    def planned_steps(self, num_examples: Any) -> Any:
+        """E_k, the steps of complete clients with these numbers of examples: one, or an array of them."""
         return planned_steps(self.local_steps, self.local_epochs, self.batch_size, num_examples)
 
     def mean_steps(self, num_examples: NDArray[np.int64]) -> float:
         """Mean E_k of complete clients with these numbers of examples, shape (K,)."""
-        if not self.local_epochs or not len(num_examples):
-            return float(self.local_steps)
-        return float(np.mean([self.planned_steps(n) for n in num_examples.tolist()]))
+        return float(np.mean(self.planned_steps(num_examples)) if len(num_examples) else self.local_steps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -137,10 +137,7 @@ def stacked(models: Collection[FlatParameters], layout: Layout) -> FloatVector:
 def read_parameters(parameters: Parameters, layout: Layout) -> tuple[FloatVector, list[NDArray[Any]]]:
     """Split received parameters into a flat vector of this layout and the method's extra arrays.
 
-    Raises
-    ------
-    ValueError
-        The leading arrays do not have the shapes of `layout`, or are no NumPy arrays of numbers.
+    ValueError: the first arrays do not have the shapes of `layout`, or one is not an array of numbers.
     """
     if isinstance(parameters, FlatParameters) and parameters.layout.shapes == layout.shapes:
         return parameters.vector, list(parameters.extra)
@@ -150,13 +147,7 @@ def read_parameters(parameters: Parameters, layout: Layout) -> tuple[FloatVector
 
 
 def read_arrays(parameters: Parameters) -> list[NDArray[Any]]:
-    """Return received parameters as they are.
-
-    Raises
-    ------
-    ValueError
-        They are no NumPy arrays of numbers.
-    """
+    """Return received parameters as they are; ValueError if they are not NumPy arrays of numbers."""
     if isinstance(parameters, FlatParameters):
         return parameters.arrays()
     try:

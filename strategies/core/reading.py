@@ -49,12 +49,8 @@ Faults = Iterator[tuple[Any, str, type[ValueError]]]
 def faults_of_work(n: Any, steps: Any, planned: Any, first: Any) -> Faults:
     """Yield all that may be wrong with the work that clients report: whether it is, and the reason.
 
-    Parameters
-    ----------
-    n, steps, planned
-        n_k, s_k and E_k: those of one client, or columns of shape (K,).
-    first
-        The number of examples that the client had first; 0: not known.
+    n_k, s_k, E_k and the number of examples that a client had first (0: not known) are those of one client,
+    or columns of shape (K,).
     """
     yield n == 0, "no examples", NoExamplesError
     yield (n < 0) | (n > MAX_EXAMPLES), "impossible number of examples {n}", ValueError
@@ -68,11 +64,6 @@ def faults_of_update(size: Any, most: Any) -> Faults:
     """Yield what may be wrong with the norms of updates, of which `most` are allowed."""
     yield ~np.isfinite(size), "weights are not finite", DivergedError
     yield size > most, "update of norm {size:.3g}, more than {most:.3g}", DivergedError
-
-
-def _any(faults: Faults) -> bool:
-    """Whether one of the replies in columns has a fault."""
-    return any(present.any() for present, *_ in faults)
 
 
 def check(faults: Faults, **values: Any) -> None:
@@ -101,31 +92,15 @@ class ReplyReader:
     Replies that come over a network are read one by one. Those of many simulated clients are checked
     together, which takes a tenth of the time; if anything is to be said about one of them, they are read one
     by one, too.
-
-    Parameters
-    ----------
-    method
-        Whose clients they are; its report names the replies that do not count.
-    tasks
-        What the clients were sent.
-    membership
-        Hears who departs, and who has no data.
-    norms
-        Which updates are larger than usual.
     """
 
     def __init__(self, method: Method, tasks: OpenTasks, membership: Members, norms: NormLimit) -> None:
         self.method, self.tasks, self.membership, self.norms = method, tasks, membership, norms
 
     def read(self, server_round: int, results: FitResults, asked: bool) -> Replies:
-        """Return the active replies; the report names the others.
+        """Return the active replies; the method's report names the others.
 
-        Parameters
-        ----------
-        server_round, results
-            The round, and what has come in it.
-        asked
-            Whether anybody was asked in this round, which is not over yet.
+        `asked`: whether anybody was asked in this round, which is not over yet.
         """
         columns = columns_of(results) if asked else None
         replies = None if columns is None else self._read_columns(server_round, columns)
@@ -143,9 +118,11 @@ class ReplyReader:
             return None
         n, steps, norms = (reported[key] for key in ("num_examples", "steps", "update_norm"))
         planned = self._planned(n, sent)
-        if _any(faults_of_work(n, steps, planned, roster.first_size[clients])):
+        work = faults_of_work(n, steps, planned, roster.first_size[clients])
+        if any(present.any() for present, *_ in work):
             return None
-        if _any(faults_of_update(norms, MAX_NORM * steps / planned)) or not self.norms.accept_if_usual(norms):
+        update = faults_of_update(norms, MAX_NORM * steps / planned)
+        if any(present.any() for present, *_ in update) or not self.norms.accept_if_usual(norms):
             return None
         size = self.method.layout.size
         vectors = [vector[:size] for vector in columns.vectors]
@@ -182,18 +159,12 @@ class ReplyReader:
         return self._collect(server_round, [arrivals[client] for client in sorted(arrivals)])
 
     def _arrival(self, client: int, name: str, result: FitRes, sent: Sent, order: int) -> Arrival:
-        """Check and decode one reply.
-
-        Raises
-        ------
-        ValueError
-            The reply is not active; the message is the reason.
-        """
+        """Check and decode one reply; a ValueError says why it is not active."""
         check_round(result, sent.round)
         told, n = result.metrics, result.num_examples
         if not is_integer(n):
             raise ValueError(f"impossible number of examples {n!r}")
-        planned = self.method.work.planned_steps(n) if sent.local_steps is None else sent.local_steps
+        planned = self.method.options.planned_steps(n) if sent.local_steps is None else sent.local_steps
         steps, first = read_steps(told, planned), int(self.method.roster.first_size[client])
         check(faults_of_work(n, steps, planned, first), n=n, steps=steps, planned=planned, first=first)
         vector, buffers, extra = decode(result.parameters, self.method.rule, sent.weights)
@@ -254,7 +225,7 @@ class ReplyReader:
     def _planned(self, n: NDArray[np.int64], sent: Sequence[Sent]) -> NDArray[np.int64]:
         """E_k of clients with these numbers of examples, shape (K,)."""
         planned = np.empty(len(n), np.int64)
-        planned[:] = self.method.work.planned_steps(n)  # type: ignore[arg-type]  # arithmetic alone
+        planned[:] = self.method.options.planned_steps(n)
         for k, task in enumerate(sent):
             if task.local_steps is not None:
                 planned[k] = task.local_steps

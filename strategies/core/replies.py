@@ -30,10 +30,8 @@ class Replies:
         What each of them was sent for its task, which may be that of an earlier round. K entries.
     order
         At which position each reply arrived in the round, shape (K,).
-    steps
-        s_k, local steps done, shape (K,).
-    planned
-        E_k, local steps asked for, shape (K,).
+    steps, planned
+        s_k and E_k, local steps done and asked for, shape (K,).
     num_examples
         n_k, shape (K,).
     train_loss, final_loss
@@ -92,18 +90,10 @@ class Replies:
         return deltas
 
     def blocks(self, numbers: int = _BLOCK) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-        """Yield all deltas, some of the M columns at a time.
+        """Yield some of the M columns at a time, and their deltas of all clients, shape (K, columns).
 
-        Parameters
-        ----------
-        numbers
-            About how many deltas at a time; by default, as many as stay in the cache.
-
-        Yields
-        ------
-        columns, deltas
-            The columns, and their deltas of all clients, shape (K, columns). These may be overwritten: they
-            are a copy, in memory that the next block uses again.
+        The deltas may be overwritten: they are a copy, in memory that the next block uses again. A block has
+        about `numbers` of them; by default, as many as stay in the cache.
         """
         if not len(self):
             return
@@ -128,11 +118,7 @@ class Replies:
         return self.planned / self.steps if normalize else np.ones(len(self))
 
     def weighted_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
-        """sum_k coefficients_k delta_k in float64, shape (M,).
-
-        Clients are added in ascending order, whatever the order in which they answered, some of them at a
-        time: as many as stay in the cache.
-        """
+        """sum_k coefficients_k delta_k in float64, shape (M,); the order of arrival makes no difference."""
         total, width = np.zeros(self.size), min(self.size, _WIDTH)
         buffer, common = np.empty(_HEIGHT * width), self._common_origin()
         for left in range(0, self.size, width):
@@ -164,7 +150,7 @@ class Replies:
     ) -> NDArray[np.float64]:
         """Return deltas of some clients, in some columns, written to the beginning of a buffer.
 
-        `origin` is what all have started from, in these columns, or None.
+        `origin`: what all of them started from, in these columns, or None.
         """
         count = some.stop - some.start
         block = buffer[: count * (at.stop - at.start)].reshape(count, -1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
@@ -65,30 +64,19 @@ class RoundReport:
         """Note a reply that does not count."""
         self.rejected.append((shortened(name), shortened(reason) or "without a reason"))
 
+    def counts(self) -> dict[str, int]:
+        """Return how many replies did not count for each kind of reason, as fit metrics."""
+        found = Counter(kind(reason) for _, reason in self.rejected)
+        return {f"rejected: {reason}": count for reason, count in sorted(found.items())}
 
-class RejectionLog:
-    """Names replies that do not count in Flower's log, where nobody reads the report: under a stock server.
-
-    It warns once for each client and kind of reason.
-    """
-
-    def __init__(self) -> None:
-        self._told: set[tuple[str, str]] = set()
-
-    def warn(self, server_round: int, rejected: Sequence[tuple[str, str]]) -> None:
-        """Tell of the replies of a round that did not count."""
-        for client, reason in rejected:
-            told = client, kind(reason)
-            if told not in self._told and len(self._told) < MAX_WARNINGS:
-                self._told.add(told)
+    def warn(self, server_round: int, logged: set[tuple[str, str]]) -> None:
+        """Name the replies that do not count in Flower's log, once for each client and kind of reason."""
+        for client, reason in self.rejected:
+            warning = client, kind(reason)
+            if warning not in logged and len(logged) < MAX_WARNINGS:
+                logged.add(warning)
                 message = "round %d: the reply of client %s does not count: %s"
                 log(WARNING, message, server_round, client, reason)
-
-
-def counts(rejected: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """Return how many replies did not count for each kind of reason, as fit metrics."""
-    found = Counter(kind(reason) for _, reason in rejected)
-    return {f"rejected: {reason}": count for reason, count in sorted(found.items())}
 
 
 def kind(reason: str) -> str:

@@ -1,4 +1,4 @@
-"""The results of a round: Flower's list, and in columns where an engine has them."""
+"""The results of a round: Flower's list of them, or columns."""
 
 from __future__ import annotations
 
@@ -31,19 +31,12 @@ class RoundResults(UserList[FitResult]):
         Their weights and buffers, which is all that they send.
     make
         Makes a result, given its position.
-
-    Attributes
-    ----------
-    reported, vectors
-        See above, in ascending order of the clients.
-    order
-        At which position each of them arrived, shape (K,).
     """
 
     def __init__(
         self, reported: Reported, vectors: Sequence[FloatVector], make: Callable[[int], FitResult]
     ) -> None:
-        self.order: NDArray[np.intp] = np.argsort(reported["client"])
+        self.order: NDArray[np.intp] = np.argsort(reported["client"])  # the columns are in ascending order
         self.reported = reported[self.order]
         self.vectors = [vectors[k] for k in self.order.tolist()]
         self._make = make

@@ -14,22 +14,19 @@ Clients = NDArray[np.intp]
 
 
 class Totals(NamedTuple):
-    """What follows from all clients: how many are members, how many of them have data, and the sizes' sum.
-
-    Members of unknown size count with `unknown_size`.
-    """
+    """What follows from all clients."""
 
     members: int
-    contributors: int
-    size: float
-    unknown_size: float
+    contributors: int  # members with data
+    size: float  # sum of their n_k
+    unknown_size: float  # by which members of unknown size count in it
 
 
 class Roster(Stateful):
     """The members and their shares of the objective F = sum_k p_k F_k.
 
     Clients are dense indices: a million of them are a few arrays. The names by which Flower knows them are
-    mapped to indices at first sight; the `num_clients` registered at the start are named "0", "1", ...
+    mapped to indices at first sight; those registered at the start are named "0", "1", ...
 
     Parameters
     ----------
@@ -42,38 +39,26 @@ class Roster(Stateful):
 
     Attributes
     ----------
-    num_examples
-        n_k of every client, 0 while unknown, shape (N,).
-    first_size
-        n_k as it was known first, 0 while unknown, shape (N,).
+    num_examples, first_size
+        n_k as it is known now and as it was known first, 0 while unknown, shape (N,).
     data_less
         Which clients have no data: registered at the start without any, or by their own word. Shape (N,).
     member
         Clients that the objective consists of, shape (N,). A departed client whose objective is kept is one.
-    departed
-        Which clients have departed, shape (N,).
-    departed_for_good
-        Which of these have gone for good: by their own word, or let go by the method. Shape (N,).
+    departed, departed_for_good
+        Which clients have departed, and which of these do not return: by their own word, or let go by the
+        method. Shape (N,).
     joined
         tau_0 of a client's arrival: the last round without it; 0 for members from the start. Shape (N,).
-    asked
-        Last round in which each client was asked, 0 for never, shape (N,).
-    accepted
-        Last round in which each client's reply counted, 0 for never, shape (N,).
+    asked, accepted
+        Last round in which each client was asked, or its reply counted, 0 for never, shape (N,).
     shift
         tau_0 of the objective: the last round of the previous one, 0 if it never changed.
     """
 
     _BY_CLIENT = (
-        "num_examples",
-        "first_size",
-        "data_less",
-        "member",
-        "departed",
-        "departed_for_good",
-        "joined",
-        "asked",
-        "accepted",
+        *("num_examples", "first_size", "data_less", "member", "departed", "departed_for_good"),
+        *("joined", "asked", "accepted"),
     )
     saved = (*_BY_CLIENT, "shift", "_registered", "_index")
 
@@ -124,26 +109,29 @@ class Roster(Stateful):
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """p_k = n_k / sum of n over all members (not over those who reply); 0 for others. Shape (N,)."""
+        """p_k of all clients, shape (N,)."""
         return self.share(np.arange(len(self)))
 
-    def share(self, clients: Clients) -> NDArray[np.float64]:
-        """p_k of some clients, shape (K,), see `shares`."""
-        sizes, total = self.size(clients), self.total_size
+    def share(self, clients: Clients, weights: str = "n") -> NDArray[np.float64]:
+        """p_k = n_k / n, or 1 / N with `uniform`, over all members (not over those who reply). Shape (K,).
+
+        A member of unknown size counts as if it had the mean of the known sizes; 0 for those that are no
+        members.
+        """
+        if weights == "uniform":
+            return np.full(len(clients), 1 / max(1, self.num_contributors))
+        told, total = self.num_examples[clients], self.total_size
+        known = np.where(told == 0, self._totals.unknown_size, told)
+        sizes = np.where(self.member[clients] & ~self.data_less[clients], known, 0.0)
         return sizes / total if total else sizes
 
-    def size(self, clients: Clients) -> NDArray[np.float64]:
-        """n_k of some clients, 0 for those that are no members, shape (K,).
-
-        A member of unknown size counts as if it had the mean of the known sizes.
-        """
-        sizes = self.num_examples[clients]
-        known = np.where(sizes == 0, self._totals.unknown_size, sizes)
-        return np.where(self.member[clients] & ~self.data_less[clients], known, 0.0)
+    def relative_share(self, clients: Clients, weights: str = "n") -> NDArray[np.float64]:
+        """N p_k, 1 for a client with as much data as the others have on average. Shape (K,)."""
+        return self.num_contributors * self.share(clients) if weights == "n" else np.ones(len(clients))
 
     @property
     def _totals(self) -> Totals:
-        """What follows from all clients: computed anew only when one of them has changed."""
+        """Computed anew only when one of the clients has changed."""
         if self._known is None:
             contributors = self.contributors
             sizes = np.where(contributors, self.num_examples, 0).astype(np.float64)
@@ -196,8 +184,7 @@ class Roster(Stateful):
     def arrive(self, client: int, server_round: int) -> None:
         """Make a client a member from `server_round` on (an objective shift, Ruan et al. 3.3).
 
-        The return of a client whose objective was kept meanwhile shifts nothing, nor does a client without
-        data.
+        The return of a client whose objective was kept meanwhile shifts nothing.
         """
         if not self.member[client]:
             self.joined[client] = server_round - 1

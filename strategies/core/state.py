@@ -16,15 +16,7 @@ StateDict = dict[str, Any]
 
 
 class Vectors(Sequence[NDArray[Any]]):
-    """Vectors that are read, or made, one at a time when they are used.
-
-    Parameters
-    ----------
-    count
-        How many.
-    read
-        Returns one, given its position.
-    """
+    """Vectors that are read, or made, one at a time when they are used: `read` returns that of a position."""
 
     def __init__(self, count: int, read: Callable[[int], NDArray[Any]]) -> None:
         self._count, self._read = count, read
@@ -42,21 +34,11 @@ class Vectors(Sequence[NDArray[Any]]):
 
 
 class Rows(NamedTuple):
-    """Vectors of which most stay the same between two states: only those that changed have to be written.
+    """Vectors of which most stay the same between two states: only those that changed have to be written."""
 
-    Attributes
-    ----------
-    keys
-        What each vector belongs to, such as a client, shape (R,).
-    versions
-        Changes whenever the vector of the key changes, shape (R,).
-    vectors
-        The vectors, shape (R, M), or a sequence of arrays of one dimension and any length.
-    """
-
-    keys: NDArray[np.int64]
-    versions: NDArray[np.int64]
-    vectors: NDArray[Any] | Sequence[NDArray[Any]]
+    keys: NDArray[np.int64]  # what each vector belongs to, such as a client, shape (R,)
+    versions: NDArray[np.int64]  # changes whenever the vector of the key changes, shape (R,)
+    vectors: NDArray[Any] | Sequence[NDArray[Any]]  # shape (R, M), or arrays of one dimension and any length
 
 
 class Stateful:

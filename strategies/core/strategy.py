@@ -6,8 +6,9 @@ federation in membership.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 from flwr.common import (
@@ -27,17 +28,18 @@ from numpy.typing import NDArray
 from flexfl.ground.contract import FitConfig, metrics
 from strategies.core.decoding import largest
 from strategies.core.instructions import OpenTasks, RoundInstructions, Sent, Task
-from strategies.core.interfaces import AvailabilityManager, EvaluateFn
-from strategies.core.membership import Members
+from strategies.core.membership import AvailabilityManager, Members
 from strategies.core.method import Method
 from strategies.core.norms import MAX_RESULT, NormLimit
 from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters, FloatVector, Layout, read_parameters
 from strategies.core.reading import ReplyReader
-from strategies.core.report import RejectionLog, RoundReport, counts
+from strategies.core.report import RoundReport
 from strategies.core.results import FitResults
 from strategies.core.roster import Clients, Roster
 from strategies.core.state import StateDict, take
+
+EvaluateFn = Callable[[int, list[NDArray[Any]], dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
 
 
 class FlexibleStrategy(Method, Strategy):
@@ -84,7 +86,7 @@ class FlexibleStrategy(Method, Strategy):
         self.selected: Clients = np.empty(0, np.intp)
         self.report = RoundReport()
         self._open: dict[int, RoundReport] = {}  # the round that was begun, until it is aggregated
-        self._rejections, self._recorded = RejectionLog(), False
+        self._recorded, self._logged = False, set[tuple[str, str]]()
         self._packed: dict[int, FlatParameters] = {}
         if self.options.layers and not self.takes_layers:
             raise ValueError(f"{type(self).__name__} takes neither a server optimiser nor amplification")
@@ -165,9 +167,9 @@ class FlexibleStrategy(Method, Strategy):
         elif not np.array_equal(self.buffers, buffers):
             self._sent = self._pack()
         if not self._recorded:
-            self._rejections.warn(server_round, report.rejected)
+            report.warn(server_round, self._logged)
         told: dict[str, Scalar] = {"active": len(replies), "rejected": len(report.rejected)}
-        told |= counts(report.rejected)
+        told |= report.counts()
         known = np.isfinite(replies.train_loss)
         if known.any():
             mean = np.average(replies.train_loss[known], weights=replies.num_examples[known])
@@ -270,17 +272,17 @@ class FlexibleStrategy(Method, Strategy):
 
     def _config(self, shared: Task) -> FitConfig:
         """Return the scalars for all clients of a round."""
-        work = self.work
+        options = self.options
         if missing := set(self.rule.scalars) - set(shared.scalars):
             raise TypeError(f"rule {self.rule.name} needs {sorted(missing)} in the shared task")
         return FitConfig(
             round=self.round,
             learning_rate=self.learning_rate,
-            batch_size=work.batch_size,
+            batch_size=options.batch_size,
             model_arrays=len(self.wire.shapes),
             buffer_arrays=self.wire.num_buffers,
-            local_steps=0 if work.local_epochs else work.local_steps,
-            local_epochs=work.local_epochs,
+            local_steps=0 if options.local_epochs else options.local_steps,
+            local_epochs=options.local_epochs,
             rule=self.rule.name,
             own=shared.scalars,
         )

@@ -15,16 +15,7 @@ class HeldModels(Stateful):
     """A model for each client that holds one; those who got theirs in the same round hold the same.
 
     There are never more models than rounds, nor more than clients that hold one, apart from the newest, which
-    is kept even if nobody holds it.
-
-    Parameters
-    ----------
-    layout
-        Layout of the weights.
-    holders
-        Which clients hold the first model, shape (N,).
-    vector
-        That model, shape (M,).
+    is kept even if nobody holds it. Clients of `holders`, shape (N,), hold `vector` at first, shape (M,).
     """
 
     saved = ("held", "newest")

@@ -63,20 +63,7 @@ class MemoryOptions(TableOptions):
 
 
 class ClientTable(Stateful):
-    """A vector of M numbers per client; that of a client without one reads as zeros.
-
-    Parameters
-    ----------
-    layout
-        Layout of the weights, which gives M.
-    options
-        Type of the numbers and where they are kept.
-
-    Attributes
-    ----------
-    clients
-        The clients with a row, in the order of their rows.
-    """
+    """A vector of M numbers per client; that of a client without one reads as zeros."""
 
     def __init__(self, layout: Layout, options: TableOptions) -> None:
         precise = options.table_dtype == "float64" or (
@@ -84,7 +71,7 @@ class ClientTable(Stateful):
         )
         self.dtype: np.dtype[Any] = np.dtype(np.float64 if precise else np.float32)
         self.width = layout.size
-        self.clients: Clients = np.empty(0, np.intp)
+        self.clients: Clients = np.empty(0, np.intp)  # those with a row, in the order of their rows
         self._capacity = options.table_memory * 2**30
         self._folder = options.table_folder
         self._row: Clients = np.empty(0, np.intp)  # row of each client, -1 without one
@@ -117,25 +104,15 @@ class ClientTable(Stateful):
         return vectors
 
     def write(self, clients: Clients, vectors: NDArray[Any]) -> None:
-        """Overwrite the vectors of clients, adding rows for those that have none.
-
-        Raises
-        ------
-        OSError
-            The folder is full.
-        """
+        """Overwrite the vectors of clients, adding rows for those that have none; OSError on a full disk."""
         self._add(clients[self._rows_of(clients) < 0])
         self._write(clients, vectors, ALL)
 
     def blocks(self, replies: Replies) -> Iterator[tuple[slice, Block, Block]]:
-        """Go through the deltas of a round and the vectors of those who replied, some columns at a time.
+        """Yield some columns at a time, with the deltas of a round and the vectors of those who replied.
 
-        Yields
-        ------
-        columns, deltas, vectors
-            The columns; the deltas, shape (K, columns), which may be overwritten, as in `Replies.blocks`; and
-            the vectors, zeros for a client without one, shape (K, columns). What the loop leaves in
-            `vectors` is written back, and rounded to the type of the table.
+        Both have shape (K, columns). The deltas may be overwritten, as in `Replies.blocks`; what the loop
+        leaves in the vectors is written back, and rounded to the type of the table.
         """
         clients = replies.clients
         new = clients[self._rows_of(clients) < 0]
@@ -233,16 +210,12 @@ class ClientTable(Stateful):
 class SummedTable(ClientTable):
     """A table of the clients' latest vectors that always knows their sum.
 
-    Attributes
-    ----------
-    total
-        Sum of all rows in float64, shape (M,), kept up to date by differences: a round costs as much as the
-        clients that take part in it, not as all of them.
+    It is kept up to date by differences: a round costs as much as the clients that take part in it.
     """
 
     def __init__(self, layout: Layout, options: TableOptions) -> None:
         super().__init__(layout, options)
-        self.total = np.zeros(self.width)
+        self.total = np.zeros(self.width)  # in float64
 
     def replace(self, replies: Replies, factors: NDArray[np.float64]) -> None:
         """Set the vector of each client that replied to factors_k delta_k."""

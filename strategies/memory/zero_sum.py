@@ -26,27 +26,13 @@ class ZeroSumTable(Stateful):
 
     What departed clients passed on is one vector H, added to every row when it is read: a departure costs M
     numbers, not N x M.
-
-    Parameters
-    ----------
-    layout
-        Layout of the weights, which gives M.
-    options
-        Type of the numbers and where they are kept.
-
-    Attributes
-    ----------
-    table
-        The vectors less H.
-    handed_over
-        H, shape (M,).
     """
 
     saved = ("table", "handed_over")
 
     def __init__(self, layout: Layout, options: TableOptions) -> None:
-        self.table = ClientTable(layout, options)
-        self.handed_over: Vector = np.zeros(layout.size)
+        self.table = ClientTable(layout, options)  # the vectors less H
+        self.handed_over: Vector = np.zeros(layout.size)  # H
 
     @property
     def is_zero(self) -> bool:

@@ -29,20 +29,8 @@ def abandoning_pays(
 ) -> bool:
     """y^a J / E > C T / (E (T - tau_0))^2, in the form y^a J E (T - tau_0)^2 > C T.
 
-    Parameters
-    ----------
-    inactivity
-        y^a.
-    dissimilarity
-        J up to a factor: the proof has J = (32 E / mu) sum_k p_k D_k, with D_k = F_k(w*) - F_k^*.
-    local_steps
-        E, the mean where it differs by client.
-    shift
-        tau_0, rounds done.
-    num_rounds
-        T.
-    constant
-        C up to a factor.
+    J, `dissimilarity`, and C, `constant`, are known up to a factor: the proof has J = (32 E / mu) sum_k p_k
+    D_k, with D_k = F_k(w*) - F_k^*. E is the mean where it differs by client; tau_0, `shift`, rounds done.
     """
     remaining = max(0, num_rounds - shift)
     return inactivity * dissimilarity * local_steps * remaining**2 > constant * num_rounds
@@ -54,23 +42,8 @@ def worst(
     """Return the member that is away most, and how much more than the others on average: y^a.
 
     The corollary has one inactive client among active ones. Where all are away at times, abandoning one saves
-    its excess over the others' mean, whose part stays in both bounds.
-
-    Parameters
-    ----------
-    availability
-        What has been observed, including the present round.
-    roster
-        Who is a member, since when.
-    server_round
-        The present round.
-    at_least
-        Members that joined fewer rounds ago are not judged.
-
-    Returns
-    -------
-    client, inactivity
-        None if nobody can be judged.
+    its excess over the others' mean, whose part stays in both bounds. Members that joined fewer than
+    `at_least` rounds ago are not judged; None if nobody can be.
     """
     rounds = server_round - roster.joined
     judged = np.flatnonzero(roster.member & ~roster.departed & ~roster.data_less & (rounds >= at_least))
@@ -91,10 +64,10 @@ class AbandonmentOptions(Options):
         `auto` removes a client for good if it is away so much more often than the others that the model is
         better off without it (Corollary 1), at most one per round; `off` never does.
     abandon_constant
-        C of that criterion. Neither the paper nor a calibration gives it: it stands for the variance of the
-        gradients and the convexity of the objective, which nobody knows here. J is the mean of the members'
-        Gamma_k as in `departure=auto`. With J = 0.5, E = 10 and T = 100, a client that is always away while
-        the others are available is abandoned up to round 56.
+        C of that criterion, which neither the paper nor a calibration gives: it stands for the unknown
+        variance of the gradients and convexity of the objective. J is the mean of the members' Gamma_k as in
+        `departure=auto`. With J = 0.5, E = 10 and T = 100, a client that is always away while the others are
+        available is abandoned up to round 56.
     abandon_after
         Rounds for which a client has to be a member before it is judged.
     """
@@ -111,14 +84,9 @@ def judge(
     server_round: int,
     options: AbandonmentOptions,
 ) -> tuple[int, dict[str, Any]] | None:
-    """Decide on the client that is away most, before a round whose availability has been observed.
+    """Return the client to abandon and the numbers that the decision rests on; None: all stay.
 
-    An unknown J (no client reported losses) or T (`num_rounds` 0) count in favour of keeping the client.
-
-    Returns
-    -------
-    client, numbers
-        The client to abandon and the numbers that the decision rests on; None: all stay.
+    An unknown J (no client reported losses) or T (`num_rounds` 0) counts in favour of keeping the client.
     """
     found = worst(availability, roster, server_round, options.abandon_after)
     shares = roster.shares

@@ -11,17 +11,7 @@ from strategies.core.layers import Layer, Vector
 
 
 class Amplification(Layer):
-    """Multiplies the change of every period by eta.
-
-    Parameters
-    ----------
-    weights
-        The initial weights, shape (M,).
-    period
-        P, in rounds.
-    factor
-        eta, with 1 nothing changes. A large one diverges.
-    """
+    """Multiplies the change of every period of P rounds by eta, `factor`; a large one diverges."""
 
     saved = ("anchor", "began")
 

@@ -13,29 +13,16 @@ Counts = NDArray[np.int64]
 
 
 class Availability(Stateful):
-    """Counts of the rounds since a client became a member, as far as the server saw.
-
-    A client counts as active in a round in which it is available, whether it is selected or not: not being
-    asked is no fault of its own.
-
-    Attributes
-    ----------
-    rounds, seen
-        Rounds of its membership, and in how many of them it was available, shape (N,) or longer.
-    stayed_on, stayed_off
-        In how many of them it was available, or not, as in the round before. Shape as `rounds`.
-    online
-        Whether it was available in the last one. Shape as `rounds`.
-    """
+    """Counts of the rounds since each client became a member: in which it was available, selected or not."""
 
     saved = ("rounds", "seen", "stayed_on", "stayed_off", "online")
 
     def __init__(self) -> None:
-        self.rounds: Counts = np.zeros(0, np.int64)
-        self.seen: Counts = np.zeros(0, np.int64)
-        self.stayed_on: Counts = np.zeros(0, np.int64)
-        self.stayed_off: Counts = np.zeros(0, np.int64)
-        self.online: NDArray[np.bool_] = np.zeros(0, bool)
+        self.rounds: Counts = np.zeros(0, np.int64)  # of its membership, shape (N,) or longer
+        self.seen: Counts = np.zeros(0, np.int64)  # those in which it was available
+        self.stayed_on: Counts = np.zeros(0, np.int64)  # and was so in the round before, too
+        self.stayed_off: Counts = np.zeros(0, np.int64)  # those in which it was away, as in the round before
+        self.online: NDArray[np.bool_] = np.zeros(0, bool)  # available in the last one
 
     def observe(self, available: Clients, num_clients: int) -> None:
         """Note which of the clients are available in a round."""

@@ -15,19 +15,9 @@ from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 
 
 def layers_of(server_opt: str, amplify: str) -> tuple[LayerFactory, ...]:
-    """Return the layers, the lowest one first.
+    """Return the layers, the lowest one first; ValueError if a text or a value in it is not allowed.
 
-    Parameters
-    ----------
-    server_opt
-        Spec of a server optimiser, such as `adam:rate=0.1`; empty: none.
-    amplify
-        `PERIOD,FACTOR`; empty: nothing is amplified.
-
-    Raises
-    ------
-    ValueError
-        One of them cannot be read, or a value is not allowed.
+    `server_opt` is a spec such as `adam:rate=0.1`, `amplify` is `PERIOD,FACTOR`; empty: there is none.
     """
     layers: list[LayerFactory] = []
     if server_opt:

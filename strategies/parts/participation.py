@@ -22,14 +22,7 @@ def inverse_rates(
 ) -> NDArray[np.float64]:
     """omega_k of clients before a round: 1 / (probability of taking part in it), shape (K,).
 
-    Parameters
-    ----------
-    estimator
-        `fedau` estimates it by the intervals; `known` takes what the roster knows; `none` is 1.
-    intervals, roster
-        The intervals so far; who the clients are.
-    clients, server_round
-        Whose it is, and when.
+    `estimator`: `fedau` takes it from the intervals, `known` from what the roster knows; `none` is 1.
     """
     if estimator == "fedau":
         return intervals.means(clients, server_round)
@@ -38,13 +31,7 @@ def inverse_rates(
 
 
 def check_estimator(estimator: str, options: Options, roster: Roster) -> None:
-    """Refuse an estimator whose inputs are missing.
-
-    Raises
-    ------
-    ValueError
-        The probabilities of taking part are to be known, and are not.
-    """
+    """Raise ValueError if the probabilities of taking part are to be known, and are not."""
     if estimator != "known":
         return
     if options.clients_per_round:
@@ -61,28 +48,16 @@ def check_estimator(estimator: str, options: Options, roster: Roster) -> None:
 class Intervals(Stateful):
     """The intervals of all members, in closed form: a round costs as much as the clients that reply.
 
-    Parameters
-    ----------
-    cutoff
-        K, the longest interval; 0: none is cut.
-
-    Attributes
-    ----------
-    start
-        Round before the client's first one as a member, shape (N,) or longer.
-    last
-        Last round in which it took part; `start` before the first. Shape as `start`.
-    ended
-        M_k up to then: how many intervals have ended. Shape as `start`.
+    `cutoff` is K, the longest interval; 0: none is cut.
     """
 
     saved = ("start", "last", "ended")
 
     def __init__(self, cutoff: int) -> None:
         self.cutoff = cutoff
-        self.start: Counts = np.zeros(0, np.int64)
-        self.last: Counts = np.zeros(0, np.int64)
-        self.ended: Counts = np.zeros(0, np.int64)
+        self.start: Counts = np.zeros(0, np.int64)  # round before each client's first one as a member, (N,)
+        self.last: Counts = np.zeros(0, np.int64)  # last round in which it took part; `start` before
+        self.ended: Counts = np.zeros(0, np.int64)  # M_k up to then: how many intervals have ended
 
     def reset(self, client: int, server_round: int) -> None:
         """Begin a client's first interval with this round."""

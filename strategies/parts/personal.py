@@ -13,7 +13,7 @@ from flwr.server.client_proxy import ClientProxy
 from flexfl.ground.contract import metrics
 from strategies.core.decoding import MAX_LOSS, is_count
 from strategies.core.instructions import RoundInstructions
-from strategies.core.interfaces import AvailabilityManager
+from strategies.core.membership import AvailabilityManager
 from strategies.core.report import shortened
 from strategies.core.strategy import FlexibleStrategy
 

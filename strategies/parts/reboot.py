@@ -15,64 +15,37 @@ from strategies.core.state import Stateful
 def boost(since_shift: int, peak: float = 3.0) -> float:
     """Return 1 + (peak - 1) / (tau - tau_0)^2: `peak` in a device's first round, decaying to 1 as O(tau^-2).
 
-    Parameters
-    ----------
-    since_shift
-        tau - tau_0, at least 1: tau_0 is the last round of the objective without it.
-    peak
-        Factor in the first round; the paper's p_tau^l = 3 p^l (section 5.3). 1 switches the boost off.
+    tau_0 is the last round of the objective without it. The paper has p_tau^l = 3 p^l at first (section 5.3).
     """
     return 1 + (peak - 1) / float(since_shift) ** 2
 
 
 def near_old_optimum(old_gradient: float, new_gradient: float, share: float, factor: float = 1.0) -> bool:
-    """Whether the extra update of an arriving device helps: ||grad F(w)|| < factor p_l ||grad F_l(w)||.
+    """Whether the extra update of an arriving device l helps: ||grad F(w)|| < factor p_l ||grad F_l(w)||.
 
     Corollary 4.0.2 asks for b = ||w - w*|| < (F~(w*) - F~(w~*)) / ((... + 1) p_l W) and lets b be estimated
-    by the gradient norm of the old objective F. As grad F~(w*) = p_l grad F_l(w*), a mu-strongly convex F~
-    has F~(w*) - F~(w~*) of the order of p_l^2 ||grad F_l||^2 / mu; with b of the order of ||grad F(w)|| / mu
-    and W, the bound on gradients, taken as ||grad F_l||, mu cancels and the condition above remains, up to a
-    factor.
-
-    Parameters
-    ----------
-    old_gradient
-        ||grad F(w)|| of the objective without the arriving device.
-    new_gradient
-        ||grad F_l(w)|| of the arriving device.
-    share
-        p_l, its share of the new objective.
-    factor
-        What the orders of magnitude leave open.
+    by the gradient norm of the old objective F. As grad F~(w*) = p_l grad F_l(w*), p_l being the device's
+    share of the new objective F~, a mu-strongly convex F~ has F~(w*) - F~(w~*) of the order of
+    p_l^2 ||grad F_l||^2 / mu; with b of the order of ||grad F(w)|| / mu and W, the bound on gradients, taken
+    as ||grad F_l||, mu cancels and the condition above remains; `factor` is what the orders leave open.
     """
     return old_gradient < factor * share * new_gradient
 
 
 class FastReboot(Stateful):
-    """Decides once for each arriving device whether it is boosted, and remembers it.
+    """Decides once for each arriving device whether it is boosted.
 
-    Parameters
-    ----------
-    mode
-        `on` boosts every arrival, `off` none, `auto` those that come when the model is near its old optimum.
-    peak, factor
-        See `boost` and `near_old_optimum`.
-
-    Attributes
-    ----------
-    boosted
-        Decision for each device that has replied since its arrival.
-    old_gradient
-        ||grad F(w)|| as estimated in the last round without an undecided device: the rate is small then, so
-        that local steps stay near w, which they no longer do once the arrival has restarted the rate.
+    With `mode` `on` every one is, with `off` none, with `auto` those that come when the model is near its old
+    optimum. ||grad F(w)|| is estimated in the last round without an undecided device: the rate is small then,
+    so that local steps stay near w, which they no longer do once the arrival has restarted the rate.
     """
 
     saved = ("boosted", "old_gradient")
 
     def __init__(self, mode: str, peak: float, factor: float) -> None:
         self.mode, self.peak, self.factor = mode, peak, factor
-        self.boosted: dict[int, bool] = {}
-        self.old_gradient: float | None = None
+        self.boosted: dict[int, bool] = {}  # the decisions so far
+        self.old_gradient: float | None = None  # ||grad F(w)||
 
     def multipliers(
         self, replies: Replies, roster: Roster, server_round: int, learning_rate: float
@@ -107,17 +80,10 @@ class FastReboot(Stateful):
         for row in new:
             client, share = int(replies.clients[row]), float(shares[row])
             gradient = _norm(replies, np.where(np.arange(len(replies)) == row, per_gradient, 0.0))
-            self.boosted[client] = near_old_optimum(self.old_gradient, gradient, share, self.factor)
-            events.append(
-                {
-                    "event": "fast-reboot",
-                    "client": client,
-                    "boosted": self.boosted[client],
-                    "old_gradient": self.old_gradient,
-                    "new_gradient": gradient,
-                    "share": share,
-                }
-            )
+            boosted = near_old_optimum(self.old_gradient, gradient, share, self.factor)
+            self.boosted[client] = boosted
+            numbers = {"old_gradient": self.old_gradient, "new_gradient": gradient, "share": share}
+            events.append({"event": "fast-reboot", "client": client, "boosted": boosted, **numbers})
         return events
 
 

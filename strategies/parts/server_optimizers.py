@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -37,15 +37,7 @@ class ServerOptimizer(Layer):
 
 
 class ServerSGD(ServerOptimizer):
-    """w := w + eta D.
-
-    Parameters
-    ----------
-    weights
-        The initial weights, shape (M,).
-    rate
-        eta.
-    """
+    """w := w + eta D; eta is `rate`."""
 
     @checked
     def __init__(self, weights: Vector, *, rate: Positive = 1.0) -> None:
@@ -57,15 +49,7 @@ class ServerSGD(ServerOptimizer):
 
 
 class Momentum(ServerOptimizer):
-    """FedAvgM: m := beta1 m + D, w := w + eta m.
-
-    Parameters
-    ----------
-    weights
-        The initial weights, shape (M,).
-    rate, beta1
-        eta and the decay of m.
-    """
+    """FedAvgM: m := beta1 m + D, w := w + eta m; eta is `rate`."""
 
     saved = ("m",)
 
@@ -97,7 +81,6 @@ class Adaptive(ServerOptimizer):
     """
 
     saved = ("m", "v", "steps")
-    name: ClassVar[str]
 
     @checked
     def __init__(
@@ -136,8 +119,6 @@ class Adaptive(ServerOptimizer):
 class Adagrad(Adaptive):
     """FedAdagrad: v := v + D^2."""
 
-    name = "adagrad"
-
     def __init__(
         self,
         weights: Vector,
@@ -157,8 +138,6 @@ class Adagrad(Adaptive):
 class Adam(Adaptive):
     """FedAdam: v := beta2 v + (1 - beta2) D^2."""
 
-    name = "adam"
-
     def second_moment(self, squared: Vector) -> Vector:
         """Average it."""
         return self.beta2 * self.v + (1 - self.beta2) * squared
@@ -166,8 +145,6 @@ class Adam(Adaptive):
 
 class Yogi(Adaptive):
     """FedYogi: v := v - (1 - beta2) D^2 sign(v - D^2)."""
-
-    name = "yogi"
 
     def second_moment(self, squared: Vector) -> Vector:
         """Move towards it."""
