@@ -149,13 +149,8 @@ def simulate(fault: str, rounds: int, changes: dict[str, Any], flag: str) -> Out
                 os.kill(ray.get(worker.actor.__ray_call__.remote(lambda _: os.getpid())), number)
                 injected.append(worker)
 
-    server = RoundServer(
-        experiment.strategy,
-        TraceClientManager(experiment.availability, transport, 0),
-        transport,
-        10**6,
-        [observe],
-    )
+    manager = TraceClientManager(experiment.availability, transport, 0)
+    server = RoundServer(experiment.strategy, manager, 10**6, [observe])
     try:
         server.fit(10**6)
     finally:
@@ -198,7 +193,7 @@ def lose(fault: str) -> None:
             threading.Timer(random.random(), kill, [fault]).start()
 
     manager = TraceClientManager(experiment.availability, transport, 0)
-    server = RoundServer(experiment.strategy, manager, transport, 10**6, [observe])
+    server = RoundServer(experiment.strategy, manager, 10**6, [observe])
     message = ""
     try:
         server.fit(10**6)

@@ -119,7 +119,7 @@ def simulate() -> Callable[..., Run]:
         try:
             manager = TraceClientManager(experiment.availability, transport, settings.seed)
             strategy = stock(experiment) if stock else experiment.strategy
-            server = RoundServer(strategy, manager, transport, settings.evaluate_every, [records.append])
+            server = RoundServer(strategy, manager, settings.evaluate_every, [records.append])
             history, _ = server.fit(settings.num_rounds)
         finally:
             transport.close()

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from clients.rules import SGD
 from flexfl.config import Settings
 from flexfl.engine.choice import fastest_engine
 from flexfl.engine.experiment import prepare
@@ -73,5 +74,4 @@ def test_a_choice_of_the_user_stands() -> None:
 @pytest.mark.usefixtures("two_cores")
 def test_nobody_there_in_the_first_round_is_no_error() -> None:
     experiment = prepare(replace(SMALL, trace="bernoulli:p=1e-9"))
-    choice = fastest_engine(experiment.settings, experiment.environment, experiment.initial, experiment.trace)
-    assert choice[0] == "inline"
+    assert fastest_engine(experiment, SGD)[0] == "inline"

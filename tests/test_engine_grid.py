@@ -98,7 +98,7 @@ def test_clients_learn_their_own_deadline_and_whether_to_replay(federation: Fede
     replaying.connect(np.arange(1), 60.0, 1)
     ask(replaying, 4, 0)
     assert federation.seen[node][-1].config == {"round": 4, "replay": True}
-    assert replaying.record() == {"events": []}
+    assert replaying.record() == {}
     replaying.resumed = "17"
     ask(replaying, 5, 0)
     assert federation.seen[node][-1].config["run"] == "17"
@@ -253,9 +253,7 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
     server = RoundServer(
         experiment.strategy,
         TraceClientManager(remember(trace), nodes, 0),
-        nodes,
         observers=[records.append],
-        extra_record=lambda manager: nodes.record() | manager.record(),
     )
     server.parameters = experiment.strategy.initialize_parameters(server.client_manager())
     number = 0

@@ -42,7 +42,7 @@ def observe(record):
         threading.Timer(random.random() / 10, kill).start()
 
 manager = TraceClientManager(experiment.availability, transport, 0)
-server = RoundServer(experiment.strategy, manager, transport, 10**6, [observe])
+server = RoundServer(experiment.strategy, manager, 10**6, [observe])
 try:
     server.fit(10**6)
 except EngineLost as error:

@@ -107,7 +107,7 @@ def test_ray_gives_the_same_result_as_inline(
             transport = with_late_replies(clients, experiment.trace)
             manager = TraceClientManager(remember(experiment.trace), transport, settings.seed)
             records: list[dict[str, Any]] = []
-            server = RoundServer(experiment.strategy, manager, transport, 1, [records.append])
+            server = RoundServer(experiment.strategy, manager, 1, [records.append])
             server.fit(experiment.settings.num_rounds)
             weights = np.concatenate([a.ravel() for a in parameters_to_ndarrays(server.parameters)])
             here = simulate(**{**MIXED, **late}, strategy=method)

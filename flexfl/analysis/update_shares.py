@@ -30,6 +30,7 @@ from flexfl.engine.sequential_sgd import SequentialSGD
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.inline import InlineTransport
 from flexfl.engine.transports.late import with_late_replies
+from flexfl.engine.transports.virtual import Simulation
 from flexfl.ground.contract import FitConfig
 from flexfl.tasks import CROSS_ENTROPY, Criterion, Examples
 from strategies import FlatParameters, Layout, Roster
@@ -79,7 +80,7 @@ def applied_updates(
     availability = remember(trace)
     environment = ClientEnvironment(data, data.model, settings.seed, cohort="loop")
     defaults = FitConfig(round=1, learning_rate=1.0, batch_size=1, local_steps=1)
-    clients = InlineTransport(environment, initial, availability, defaults, trace.lost)
+    clients = InlineTransport(Simulation(environment, initial, availability, trace.lost, defaults))
     clients.clients.oracle, clients.clients.limit = LinearLosses(clients.clients.model), data.count
     transport = with_late_replies(clients, trace)
     manager = TraceClientManager(availability, transport, settings.seed)
@@ -89,7 +90,7 @@ def applied_updates(
         if record["round"] in after:
             applied.append(strategy.weights.copy())
 
-    RoundServer(strategy, manager, transport, observers=[note]).fit(after[-1])
+    RoundServer(strategy, manager, observers=[note]).fit(after[-1])
     return np.stack(applied)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flwr.serverapp import Grid
@@ -17,7 +16,6 @@ from flexfl.devices.connected import ConnectedClients
 from flexfl.devices.deadlines import RoundDeadlines
 from flexfl.devices.flower_compat import is_simulated
 from flexfl.devices.grid import GridTransport
-from flexfl.engine.availability import TraceClientManager
 from flexfl.engine.checkpoints.resume import resumed_settings
 from flexfl.engine.experiment import prepare
 from flexfl.engine.interrupts import ENDING, deferring, stopping_at_once
@@ -71,19 +69,10 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     transport = with_late_replies(nodes, trace)
     folder = RunFolder(settings, flower_run=str(grid.run.run_id))
     nodes.resumed = folder.flower_run if folder.resumed else ""
-
-    def extra_record(manager: TraceClientManager) -> dict[str, Any]:
-        if deadlines is None:  # a record is that of sim.py
-            return {}
-        planned = experiment.strategy.report.planned.tolist()
-        return nodes.record() | manager.record() | {"planned": planned}
-
     console = Console()
     watch = partial(watching, settings, experiment.data.criterion.metric, console)
     with deferring(*ENDING):  # a signal must not end this process while results are written
-        ended = drive(
-            experiment, transport, folder, console, watch, stopping_at_once, extra_record=extra_record
-        )
+        ended = drive(experiment, transport, folder, console, watch, stopping_at_once)
         report_run(experiment, ended, folder.path, console)
     summary = ended.summary
     if "failed" in summary:

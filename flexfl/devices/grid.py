@@ -24,11 +24,11 @@ from flexfl.engine.transports.base import (
     EvaluateInstructions,
     EvaluateResults,
     FitInstructions,
+    Transport,
 )
 from flexfl.ground.contract import Scalar, fit, metrics
 from flexfl.ground.wording import plain
 from strategies.core.results import FitResults
-from strategies.core.state import StateDict
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 2.0  # between two looks at who is online, within a round
@@ -46,7 +46,7 @@ class Arrived(NamedTuple):
     result: FitRes | EvaluateRes | str
 
 
-class GridTransport:
+class GridTransport(Transport):
     """Reaches clients through Flower's Grid, in simulation and on devices.
 
     Nodes are asked for the index of their client when they come online, and answer while rounds are running.
@@ -79,10 +79,9 @@ class GridTransport:
         min_replies: float = 0.0,
         replay: bool = True,
     ) -> None:
-        self.seconds: Mapping[str, float] = {}
+        super().__init__()
         self.grid, self.nodes, self.messages = grid, Nodes(num_clients), Messages(grid)
         self.deadlines, self.min_replies, self.replay = deadlines, min_replies, replay
-        self.notes: Sequence[str] = ()
         self.resumed = ""
         self._arrived: list[Arrived] = []
         self._looked = -math.inf
@@ -148,18 +147,10 @@ class GridTransport:
         """Have clients evaluate; those that are at work are not asked."""
         return self._round(EvaluateRes, server_round, instructions, MessageType.EVALUATE, timeout)
 
-    def state_dict(self) -> StateDict:
-        """Return nothing: nodes reconnect, and keep their clients' memories themselves."""
-        return {}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Do nothing, see `state_dict`."""
-
-    def close(self) -> None:
-        """Do nothing: Flower closes the Grid."""
-
     def record(self) -> dict[str, Any]:
-        """Return what the round's record says of devices: the deadline, and events of nodes."""
+        """Return events of nodes, and the deadline; in a simulation nothing: its record is that of sim.py."""
+        if self.deadlines is None:
+            return {}
         record: dict[str, Any] = {"events": self.nodes.events}
         if self._deadline is not None:
             record["deadline_seconds"] = round(self._deadline, 3)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import time
 from importlib.util import find_spec
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from clients.environment import ClientEnvironment
 from clients.rules import SGD
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import VirtualClients
-from flexfl.config import Settings
 from flexfl.ground.contract import FitConfig
 from flexfl.ground.contract.fit import planned_steps
-from strategies import FlatParameters
-from traces import Trace
+
+if TYPE_CHECKING:
+    from flexfl.engine.experiment import Experiment
 
 START_SECONDS = 6.0  # until Ray and its workers have started, and in the end stopped
 ROUND_SECONDS = 0.002  # that jobs and answers take on their way, in every round
@@ -28,46 +27,29 @@ TIMED_SECONDS = 0.5  # after which no further step is worth timing
 REPEATS = 5  # of the timing, of which the shortest counts
 
 
-def fastest_engine(
-    settings: Settings,
-    environment: ClientEnvironment,
-    initial: FlatParameters,
-    trace: Trace,
-    rule: type[SGD] = SGD,
-) -> tuple[Literal["ray", "inline"], str]:
-    """Choose an engine, by timing some steps of some clients; both give the same bits.
+def fastest_engine(experiment: Experiment, rule: type[SGD]) -> tuple[Literal["ray", "inline"], str]:
+    """Choose an engine, by timing some steps of some clients; return it, and the reason in a line.
 
-    Parameters
-    ----------
-    settings
-        Of the run.
-    environment, initial, trace
-        The clients' data and model, the initial weights, and who is there.
-    rule
-        What clients do in a step; plain SGD is timed.
-
-    Returns
-    -------
-    engine, why
-        `inline` or `ray`, and the reason in a line.
+    Both give the same bits. `rule` is what clients do in a step; plain SGD is timed.
     """
-    if reason := _needs_ray(settings, environment):
+    if reason := _needs_ray(experiment):
         return "ray", reason
     cores = os.cpu_count() or 1
     if cores == 1 or find_spec("ray") is None:
         return "inline", "one core" if cores == 1 else "Ray is not installed"
-    process = VirtualClients(environment)
+    process = VirtualClients(experiment.environment)
     if rule.steps_are_corrected() and process.oracle.threads > 1:
         return "inline", "this process trains on all cores"
-    seconds = _seconds(settings, process, initial, trace)
-    saved = seconds * (1 - 1 / (EFFICIENCY * cores)) - ROUND_SECONDS * settings.num_rounds
+    seconds = _seconds(experiment, process)
+    saved = seconds * (1 - 1 / (EFFICIENCY * cores)) - ROUND_SECONDS * experiment.settings.num_rounds
     why = f"about {_rounded(seconds)} of training; Ray takes {START_SECONDS:.0f} s to start"
     return "ray" if saved > START_SECONDS else "inline", why
 
 
-def _needs_ray(settings: Settings, environment: ClientEnvironment) -> str:
+def _needs_ray(experiment: Experiment) -> str:
     """Return what only Ray can do, if the run needs it."""
-    if environment.device != "cpu":
+    settings = experiment.settings
+    if experiment.environment.device != "cpu":
         return "workers share the GPU"
     wanted = {
         "num-workers": settings.num_workers > 1,
@@ -77,17 +59,17 @@ def _needs_ray(settings: Settings, environment: ClientEnvironment) -> str:
     return next((f"{name} is set" for name, value in wanted.items() if value), "")
 
 
-def _seconds(settings: Settings, process: VirtualClients, initial: FlatParameters, trace: Trace) -> float:
+def _seconds(experiment: Experiment, process: VirtualClients) -> float:
     """Return about how long one process trains in the whole run."""
-    data = process.data
-    there = (trace.round(1).completion > 0) & (data.sizes > 0)
+    settings, data = experiment.settings, experiment.data
+    there = (experiment.trace.round(1).completion > 0) & (data.sizes > 0)
     if not there.any():
         return 0.0
     clients = np.flatnonzero(there)[:MAX_CLIENTS].tolist()
     examples = int(np.median(data.sizes[there]))
     planned = planned_steps(settings.local_steps, settings.local_epochs, settings.batch_size, examples)
     of_round = min(settings.clients_per_round or len(there), int(there.sum()))
-    sent = Broadcast(initial.vector)
+    sent = Broadcast(experiment.initial.vector)
 
     def timed(count: int, steps: int) -> float:
         task = FitConfig(round=1, learning_rate=1e-9, batch_size=settings.batch_size, local_steps=steps)

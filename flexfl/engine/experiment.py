@@ -19,7 +19,7 @@ from clients.environment import (
 )
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import choose
-from clients.rules import SGD, rule_named
+from clients.rules import rule_named
 from clients.simulated.evaluation import check_outputs
 from flexfl.config import Settings
 from flexfl.engine.availability import remember
@@ -61,7 +61,15 @@ class Experiment:
     @property
     def environment(self) -> ClientEnvironment:
         """What a process needs to simulate clients."""
-        return _environment(self.settings, self.data, self.build_model)
+        return ClientEnvironment(
+            self.data,
+            self.build_model,
+            self.settings.seed,
+            client_device(self.settings),
+            self.settings.cohort,
+            self.settings.cohort_size,
+            self.settings.client_timeout,
+        )
 
 
 def prepare(
@@ -74,8 +82,6 @@ def prepare(
 
     Parameters
     ----------
-    settings
-        The settings of the run.
     tune
         Whether to choose `cohort`, `cohort_size` and `engine` where the settings leave them open; only
         virtual clients use them.
@@ -119,14 +125,8 @@ def prepare(
     strategy = strategies.make(method.strategy, initial, roster, evaluator, options=method.options)
     if isinstance(strategy, SequentialSGD):
         strategy.trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
-    rule, why = rule_named(strategy.rule.name), ""
-    if tune:
-        settings = _tuned(settings, model, data, rule)
-    if tune and settings.engine == "auto":
-        environment = _environment(settings, data, build_model)
-        engine, why = fastest_engine(settings, environment, initial, trace, rule)
-        settings = replace(settings, engine=engine)
-    return Experiment(settings, data, build_model, initial, trace, strategy, evaluator, why)
+    experiment = Experiment(settings, data, build_model, initial, trace, strategy, evaluator)
+    return _tuned(experiment, model) if tune else experiment
 
 
 def _check_rounds(settings: Settings) -> None:
@@ -145,22 +145,14 @@ def client_device(settings: Settings) -> str:
     return "cuda" if settings.client_gpus and torch.cuda.is_available() else "cpu"
 
 
-def _environment(
-    settings: Settings, data: FederatedData, build_model: Callable[[], nn.Module]
-) -> ClientEnvironment:
-    return ClientEnvironment(
-        data,
-        build_model,
-        settings.seed,
-        client_device(settings),
-        settings.cohort,
-        settings.cohort_size,
-        settings.client_timeout,
-    )
-
-
-def _tuned(settings: Settings, model: FlatModel, data: FederatedData, rule: type[SGD]) -> Settings:
-    """Choose how cohorts are trained, where the settings leave it open."""
+def _tuned(experiment: Experiment, model: FlatModel) -> Experiment:
+    """Choose how cohorts are trained, and the engine, where the settings leave it open."""
+    settings, rule = experiment.settings, rule_named(experiment.strategy.rule.name)
     wanted = (settings.cohort, settings.cohort_size)
-    cohort, size = choose(model, blank(data, 2), *wanted, rule)
-    return replace(settings, cohort=cohort, cohort_size=size)  # type: ignore[arg-type]  # one of COHORTS
+    cohort, size = choose(model, blank(experiment.data, 2), *wanted, rule)
+    settings = replace(settings, cohort=cohort, cohort_size=size)  # type: ignore[arg-type]  # one of COHORTS
+    experiment = replace(experiment, settings=settings)
+    if settings.engine != "auto":
+        return experiment
+    engine, why = fastest_engine(experiment, rule)
+    return replace(experiment, settings=replace(settings, engine=engine), why_engine=why)

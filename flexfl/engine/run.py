@@ -24,12 +24,14 @@ from flexfl.engine.checkpoints.checkpointing import Checkpointing, Position
 from flexfl.engine.experiment import Experiment, prepare
 from flexfl.engine.interrupts import deferring, stopping_on_interrupt
 from flexfl.engine.observers import LoggedRun, Observer, observing, trying_again
+from flexfl.engine.read_run import records_in
 from flexfl.engine.run_folder import FolderLost, RunFolder, finite, weights_sha256
 from flexfl.engine.sequential_sgd import SequentialSGD
 from flexfl.engine.server import RoundServer
 from flexfl.engine.transports.base import EngineLost, Transport
 from flexfl.engine.transports.inline import InlineTransport
 from flexfl.engine.transports.late import with_late_replies
+from flexfl.engine.transports.virtual import Simulation
 from flexfl.ground.contract import FitConfig
 from flexfl.ground.wording import say
 
@@ -52,40 +54,25 @@ def virtual_transport(
 ) -> Transport:
     """Make the transport to virtual clients that the settings name: inline or Ray.
 
-    Parameters
-    ----------
-    experiment
-        What to run.
-    on_message
-        Takes a line about what killed processes had left on this machine, and has been removed.
+    `on_message` takes a line about what killed processes had left on this machine, and has been removed.
     """
-    settings = experiment.settings
+    settings, trace = experiment.settings, experiment.trace
     defaults = FitConfig(
         round=1,
         local_steps=settings.local_steps,
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
     )
-    environment, initial, trace = experiment.environment, experiment.initial, experiment.trace
-    availability = experiment.availability
+    simulation = Simulation(
+        experiment.environment, experiment.initial, experiment.availability, trace.lost, defaults
+    )
     if settings.engine == "inline":
-        inline = InlineTransport(environment, initial, availability, defaults, trace.lost)
-        return with_late_replies(inline, trace)
+        return with_late_replies(InlineTransport(simulation), trace)
+    num_workers = min(settings.num_workers, settings.clients_per_round or settings.num_clients)
     with deferring(SIGINT) as interrupts:
-        from flexfl.engine.transports.ray.transport import (
-            RayTransport,  # Ray is not installed on every machine
-        )
+        from flexfl.engine.transports.ray.transport import RayTransport  # Ray need not be installed
 
-        transport = RayTransport(
-            environment,
-            initial,
-            availability,
-            defaults,
-            trace.lost,
-            num_workers=min(settings.num_workers, settings.clients_per_round or settings.num_clients),
-            client_gpus=settings.client_gpus,
-            address=settings.ray_address,
-        )
+        transport = RayTransport(simulation, num_workers, settings.client_gpus, settings.ray_address)
     if interrupts:
         transport.close()
         raise KeyboardInterrupt
@@ -95,15 +82,10 @@ def virtual_transport(
 
 
 class Outcome(NamedTuple):
-    """How a run ended.
+    """How a run ended: the content of `summary.json`, and the final weights, one array per tensor.
 
-    Attributes
-    ----------
-    summary
-        The content of `summary.json`. `interrupted` says whether a signal ended the run early; `signal` is
-        then its name. `failed` says why the run could not continue, if it could not.
-    arrays
-        The final weights, one array per tensor.
+    In the summary, `interrupted` says whether a signal ended the run early; `signal` is then its name.
+    `failed` says why the run could not continue, if it could not.
     """
 
     summary: dict[str, Any]
@@ -118,22 +100,17 @@ def drive(
     watch: Callable[[LoggedRun], Sequence[Observer]] = lambda run: (),
     stopping: Callable[[RoundServer, Console], AbstractContextManager[list[int]]] = stopping_on_interrupt,
     extendable: bool = True,
-    extra_record: Callable[[TraceClientManager], dict[str, Any]] = lambda manager: {},
 ) -> Outcome:
     """Run the rounds of an experiment over a transport, and close the transport.
 
     Parameters
     ----------
-    experiment, transport, folder, console
-        What to run, how to reach the clients, where to save the results, and where to warn.
     watch
         Makes further observers of the run, such as loggers and the display of its progress.
     stopping
         What a signal does to the run.
     extendable
         Whether a run that has ended is saved, so that it can be made longer.
-    extra_record
-        See `RoundServer`.
 
     Raises
     ------
@@ -149,19 +126,17 @@ def drive(
             )
             before = checkpoints.resume(settings) if folder.resumed else Position()
             run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
-            observers = [folder, *watch(run), checkpoints]
-            for record in folder.records():
-                for recall in (state.note, *(o.recall for o in observers)):
-                    recall(record)
+            observers = [state, folder, *watch(run), checkpoints]
+            for record in records_in(folder.path):
+                for observer in observers:
+                    observer.recall(record)
             folder.write_devices(experiment.trace.devices)
             server = RoundServer(
                 experiment.strategy,
                 TraceClientManager(experiment.availability, transport, settings.seed),
-                transport,
                 settings.evaluate_every,
-                [state.note, trying_again(folder.round, console), *(o.round for o in observers[1:])],
+                [state.round, trying_again(folder.round, console), *(o.round for o in observers[2:])],
                 experiment.trace.seconds,
-                extra_record,
             )
             start = time.perf_counter()
             with stopping(server, console) as state.signals, suppress(KeyboardInterrupt):
@@ -192,7 +167,7 @@ def drive(
 
 
 @dataclass
-class _State:
+class _State(Observer):
     """What is known of a run: last values, updates aggregated, seconds, weights, signals, why it failed."""
 
     last: dict[str, Any] = field(default_factory=lambda: {"round": 0})
@@ -202,10 +177,12 @@ class _State:
     signals: list[int] = field(default_factory=list)
     failure: str = ""
 
-    def note(self, record: dict[str, Any]) -> None:
+    def round(self, record: dict[str, Any]) -> None:
         """Take in the record of a round."""
         self.last.update(record)
         self.client_fits += len(record.get("active", []))
+
+    recall = round
 
 
 def _train(server: RoundServer, num_rounds: int, before: Position) -> str:
@@ -255,19 +232,7 @@ def simulate(
 ) -> tuple[Experiment, RunFolder, Outcome]:
     """Run an experiment with virtual clients, silently; return it, its run folder, and how it ended.
 
-    Parameters
-    ----------
-    settings
-        Of the run.
-    path
-        See `RunFolder`.
-    options
-        Of `drive`.
-
-    Raises
-    ------
-    ValueError
-        The settings are invalid.
+    `path` is as of `RunFolder`, and the options are those of `drive`. ValueError: the settings are invalid.
     """
     experiment = prepare(settings)
     folder = RunFolder(experiment.settings, path)

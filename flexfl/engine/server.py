@@ -14,7 +14,7 @@ from flwr.server.server import Server
 from flwr.server.strategy import Strategy
 
 from flexfl.engine.availability import TraceClientManager
-from flexfl.engine.transports.base import ClientFailure, Transport
+from flexfl.engine.transports.base import ClientFailure
 from flexfl.ground.contract.metrics import ROUND, STEPS, TRAIN_LOSS
 from flexfl.ground.wording import plain
 from strategies import FlexibleStrategy
@@ -32,17 +32,13 @@ class RoundServer(Server):
     strategy
         Any Flower strategy with initial parameters.
     client_manager
-        Reports which clients are available in a round.
-    transport
-        Carries the messages.
+        Reports which clients are available in a round; its transport carries the messages.
     evaluate_every
         Rounds between two evaluations; the last round is always evaluated.
     observers
         Called with the record of each round, starting with round 0, the evaluation before training.
     clock
         Virtual seconds that have passed by the end of a round; None for traces without a clock.
-    extra_record
-        Called at the end of each round: what to add to its record; `events` follow the strategy's.
 
     Attributes
     ----------
@@ -58,37 +54,27 @@ class RoundServer(Server):
         self,
         strategy: Strategy,
         client_manager: TraceClientManager,
-        transport: Transport,
         evaluate_every: int = 1,
         observers: Sequence[Callable[[Record], None]] = (),
         clock: Callable[[int], float | None] = lambda server_round: None,
-        extra_record: Callable[[TraceClientManager], Record] = lambda manager: {},
     ) -> None:
         super().__init__(client_manager=client_manager, strategy=strategy)
-        self.transport, self.evaluate_every, self.observers = transport, evaluate_every, observers
-        self.clock, self.extra_record = clock, extra_record
-        self.trace_manager = client_manager
+        self.trace_manager, self.transport = client_manager, client_manager.transport
+        self.evaluate_every, self.observers, self.clock = evaluate_every, observers, clock
         self.stopping = self.cut_off = self.reaching = False
         self._seconds_to_report = 0.0
 
     def fit(
         self, num_rounds: int, timeout: float | None = None, after: int | None = None
     ) -> tuple[History, float]:
-        """Run the rounds.
+        """Run the rounds up to number `num_rounds`; return Flower's history, and the seconds that they took.
 
         Parameters
         ----------
-        num_rounds
-            Number of the last one.
         timeout
             Seconds that a round waits for replies; None: no limit.
         after
             The last round of a resumed run, whose strategy has been restored; None: a new run.
-
-        Returns
-        -------
-        history, seconds
-            Losses and metrics in Flower's format, and the duration.
         """
         history, start = History(), time.perf_counter()
         parameters = self.strategy.initialize_parameters(self._client_manager)
@@ -134,9 +120,17 @@ class RoundServer(Server):
             record["batch_loss"] = metrics[TRAIN_LOSS]
         if (seconds := self.clock(server_round)) is not None:
             record["virtual_seconds"] = seconds
-        extra = self.extra_record(self.trace_manager)
-        events = [*record.get("events", ()), *extra.pop("events", ())]
-        return record | extra | ({"events": events} if events else {})
+        record |= self._of_devices(record)
+        return record
+
+    def _of_devices(self, record: Record) -> Record:
+        """Return what the record of a round on devices has besides: with it, the trace `run` replays them."""
+        if not (added := self.transport.record()):
+            return {}
+        if isinstance(self.strategy, FlexibleStrategy):
+            added["planned"] = self.strategy.report.planned.tolist()
+        added["events"] = [*record.get("events", ()), *added["events"]]
+        return added | self.trace_manager.record()
 
     def _evaluate(self, server_round: int, record: Record, history: History) -> None:
         """Evaluate at the server, and at the clients that the strategy selects for it."""

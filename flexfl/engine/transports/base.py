@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, FitIns
@@ -19,15 +20,7 @@ EvaluateResults = list[tuple[ClientProxy, EvaluateRes]]
 
 
 class ClientFailure(Exception):  # noqa: N818 - an event of the round, passed on as Flower passes failures
-    """A client that was sent an instruction and did not return a valid reply.
-
-    Attributes
-    ----------
-    client
-        Name of the client.
-    reason
-        Description of the failure, for people.
-    """
+    """A client that was sent an instruction and did not return a valid reply."""
 
     def __init__(self, client: str, reason: str) -> None:
         super().__init__(f"client {client}: {reason}")
@@ -35,13 +28,13 @@ class ClientFailure(Exception):  # noqa: N818 - an event of the round, passed on
 
 
 class EngineLost(Exception):  # noqa: N818 - an event outside of the program, not an error in it
-    """Ray, or the disk for the clients' memories, has failed: the run cannot continue.
+    """Ray, or the disk for the clients' memories, has failed: the run cannot continue, no client is to blame.
 
-    No client is to blame. The message says in one line what has happened and what can be done.
+    The message says in one line what has happened and what can be done.
     """
 
 
-class Transport(Protocol):
+class Transport(ABC):
     """Exchanges the messages of a round with the clients, all at once.
 
     Attributes
@@ -55,17 +48,24 @@ class Transport(Protocol):
     """
 
     seconds: Mapping[str, float]
-    notes: Sequence[str]
+    notes: Sequence[str] = ()
+
+    def __init__(self) -> None:
+        self.seconds = {}
 
     def reachable(self) -> NDArray[np.intp] | None:
         """Return the clients that are connected now, in ascending order; None: all of them."""
+        return None
 
     def at_work(self) -> NDArray[np.intp]:
         """Return the clients that are still at work on an earlier task, in ascending order."""
+        return np.empty(0, np.intp)
 
+    @abstractmethod
     def proxy(self, client: int) -> ClientProxy:
         """Return the proxy of one client."""
 
+    @abstractmethod
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
@@ -79,22 +79,22 @@ class Transport(Protocol):
             The run cannot continue.
         """
 
+    @abstractmethod
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
     ) -> tuple[EvaluateResults, list[ClientFailure]]:
         """Have clients evaluate; each of them is in exactly one of the two lists. Raises as `fit` does."""
 
+    def record(self) -> dict[str, Any]:
+        """Return what devices add to the record of the last round, `events` among it; {} in a simulation."""
+        return {}
+
     def state_dict(self) -> StateDict:
         """Return what a resumed run needs; see `strategies.core.state`."""
+        return {}
 
-    def load_state_dict(self, state: StateDict) -> None:
-        """Restore a state that `state_dict` returned.
+    def load_state_dict(self, state: StateDict) -> None:  # noqa: B027
+        """Restore a state that `state_dict` returned; ValueError if it is that of another run."""
 
-        Raises
-        ------
-        ValueError
-            Something is missing: the state belongs to another run.
-        """
-
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Release the resources of the transport."""

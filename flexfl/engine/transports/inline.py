@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
 from clients.memory.spill import Memories
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, Scores, VirtualClients
 from flexfl.engine.transports.base import EngineLost
-from flexfl.engine.transports.virtual import VirtualTransport
-from flexfl.ground.contract import FitConfig
-from strategies import FlatParameters
-from traces import RoundAvailability
+from flexfl.engine.transports.virtual import Simulation, VirtualTransport
 
 
 class InlineTransport(VirtualTransport):
-    """Simulates all clients in this process: for tests, debugging and machines without Ray.
+    """Simulates all clients in this process."""
 
-    Parameters
-    ----------
-    environment
-        The clients' data and model.
-    initial, availability, defaults, lost
-        See `VirtualTransport`.
-    """
-
-    def __init__(
-        self,
-        environment: ClientEnvironment,
-        initial: FlatParameters,
-        availability: Callable[[int], RoundAvailability],
-        defaults: FitConfig,
-        lost: Callable[[int], NDArray[np.bool_]] | None = None,
-    ) -> None:
-        super().__init__(initial, availability, defaults, lost)
-        self.clients = VirtualClients(environment)
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        self.clients = VirtualClients(simulation.environment)
         self.stored = Memories()
 
     def store(self, client: int, memory: Memory) -> Any:
@@ -63,9 +41,6 @@ class InlineTransport(VirtualTransport):
         """Have clients evaluate, in this process."""
         with _storing():
             return [self.clients.evaluate(broadcast, jobs)]
-
-    def close(self) -> None:
-        """Do nothing: there are no resources to release."""
 
 
 @contextmanager

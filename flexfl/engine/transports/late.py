@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.common import Code, FitRes, Parameters, Status
+from flwr.common import FitRes, Parameters
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
@@ -18,13 +18,13 @@ from flexfl.engine.transports.base import (
     FitInstructions,
     Transport,
 )
+from flexfl.engine.transports.virtual_proxy import OK
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions
 from strategies.core.results import FitResults
 from strategies.core.state import StateDict, nested, take, within
 from traces import Trace
 
-OK = Status(Code.OK, "")
 LATE = "no reply by the end of the round"
 
 
@@ -41,28 +41,20 @@ def with_late_replies(transport: Transport, trace: Trace) -> Transport:
     return LateReplies(transport, trace) if trace.has_late_replies else transport
 
 
-class LateReplies:
-    """Passes messages to another transport and delays the replies that are late.
+class LateReplies(Transport):
+    """Passes messages to another transport and delays the replies that the trace has arrive late.
 
     A client whose reply is delayed is at work. A lost reply never arrives; its client is free again after the
     round.
-
-    Parameters
-    ----------
-    transport
-        Transport to the clients.
-    trace
-        Says by how many rounds replies are late.
     """
 
     def __init__(self, transport: Transport, trace: Trace) -> None:
+        super().__init__()
         self.transport, self.trace = transport, trace
-        self.seconds: Mapping[str, float] = {}
-        self.notes: Sequence[str] = ()
         self._delayed: dict[int, Delayed] = {}
 
     def reachable(self) -> NDArray[np.intp] | None:
-        """Return the clients that are connected now, see `Transport`."""
+        """Return the clients that are connected now."""
         return self.transport.reachable()
 
     def at_work(self) -> NDArray[np.intp]:
@@ -95,8 +87,12 @@ class LateReplies:
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
     ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        """Have clients evaluate, see `Transport`."""
+        """Have clients evaluate."""
         return self.transport.evaluate(server_round, instructions, timeout)
+
+    def record(self) -> dict[str, Any]:
+        """Return what devices add to the record of the last round."""
+        return self.transport.record()
 
     def state_dict(self) -> StateDict:
         """Return the delayed replies, and the state of the transport."""
@@ -134,11 +130,8 @@ def _taken_apart(sent: Parameters) -> tuple[list[NDArray[Any]], dict[str, Any]]:
     """Return a client's parameters as arrays, and their form."""
     if isinstance(sent, FlatParameters):
         arrays = [sent.vector, *sent.extra]
-        return arrays, {
-            "arrays": len(arrays),
-            "shapes": sent.layout.shapes,
-            "dtype": sent.layout.dtype.str,
-        }
+        layout = {"shapes": sent.layout.shapes, "dtype": sent.layout.dtype.str}
+        return arrays, {"arrays": len(arrays), **layout}
     tensors = [np.frombuffer(tensor, np.uint8) for tensor in sent.tensors]
     return tensors, {"arrays": len(tensors), "type": sent.tensor_type}
 

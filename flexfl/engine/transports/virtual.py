@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.common import EvaluateRes, FitRes
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
+from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
 from clients.simulated.jobs import Broadcast, Job
@@ -23,6 +24,7 @@ from flexfl.engine.transports.base import (
     EvaluateInstructions,
     EvaluateResults,
     FitInstructions,
+    Transport,
 )
 from flexfl.engine.transports.virtual_proxy import OK, VirtualProxy
 from flexfl.ground.contract import FitConfig
@@ -37,34 +39,38 @@ NO_VECTOR = np.empty(0, np.float32)
 NO_WEIGHTS = Layout((), np.dtype(np.float32))  # before the method's own arrays
 
 
-class VirtualTransport(ABC):
-    """Base of the transports to virtual clients: turns Flower's messages into jobs, and answers into replies.
+class Simulation(NamedTuple):
+    """The virtual clients of a run.
 
-    Parameters
+    Attributes
     ----------
+    environment
+        Their data and their model.
     initial
         The initial weights; all messages have their layout.
     availability
-        The trace, by round; it determines which share of its work a client finishes.
+        The trace, by round: which share of its work a client finishes.
+    lost
+        For a round, which clients' replies are lost after the work, shape (N,).
     defaults
         Configuration for strategies that send none.
-    lost
-        For a round, which clients' replies are lost after the work, shape (N,); None: no reply is lost.
     """
 
-    def __init__(
-        self,
-        initial: FlatParameters,
-        availability: Callable[[int], RoundAvailability],
-        defaults: FitConfig,
-        lost: Callable[[int], NDArray[np.bool_]] | None = None,
-    ) -> None:
-        self.initial, self.availability, self.defaults = initial, availability, defaults
+    environment: ClientEnvironment
+    initial: FlatParameters
+    availability: Callable[[int], RoundAvailability]
+    lost: Callable[[int], NDArray[np.bool_]]
+    defaults: FitConfig
+
+
+class VirtualTransport(Transport):
+    """Base of the transports to virtual clients: makes jobs of instructions, and replies of answers."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__()
+        self.simulation, self.layout = simulation, simulation.initial.layout
         self.memories: dict[int, Any] = {}  # results of `store`, by client
         self._rounds: dict[int, int] = {}  # the rounds in which they were stored
-        self.lost = lost
-        self.seconds: Mapping[str, float] = {}
-        self.notes: Sequence[str] = ()
         self._noted: set[str] = set()
 
     @abstractmethod
@@ -110,22 +116,9 @@ class VirtualTransport(ABC):
         }
         self._rounds = dict(zip(clients.tolist(), rounds.tolist(), strict=True))
 
-    @property
-    def layout(self) -> Layout:
-        """How the weights are divided into tensors."""
-        return self.initial.layout
-
-    def reachable(self) -> NDArray[np.intp] | None:
-        """Return None: virtual clients are always connected."""
-        return None
-
-    def at_work(self) -> NDArray[np.intp]:
-        """Return an empty array: a round lasts until all virtual clients are done."""
-        return np.empty(0, np.intp)
-
     def proxy(self, client: int) -> ClientProxy:
         """Return the proxy of one client."""
-        return VirtualProxy(client, self, self.initial)
+        return VirtualProxy(client, self, self.simulation.initial)
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
@@ -134,43 +127,33 @@ class VirtualTransport(ABC):
         self.notes = ()
         if not instructions:
             return [], []
-        phases = _Phases()
-        completion = self.availability(server_round).completion
-        lost = self.lost(server_round) if self.lost else np.zeros(len(completion), np.bool_)
-        proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
-        updates: list[Updates] = []
-        vectors: list[NDArray[Any]] = []
-        farewells: list[ClientUpdate] = []
-        failures: list[ClientFailure] = []
-        for broadcast, jobs in self._jobs(server_round, instructions, completion):
+        phases, replies = _Phases(), _Replies(self.simulation.lost(server_round))
+        for broadcast, jobs in self._jobs(server_round, instructions):
             waiting = iter(self.run(broadcast, jobs))
             phases.end("broadcast")
             for answers in waiting:
                 phases.end("train")
                 phases.seconds["work"] = max(phases.seconds["work"], round(answers.seconds, 6))
-                failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
-                new = [note for note in answers.notes if note not in self._noted]
-                self.notes = [*self.notes, *new]
+                self.notes = [*self.notes, *(note for note in answers.notes if note not in self._noted)]
                 self._noted.update(answers.notes)  # several workers may report the same
-                done = answers.updates.reported["client"].tolist()
-                memories = answers.updates.memories
-                for client, memory in zip(done, memories, strict=True) if memories else ():
-                    self.memories[client], self._rounds[client] = self.store(client, memory), server_round
-                arrived = ~lost[done]
-                updates.append(answers.updates.kept(arrived))
-                vectors += [row for row, here in zip(answers.vectors, arrived, strict=True) if here]
-                farewells += [update for update in answers.farewells if not lost[update.client]]
-                lost_now = [client for client, here in zip(done, arrived, strict=True) if not here]
-                lost_now += [update.client for update in answers.farewells if lost[update.client]]
-                # Their work is done, and they do not notice the loss.
-                failures += [ClientFailure(str(client), "reply lost") for client in lost_now]
+                self._keep_memories(server_round, answers.updates)
+                replies.add(answers)
                 phases.end("collect")
-        results = self._results(joined(updates), vectors, proxies)
+        proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
+        results = self._results(joined(replies.updates), replies.vectors, proxies)
         phases.end("collect")
         self.seconds = phases.seconds
-        if farewells:
-            return [*results, *(self._result(NO_VECTOR, update, proxies) for update in farewells)], failures
-        return results, failures
+        if replies.farewells:
+            farewells = [self._result(NO_VECTOR, update, proxies) for update in replies.farewells]
+            return [*results, *farewells], replies.failures
+        return results, replies.failures
+
+    def _keep_memories(self, server_round: int, updates: Updates) -> None:
+        """Store the memories that clients have from now on, also those whose replies will be lost."""
+        if updates.memories:
+            done = updates.reported["client"].tolist()
+            for client, memory in zip(done, updates.memories, strict=True):
+                self.memories[client], self._rounds[client] = self.store(client, memory), server_round
 
     def _results(
         self, updates: Updates, vectors: list[NDArray[Any]], proxies: Mapping[int, ClientProxy]
@@ -195,11 +178,10 @@ class VirtualTransport(ABC):
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
     ) -> tuple[EvaluateResults, list[ClientFailure]]:
         """Have clients evaluate their models on their own test examples."""
-        completion = self.availability(server_round).completion
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
         results: EvaluateResults = []
         failures: list[ClientFailure] = []
-        for broadcast, jobs in self._jobs(server_round, instructions, completion):
+        for broadcast, jobs in self._jobs(server_round, instructions):
             for answers in self.run_evaluation(broadcast, jobs):
                 failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
                 for client, loss, n, measured in answers.scores:
@@ -207,15 +189,13 @@ class VirtualTransport(ABC):
         return results, failures
 
     def _jobs(
-        self,
-        server_round: int,
-        instructions: FitInstructions | EvaluateInstructions,
-        completion: NDArray[np.floating[Any]],
+        self, server_round: int, instructions: FitInstructions | EvaluateInstructions
     ) -> Iterable[tuple[Broadcast, list[Job]]]:
         """Turn instructions into jobs, grouped by weights."""
         if not isinstance(instructions, RoundInstructions):
-            yield from self._stock_jobs(server_round, instructions, completion)
+            yield from self._stock_jobs(server_round, instructions)
             return
+        completion = self.simulation.availability(server_round).completion
         jobs = []
         for proxy, _ in instructions:
             client, task = int(proxy.cid), instructions.own.get(proxy.cid)
@@ -227,13 +207,11 @@ class VirtualTransport(ABC):
         yield Broadcast(instructions.weights.vector, instructions.shared), jobs
 
     def _stock_jobs(
-        self,
-        server_round: int,
-        instructions: FitInstructions | EvaluateInstructions,
-        completion: NDArray[np.floating[Any]],
+        self, server_round: int, instructions: FitInstructions | EvaluateInstructions
     ) -> Iterable[tuple[Broadcast, list[Job]]]:
         """Do so for a strategy of Flower, which usually sends one `Parameters` object to all clients."""
-        defaults = replace(self.defaults, round=server_round).to_wire()
+        completion = self.simulation.availability(server_round).completion
+        defaults = replace(self.simulation.defaults, round=server_round).to_wire()
         groups: dict[int, tuple[Broadcast, list[NDArray[Any]], list[Job]]] = {}
         for proxy, instruction in instructions:
             key = id(instruction.parameters)
@@ -252,9 +230,28 @@ class VirtualTransport(ABC):
             return self.layout
         return self.layout.buffers if len(vector) else NO_WEIGHTS
 
-    @abstractmethod
-    def close(self) -> None:
-        """Release the resources of the transport."""
+
+class _Replies:
+    """The replies of a round that arrive; the clients of those that are lost do not notice the loss."""
+
+    def __init__(self, lost: NDArray[np.bool_]) -> None:
+        self.lost = lost
+        self.updates: list[Updates] = []
+        self.vectors: list[NDArray[Any]] = []
+        self.farewells: list[ClientUpdate] = []
+        self.failures: list[ClientFailure] = []
+
+    def add(self, answers: Answers) -> None:
+        """Add the answers of some clients."""
+        clients = answers.updates.reported["client"]
+        arrived = ~self.lost[clients]
+        self.updates.append(answers.updates.kept(arrived))
+        self.vectors += [row for row, here in zip(answers.vectors, arrived, strict=True) if here]
+        self.farewells += [update for update in answers.farewells if not self.lost[update.client]]
+        self.failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
+        leaving = [update.client for update in answers.farewells if self.lost[update.client]]
+        lost = [*clients[~arrived].tolist(), *leaving]
+        self.failures += [ClientFailure(str(client), "reply lost") for client in lost]
 
 
 class _Phases:

@@ -26,17 +26,7 @@ OK = Status(Code.OK, "")
 
 
 class VirtualProxy(ClientProxy):
-    """A virtual client, as Flower's server-side code sees it.
-
-    Parameters
-    ----------
-    client
-        Its index, which is also its name.
-    transport
-        The transport that simulates it.
-    initial
-        The initial weights.
-    """
+    """A virtual client, whose name is its index."""
 
     def __init__(self, client: int, transport: Transport, initial: Parameters) -> None:
         super().__init__(str(client))

@@ -23,21 +23,11 @@ GRACE = 10.0  # seconds beyond its time limit that a worker gets to end itself
 
 
 class Part(NamedTuple):
-    """Clients that one worker simulates in one call.
-
-    Attributes
-    ----------
-    jobs
-        What they are asked to do.
-    attempt
-        0: together; 1: together once more; 2: one client alone; 3: alone for the last time.
-    at
-        Where its rows begin in the memory that is shared with workers; None: it has none.
-    """
+    """Clients that one worker simulates in one call."""
 
     jobs: list[Job]
-    attempt: int = 0
-    at: int | None = None
+    attempt: int = 0  # 0: together; 1: together once more; 2: one client alone; 3: alone for the last time
+    at: int | None = None  # where its rows begin in the memory that is shared with workers, if it has any
 
 
 ALONE, LAST = 2, 3
@@ -61,10 +51,6 @@ class Calls:
 
     Parameters
     ----------
-    workers
-        At least one is ready.
-    parts
-        The work of the round.
     submit
         Calls a worker and returns Ray's reference.
     suspects

@@ -22,15 +22,7 @@ NOT_SENT = ["/runs", "/data", "/.git", "/.venv", "/tests", "/experiments", "/doc
 
 
 def check_address(address: str) -> None:
-    """Check that something listens at HOST:PORT; Ray itself would retry for minutes.
-
-    Raises
-    ------
-    OSError
-        Nothing listens there.
-    ValueError
-        The address is not HOST:PORT.
-    """
+    """Raise an error if nothing listens at HOST:PORT; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         raise ValueError("expected HOST:PORT or auto")
@@ -38,18 +30,10 @@ def check_address(address: str) -> None:
 
 
 class RunningRay(NamedTuple):
-    """A Ray that `start_ray` has started, or connected to.
+    """A Ray that `start_ray` has started, or connected to."""
 
-    Attributes
-    ----------
-    leftovers
-        What was removed, see `remove_leftovers`.
-    session
-        Folder of Ray's logs and spilled objects; None: on a cluster.
-    """
-
-    leftovers: list[str]
-    session: Path | None
+    leftovers: list[str]  # of killed processes, now removed
+    session: Path | None  # folder of Ray's logs and spilled objects; None: on a cluster
 
     def stop(self) -> None:
         """Stop Ray, or leave the cluster."""
@@ -64,11 +48,6 @@ def start_ray(num_workers: int, address: str = "") -> RunningRay:
     With an address, connect to the cluster there instead, and send it this project's code. What has been
     imported from the working directory can be imported by workers, too. Leftovers of killed processes on this
     machine are removed.
-
-    Returns
-    -------
-    ray
-        The leftovers that were removed, and how to stop Ray.
 
     Raises
     ------

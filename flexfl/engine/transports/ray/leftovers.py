@@ -60,16 +60,8 @@ def end_session(folder: Path) -> None:
 def remove_leftovers(sessions: Path | None = None) -> list[str]:
     """Remove what killed processes of this program have left; nothing that a living process uses.
 
-    Parameters
-    ----------
-    sessions
-        Folder of the sessions of Ray; default: they stay.
-
-    Returns
-    -------
-    list
-        What has been removed, with its size, for people. Sessions that ended normally are removed without
-        being listed.
+    `sessions` is the folder of the sessions of Ray; without it, they stay. Returns what has been removed,
+    with its size, for people; sessions that ended normally are not listed.
     """
     temporary = Path(tempfile.gettempdir())
     rows = [path for folder in (Path(SHARED_MEMORY), temporary) for path in folder.glob(f"{ROWS}*")]
@@ -78,25 +70,24 @@ def remove_leftovers(sessions: Path | None = None) -> list[str]:
         "folders of a comparison": [_removed(path, path) for path in temporary.glob(f"{CELL}*")],
     }
     if sessions is not None:
-        killed = []
-        for mark in sessions.glob(f"session_*/{SESSION_LOCK}"):
-            ended = _content(mark) == ENDED
-            killed.append(None if mark.parent.is_symlink() else _removed(mark.parent, mark))
-            if ended:
-                killed.pop()
-        found["session folders of Ray"] = killed
+        marks = [m for m in sessions.glob(f"session_*/{SESSION_LOCK}") if not m.parent.is_symlink()]
+        found["session folders of Ray"] = [_removed(mark.parent, mark) for mark in marks]
     sizes = {what: [size for size in removed if size is not None] for what, removed in found.items()}
     return [f"{what}: {len(s)}, {sum(s) / 1e6:.1f} MB" for what, s in sizes.items() if s]
 
 
 def _removed(path: Path, locked: Path) -> int | None:
-    """Remove a file or folder unless a process holds the lock of `locked`; return its bytes, None if kept."""
+    """Remove a file or folder unless a process holds the lock of `locked`.
+
+    Returns its bytes; None if it stays, or was that of a session that ended normally.
+    """
     with suppress(OSError):
         descriptor = os.open(locked, os.O_RDONLY)
         try:
             if time.time() - os.fstat(descriptor).st_mtime < _YOUNG or not lock(descriptor):
                 return None
-            size = _size(path)
+            ended = path != locked and os.read(descriptor, len(ENDED)) == ENDED
+            size = None if ended else _size(path)
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -111,9 +102,3 @@ def _size(path: Path) -> int:
     """Bytes that a file or folder takes on the disk."""
     below = path.rglob("*") if path.is_dir() else ()
     return sum(512 * file.lstat().st_blocks for file in (path, *below))
-
-
-def _content(path: Path) -> bytes:
-    with suppress(OSError):
-        return path.read_bytes()
-    return b""

@@ -32,12 +32,8 @@ PATIENCE = 30.0  # seconds without a cluster's control process, which may be res
 class Liveness:
     """Watches Ray's two essential processes by a connection to each.
 
-    A check takes microseconds: the kernel closes the connections of a process that has died.
-
-    Parameters
-    ----------
-    patience
-        Seconds for which one of them may be missing.
+    One of them may be missing for `patience` seconds. A check takes microseconds: the kernel closes the
+    connections of a process that has died.
     """
 
     def __init__(self, patience: float = 0.0) -> None:
@@ -51,13 +47,7 @@ class Liveness:
         }
 
     def check(self) -> None:
-        """Return if Ray is alive.
-
-        Raises
-        ------
-        EngineLost
-            It is not.
-        """
+        """Raise `EngineLost` if Ray has died."""
         for name, connection in self._watched.items():
             until = time.monotonic() + self.patience
             while not connection.is_open():
@@ -72,13 +62,7 @@ class Liveness:
 
 
 class _Connection:
-    """A connection to a server, over which nothing is sent.
-
-    Parameters
-    ----------
-    address
-        HOST:PORT.
-    """
+    """A connection to a server at HOST:PORT, over which nothing is sent."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")

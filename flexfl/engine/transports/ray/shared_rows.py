@@ -45,17 +45,7 @@ class SharedRows:
         self._retired: list[_Block] = []
 
     def lend(self, count: int, width: int, dtype: np.dtype[Any]) -> tuple[Lease, NDArray[Any]]:
-        """Lend rows.
-
-        Parameters
-        ----------
-        count, width, dtype
-            Number of rows, their length, and the type of their entries.
-
-        Returns
-        -------
-        lease, rows
-            What a worker needs to open the rows, and the rows, shape (count, width), with arbitrary content.
+        """Lend rows of shape (count, width), with arbitrary content, and what a worker needs to open them.
 
         Raises
         ------

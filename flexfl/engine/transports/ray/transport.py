@@ -36,28 +36,15 @@ from flexfl.engine.transports.ray.job_columns import (
 from flexfl.engine.transports.ray.liveness import PATIENCE, Liveness, engine_lost
 from flexfl.engine.transports.ray.shared_rows import AttachedRows, Lease, SharedRows
 from flexfl.engine.transports.ray.workers import Worker, Workers
-from flexfl.engine.transports.virtual import VirtualTransport
-from flexfl.ground.contract import FitConfig
-from strategies import FlatParameters
-from traces import RoundAvailability
+from flexfl.engine.transports.virtual import Simulation, VirtualTransport
 
 SMALL = 1 << 16  # bytes; Ray sends arguments of up to 100 kB together with the call
 
 
 def assign(work: list[float], num_workers: int) -> list[list[int]]:
-    """Assign jobs to workers, longest first, each to the worker with the least work so far.
+    """Assign jobs to workers, longest first, each to the one with the least work so far.
 
-    Parameters
-    ----------
-    work
-        Expected duration of each job, in any unit.
-    num_workers
-        Number of workers.
-
-    Returns
-    -------
-    list
-        Positions of each worker's jobs.
+    `work` is the expected duration of each job. Returns the positions of each worker's jobs.
     """
     assigned: list[list[int]] = [[] for _ in range(num_workers)]
     loads = [(0.0, worker) for worker in range(num_workers)]
@@ -104,14 +91,11 @@ class RayClients(VirtualClients):
 class RayTransport(VirtualTransport):
     """Simulates the clients in Ray actors, each of which holds the data and one model.
 
-    If an actor fails, its clients are asked again in the same round (see `Calls`), and it is replaced.
+    All actors on a machine share one copy of the data. If an actor fails, its clients are asked again in the
+    same round (see `Calls`), and it is replaced.
 
     Parameters
     ----------
-    environment
-        The clients' data and model; all actors on a machine share one copy of the data.
-    initial, availability, defaults, lost
-        See `VirtualTransport`.
     num_workers
         Number of actors; 0: one per share of a GPU, or without GPUs one per CPU core.
     client_gpus
@@ -120,21 +104,12 @@ class RayTransport(VirtualTransport):
         Address of a running Ray cluster; empty: start Ray on this machine.
     """
 
-    def __init__(
-        self,
-        environment: ClientEnvironment,
-        initial: FlatParameters,
-        availability: Callable[[int], RoundAvailability],
-        defaults: FitConfig,
-        lost: Callable[[int], NDArray[np.bool_]] | None = None,
-        *,
-        num_workers: int = 0,
-        client_gpus: float = 0.0,
-        address: str = "",
-    ) -> None:
-        super().__init__(initial, availability, defaults, lost)
+    def __init__(self, simulation: Simulation, num_workers: int, client_gpus: float, address: str) -> None:
+        super().__init__(simulation)
+        environment = simulation.environment
         self.sizes = environment.data.sizes
         self._own = None if ray.is_initialized() else start_ray(num_workers, address)
+        self.leftovers = self._own.leftovers if self._own else []  # of killed processes, now removed
         resources = ray.cluster_resources()
         gpus = client_gpus if resources.get("GPU", 0) else 0
         if not num_workers:
@@ -215,11 +190,6 @@ class RayTransport(VirtualTransport):
         self.shared_rows.close()
         if self._own and alive:
             self._own.stop()
-
-    @property
-    def leftovers(self) -> list[str]:
-        """What killed processes had left on this machine and has been removed."""
-        return self._own.leftovers if self._own else []
 
     def _parts(self, jobs: list[Job], work: list[float]) -> list[Part]:
         """Divide jobs among the workers that are ready; clients that have made one fail are alone."""

@@ -33,16 +33,9 @@ class Worker:
 
 
 class Workers:
-    """Starts actors; those that are ready work while others start, which takes seconds.
+    """Starts `count` actors; those that are ready work while others start, which takes seconds.
 
-    Parameters
-    ----------
-    start
-        Starts an actor, whose method `where` returns the ID of its node.
-    count
-        How many.
-    liveness
-        Notices when Ray has died.
+    The method `where` of an actor returns the ID of its node.
     """
 
     def __init__(self, start: Callable[[], Any], count: int, liveness: Liveness) -> None:
@@ -57,13 +50,7 @@ class Workers:
             self._start()
 
     def prepare(self) -> None:
-        """Wait until a worker is ready; the first time, until all are, or a minute has passed.
-
-        Raises
-        ------
-        EngineLost
-            Ray has died, or cannot start a worker.
-        """
+        """Wait until a worker is ready; the first time, until all are, or a minute has passed."""
         until = time.monotonic() + FIRST
         while not self.ready or (self._is_new and self._starting and time.monotonic() < until):
             self.wait(())
@@ -75,7 +62,7 @@ class Workers:
         Raises
         ------
         EngineLost
-            See `prepare`.
+            Ray has died, or cannot start a worker.
         """
         self._liveness.check()
         if not self.ready and time.monotonic() - self._none_since > PATIENCE:
