@@ -221,7 +221,7 @@ def test_a_resumed_run_has_not_ended(tmp_path: Path) -> None:
     """Killed before its end, it must not look finished."""
     simulate(SETTINGS, tmp_path / "run")
     folder = RunFolder(replace(SETTINGS, resume=str(tmp_path / "run")))
-    folder.go_on(10)
+    folder.truncate(10)
     folder.close()
     assert (tmp_path / "run" / "metrics.jsonl").stat().st_size == 10
     assert not (tmp_path / "run" / "summary.json").exists()

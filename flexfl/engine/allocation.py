@@ -8,9 +8,7 @@ import os
 # The parameters of glibc's mallopt, and their values here: bytes.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT = (1 << 31) - 1  # free memory at the end of the heap: the maximum that mallopt accepts
-_LARGEST = (
-    1 << 29
-)  # larger blocks, such as tables of all clients, are returned to the system when they are freed
+_LARGEST = 1 << 29  # larger blocks, such as tables of all clients, are returned when they are freed
 _CHOSEN = ("GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
@@ -21,11 +19,8 @@ def keep_freed_memory() -> bool:
     round frees and allocates as much as models, updates and activations take: with ResNet-18, 11 million
     weights, the faults take three quarters of the server's step and 7 % of the training.
 
-    Returns
-    -------
-    bool
-        Whether the C library does so from now on: it is glibc, and the user has not set its parameters in the
-        environment.
+    Returns whether the C library does so from now on: it is glibc, and the user has not set its parameters in
+    the environment.
     """
     if any(name in os.environ for name in _CHOSEN):
         return False

@@ -24,14 +24,7 @@ def remember(trace: Trace) -> Callable[[int], RoundAvailability]:
 class TraceClientManager(ClientManager):
     """Reports which clients are available in each round; makes proxies only for those selected.
 
-    Parameters
-    ----------
-    availability
-        The trace, by round; see `remember`.
-    transport
-        Makes the proxies, and reports which clients are connected.
-    seed
-        Seed of the samples that Flower's own strategies draw.
+    `seed` is that of the samples that Flower's own strategies draw.
     """
 
     def __init__(

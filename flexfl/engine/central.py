@@ -24,16 +24,8 @@ from strategies.core.parameters import FloatVector
 class CentralTrainer:
     """Plain SGD on the union of the members' data, as a client that has all of them would do it.
 
-    Parameters
-    ----------
-    data
-        The data of all clients.
-    build
-        Makes the model.
-    seed
-        Together with the round, it determines the batches.
-    cohort
-        How gradients are computed, see `clients.gradients.oracles.make_oracle`.
+    Seed and round determine the batches. `cohort` is how gradients are computed, see
+    `clients.gradients.oracles.make_oracle`.
     """
 
     def __init__(
@@ -54,39 +46,21 @@ class CentralTrainer:
     ) -> FloatVector:
         """Do steps of SGD on the union of the members' data; each pass over it is shuffled again.
 
-        Parameters
-        ----------
-        weights
-            To start from, and after them the buffers, shape (M + B,).
-        members
-            Clients whose data are used.
-        server_round
-            Determines, with the seed, which examples are drawn.
-        iterations, learning_rate, batch_size
-            How many steps, their rate, and their examples; batch size 0 takes all in every step.
-
-        Returns
-        -------
-        ndarray of shape (M + B,)
-            The new weights and buffers.
+        Weights, and after them the buffers, have shape (M + B,). Batch size 0 takes all examples.
         """
         inputs, targets = (as_tensor(array) for array in self._examples(members))
         indices = self._draw(len(targets), batch_size, iterations, server_round)
-        y = as_tensor(weights).to(self.model.vector, copy=True)[None]
+        model = self.oracle.model
+        y = as_tensor(weights).to(model.vector, copy=True)[None]
         batches = CohortBatches(inputs, targets, [indices], y.dtype, getattr(self.data, "augmentation", None))
         config = FitConfig(
             round=server_round, learning_rate=learning_rate, batch_size=batch_size, local_steps=iterations
         )
-        rule = SGD(y[:, : self.model.num_trainable].clone(), [], config, {})
+        rule = SGD(y[:, : model.num_trainable].clone(), [], config, {})
         # One thread as at the clients: the result does not depend on the number of cores.
-        with one_thread(), own_draws(self.model.device):
+        with one_thread(), own_draws(model.device):
             run(rule, self.oracle, batches, y, y.new_full((1, 1), learning_rate))
         return y[0].numpy()
-
-    @property
-    def model(self) -> FlatModel:
-        """The model."""
-        return self.oracle.model
 
     @cached_property
     def oracle(self) -> CohortOracle:

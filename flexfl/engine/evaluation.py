@@ -26,12 +26,6 @@ class GlobalEvaluator:
 
     Parameters
     ----------
-    data
-        The data of all clients, and the test split.
-    build
-        Makes the model.
-    roster
-        Records which clients belong to the objective.
     on
         `test`: the data set's test split; otherwise the held-out examples of clients: of those who are there
         now (`present`), of those in the objective (`objective`, Ruan et al., Figure 4), or of all clients,
@@ -58,8 +52,8 @@ class GlobalEvaluator:
         self.data, self.roster, self.on, self.with_train_loss = data, roster, on, train_loss
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model, self.metric = FlatModel(build(), device, data.criterion), data.criterion.metric
-        self._tested: bytes | None = None
-        self._examples, self._told = data.test, {metrics.TESTED_EXAMPLES: len(data.test[1])}
+        self._tested: bytes | None = None  # whose examples the test set has
+        self._examples, self._counts = data.test, {metrics.TESTED_EXAMPLES: len(data.test[1])}
 
     def __call__(
         self, server_round: int, arrays: list[NDArray[Any]], config: dict[str, Scalar]
@@ -67,7 +61,7 @@ class GlobalEvaluator:
         """Evaluate weights, given as one array per tensor."""
         self._load(arrays)
         loss, score = self._score(self._test_examples())
-        measured: dict[str, Scalar] = {self.metric.name: score, **self._told}
+        measured: dict[str, Scalar] = {self.metric.name: score, **self._counts}
         if self.with_train_loss:
             measured[metrics.TRAIN_LOSS] = self.train_loss(arrays)
         if self.clients_every and (server_round % self.clients_every == 0 or server_round == self.num_rounds):
@@ -108,7 +102,7 @@ class GlobalEvaluator:
         return evaluate(self.model, examples) if len(examples[1]) else (math.nan, math.nan)
 
     def _test_examples(self) -> Examples:
-        """Return the test set of now; `_told` says what it is."""
+        """Return the present test set, and note its size in `_counts`."""
         if self.on == "test":
             return self._examples
         tested = self._whose()
@@ -118,7 +112,7 @@ class GlobalEvaluator:
             nobody = self.data.holdout(np.empty(0, np.intp))
             x, targets = (np.concatenate(arrays) for arrays in zip(nobody, *parts, strict=True))
             self._examples = x, targets
-            self._told = {
+            self._counts = {
                 metrics.TESTED_EXAMPLES: int(counts.sum()),
                 metrics.TESTED_CLIENTS: int((counts > 0).sum()),
             }

@@ -46,13 +46,7 @@ def handling(handler: Callable[[int, object], object], *numbers: int) -> Iterato
 
 @contextmanager
 def deferring(*numbers: int) -> Iterator[list[int]]:
-    """Only record some signals: while Ray starts, it would lose them or leave processes behind.
-
-    Yields
-    ------
-    list
-        The signals so far.
-    """
+    """Only record some signals, and yield them: while Ray starts, it would lose them or leave processes."""
     signals: list[int] = []
     with handling(lambda number, frame: signals.append(number), *numbers):
         yield signals
@@ -60,13 +54,7 @@ def deferring(*numbers: int) -> Iterator[list[int]]:
 
 @contextmanager
 def stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[list[int]]:
-    """End the training after the current round at the first of these signals, and at once at the second.
-
-    Yields
-    ------
-    list
-        The signals so far.
-    """
+    """End the training after this round at the first signal, at once at the second; yield the signals."""
     signals: list[int] = []
 
     def stop(number: int, frame: object) -> None:
@@ -82,15 +70,10 @@ def stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[lis
 
 @contextmanager
 def stopping_at_once(server: RoundServer, console: Console) -> Iterator[list[int]]:
-    """End the training when it next needs a client after the first of these signals; ignore later ones.
+    """End the training when it next needs a client after the first signal; yield it, and ignore others.
 
     Flower sends one to a ServerApp when its run has been stopped or its SuperLink has ended: no client can be
     reached any more, and a call of the Grid would retry forever.
-
-    Yields
-    ------
-    list
-        The signal, if there was one.
     """
     signals: list[int] = []
 

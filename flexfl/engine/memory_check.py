@@ -25,20 +25,7 @@ EXAMPLE_BYTES = 24  # of each example of a step while its client trains: its ind
 
 
 def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
-    """Refuse a model that is too large to train here.
-
-    Parameters
-    ----------
-    model
-        Its name, for the message.
-    build
-        Makes it; here without its weights, on PyTorch's `meta` device.
-
-    Raises
-    ------
-    ValueError
-        The model needs more memory than there is.
-    """
+    """Raise ValueError for a model too large to train here; it is built on PyTorch's `meta` device."""
     import torch  # which --show-trace does not need
 
     own = dotted.is_dotted("model", model.partition(":")[0])
@@ -49,40 +36,19 @@ def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
         if own:  # or a mistake in a custom model, which shows when it is built
             return
         raise ValueError(f"model {model}: it has more weights than any machine can hold") from None
-    needed, there = COPIES * sum(t.nbytes for t in tensors), total_memory()
-    if needed > there:
-        count = sum(t.numel() for t in tensors)
-        raise ValueError(
-            f"model {model}: with {count:,} weights, a run needs {_gigabytes(needed)}, but this machine has "
-            f"{_gigabytes(there)}; use a smaller model"
-        )
+    count, needed = sum(t.numel() for t in tensors), COPIES * sum(t.nbytes for t in tensors)
+    _check(f"model {model} has {count:,} weights", needed, "use a smaller model")
 
 
 def check_clients(num_clients: int) -> None:
-    """Refuse a federation that is too large for this machine.
-
-    Raises
-    ------
-    ValueError
-        The clients need more memory than there is.
-    """
+    """Raise ValueError for a federation that is too large for this machine."""
     _check(f"num-clients is {num_clients}", CLIENT_BYTES * num_clients, "use fewer clients")
 
 
 def check_steps(settings: Settings, num_examples: int) -> None:
-    """Refuse local work whose batches are too large for this machine.
+    """Raise ValueError if the indices of a client's batches are too large for this machine.
 
-    Parameters
-    ----------
-    settings
-        The settings of the run.
-    num_examples
-        n_k of the largest client.
-
-    Raises
-    ------
-    ValueError
-        The indices of a client's batches need more memory than there is.
+    `num_examples` is n_k of the largest client.
     """
     batch = min(settings.batch_size or num_examples, num_examples)
     steps = planned_steps(settings.local_steps, settings.local_epochs, batch, num_examples)

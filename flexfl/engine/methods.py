@@ -44,10 +44,7 @@ class Method(NamedTuple):
 def strategy_type(name: str) -> type[FlexibleStrategy]:
     """Return the method of this name: a registered one, or what a dotted name stands for.
 
-    Raises
-    ------
-    ValueError
-        There is none, or it is not a strategy of Flower, or it is a custom one and not complete.
+    ValueError: there is none, or it is not a strategy of Flower, or it is a custom one and not complete.
     """
     found = find("strategy", METHODS, name)
     if name in METHODS:
@@ -74,12 +71,8 @@ def own_options(strategy: type[FlexibleStrategy]) -> dict[str, Option]:
 def method_of(settings: Settings) -> Method:
     """Return the method that the settings name.
 
-    Its options are the general ones, those of its spec, and those given with `option`.
-
-    Raises
-    ------
-    ValueError
-        There is no such method, or it has no such option.
+    Its options are the general ones, those of its spec, and those given with `option`. ValueError: there
+    is no such method, or it has no such option.
     """
     spec = parse("strategy", settings.strategy)
     strategy = strategy_type(spec.name)

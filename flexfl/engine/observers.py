@@ -41,27 +41,13 @@ class Observer:
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run, as observers name and store it.
+    """A run, as observers name and store it."""
 
-    Attributes
-    ----------
-    name
-        Of the run: its folder's name, or in a comparison what varies.
-    folder
-        For files of the run alone.
-    base
-        For files of all runs, such as a database.
-    group
-        Name of the comparison that the run belongs to; empty if it is none.
-    after
-        Last round before this process resumed the run; None: a new run.
-    """
-
-    name: str
-    folder: Path
-    base: Path
-    group: str = ""
-    after: int | None = None
+    name: str  # of its folder, or in a comparison what varies
+    folder: Path  # for files of the run alone
+    base: Path  # for files of all runs, such as a database
+    group: str = ""  # the name of its comparison, if it belongs to one
+    after: int | None = None  # last round before this process resumed the run; None: a new run
 
 
 @contextmanager

@@ -50,17 +50,8 @@ def named_parts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def check(settings: Settings, virtual: bool = True) -> Method:
     """Check the settings of a run, as far as that takes no time and no PyTorch; return the method.
 
-    Parameters
-    ----------
-    settings
-        Of the run.
-    virtual
-        Whether clients are simulated by one of our engines.
-
-    Raises
-    ------
-    ValueError
-        The settings are invalid or do not fit together; the message says why.
+    `virtual`: whether clients are simulated by one of our engines. ValueError: the settings are invalid or do
+    not fit together.
     """
     method = check_names(settings)
     if virtual and settings.engine == "ray":
@@ -71,13 +62,7 @@ def check(settings: Settings, virtual: bool = True) -> Method:
 
 
 def check_names(settings: Settings) -> Method:
-    """Check the names and options of all parts, before any of them is made; return the method.
-
-    Raises
-    ------
-    ValueError
-        There is no such part, or it has no such option.
-    """
+    """Check the names and options of all parts, before any of them is made; return the method."""
     method = method_of(settings)
     for kind, spec in named_parts(settings.as_mapping()):
         if kind != "strategy":
@@ -86,13 +71,7 @@ def check_names(settings: Settings) -> Method:
 
 
 def check_task(settings: Settings) -> None:
-    """Refuse a task that lacks something that every task has.
-
-    Raises
-    ------
-    ValueError
-        It says what is missing.
-    """
+    """Raise ValueError for a task that lacks something that every task has."""
     source = task_source(settings)
     for attribute in ("default_partition", "default_model", "federate"):
         if not hasattr(source, attribute):

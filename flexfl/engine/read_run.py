@@ -26,33 +26,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder.
-
-    Attributes
-    ----------
-    path
-        The folder.
-    config
-        Content of `config.toml`.
-    summary
-        Content of `summary.json`; empty if there is none, as after a killed process.
-    records
-        Of the rounds, starting with round 0; empty if only the other files have been read.
-    """
+    """A run folder: its `config.toml` and `summary.json`, and its rounds' records if these were read."""
 
     path: Path
     config: Mapping[str, Any]
-    summary: dict[str, Any] = field(default_factory=dict)
-    records: Sequence[Record] = ()
+    summary: dict[str, Any] = field(default_factory=dict)  # empty if there is none, as after a killed process
+    records: Sequence[Record] = ()  # starting with round 0
 
     @cached_property
     def settings(self) -> Settings:
         """Its settings; those that an older version did not record have their defaults.
 
-        Raises
-        ------
-        ValueError
-            `config.toml` has values that no run can have.
+        ValueError: `config.toml` has values that no run can have.
         """
         values = {key: value for key, value in self.config.items() if key in SETTINGS}
         return Settings.from_mapping(values, str(self.path / "config.toml"))
@@ -105,14 +90,9 @@ class Run:
 
 
 def read_run(path: Path) -> Run:
-    """Read a run folder, except for the records of its rounds.
+    """Read a run folder, except for the records of its rounds; a summary that is not one is left out.
 
-    A summary that is not one is left out, with a warning.
-
-    Raises
-    ------
-    ValueError
-        The folder has no `config.toml`, or it cannot be read.
+    ValueError: the folder has no `config.toml`, or it cannot be read.
     """
     file = path / "config.toml"
     try:
@@ -138,13 +118,7 @@ def find_runs(folder: Path) -> list[Run]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return the content of `config.toml` in a run folder.
-
-    Raises
-    ------
-    OSError, ValueError
-        It cannot be read.
-    """
+    """Return the content of `config.toml` in a run folder; OSError or ValueError if it cannot be read."""
     return parse_toml(read_text(path / "config.toml", MAX_BYTES))
 
 
@@ -168,12 +142,7 @@ def command_of(content: Mapping[str, Any]) -> str:
 def records_in(path: Path) -> Iterator[Record]:
     """Yield the records of the rounds in a run folder, starting with round 0.
 
-    Raises
-    ------
-    OSError
-        `metrics.jsonl` cannot be read.
-    ValueError
-        A line of it is not a record.
+    OSError: `metrics.jsonl` cannot be read. ValueError: a line of it is not a record.
     """
     for record in _lines(path / "metrics.jsonl"):
         if isinstance(record, str):
@@ -184,12 +153,8 @@ def records_in(path: Path) -> Iterator[Record]:
 def valid_records(path: Path) -> list[Record]:
     """Return the records of the rounds, without the lines that are not records.
 
-    Each of these is a warning, except for the last line of the file: the run was cut off there.
-
-    Raises
-    ------
-    ValueError
-        A line is too long to be a record.
+    Each of these is a warning, except for the last line of the file: the run was cut off there. ValueError: a
+    line is too long to be a record.
     """
     found: list[Record] = []
     wrong = ""
@@ -240,7 +205,7 @@ def _record(line: bytes) -> Record:
 
 def is_number(value: Any) -> bool:
     """Whether a value is a number, which True is not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) in (int, float)
 
 
 def _is_count(value: Any) -> bool:

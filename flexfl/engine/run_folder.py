@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from flexfl.config import Settings
 from flexfl.engine.observers import Observer, Record
 from flexfl.engine.parts import own_sources
-from flexfl.engine.read_run import read_config, records_in
+from flexfl.engine.read_run import read_config
 from flexfl.ground.files import replacing
 
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
@@ -42,22 +42,12 @@ class RunFolder(Observer):
 
     Parameters
     ----------
-    settings
-        The settings of the run.
     path
         The folder, which must not exist yet; default: in `run_dir`, named by the time, the strategy, the
         task, the trace and the seed. With `resume` in the settings, that folder.
     flower_run
-        Flower's number of the run, if it runs under `flwr run`.
-
-    Attributes
-    ----------
-    path
-        The folder.
-    resumed
-        Whether it is that of a run that goes on.
-    flower_run
-        Flower's number of the run, of the first one if it goes on.
+        Flower's number of the run, if it runs under `flwr run`. As an attribute, that of the first run if
+        this one resumes it.
 
     Raises
     ------
@@ -91,7 +81,7 @@ class RunFolder(Observer):
             temporary.write_text(tomli_w.dumps(config), encoding="utf-8")
 
     def discard(self) -> None:
-        """Remove the folder of a run that has not begun, unless it goes on."""
+        """Remove the folder of a run that has not begun, unless it is that of a resumed run."""
         self._metrics.close()
         if not self.resumed:
             shutil.rmtree(self.path)
@@ -102,18 +92,8 @@ class RunFolder(Observer):
             with (self.path / "clients.csv").open("w", encoding="utf-8", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows([("client", "device"), *enumerate(devices)])
 
-    def records(self) -> Iterator[Record]:
-        """Return the records that `metrics.jsonl` has now."""
-        return records_in(self.path)
-
     def synced_length(self) -> int:
-        """Return the bytes of `metrics.jsonl`, all of which are on the disk.
-
-        Raises
-        ------
-        OSError
-            There are records that could not be written yet.
-        """
+        """Return the bytes of `metrics.jsonl`, all of them on the disk; OSError if some cannot be."""
         self._write()
         os.fsync(self._metrics.fileno())
         return os.fstat(self._metrics.fileno()).st_size
@@ -123,20 +103,15 @@ class RunFolder(Observer):
         if os.fstat(self._metrics.fileno()).st_size < length:
             raise ValueError(f"metrics.jsonl is shorter than the {length} bytes that it had")
 
-    def go_on(self, length: int) -> None:
-        """Forget what follows the first `length` bytes of `metrics.jsonl`, and that the run had ended."""
+    def truncate(self, length: int) -> None:
+        """Remove what follows the first `length` bytes of `metrics.jsonl`, and the summary."""
         self._metrics.truncate(length)
         (self.path / "summary.json").unlink(missing_ok=True)
 
     def round(self, record: Record) -> None:
-        """Append the record of a round.
+        """Append the record of a round; FolderLost if the folder has been removed.
 
-        Raises
-        ------
-        OSError
-            It cannot be written, as on a full disk; the next call tries again, so that no record is lost.
-        FolderLost
-            The folder has been removed.
+        OSError: it cannot be written, as on a full disk; the next call tries again, so no record is lost.
         """
         if not os.fstat(self._metrics.fileno()).st_nlink:
             raise FolderLost(f"{self.path}: the run folder has been removed")

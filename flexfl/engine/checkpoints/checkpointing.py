@@ -40,16 +40,8 @@ class ResumeError(ValueError):
 class Checkpointing(Observer):
     """Saves what a run needs to resume: the strategy, the clients' memories, and how far the records reach.
 
-    Parameters
-    ----------
-    folder
-        Of the run.
-    strategy, transport
-        Whose states are saved. The trace has none: it is a function of the round.
-    every
-        Rounds between two checkpoints; 0: as often as 5 % of the time allows; -1: never.
-    console
-        For warnings.
+    The trace has no state: it is a function of the round. `every` is the number of rounds between two
+    checkpoints; 0: as often as 5 % of the time allows; -1: never.
     """
 
     def __init__(
@@ -81,7 +73,7 @@ class Checkpointing(Observer):
         try:
             found = self._store.load(lambda state: self.folder.check_length(take(state, "metrics_bytes")))
             if found is None:
-                self.folder.go_on(0)
+                self.folder.truncate(0)
                 say(self.console, f"{self.folder.path} has no checkpoint: the run starts over")
                 return Position()
             for change in what_changed(self.folder.path, settings):
@@ -92,7 +84,7 @@ class Checkpointing(Observer):
             state, self._saved = found.state, found.round
             self.strategy.load_state_dict(within("strategy", state))
             self.transport.load_state_dict(within("transport", state))
-            self.folder.go_on(take(state, "metrics_bytes"))
+            self.folder.truncate(take(state, "metrics_bytes"))
         except (OSError, ValueError) as error:
             raise ResumeError(f"resume {self.folder.path}: {error}") from error
         self._seconds_before = take(state, "seconds")
@@ -111,26 +103,15 @@ class Checkpointing(Observer):
     def end(self, server_round: int, always: bool) -> None:
         """Save a checkpoint after the last round, so that the run can be extended.
 
-        Parameters
-        ----------
-        server_round
-            The last round.
-        always
-            Also if it exceeds the share of the time that checkpoints may take: the run was interrupted.
+        `always`: also if it exceeds the share of the time that checkpoints may take.
         """
-        if self.every < 0 or server_round == self._saved:
-            return
-        self.save(server_round, math.inf if self.every or always else SHARE)
+        if self.every >= 0 and server_round != self._saved:
+            self.save(server_round, math.inf if self.every or always else SHARE)
 
     def save(self, server_round: int, share: float = math.inf) -> None:
-        """Save a checkpoint after a round; a failure is a warning, once.
+        """Save a checkpoint after a round, unless all of them together would exceed this share of the time.
 
-        Parameters
-        ----------
-        server_round
-            The round.
-        share
-            Nothing is saved if all checkpoints together would take more than this share of the time.
+        A failure is a warning, once.
         """
         start, size = time.perf_counter(), 0
         try:

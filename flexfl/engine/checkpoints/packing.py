@@ -16,12 +16,9 @@ KEYS, VERSIONS = "keys of ", "versions of "  # followed by the name of the `Rows
 
 
 def pack(state: StateDict) -> NDArray[np.uint8]:
-    """Return a state, of `Rows` their keys and versions only, as bytes: NumPy's .npz format, without pickle.
+    """Return a state, of `Rows` their keys and versions only, as bytes.
 
-    Raises
-    ------
-    ValueError, TypeError
-        A value is neither an array of numbers or texts nor a JSON value.
+    ValueError or TypeError: a value is neither an array of numbers or texts nor a JSON value.
     """
     arrays: dict[str, Any] = {}
     values: StateDict = {}

@@ -14,15 +14,10 @@ from flexfl.engine.run_folder import versions
 
 
 def resumed_settings(values: Mapping[str, Any], source: str) -> Settings:
-    """Return the settings of the run in the folder `resume`, updated by those given.
+    """Return the settings of the run in the folder `resume`, updated by those given, by kebab-case key.
 
-    Parameters
-    ----------
-    values
-        Settings by kebab-case key, including `resume`. Those that affect the result must not change, except
-        that `num-rounds` may grow.
-    source
-        Origin of the values, for messages.
+    Those that affect the result must not change, except that `num-rounds` may grow. `source` is the origin of
+    the values, for messages.
 
     Raises
     ------
@@ -49,13 +44,7 @@ def resumed_settings(values: Mapping[str, Any], source: str) -> Settings:
 
 
 def what_changed(path: Path, settings: Settings) -> list[str]:
-    """Return which packages and files of custom components have changed since the run started.
-
-    Raises
-    ------
-    OSError, ValueError
-        `config.toml` cannot be read.
-    """
+    """Return which packages and files of custom components have changed since the run started."""
     config, now = read_config(path), versions()
     changed = [
         f"{name} was {was}, and is {now.get(name)}"

@@ -32,32 +32,18 @@ CREATE TABLE IF NOT EXISTS vectors (
 
 
 class Found(NamedTuple):
-    """A checkpoint that was read.
-
-    Attributes
-    ----------
-    round
-        After which it was made.
-    state
-        What was saved.
-    damaged
-        Why newer ones could not be used.
-    """
+    """A checkpoint that was read."""
 
     round: int
     state: StateDict
-    damaged: list[str]
+    damaged: list[str]  # why newer ones could not be used
 
 
 class CheckpointStore:
     """Saves states after rounds, and finds the newest that is undamaged.
 
-    A checkpoint writes its state and those vectors of `Rows` that have changed since the one before.
-
-    Parameters
-    ----------
-    folder
-        Where the file is; created by the first `save`.
+    A checkpoint writes its state and those vectors of `Rows` that have changed since the one before. `save`
+    creates the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -104,12 +90,7 @@ class CheckpointStore:
     def load(self, check: Callable[[StateDict], None] = lambda state: None) -> Found | None:
         """Return the newest undamaged checkpoint; None if there is none at all.
 
-        The others are deleted by the next `save`.
-
-        Parameters
-        ----------
-        check
-            Raises ValueError for a state that cannot be used.
+        `check` raises ValueError for a state that cannot be used. The next `save` deletes the others.
 
         Raises
         ------
@@ -126,7 +107,8 @@ class CheckpointStore:
             return None
         damaged: list[str] = []
         with self._transaction() as db:
-            for server_round in _states(db):
+            query = "SELECT DISTINCT key FROM vectors WHERE name = ? ORDER BY key DESC"
+            for (server_round,) in db.execute(query, (STATE,)).fetchall():
                 try:
                     state = self._state(db, server_round)
                     check(state)
@@ -203,9 +185,7 @@ def _write(db: sqlite3.Connection, place: tuple[str, int, int], vector: NDArray[
 
 
 def _read(db: sqlite3.Connection, place: tuple[str, int, int]) -> NDArray[Any]:
-    query = (
-        "SELECT dtype, checksum, data FROM vectors WHERE name = ? AND key = ? AND version = ? ORDER BY piece"
-    )
+    query = f"SELECT dtype, checksum, data FROM vectors WHERE {PLACE} ORDER BY piece"
     pieces = db.execute(query, place).fetchall()
     if not pieces or any(crc32(data) != checksum for _, checksum, data in pieces):
         raise ValueError(f"its {place[0]} of {place[1]} is missing or was changed")
@@ -214,9 +194,3 @@ def _read(db: sqlite3.Connection, place: tuple[str, int, int]) -> NDArray[Any]:
 
 def _vector(db: sqlite3.Connection, places: list[tuple[str, int, int]], position: int) -> NDArray[Any]:
     return _read(db, places[position])
-
-
-def _states(db: sqlite3.Connection) -> list[int]:
-    """Return the rounds of all checkpoints, the newest first."""
-    query = "SELECT DISTINCT key FROM vectors WHERE name = ? ORDER BY key DESC"
-    return [server_round for (server_round,) in db.execute(query, (STATE,))]

@@ -13,12 +13,9 @@ from strategies.fedavg import FedAvg
 
 
 class Unsaved:
-    """Detects changes of those attributes of a strategy that are not saved.
+    """Detects changes of those attributes of a strategy that are not saved, from the start of a run on.
 
-    Parameters
-    ----------
-    strategy
-        At the start of a run. Those of this project are not examined: they have tests.
+    Strategies of this project are not examined: they have tests.
     """
 
     def __init__(self, strategy: FlexibleStrategy) -> None:
