@@ -25,27 +25,14 @@ EIGHT = datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp()
 # Times
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "2026-03-01T08:00:00Z",
-        "2026-03-01 08:00:00",
-        "2026-03-01T08:00",
-        "2026-03-01t08:00:00.000z",
-        "2026-03-01T09:00:00+01:00",
-        "2026-03-01 09:00:00 +0100",
-        "2026-03-01 02:30:00.000000000-05:30",
-        "2026-03-01 10:00+02",
-        "2026-03-01 08:00:00 UTC",
-    ],
-)
-def test_times(text):
-    assert parse_timestamp(text) == EIGHT
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_times():
+    for text in (
+        *("2026-03-01T08:00:00Z", "2026-03-01 08:00:00", "2026-03-01T08:00", "2026-03-01t08:00:00.000z"),
+        *("2026-03-01T09:00:00+01:00", "2026-03-01 09:00:00 +0100", "2026-03-01 02:30:00.000000000-05:30"),
+        *("2026-03-01 10:00+02", "2026-03-01 08:00:00 UTC"),
+    ):
+        assert parse_timestamp(text) == EIGHT, text
+    others = (
         "2026-03-01",
         "20260301T080000Z",
         "2026-02-30T08:00Z",
@@ -53,11 +40,8 @@ def test_times(text):
         "8:00",
         "5",
         "",
-        "२०२६",
-    ],
-)
-def test_other_texts_are_no_times(text):
-    assert parse_timestamp(text) is None
+    )
+    assert [parse_timestamp(text) for text in (*others, "२०२६")] == [None] * 8
 
 
 @given(
@@ -105,9 +89,8 @@ def test_json_lines(write):
 
 
 def test_numbered_clients_and_seconds_in_another_order(write):
-    text = "end,client,x,start\n20,0,,0\n100,2,,10\n"
-    fleet, plain = replay(write, text), replay(write, "client,start,end\n0,0,20\n2,10,100\n")
-    assert rounds(fleet) == rounds(plain)
+    fleet = replay(write, "end,client,x,start\n20,0,,0\n100,2,,10\n")
+    assert rounds(fleet) == rounds(replay(write, "client,start,end\n0,0,20\n2,10,100\n"))
     assert fleet.devices == ()
 
 
@@ -177,54 +160,39 @@ def test_anything_else_is_a_value_error_of_one_line(write, text):
             assert str(error).startswith(f"test: {path}, line ")  # noqa: PT017
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "device,begin,end\n",
-            "line 1: the header is 'device,begin,end', expected the columns device or client, ",
-        ),
-        ("device;start;end\n", "line 1: the header is 'device;start;end'"),
-        ("device,start,device_id,end\n", "line 1: there are 2 columns device, leave one"),
-        ('device,start,end\n"a,0,5\n', "line 2: not a line of CSV (unexpected end of data)"),
-        ("device,start,end\na, b,0,5\n", "line 2: 3 values expected as in the header, found 4"),
-        ("device,start,end\n,0,5\n", "line 2: device is missing, give its name"),
-        (
-            "device,start,end\na,,5\n",
-            "line 2: start is missing, give seconds or a time such as 2026-03-01T08:",
-        ),
-        (
-            "device,start,end\na,0,today\n",
-            "line 2: 'today' is not a finite number, give seconds or a time such",
-        ),
-        (
-            "device,start,end\na,0,2026-03-01T08:00\n",
-            "line 2: the times are timestamps, but seconds before; ",
-        ),
-        ("device,start,end\na,-5,5\n", "line 2: the session starts at -5 s, give times of 0 s or later"),
-        ("device,client,start,end\na,0,1,2\n", "line 2: give a device or a client, not both"),
-        ("client,start,end\npi,0,5\n", "line 2: client is 'pi', give its number; names have a column device"),
-        ("end,start,client\n5,0,7\n", "line 2: client 7 does not exist, the clients are 0 to 1"),
-        ("device,start,end\na,5,1\nb,0,x\n", "line 2: the session starts at 5 s but ends at 1 s"),
-        ("device,start,end\na,0,1\nb,0,1\nc,0,1\n", "3 devices for 2 clients, set --num-clients 3"),
-        (
-            "device,start,end\na,2026-03-01T09:00,2026-03-01T08:00\n",
-            "line 2: the session starts at 2026-03-01T09:00:00Z but ends at 2026-03-01T08:00:00Z, ",
-        ),
-        (
-            "device,start,end\na,2026-03-01T08:00,2026-03-01T09:00\na,2026-03-01T08:30,2026-03-01T09:30\n",
-            "line 3: the session from 2026-03-01T08:30:00Z overlaps the device's session from ",
-        ),
-        ('{"device": ["a"], "start": 0, "end": 5}\n', "line 1: device is "),
-        ('{"device": "a", "start": 0, "device_id": "b"}\n', "line 1: there are 2 columns device"),
-    ],
-)
-def test_mistakes(write, text, message):
-    path = write(text)
+FIRST, NINE = "2026-03-01T08:00,2026-03-01T09:00", "2026-03-01T08:30,2026-03-01T09:30"
+MISTAKES = {  # header, lines -> message
+    ("device,begin,end",): "line 1: the header is 'device,begin,end', expected the columns device or client,",
+    ("device;start;end",): "line 1: the header is 'device;start;end'",
+    ("device,start,device_id,end",): "line 1: there are 2 columns device, leave one",
+    ("device,start,end", '"a,0,5'): "line 2: not a line of CSV (unexpected end of data)",
+    ("device,start,end", "a, b,0,5"): "line 2: 3 values expected as in the header, found 4",
+    ("device,start,end", ",0,5"): "line 2: device is missing, give its name",
+    ("device,start,end", "a,,5"): "line 2: start is missing, give seconds or a time such as",
+    ("device,start,end", "a,0,today"): "line 2: 'today' is not a finite number, give seconds or a time",
+    ("device,start,end", "a,0,2026-03-01T08:00"): "line 2: the times are timestamps, but seconds before",
+    ("client,start,end", f"0,{FIRST}", "0,9,10"): "line 3: the times are seconds, but timestamps before",
+    ("device,start,end", "a,-5,5"): "line 2: the session starts at -5 s, give times of 0 s or later",
+    ("device,client,start,end", "a,0,1,2"): "line 2: give a device or a client, not both",
+    ("client,start,end", "pi,0,5"): "line 2: 'pi' is not a finite number, give the client's number",
+    ("end,start,client", "5,0,7"): "line 2: client 7 does not exist, the clients are 0 to 1",
+    ("device,start,end", "a,5,1", "b,0,x"): "line 2: the session starts at 5 s but ends at 1 s",
+    ("device,start,end", "a,0,1", "b,0,1", "c,0,1"): "3 devices for 2 clients, set --num-clients 3",
+    ("device,start,end", "a,2026-03-01T09:00,2026-03-01T08:00"): (
+        "line 2: the session starts at 2026-03-01T09:00:00Z but ends at 2026-03-01T08:00:00Z,"
+    ),
+    ("device,start,end", f"a,{FIRST}", f"a,{NINE}"): "line 3: the session from 2026-03-01T08:30:00Z overlaps",
+    ('{"device": ["a"], "start": 0, "end": 5}',): "line 1: device is ",
+    ('{"device": "a", "start": 0, "device_id": "b"}',): "line 1: there are 2 columns device",
+}
+
+
+@pytest.mark.parametrize("lines", MISTAKES, ids=" / ".join)
+def test_mistakes(write, lines):
+    path = write("\n".join(lines) + "\n")
     with pytest.raises(ValueError, match=r"^test: ") as refusal:
         read_device_log("test", path, 2)
-    shown = str(refusal.value)
-    assert shown.startswith((f"test: {path}, {message}", f"test: {path}: {message}"))
+    assert str(refusal.value).startswith(tuple(f"test: {path}{sign} {MISTAKES[lines]}" for sign in ",:"))
 
 
 # What a run says of devices

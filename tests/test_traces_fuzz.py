@@ -1,6 +1,7 @@
-"""Whatever a file contains, a reader reads it or raises a ValueError of one line."""
+"""Whatever a file contains, a reader reads it or raises a ValueError of one line that names the file."""
 
 import json
+import os
 import pickle
 import warnings
 from contextlib import suppress
@@ -12,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traces import TRACES
-from traces.files import blocks
-from traces.files.lines import read_lines
+from traces.files import documents, tables
 from traces.recorded.device_log import read_device_log
 from traces.recorded.fedscale import read_fedscale
 from traces.recorded.flash import read_flash
@@ -28,23 +28,6 @@ def phone(active, inactive, **changes):
     return {"active": active, "inactive": inactive, "finish_time": 1000, **changes}
 
 
-def messages(*events):
-    return {"guid": "x", "model": "y", "messages": "".join(f"2020-01-31 {e}\n" for e in events)}
-
-
-TABLE = "round,client,completion\n1,0,1\n1,2,0.5\n2,,\n3,1,0\n3,0,0.25\n"
-
-
-def reads_or_refuses(read):
-    """Read; an error must be a ValueError of one line."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            read()
-        except ValueError as error:
-            assert len(str(error).splitlines()) == 1, str(error)  # noqa: PT017
-
-
 READERS = {
     "log": lambda path: read_device_log("test", path, 5).num_devices,
     "table": lambda path: RoundTable(5, 0, file=path).round(1),
@@ -53,82 +36,19 @@ READERS = {
     "sleep": lambda path: TRACES["sleep"](2, 0, file=path),
     "run": lambda path: TRACES["run"](2, 0, file=path).round(1),
 }
-STARTS = {
-    "log": "client,start,end\n",
-    "table": "round,client,completion\n",
-    "fedscale": '{"1": {"finish_time": 9, "active": [',
-    "flash": '{"a": {"messages": "2020-01-31 08:00:00\\twifi\\n',
-    "sleep": "client,seconds\n",
-    "run": '{"round": 0}\n{"round": 1, "selected": [0], "active": [0], "planned": [8], "steps": [4], ',
-}
-
-
-@pytest.mark.parametrize("reader", READERS)
-@fuzzed
-@given(
-    valid=st.booleans(),
-    content=st.binary() | st.text(alphabet='0123456789.,-e\n{}[]":aN \t', max_size=60).map(str.encode),
-)
-def test_files_that_are_valid_at_first_or_not_at_all(write, reader, valid, content):
-    path = write(STARTS[reader].encode() * valid + content)
-    reads_or_refuses(lambda: READERS[reader](path))
-
-
+EVENTS = ("00\twifi", "10\tbattery_charged_on", "20\tscreen_lock", "30\t2G")
 VALID = {
     "fedscale": pickle.dumps({1: phone([0, 7], [5, 9]), 2: phone([1], [3], computation=5.0)}),
     "flash": json.dumps(
-        {
-            "a": messages(
-                "08:00:00\twifi", "08:00:10\tbattery_charged_on", "08:01:00\tscreen_lock", "08:02:00\t2G"
-            )
-        }
+        {"a": {"guid": "x", "messages": "".join(f"2020-01-31 08:00:{e}\n" for e in EVENTS)}}
     ).encode(),
     "log": b"client,start,end,steps_per_second\n0,1,2,3\n1,2.5,3,\n0,4,9,1e-3\n",
-    "table": TABLE.encode(),
+    "table": b"round,client,completion\n1,0,1\n1,2,0.5\n2,,\n3,1,0\n3,0,0.25\n",
     "sleep": b"client,seconds\n0,5\n1,7.5\n",
     "run": b'{"round": 1, "members": [0, 1], "available": [0, 1], "selected": [0, 1], "active": [0], '
     b'"steps": [3], "planned": [4], "failed": {"1": "late reply of round 1"}, "seconds": {"train": 2.5}, '
     b'"late": [{"client": 0, "task": 1}], "events": [{"event": "departure", "client": 1}]}\n',
 }
-
-
-@pytest.mark.parametrize("reader", VALID)
-@fuzzed
-@given(data=st.data())
-def test_damaged_files(write, reader, data):
-    content = bytearray(VALID[reader])
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(content) - 1))
-        content[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
-        content = content or bytearray(b"x")
-    path = write(bytes(content))
-    reads_or_refuses(lambda: READERS[reader](path))
-
-
-# Truncated files, and files of other formats
-
-
-@pytest.mark.parametrize("reader", ["log", "table", "sleep"])
-def test_truncated_lines(write, reader):
-    content = VALID[reader]
-    for cut in range(len(content)):
-        path = write(content[:cut])
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            with suppress(ValueError):
-                READERS[reader](path)
-        assert all("left out as torn" in str(w.message) for w in caught)
-        assert len(caught) == (cut > 0 and content[cut - 1] != ord("\n"))
-
-
-@pytest.mark.parametrize("reader", ["fedscale", "flash"])
-def test_truncated_documents(write, reader):
-    content = VALID[reader]
-    for cut in range(len(content)):
-        with pytest.raises(ValueError, match="data"):
-            READERS[reader](write(content[:cut]))
-
-
 OTHERS = {
     **VALID,
     "gzip": b"\x1f\x8b\x08\x00" + bytes(range(40)),
@@ -142,18 +62,140 @@ OTHERS = {
     "no header": b"0,1,2\n1,2,3\n",
     "list": b"[[0, 1, 2]]\n",
     "html": b"<!DOCTYPE html>\n<title>404</title>\n",
+    **{code: VALID["table"].decode().replace("1", "é").encode(code) for code in ("utf-16", "latin-1")},
 }
+TABLES, DOCUMENTS = ("log", "table", "sleep"), ("fedscale", "flash")
 
 
-@pytest.mark.filterwarnings("ignore:.*left out as torn")
+def refused(path, read):
+    """Whether reading raises a ValueError of one line that names the file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            read(path)
+        except ValueError as error:
+            assert path in str(error)  # noqa: PT017
+            assert len(str(error).splitlines()) == 1, str(error)  # noqa: PT017
+            return True
+    return False
+
+
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("other", OTHERS)
-def test_files_of_other_formats(write, reader, other):
-    path = write(OTHERS[other])
-    if other != reader:
-        with pytest.raises(ValueError, match=f"{path}(, |: )") as refusal:
-            READERS[reader](path)
-        assert len(str(refusal.value).splitlines()) == 1
+@fuzzed
+@given(
+    data=st.data(),
+    rest=st.binary() | st.text(alphabet='0123456789.,-e\n{}[]":aN \t', max_size=60).map(str.encode),
+)
+def test_damaged_files(write, reader, data, rest):
+    """A valid file, of which bytes are changed, or the end, or all."""
+    content = bytearray(VALID[reader])
+    for _ in range(data.draw(st.integers(0, 4))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
+        content = content or bytearray(b"x")
+    refused(write(bytes(content[: data.draw(st.integers(0, len(content)))]) + rest), READERS[reader])
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_files_of_other_formats(write, reader):
+    for other, content in OTHERS.items():
+        assert refused(write(content), READERS[reader]) == (other != reader), other
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "unreadable", "missing"])
+def test_what_is_no_file_is_refused_at_once(tmp_path, reader, kind):
+    path = tmp_path / "trace.csv"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        (path / "inner.csv").mkdir(parents=True)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "unreadable":  # reading fails, not opening
+        path.symlink_to("/proc/self/mem")
+    assert refused(str(path), READERS[reader])
+
+
+@pytest.mark.parametrize("reader", TABLES)
+def test_truncated_tables(write, reader):
+    content = VALID[reader]
+    for cut in range(len(content)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with suppress(ValueError):
+                READERS[reader](write(content[:cut]))
+        assert all("left out as torn" in str(w.message) for w in caught)
+        assert len(caught) == (cut > 0 and content[cut - 1] != ord("\n"))
+    with pytest.raises(ValueError, match="line 1: longer than 65536 bytes"):
+        READERS[reader](write(b"1" * 10**6))
+
+
+@pytest.mark.parametrize("reader", DOCUMENTS)
+def test_truncated_documents(write, reader):
+    assert all(refused(write(VALID[reader][:cut]), READERS[reader]) for cut in range(len(VALID[reader])))
+
+
+@pytest.mark.parametrize("reader", [*TABLES, "flash"])
+def test_a_byte_order_mark_is_no_content(write, reader):
+    READERS[reader](write(b"\xef\xbb\xbf" + VALID[reader]))
+
+
+def test_a_document_that_is_too_large_is_not_read(tmp_path):
+    path = tmp_path / "sparse.json"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(ValueError, match="larger than 512 MiB"):
+        documents.read_document("test", str(path))
+
+
+# Numbers that are extreme
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["0", "1e1000000", "-1e400", "1" * 5000, "NaN", "-Infinity", "5e-324", "1e308", "true", "null"],
+)
+def test_extreme_numbers_of_json(write, number):
+    """A phone with the number in each place is read with finite results, or refused with its file."""
+    for field in ("active", "inactive", "finish_time", "computation", "communication"):
+        entry = phone([0, 7], [5, 9], computation=5, communication=50)
+        entry[field] = [1, "?"] if field.endswith("active") else "?"
+        text = json.dumps({"2": phone([1], [8]), "1": entry})
+        check_trace("phones", write(text.replace('"?"', number)))
+
+
+TIMES = st.sampled_from(
+    [0.0, 5e-324, 1e-300, 1e-9, 1e-6, 0.1, 1.0, 1e9, 1e15, 1e16, 1e300, 1.7e308]
+) | st.floats(0, allow_infinity=False)
+RATES = TIMES | st.none()
+
+
+@fuzzed
+@given(
+    sessions=st.lists(st.tuples(st.integers(0, 1), TIMES, TIMES, RATES, RATES), min_size=1, max_size=4),
+    ordered=st.booleans(),
+)
+def test_extreme_sessions_give_completions_or_an_error(write, sessions, ordered):
+    """Never NaN, whatever the numbers are."""
+    rows = [(k, min(a, b), max(a, b), *r) if ordered else (k, a, b, *r) for k, a, b, *r in sessions]
+    text = "".join(",".join("" if v is None else repr(v) for v in row) + "\n" for row in rows)
+    header = "client,start,end,steps_per_second,up_bytes_per_second\n"
+    check_trace("recorded", write(header + text), upload_bytes=1000.0)
+
+
+def check_trace(name, path, **options):
+    """Make a trace of two clients, unless its file is refused: in its rounds all numbers are finite."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for clock in ({}, {"late": True}, {"on_interrupt": "pause", "late": True}):
+            made = []
+            if refused(path, lambda file: made.append(TRACES[name](2, 0, file=file, **options, **clock))):  # noqa: B023
+                return
+            for t in (1, 2, 1000, 10**6):
+                completion = made[0].round(t).completion
+                assert ((completion >= 0) & (completion <= 1)).all()  # False for NaN
+                assert (made[0].late(t) >= 0).all()
 
 
 # Valid lines are read, invalid ones are named
@@ -173,8 +215,7 @@ def sessions_in(lines: list[tuple[str, str, str]]) -> list[tuple[int, float, flo
             client, start, end = (float(field) for field in fields if "_" not in field)
         except ValueError:
             return number
-        whole = client in range(3)
-        if not (whole and 0 <= start < end < float("inf")):
+        if client not in range(3) or not 0 <= start < end < float("inf"):
             return number
         read.append((int(client), start, end))
     return read
@@ -189,14 +230,13 @@ def test_log_against_its_definition(write, lines):
         with pytest.raises(ValueError, match=f"line {expected}: "):
             read_device_log("test", path, 3)
         return
-    ordered = sorted((*session, number) for number, session in enumerate(expected, start=2))
-    clash = [b for a, b in pairwise(ordered) if a[0] == b[0] and b[1] < a[2]]
-    if clash:
+    ordered = sorted(expected)
+    if any(a[0] == b[0] and b[1] < a[2] for a, b in pairwise(ordered)):
         with pytest.raises(ValueError, match=r"line [0-9]+: the session from .* overlaps"):
             read_device_log("test", path, 3)
         return
     log = read_device_log("test", path, 3)
-    assert list(zip(log.start.tolist(), log.end.tolist(), strict=True)) == [row[1:3] for row in ordered]
+    assert list(zip(log.start.tolist(), log.end.tolist(), strict=True)) == [row[1:] for row in ordered]
     assert np.diff(log.first).tolist() == [sum(row[0] == k for row in ordered) for k in range(3)]
 
 
@@ -205,69 +245,61 @@ def test_log_against_its_definition(write, lines):
 
 fields = st.text(alphabet="0123456789.-+eE", max_size=5)
 plain = st.integers(0, 10**9).map(str) | st.floats(0, 1e6).map(str)
-odd = st.sampled_from(
-    ["", "# note", "1,2", "1,2,3,4", "1, 2,3", "1,2,3\r", "1,2,nan", "1e999,2,3", "\ufeff1,2,3"]
-)
-line = st.one_of(
-    st.tuples(plain, plain, plain | st.just("")).map(",".join),
-    st.tuples(fields, fields, fields).map(",".join),
-    odd,
-)
+odd = st.sampled_from(["", "# note", "1,2", "1,2,3,4", "1, 2,3", "1,2,3\r", "1,2,nan", "1e999,2,3", "2,,1"])
+line = st.tuples(plain, plain, plain | st.just("")).map(",".join) | odd
+line |= st.tuples(fields, fields, fields).map(",".join)
 
 
-def outcome(read):
-    """All that a reader yields, and its error."""
-    found, message = [], ""
+def outcome(path):
+    """All that is read, and the error."""
+    found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            for number, values in read:
-                found.append((number, [None if v is None or v != v else v for v in values]))
+            for number, values in tables.read_numbers("test", path, ("a", "b"), ("c", "d")):
+                found.append((number, [None if np.isnan(v) else v for v in values]))
         except ValueError as error:
-            message = str(error)
-    return found, message
+            return found, str(error)
+    return found, ""
 
 
 @fuzzed
 @given(lines=st.lists(line, max_size=12), end=st.sampled_from(["\n", "", "\n\n"]), block=st.integers(1, 40))
 def test_blocks_hold_the_same_as_lines(write, lines, end, block):
-    path = write("a,b,c\n" + "\n".join(lines) + end)
-    arguments = "test", path, ("a", "b"), ("c", "d")
+    path = write("c,a,b\n" + "\n".join(lines) + end)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK_BYTES", block)
-        many = outcome(
-            (n, v)
-            for part in blocks.read_blocks(*arguments)
-            for n, v in zip(part.numbers.tolist(), part.values.tolist(), strict=True)
-        )
-    assert many == outcome(read_lines(*arguments))
+        patch.setattr(tables, "BLOCK_BYTES", block)
+        many = outcome(path)
+        patch.setattr(tables, "_parse_numbers", lambda *_: None)
+        assert many == outcome(path)
 
 
 def test_a_long_file_with_a_late_error(write):
     rows = [f"{k % 5},{10 * (k // 5)},{10 * (k // 5) + 9}\n" for k in range(200_000)]
     assert read_device_log("test", write("client,start,end\n" + "".join(rows)), 5).first[-1] == 200_000
-    rows[150_000] = "0,5,4\n"
-    with pytest.raises(ValueError, match="line 150002: the session starts at 5 s but ends at 4 s"):
-        read_device_log("test", write("client,start,end\n" + "".join(rows)), 5)
-    rows[150_000] = "0;5;4\n"
-    with pytest.raises(ValueError, match="line 150002: 3 values expected as in the header, found 1"):
-        read_device_log("test", write("client,start,end\n" + "".join(rows)), 5)
-    rows[150_000] = "0,5,6\n"  # during another session of the client
-    with pytest.raises(ValueError, match="line 150002: the session from 5 s overlaps"):
-        read_device_log("test", write("client,start,end\n" + "".join(rows)), 5)
+    for wrong, message in (
+        ("0,5,4", "the session starts at 5 s but ends at 4 s"),
+        ("0;5;4", "3 values expected as in the header, found 1"),
+        ("0,5,6", "the session from 5 s overlaps"),
+    ):
+        rows[150_000] = wrong + "\n"
+        with pytest.raises(ValueError, match=f"line 150002: {message}"):
+            read_device_log("test", write("client,start,end\n" + "".join(rows)), 5)
 
 
 def test_folders_of_logs(write, tmp_path):
+    folder = str(tmp_path / "logs")
     (tmp_path / "logs").mkdir()
     with pytest.raises(ValueError, match=r"logs: the folder has no \.csv or \.jsonl files"):
-        read_device_log("test", str(tmp_path / "logs"), 3)
+        read_device_log("test", folder, 3)
     write("client,start,end\n0,0,5\n", "logs/b.csv")
     write('{"client": 1, "start": 2, "end": 4}\n', "logs/a.jsonl")
     write("no log", "logs/notes.txt")
-    assert read_device_log("test", str(tmp_path / "logs"), 3).first.tolist() == [0, 1, 2, 2]
-    write("client,start,end\n# x\n0,4,7\n", "logs/c.csv")
-    with pytest.raises(ValueError, match=r"logs/c\.csv, line 3: the session from 4 s overlaps"):
-        read_device_log("test", str(tmp_path / "logs"), 3)
-    write("client,start,end\n7,4,7\n", "logs/c.csv")
-    with pytest.raises(ValueError, match=r"logs/c\.csv, line 2: client 7 does not exist"):
-        read_device_log("test", str(tmp_path / "logs"), 3)
+    assert read_device_log("test", folder, 3).first.tolist() == [0, 1, 2, 2]
+    for content, message in (
+        ("# x\n0,4,7\n", "line 3: the session from 4 s overlaps"),
+        ("7,4,7\n", "line 2: client 7 does not exist"),
+    ):
+        write(f"client,start,end\n{content}", "logs/c.csv")
+        with pytest.raises(ValueError, match=rf"logs/c\.csv, {message}"):
+            read_device_log("test", folder, 3)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traces.files.lines import read_lines
+from traces.files.tables import read_numbers
 from traces.recorded.round_table import RoundTable
 
 fuzzed = settings(
@@ -15,27 +15,28 @@ fuzzed = settings(
 )
 
 
-def lines(path, required=("a", "b"), optional=("c",)):
-    return [tuple(line) for line in read_lines("test", path, required, optional)]
+def lines(path):
+    """Line numbers and values; None for a missing one."""
+    found = read_numbers("test", path, ("a", "b"), ("c",))
+    return [(number, tuple(None if np.isnan(v) else v for v in values)) for number, values in found]
 
 
-# Lines
-
-
-def test_csv_and_json_lines_agree(write):
-    csv = write("a,b,c\n1,2.5,\n\n# a note\n-3e2,.5,7\n")
-    jsonl = write('{"a": 1, "b": 2.5}\n{"a": -300, "b": 0.5, "c": 7}\n', "lines")
-    assert lines(csv) == [(2, (1.0, 2.5, None)), (5, (-300.0, 0.5, 7.0))]
-    assert [values for _, values in lines(jsonl)] == [values for _, values in lines(csv)]
-
-
-def test_byte_order_mark_windows_newlines_and_spaces(write):
-    assert lines(write(b"\xef\xbb\xbfa,b\r\n 1 , 2\r\n")) == [(2, (1.0, 2.0, None))]
-    assert lines(write(b'\xef\xbb\xbf{"a":1,"b":2}\r\n')) == [(1, (1.0, 2.0, None))]
-
-
-def test_optional_columns_may_be_omitted(write):
-    assert lines(write("a,b\n1,2\n")) == [(2, (1.0, 2.0, None))]
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("a,b,c\n1,2.5,\n\n# a note\n-3e2,.5,7\n", [(2, (1.0, 2.5, None)), (5, (-300.0, 0.5, 7.0))]),
+        ('{"a": 1, "b": 2.5}\n{"c": 7, "a": -300, "b": 0.5}\n', [(1, (1, 2.5, None)), (2, (-300, 0.5, 7))]),
+        (b"\xef\xbb\xbfa,b\r\n 1 , 2\r\n", [(2, (1.0, 2.0, None))]),
+        (b'\xef\xbb\xbf{"a":1,"b":2}\r\n', [(1, (1.0, 2.0, None))]),
+        ("a,b\n1,2\n", [(2, (1.0, 2.0, None))]),
+        ("b,x,A\n2,5,1\n", [(2, (1.0, 2.0, None))]),
+        ('x,b,a\n"y,z",2,1\n', [(2, (1.0, 2.0, None))]),
+        ("", []),
+    ],
+    ids=["csv", "json", "mark", "json-mark", "optional", "order", "other-columns", "empty"],
+)
+def test_what_is_read(write, content, expected):
+    assert lines(write(content)) == expected
 
 
 @pytest.mark.parametrize("torn", ["3,4", "3", "3,40"])
@@ -48,16 +49,14 @@ def test_a_torn_last_line_is_left_out_with_a_warning(write, torn):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "the file is empty"),
-        ("# nothing\n", "the file is empty"),
-        ("a;b\n1;2\n", r"line 1: the header is 'a;b', expected a,b\[,c\]"),
-        ("b,a\n1,2\n", "line 1: the header is 'b,a'"),
-        ("a,b,d\n", "line 1: the header is 'a,b,d'"),
-        ("a\n", "line 1: the header is 'a'"),
+        ("a;b\n1;2\n", "line 1: the header is 'a;b', expected the columns a, b"),
+        ("a,d\n", "line 1: the header is 'a,d'"),
         ("1,2\n3,4\n", "line 1: the header is '1,2'"),
+        ("a,b,B\n", "line 1: there are 2 columns b"),
         ("a,b\n1;2\n", "line 2: 2 values expected as in the header, found 1"),
         ("a,b\n1,2,3\n", "line 2: 2 values expected as in the header, found 3"),
         ("a,b\n1,\n", "line 2: b is missing"),
+        ('a,b\n"1,2\n', "line 2: not a line of CSV"),
         ("a,b\n1,0x1\n", "line 2: '0x1' is not a finite number"),
         ("a,b\n1,\u0661\n", "line 2: .* is not a finite number"),
         ("a,b\n1," + "9" * 400 + "\n", "line 2: '9*[.]{3}' is not a finite number"),
@@ -65,19 +64,16 @@ def test_a_torn_last_line_is_left_out_with_a_warning(write, torn):
         (b"\x89PNG\r\n\x1a\n", "line 1: not UTF-8 text"),
         (b"a,b\n1,\xff\n", "line 2: not UTF-8 text"),
         ('{"a": 1}\n', "line 1: b is missing"),
-        ('{"a": 1, "b": NaN}\n', "line 1: NaN is not a finite number"),
-        ('{"a": 1, "b": -Infinity}\n', "line 1: -Infinity is not a finite number"),
-        ('{"a": 1, "b": 1e999}\n', "line 1: 'inf' is not a finite number"),
+        ('{"a": 1, "b": NaN}\n', "line 1: 'nan' is not a finite number"),
+        ('{"a": 1, "b": -Infinity}\n', "line 1: '-inf' is not a finite number"),
         ('{"a": 1, "b": ' + "9" * 5000 + "}\n", "line 1: 'inf' is not a finite number"),
         ('{"a": 1, "b": true}\n', "line 1: b is 'True', give a number"),
-        ('{"a": 1, "b": "2"}\n', "line 1: b is '2', give a number"),
+        ('{"a": 1, "b": "x"}\n', "line 1: 'x' is not a finite number"),
         ('{"a": 1, "b": [2]}\n', "line 1: b is .*, give a number"),
-        ('{"a": 1, "a": 1, "b": 2}\n', "line 1: a key occurs twice"),
-        ('{"a": 1, "d": 2}\n', "line 1: .* is not an object with the keys a, b, c"),
-        ('{"a": 1, "b": 2\n', "line 1: invalid JSON at character"),
-        ('{"a": 1, "b": 2}\n[1, 2]\n', "line 2: .* is not an object with the keys"),
-        ('{"a": 1, "b": 2}\n1,2\n', "line 2: invalid JSON"),
-        ('{"a": ' + "[" * 30000 + "\n", "line 1: "),
+        ('{"a": 1, "b": 2\n', "line 1: not JSON"),
+        ('{"a": 1, "b": 2}\n[1, 2]\n', "line 2: .* is not an object"),
+        ('{"a": 1, "b": 2}\n1,2\n', "line 2: not JSON"),
+        ('{"a": ' + "[" * 30000 + "\n", "line 1: not JSON .*nested too deeply"),
     ],
 )
 def test_invalid_lines(write, content, message):
@@ -86,14 +82,6 @@ def test_invalid_lines(write, content, message):
         lines(path)
     assert str(refusal.value).startswith(f"test: {path}")
     assert "\n" not in str(refusal.value)
-
-
-def test_missing_files(tmp_path):
-    for name in ("nowhere", ""):
-        with pytest.raises(ValueError, match=r"cannot be read|no file is given"):
-            lines(name)
-    with pytest.raises(ValueError, match="cannot be read"):
-        lines(str(tmp_path))
 
 
 # Tables of rounds
@@ -105,16 +93,14 @@ TABLE = "round,client,completion\n1,0,1\n1,2,0.5\n2,,\n3,1,0\n3,0,0.25\n"
 def test_table(write):
     trace = RoundTable(3, 0, file=write(TABLE))
     assert trace.num_rounds == 3
-    assert [trace.round(t).online.tolist() for t in (1, 2, 3)] == [
-        [True, False, True],
-        [False, False, False],
-        [True, True, False],
+    assert [trace.round(t).online.astype(int).tolist() for t in (1, 2, 3)] == [
+        [1, 0, 1],
+        [0, 0, 0],
+        [1, 1, 0],
     ]
-    assert trace.round(1).completion.tolist() == [1, 0, 0.5]
-    assert trace.round(3).completion.tolist() == [0.25, 0, 0]
+    assert [trace.round(t).completion.tolist() for t in (1, 3)] == [[1, 0, 0.5], [0.25, 0, 0]]
     assert trace.round(3).member.all()
-    for a, b in zip(trace.round(7), trace.round(1), strict=True):
-        assert np.array_equal(a, b)
+    assert all(np.array_equal(a, b) for a, b in zip(trace.round(7), trace.round(1), strict=True))
     assert not RoundTable(3, 0, file=write(TABLE), repeat=False).round(4).online.any()
 
 
@@ -125,14 +111,14 @@ def test_table(write):
         ("2,0,1\n", "line 2: round 2 is present but round 1 is missing"),
         ("1,0,1\n1,1,1\n1,0,0.5\n", "line 4: round 1 already has a line for client 0"),
         ("1,,\n1,0,1\n", "line 3: round 1 already has a line without a client"),
-        ("1,,\n1,,\n", "line 3: round 1 already has a line without a client"),
+        ("1,,\n1,,\n2,0,1\n", "line 3: round 1 already has a line without a client"),
         ("1,3,1\n", "line 2: client 3 does not exist, the clients are 0 to 2"),
         ("1,0,1.5\n", "line 2: completion is 1.5, give a fraction from 0 to 1"),
         ("1,0,-0.1\n", "line 2: completion is -0.1"),
         ("1,0,\n", "line 2: give both client and completion"),
         ("0,0,1\n", "line 2: round is 0, give a whole number, 1 or more"),
         ("1.5,0,1\n", "line 2: round is 1.5"),
-        ("", "no rounds found"),
+        ("", "nobody is online in any round"),
     ],
 )
 def test_invalid_tables(write, body, message):
@@ -144,16 +130,16 @@ def test_invalid_tables(write, body, message):
 @given(data=st.data(), num_rounds=st.integers(1, 6))
 def test_table_reads_back_what_was_written(write, data, num_rounds):
     shares = st.one_of(st.none(), st.integers(0, 8).map(lambda i: i / 8))
-    drawn = [[data.draw(shares) for _ in range(3)] for _ in range(num_rounds)]
-    lines = [
+    drawn = [[data.draw(shares) for _ in range(3)] for _ in range(num_rounds)] + [[1.0, None, None]]
+    rows = [
         {"round": t, "client": k, "completion": share}
         for t, row in enumerate(drawn, start=1)
         for k, share in enumerate(row)
         if share is not None
     ]
-    lines += [{"round": t} for t, row in enumerate(drawn, start=1) if row == [None] * 3]
-    lines = data.draw(st.permutations(lines))
-    trace = RoundTable(3, 0, file=write("".join(json.dumps(line) + "\n" for line in lines)))
+    rows += [{"round": t} for t, row in enumerate(drawn, start=1) if row == [None] * 3]
+    rows = data.draw(st.permutations(rows))
+    trace = RoundTable(3, 0, file=write("".join(json.dumps(row) + "\n" for row in rows)))
     for t, row in enumerate(drawn, start=1):
         assert trace.round(t).online.tolist() == [share is not None for share in row]
         assert trace.round(t).completion.tolist() == [share or 0 for share in row]

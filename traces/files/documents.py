@@ -1,6 +1,5 @@
 """Whole files of data: JSON, and pickles of plain data, in which nothing is executed."""
 
-import json
 import math
 import os
 import pickle  # noqa: TID251, `_PlainUnpickler` refuses all that could be called
@@ -8,7 +7,8 @@ from io import BytesIO
 from itertools import chain
 from typing import Any, NoReturn
 
-from traces.files.lines import open_data, parse_int
+from flexfl.ground.files import parse_json
+from traces.files.lines import open_data
 
 _MAX_BYTES = 512 * 2**20  # a file usually takes about ten times its size in memory
 _MAX_DEPTH = 20
@@ -44,24 +44,12 @@ def read_document(reader: str, path: str) -> Any:
             raise ValueError(f"{place}: larger than {_MAX_BYTES // 2**20} MiB, split it into parts")
         content = file.read(_MAX_BYTES)
     is_json = content.lstrip()[:1] in (b"{", b"[") or content.startswith(b"\xef\xbb\xbf")
-    value = _json(place, content) if is_json else _pickle(place, content)
+    try:
+        value = parse_json(content.decode("utf-8-sig")) if is_json else _unpickled(content)
+    except Exception as error:  # a damaged pickle can raise anything
+        raise ValueError(f"{place}: neither JSON nor a pickle of plain data ({str(error)!r:.100})") from None
     _check_plain(place, value)
     return value
-
-
-def _json(place: str, content: bytes) -> Any:
-    def refuse(name: str) -> NoReturn:
-        raise ValueError(f"{place}: {name} is not a finite number")
-
-    try:
-        return json.loads(content.decode("utf-8-sig"), parse_constant=refuse, parse_int=parse_int)
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{place}, line {line}: not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{place}, line {error.lineno}: invalid JSON at character {error.colno}") from None
-    except RecursionError:
-        raise ValueError(f"{place}: nested deeper than {_MAX_DEPTH} levels") from None
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -74,12 +62,8 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("it refers to other data")
 
 
-def _pickle(place: str, content: bytes) -> Any:
-    try:
-        return _PlainUnpickler(BytesIO(content), encoding="latin1").load()
-    except Exception as error:  # a damaged pickle can raise anything
-        reason = f" ({error})" if isinstance(error, pickle.UnpicklingError) else ""
-        raise ValueError(f"{place}: neither JSON nor a pickle of plain data{reason[:100]}") from None
+def _unpickled(content: bytes) -> Any:
+    return _PlainUnpickler(BytesIO(content), encoding="latin1").load()
 
 
 def _check_plain(place: str, value: Any) -> None:

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from flexfl.ground.allowed import Count, Range
 from traces.base import RoundAvailability, complete_if_online
-from traces.files.lines import client_index, read_lines
+from traces.files.lines import client_index
+from traces.files.tables import read_numbers
 from traces.seeded import SeededTrace
 
 _DAY = 86400.0
@@ -30,7 +31,7 @@ class Sleep(SeededTrace):
     hours
         Hours online per day.
     file
-        Posts as CSV or JSON lines (see `traces.files.lines`): `client` is 0..N-1, `seconds` counts from any
+        Posts as CSV or JSON lines (see `traces.files.tables`): `client` is 0..N-1, `seconds` counts from any
         midnight.
     begin : (N,) float64
         Seconds after midnight at which each client comes online.
@@ -81,9 +82,9 @@ def quietest(posts: NDArray[np.float64], length: float) -> float:
 def _read_posts(path: str, num_clients: int) -> list[NDArray[np.float64]]:
     """Read the times of each client's posts, in seconds after midnight."""
     posts: list[list[float]] = [[] for _ in range(num_clients)]
-    for line, (client, seconds) in read_lines("trace sleep", path, ("client", "seconds"), ()):
+    for line, (client, seconds) in read_numbers("trace sleep", path, ("client", "seconds")):
         place = f"trace sleep: {path}, line {line}"
-        posts[client_index(place, client or 0.0, num_clients)].append((seconds or 0.0) % _DAY)
+        posts[client_index(place, client, num_clients)].append(seconds % _DAY)
     silent = next((k for k, times in enumerate(posts) if not times), None)
     if silent is not None:
         raise ValueError(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.files.blocks import Block, read_blocks
 from traces.files.lines import client_index
+from traces.files.tables import Table
 from traces.recorded.clock import VirtualClock
-from traces.recorded.fleet_log import FleetLog, is_fleet_log
+from traces.recorded.fleet_log import ALIASES, INSTEAD, OPTIONAL, REQUIRED, FleetLog
 from traces.recorded.sessions import (
     FASTEST,
     LATEST,
@@ -24,8 +24,6 @@ from traces.recorded.sessions import (
     check_rate,
     check_session,
 )
-
-REQUIRED, OPTIONAL = ("client", "start", "end"), ("steps_per_second", "up_bytes_per_second")
 
 
 class Recorded(VirtualClock):
@@ -45,10 +43,10 @@ class Recorded(VirtualClock):
 def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     """Read a device log: ``client,start,end[,steps_per_second[,up_bytes_per_second]]``.
 
-    The header may name these columns in another order and among others, times may be those of the calendar
-    (`traces.recorded.fleet_log.parse_timestamp`), and a column ``device`` may have names instead of numbers;
-    then client k is the k-th name to appear, counted from 0, in folders file by file. A log writes all
-    its clients alike, and all its times.
+    The file is a `traces.files.tables.Table`: these columns may come in another order and among others. Times
+    may be those of the calendar (`traces.recorded.fleet_log.parse_timestamp`), and a column ``device`` may
+    have names instead of numbers; then client k is the k-th name to appear, counted from 0, in folders file
+    by file. A log writes all its clients alike, and all its times.
 
     A client that is not in the file is never online. The recordings of all clients begin at the first start
     and end at the last end in the file.
@@ -75,18 +73,15 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     fleet = FleetLog()
     for file in _log_files(reader, path):
         files.append((len(lines), file))
-        for line, values in _read(reader, file, fleet):
-            client, start, end, speed, up_rate = values.T
+        table = Table(reader, file, REQUIRED, OPTIONAL, INSTEAD, ALIASES)
+        for line, values in table.blocks(fleet.session):
             most = np.inf if fleet.devices else num_clients
-            valid = (client >= 0) & (client < most) & (client == np.floor(client))
-            valid &= (start >= 0) & (start < end) & (end - start >= SHORTEST) & (end <= LATEST)
-            for rate in (speed, up_rate):
-                valid &= np.isnan(rate) | ((rate >= SLOWEST) & (rate <= FASTEST))
+            valid = _valid(values, most)
             if not valid.all():
                 i = int(np.argmin(valid))
                 _check_line(f"{reader}: {file}, line {line[i]}", values[i].tolist(), most, fleet.shown)
             lines.frombytes(line.tobytes())
-            device.frombytes(client.astype(np.int64).tobytes())
+            device.frombytes(values[:, 0].astype(np.int64).tobytes())
             for column, new in zip(numbers, values.T[1:], strict=True):
                 column.frombytes(new.tobytes())
     if not lines:
@@ -102,25 +97,9 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
         return f"{reader}: {file}, line {lines[i]}"
 
     begin, finish = np.min(numbers[0]), np.max(numbers[1])
-    return DeviceLog.build(
-        Sessions(device, *numbers),
-        np.full(num_clients, begin),
-        np.full(num_clients, finish - begin),
-        place,
-        tuple(fleet.devices),
-        fleet.shown,
-    )
-
-
-def _read(reader: str, file: str, fleet: FleetLog) -> Iterator[Block]:
-    """Read a file in blocks with the columns client, start, end, speed and upload rate."""
-    if is_fleet_log(reader, file, REQUIRED + OPTIONAL):
-        yield from fleet.read(reader, file)
-        return
-    blocks = read_blocks(reader, file, REQUIRED, OPTIONAL)
-    for block in blocks:
-        fleet.note_plain(f"{reader}: {file}, line {block.numbers[0]}")
-        yield block
+    origin, cycle = np.full(num_clients, begin), np.full(num_clients, finish - begin)
+    sessions = Sessions(device, *numbers)
+    return DeviceLog.build(sessions, origin, cycle, place, tuple(fleet.devices), fleet.shown)
 
 
 def _log_files(reader: str, path: str) -> list[str]:
@@ -138,11 +117,21 @@ def _log_files(reader: str, path: str) -> list[str]:
     return found
 
 
+def _valid(values: NDArray[np.float64], num_clients: float) -> NDArray[np.bool_]:
+    """Return which lines of a block `_check_line` does not refuse."""
+    client, start, end, *rates = values.T
+    valid = (client >= 0) & (client < num_clients) & (client == np.floor(client))
+    valid &= (start >= 0) & (start < end) & (end - start >= SHORTEST) & (end <= LATEST)
+    for rate in rates:
+        valid &= np.isnan(rate) | ((rate >= SLOWEST) & (rate <= FASTEST))
+    return np.asarray(valid)
+
+
 def _check_line(place: str, values: list[float], num_clients: float, shown: Callable[[float], str]) -> None:
     """Raise ValueError, with the place in the message, for the first invalid value of a line."""
     client, start, end, *rates = values
     if num_clients < np.inf:
         client_index(place, client, int(num_clients))
     check_session(place, start, end, shown)
-    for name, value in zip(("steps_per_second", "up_bytes_per_second"), rates, strict=True):
+    for name, value in zip(OPTIONAL, rates, strict=True):
         check_rate(place, name, value)

@@ -1,12 +1,14 @@
 """Tables of rounds: which clients participate in each round, and how much work they complete."""
 
+import math
 from array import array
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traces.base import RoundAvailability
-from traces.files.lines import client_index, read_lines, whole_number
+from traces.files.lines import client_index, whole_number
+from traces.files.tables import read_numbers
 from traces.seeded import SeededTrace
 
 
@@ -25,7 +27,7 @@ class RoundTable(SeededTrace):
     seed : int
         Not used: nothing is drawn.
     file : str
-        The table, CSV or JSON lines (see `traces.files.lines`).
+        The table, CSV or JSON lines (see `traces.files.tables`).
     repeat : bool
         Whether the table starts over after its last round; otherwise nobody is online from then on.
 
@@ -61,20 +63,23 @@ def _read_table(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
     """Return round, client (-1: none) and completion of all lines, sorted by round and client."""
     rounds, clients, completions, lines = array("q"), array("q"), array("d"), array("q")
-    for line, (t, client, completion) in read_lines(
+    for line, (t, client, completion) in read_numbers(
         "trace table", path, ("round",), ("client", "completion")
     ):
         place = f"trace table: {path}, line {line}"
-        if (client is None) != (completion is None):
+        nobody = math.isnan(client)
+        if nobody != math.isnan(completion):
             raise ValueError(f"{place}: give both client and completion, or neither if nobody is online")
-        if completion is not None and not 0 <= completion <= 1:
+        if not nobody and not 0 <= completion <= 1:
             raise ValueError(f"{place}: completion is {completion:g}, give a fraction from 0 to 1")
-        rounds.append(whole_number(place, "round", t or 0.0, 1))
-        clients.append(-1 if client is None else client_index(place, client, num_clients))
-        completions.append(completion or 0.0)
+        rounds.append(whole_number(place, "round", t, 1))
+        clients.append(-1 if nobody else client_index(place, client, num_clients))
+        completions.append(0.0 if nobody else completion)
         lines.append(line)
-    if not rounds:
-        raise ValueError(f"trace table: {path}: no rounds found, write one line per online client")
+    if max(clients, default=-1) < 0:
+        raise ValueError(
+            f"trace table: {path}: nobody is online in any round, write a line per online client"
+        )
     order = np.lexsort((clients, rounds))
     ordered = np.asarray(rounds)[order], np.asarray(clients)[order], np.asarray(completions)[order]
     _check_rounds(path, ordered[0], ordered[1], np.asarray(lines)[order])
