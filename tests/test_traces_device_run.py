@@ -96,13 +96,13 @@ def test_a_late_reply_that_the_method_dropped_is_late(write: Callable[..., str])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"available": None}, "'available' is not a list"),
+        ({"available": None}, "'available' is None"),
         ({"available": [6]}, "client 6 does not exist, the clients are 0 to 5"),
-        ({"late": [3]}, "3 is not an event"),
+        ({"late": [3]}, "'late' is"),
         ({"events": [event("arrival", -1)]}, "client -1 does not exist"),
         ({"planned": [8]}, "'active', 'planned' and 'steps' are not of the same length"),
         ({"steps": [8, 9]}, "9 steps of 8 were done"),
-        ({"steps": [8, "x"]}, "'x' steps of 8 were done"),
+        ({"steps": [8, "x"]}, "'steps' is"),
         ({"failed": {"1": 3}}, "'failed' is"),
         ({"round": 3}, "round 3 follows round 1"),
     ],
@@ -119,10 +119,10 @@ def test_a_simulation_says_what_to_replay_instead(write: Callable[..., str]) -> 
     simulated = {key: value for key, value in record(1, [0]).items() if key != "available"}
     with pytest.raises(ValueError, match=r"this is not a run on devices.*`trace` in its config\.toml"):
         TRACES["run"](6, 0, file=write(lines([simulated])))
-    with pytest.raises(ValueError, match="line 1: not the record of a round"):
+    with pytest.raises(ValueError, match="line 1: not JSON"):
         TRACES["run"](6, 0, file=write("client,start,end\n"))
     with (
-        pytest.warns(UserWarning, match="line 2 is torn and left out"),
+        pytest.warns(UserWarning, match="line 2: .* left out as torn"),
         pytest.raises(ValueError, match="no round found"),
     ):
         TRACES["run"](6, 0, file=write('{"round": 0}\n{"round": 1'))

@@ -41,6 +41,7 @@ def test_fedscale_by_hand(write):
     ("content", "message"),
     [
         ({1: phone([0], [5, 7])}, "phone '1': active and inactive must be lists of the same length"),
+        ({1: {"finish_time": 9}}, "phone '1': active and inactive must be lists"),
         ({1: phone("0", "5")}, "phone '1': active and inactive must be lists"),
         ({1: phone([5], [3])}, "phone '1': the session starts at 5 s but ends at 3 s"),
         ({1: phone([-5], [3])}, "phone '1': the session starts at -5 s"),

@@ -36,7 +36,7 @@ def test_golden_pattern(pattern):
         trace.offset[:] = args["offsets"]
         seen = online(trace, rounds)
     else:
-        trace = BernoulliRates(p, 0, PROBABILITIES[kind])
+        trace = BernoulliRates(p, 0, kind)
         seen = [trace.participation(t) for t in rounds]
     np.testing.assert_allclose(seen, pattern["expect"], rtol=1e-12, atol=1e-15)
 
@@ -93,7 +93,7 @@ def test_independent_draws(dynamics):
 @pytest.mark.parametrize("dynamics", PROBABILITIES)
 @pytest.mark.parametrize("t", [1, 6, 11, 16, 10**6])
 def test_probabilities_stay_within_0_and_1(dynamics, t):
-    p = BernoulliRates(LEVELS, 0, PROBABILITIES[dynamics]).participation(t)
+    p = BernoulliRates(LEVELS, 0, dynamics).participation(t)
     assert np.all((p >= 0) & (p <= 1))
 
 

@@ -48,8 +48,8 @@ class Entry(NamedTuple):
 class Recorder:
     """Appends the sessions of one client to a log; other recorders may append to the same log.
 
-    An entry is on disk when the method that writes it returns. It is written under a lock and omits what the
-    client's other entries cover, so that sessions never overlap.
+    An entry is on disk when the method that writes it returns. It omits what the client's other entries
+    cover, so that sessions never overlap.
 
     Durations are measured by a monotonic clock; the system's clock only gives their position in time. If the
     system's clock cannot be right, because it shows a year before 2020 or a time before the end of the log,
@@ -57,16 +57,16 @@ class Recorder:
 
     Parameters
     ----------
-    file : str
+    file
         The log; created if it does not exist. For a folder, the file `client-K.csv` in it.
-    client : int
+    client
         The client, 0 or more.
-    clock, stopwatch : callable
+    clock, stopwatch
         Return seconds since 1970, and monotonic seconds.
 
     Attributes
     ----------
-    held_back : str
+    held_back
         Why time online is kept in memory; empty if it is not, or only until the clock has gone on a moment.
 
     Raises
@@ -121,15 +121,11 @@ class Recorder:
 
         Parameters
         ----------
-        steps : int
-            Finished local steps.
-        seconds : float
-            Duration of these steps.
-        up_bytes : int
-            Size of the reply.
-        up_seconds : float
-            Duration of the upload, after the steps; 0 if unknown.
-        planned : int
+        steps, seconds
+            Finished local steps, and their duration.
+        up_bytes, up_seconds
+            Size of the reply, and duration of the upload, after the steps; 0 if unknown.
+        planned
             Planned local steps; 0 if unknown.
         """
         speed = f"{steps / seconds:.6g}" if steps > 0 and seconds > 0 else ""

@@ -17,26 +17,11 @@ _PLAIN = {*_CONTAINERS, str, int, float, bool, type(None)}
 
 
 def read_document(reader: str, path: str) -> Any:
-    """Read a JSON file or a pickle of plain data, whichever the content is.
+    """Read a JSON file or a pickle of plain data, whichever the content is; `reader` is for messages.
 
-    Parameters
-    ----------
-    reader : str
-        Name of the reader for messages, such as ``trace table``.
-    path : str
-        The file.
-
-    Returns
-    -------
-    object
-        Dicts, lists, tuples, strings, numbers, True, False and None; no container occurs twice, so that a
-        small file cannot describe something huge or cyclic.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, is larger than 512 MiB, is neither JSON nor such a pickle, or is nested
-        deeper than 20 levels; the message names the file.
+    Plain data are dicts, lists, tuples, strings, numbers, True, False and None, nested at most 20 levels
+    deep; no container occurs twice, so that a small file cannot describe something huge or cyclic. Anything
+    else, and a file larger than 512 MiB, is a ValueError that names the file.
     """
     place = f"{reader}: {path}"
     with open_data(reader, path) as file:

@@ -32,11 +32,6 @@ class Diurnal(SeededTrace):
     rest_period
         Length of the second shift in rounds; 0: the same as the first. Different lengths are t_1 and t_2 of
         the paper's Example 1.
-
-    Raises
-    ------
-    ValueError
-        There are more groups in the first shift than in all.
     """
 
     period: Count = 100
@@ -73,11 +68,6 @@ class Sine(SeededTrace):
         T in rounds.
     mean, amplitude
         Mean and amplitude of the probability, which must stay within 0..1.
-
-    Raises
-    ------
-    ValueError
-        The probability leaves 0..1.
     """
 
     period: Positive = 24.0

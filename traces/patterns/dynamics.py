@@ -21,47 +21,26 @@ _RETURN = 0.05  # largest probability of coming back online in FedAU's Markov ch
 _PERIOD = 20  # rounds, of FedAWE's dynamics
 
 
-def constant(p: Rates, t: int) -> Rates:
-    """Return p: the rates are the probabilities of every round."""
-    return p
-
-
-def staircase(p: Rates, t: int) -> Rates:
-    """Return p for ten rounds, 0.4 p for the next ten, and so on."""
-    return p if (t - 1) % _PERIOD < _PERIOD // 2 else 0.4 * p
-
-
-def sine(p: Rates, t: int) -> Rates:
-    """Return p (0.3 sin(2 pi (t - 1) / 20) + 0.7)."""
+def _sine(p: Rates, t: int) -> Rates:
     return np.asarray(p * (0.3 * math.sin(2 * math.pi * ((t - 1) % _PERIOD) / _PERIOD) + 0.7))
 
 
-def interleaved(p: Rates, t: int) -> Rates:
-    """Return the probabilities of `sine`, and 0 for those below 0.1."""
-    now = sine(p, t)
-    return np.where(now < 0.1, 0.0, now)
-
-
 PROBABILITIES: dict[str, Callable[[Rates, int], Rates]] = {
-    "bernoulli": constant,
-    "staircase": staircase,
-    "sine": sine,
-    "interleaved": interleaved,
+    "bernoulli": lambda p, t: p,
+    "staircase": lambda p, t: p if (t - 1) % _PERIOD < _PERIOD // 2 else 0.4 * p,
+    "sine": _sine,
+    "interleaved": lambda p, t: np.where(_sine(p, t) < 0.1, 0.0, _sine(p, t)),
 }
 """Probabilities in round t by name of the dynamics: ``(p, t) -> (N,) array``.
 
-All but the first are those of Xiang et al., "FedAWE", NeurIPS 2024, who count rounds from 0.
+`bernoulli`: p. The others are those of Xiang et al., "FedAWE", NeurIPS 2024, who count rounds from 0:
+`staircase`, p for ten rounds, 0.4 p for the next ten, and so on; `sine`, p (0.3 sin(2 pi (t - 1) / 20) +
+0.7); and `interleaved`, the same, but 0 where it is below 0.1.
 """
 
 
 class RateTrace(SeededTrace):
-    """A trace of clients with given rates.
-
-    Attributes
-    ----------
-    p : (N,) float64
-        Rates, 0..1.
-    """
+    """A trace of clients with given rates `p`, from 0 to 1, shape (N,)."""
 
     def __init__(self, p: Rates, seed: int) -> None:
         super().__init__(len(p), seed)
@@ -74,21 +53,11 @@ class RateTrace(SeededTrace):
 
 
 class BernoulliRates(RateTrace):
-    """Clients that are online independently of each other and of other rounds.
+    """Clients that are online independently of each other and of other rounds, by `PROBABILITIES`."""
 
-    Parameters
-    ----------
-    p : (N,) float64
-        Rates, 0..1.
-    seed : int
-        Seed of all draws.
-    probability : callable
-        Returns the probabilities of round t, given `p` and t: one of `PROBABILITIES`.
-    """
-
-    def __init__(self, p: Rates, seed: int, probability: Callable[[Rates, int], Rates] = constant) -> None:
+    def __init__(self, p: Rates, seed: int, dynamics: str = "bernoulli") -> None:
         super().__init__(p, seed)
-        self._probability = probability
+        self._probability = PROBABILITIES[dynamics]
 
     def participation(self, t: int) -> Rates:
         """Return the probabilities of round t (see `Trace.participation`)."""
@@ -108,13 +77,6 @@ class MarkovRates(RateTrace):
     0.05, and an online one goes offline with probability 0.05 (1 / p - 1). If the latter exceeds 1, that is
     if p < 1 / 21, both are divided by it. The chains start in their stationary distribution, in which a
     client is online with probability p.
-
-    Parameters
-    ----------
-    p : (N,) float64
-        Rates, 0..1.
-    seed : int
-        Seed of all draws.
     """
 
     def __init__(self, p: Rates, seed: int) -> None:
@@ -138,22 +100,6 @@ class CyclicRates(RateTrace):
     Wang and Ji, "FedAU", ICLR 2024: round(cycle p) rounds online (halves to even), at least one, then the
     rest of the cycle offline, at least one, so that a client with p near 1 has a cycle that is one round
     longer. The first rounds online follow an offset drawn uniformly from 0..inactive-1.
-
-    Parameters
-    ----------
-    p : (N,) float64
-        Rates, 0..1.
-    seed : int
-        Seed of all draws.
-    cycle : int
-        Length of a cycle in rounds, at least 2.
-
-    Attributes
-    ----------
-    active, inactive : (N,) int64
-        Rounds online and offline in each cycle.
-    offset : (N,) int64
-        Rounds before a client is online for the first time.
     """
 
     def __init__(self, p: Rates, seed: int, cycle: int = CYCLE) -> None:
@@ -173,30 +119,11 @@ class CyclicRates(RateTrace):
 
 
 def with_dynamics(trace: str, dynamics: Dynamics, cycle: int, p: Rates, seed: int) -> RateTrace:
-    """Return the trace of clients with given rates and the dynamics of this name.
-
-    Parameters
-    ----------
-    trace : str
-        Name of the trace whose options these are, for messages.
-    dynamics : str
-        `markov`, `cyclic` or one of `PROBABILITIES`.
-    cycle : int
-        Length of a cycle of `cyclic` in rounds.
-    p : (N,) float64
-        Rates, 0..1.
-    seed : int
-        Seed of all draws.
-
-    Raises
-    ------
-    ValueError
-        If a cycle is given to dynamics without cycles.
-    """
+    """Return the trace of clients with given rates; ValueError if a cycle is set for dynamics without one."""
     if dynamics == "cyclic":
         return CyclicRates(p, seed, cycle)
     if cycle != CYCLE:
         raise ValueError(f"trace {trace}: cycle is {cycle}, but {dynamics} has no cycle; set dynamics=cyclic")
     if dynamics == "markov":
         return MarkovRates(p, seed)
-    return BernoulliRates(p, seed, PROBABILITIES[dynamics])
+    return BernoulliRates(p, seed, dynamics)

@@ -53,11 +53,6 @@ def labels(
     cycle
         Length of a cycle in rounds, for dynamics `cyclic`.
 
-    Returns
-    -------
-    RateTrace
-        The trace, with the rates as its attribute `p`.
-
     Raises
     ------
     ValueError
@@ -84,15 +79,5 @@ def labels(
 def label_rates(
     shares: NDArray[np.float64], phi: NDArray[np.float64], scale: float, floor: float
 ) -> NDArray[np.float64]:
-    """Return p_k = max(floor, scale sum_c nu_kc phi_c), at most 1, shape (N,).
-
-    Parameters
-    ----------
-    shares : (N, L) float64
-        nu_kc, the share of label c in client k's data.
-    phi : (L,) float64
-        Weights of the labels.
-    scale, floor : float
-        See above.
-    """
+    """Return p_k = max(floor, scale sum_c nu_kc phi_c), at most 1, of shares (N, L) and weights (L,)."""
     return np.asarray(np.clip(scale * (shares @ phi), floor, 1.0))

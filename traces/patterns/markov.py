@@ -53,15 +53,10 @@ class Chains:
     before; any other round, t = h * odd with h a power of two, is drawn given rounds t - h and t + h. Thus a
     single round takes O(log t) draws, and consecutive rounds about one each.
 
-    Parameters
-    ----------
-    draws : callable
-        Returns the clients' draws for round t, uniform on [0, 1), shape (N,), float32.
-    share : float or (N,) float32
-        Probability of being online, in the stationary distribution.
-    memory : float or (N,) float32
-        Correlation of successive rounds, the second eigenvalue: 1 less the probabilities of going offline and
-        of coming back. Both are numbers, the same for all clients, or both are arrays.
+    `draws` returns the clients' draws for round t, uniform on [0, 1), shape (N,). `share` is the probability
+    of being online in the stationary distribution, and `memory` the correlation of successive rounds, the
+    second eigenvalue: 1 less the probabilities of going offline and of coming back. Both are numbers, the
+    same for all clients, or both are arrays of shape (N,).
     """
 
     def __init__(

@@ -26,11 +26,6 @@ class Periodic(SeededTrace):
         G; client k belongs to group floor(k G / N).
     period
         P in rounds, a multiple of G.
-
-    Raises
-    ------
-    ValueError
-        If the period is not a multiple of the number of groups.
     """
 
     groups: Count = 5

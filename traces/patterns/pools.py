@@ -16,17 +16,7 @@ from traces.seeded import SeededTrace
 
 
 class Pool(NamedTuple):
-    """One kind of device, in percent of the required local steps.
-
-    Attributes
-    ----------
-    name : str
-        What slows the device down.
-    mean, sd : float
-        Mean and standard deviation of a round's completion, before clipping.
-    floor : float
-        Smallest completion; 0 if the device may be inactive.
-    """
+    """What slows a device down, and its completions in percent: before clipping, and the smallest."""
 
     name: str
     mean: float

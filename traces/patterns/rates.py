@@ -37,11 +37,6 @@ def rates(
     cycle
         Length of a cycle in rounds, for dynamics `cyclic`.
 
-    Returns
-    -------
-    RateTrace
-        The trace, with the rates as its attribute `p`.
-
     Raises
     ------
     ValueError

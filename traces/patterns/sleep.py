@@ -64,14 +64,9 @@ class Sleep(SeededTrace):
 
 
 def quietest(posts: NDArray[np.float64], length: float) -> float:
-    """Return the post that is followed by the fewest other posts within `length` seconds.
+    """Return the post that is followed by the fewest others within `length` seconds, at most a day.
 
-    Parameters
-    ----------
-    posts : (n,) float64
-        Times of the posts in seconds after midnight; at least one.
-    length : float
-        Seconds, at most a day.
+    Posts are seconds after midnight, shape (n,), at least one.
     """
     posts = np.sort(posts)
     two_days = np.concatenate([posts, posts + _DAY])

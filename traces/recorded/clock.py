@@ -156,13 +156,9 @@ class VirtualClock(SeededTrace):
         return late
 
     def _work(self, t: int) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """Work out what the clients that are online at the start of round t finish.
+        """Return who is online at the start of round t, and what each of these K clients finishes.
 
-        Returns
-        -------
-        clients, fraction, seconds
-            The clients; the fraction of their steps that they finish; and when their replies arrive, in
-            seconds since the start of the round. All of shape (K,).
+        That is the fraction of its steps, and the seconds from the start of the round to its reply.
         """
         check_round(t)
         now = self._begin + (t - 1) * self._round_seconds

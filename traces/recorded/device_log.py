@@ -51,14 +51,7 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     A client that is not in the file is never online. The recordings of all clients begin at the first start
     and end at the last end in the file.
 
-    Parameters
-    ----------
-    reader : str
-        Name of the reader for messages, such as ``trace table``.
-    path : str
-        The file; or a folder, whose *.csv and *.jsonl files are read as one.
-    num_clients : int
-        N; clients are numbered 0..N-1.
+    `path` is the file; or a folder, whose *.csv and *.jsonl files are read as one. `reader` is for messages.
 
     Raises
     ------
@@ -128,7 +121,7 @@ def _valid(values: NDArray[np.float64], num_clients: float) -> NDArray[np.bool_]
 
 
 def _check_line(place: str, values: list[float], num_clients: float, shown: Callable[[float], str]) -> None:
-    """Raise ValueError, with the place in the message, for the first invalid value of a line."""
+    """Raise ValueError for the first invalid value of a line."""
     client, start, end, *rates = values
     if num_clients < np.inf:
         client_index(place, client, int(num_clients))

@@ -1,20 +1,28 @@
 """Runs on devices replayed: who took part in which round, and how much of its work each client did."""
 
 import re
-import warnings
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.files import parse_json
 from traces.base import RoundAvailability, check_round
-from traces.files.lines import open_data
+from traces.files.lines import decode_line, json_object, open_data
 from traces.seeded import SeededTrace
 
 _MAX_RECORD_BYTES = 16 << 20
+_GIVE = "give metrics.jsonl of a run on devices"
+_ITEMS: dict[str, Any] = {  # what the lists and objects in a record hold
+    **dict.fromkeys(("members", "available", "selected", "active", "planned"), int),
+    "steps": int | None,
+    "late": dict,
+    "events": dict,
+    "failed": str,
+    "seconds": int | float,
+}
+_EVENTS = ("arrival", "departure", "farewell")
 _FOREVER = np.iinfo(np.int64).max
 _LATE = re.compile(r"late reply of round ([0-9]{1,9})")
 
@@ -108,28 +116,19 @@ class DeviceRun(SeededTrace):
 
 
 def _read_records(file: str, num_clients: int) -> Iterator[Record]:
-    """Yield the checked records of the training rounds.
-
-    Raises
-    ------
-    ValueError
-        The file is something else; the message names file and line.
-    """
+    """Yield the checked records of the training rounds."""
     t = 0
     with open_data("trace run", file) as lines:
-        for number in range(1, _FOREVER):
-            line = lines.readline(_MAX_RECORD_BYTES)
+        for number in count(1):
+            line = lines.readline(_MAX_RECORD_BYTES + 1)
+            place = f"trace run: {file}, line {number}"
             if not line:
                 break
-            place = f"trace run: {file}, line {number}"
-            if not line.endswith(b"\n"):
-                if len(line) == _MAX_RECORD_BYTES:
-                    raise ValueError(
-                        f"{place}: longer than {_MAX_RECORD_BYTES >> 20} MiB; give metrics.jsonl of a run"
-                    )
-                warnings.warn(f"{place} is torn and left out", stacklevel=2)
-                break
-            record = _parsed(place, line)
+            if (text := decode_line(place, line, _MAX_RECORD_BYTES)) is None:
+                continue
+            record = json_object(place, text)
+            if not isinstance(record.get("round"), int):
+                raise ValueError(f"{place}: not the record of a round; {_GIVE}")
             if record["round"] == 0:
                 continue
             t += 1
@@ -137,18 +136,7 @@ def _read_records(file: str, num_clients: int) -> Iterator[Record]:
                 raise ValueError(f"{place}: round {record['round']!r} follows round {t - 1}")
             yield _checked(place, record, num_clients)
     if not t:
-        raise ValueError(f"trace run: {file}: no round found, give metrics.jsonl of a run on devices")
-
-
-def _parsed(place: str, line: bytes) -> Record:
-    """Return a line of `metrics.jsonl`, which has a round."""
-    try:
-        record = parse_json(line.decode())
-    except ValueError:
-        record = None
-    if not isinstance(record, dict) or not isinstance(record.get("round"), int):
-        raise ValueError(f"{place}: not the record of a round; give metrics.jsonl of a run")
-    return record
+        raise ValueError(f"trace run: {file}: no round found; {_GIVE}")
 
 
 def _checked(place: str, record: Record, num_clients: int) -> Record:
@@ -158,32 +146,25 @@ def _checked(place: str, record: Record, num_clients: int) -> Record:
             f"{place}: the record does not say who was `available`: this is not a run on devices, or "
             "one of an earlier version; what a simulation replays is `trace` in its config.toml"
         )
-    checked = {"members": [], "late": [], "events": [], "failed": {}, "seconds": {}, **record}
-    for key in ("members", "available", "selected", "active", "planned", "steps", "late", "events"):
-        if not isinstance(checked.get(key), list):
-            raise ValueError(f"{place}: {key!r} is not a list, give metrics.jsonl of a run")
-    for key, kind in (("failed", str), ("seconds", int | float)):
-        if not isinstance(checked[key], dict) or not all(isinstance(v, kind) for v in checked[key].values()):
-            raise ValueError(f"{place}: {key!r} is {checked[key]!r:.60}, give metrics.jsonl of a run")
-    kinds = ("arrival", "departure", "farewell")
-    events = checked["events"]
-    checked["events"] = [e for e in events if not isinstance(e, dict) or e.get("event") in kinds]
-    clients = [k for key in ("members", "available", "selected", "active") for k in checked[key]]
-    for entry in (*checked["late"], *checked["events"]):
-        if not isinstance(entry, dict):
-            raise ValueError(f"{place}: {entry!r:.60} is not an event; give metrics.jsonl of a run")
-        clients.append(entry.get("client"))
-    for client in clients:
+    record = {"members": [], "late": [], "events": [], "failed": {}, "seconds": {}, **record}
+    for key, item in _ITEMS.items():
+        kind = dict if key in ("failed", "seconds") else list
+        found: Any = record.get(key)
+        values = found.values() if isinstance(found, dict) else found
+        if not isinstance(found, kind) or not all(isinstance(value, item) for value in values):
+            raise ValueError(f"{place}: {key!r} is {found!r:.60}; {_GIVE}")
+    record["events"] = [e for e in record["events"] if e.get("event") in _EVENTS]
+    clients = [k for key in ("members", "available", "selected", "active") for k in record[key]]
+    for client in (*clients, *(entry.get("client") for entry in (*record["late"], *record["events"]))):
         if not isinstance(client, int) or not 0 <= client < num_clients:
             last = num_clients - 1
             raise ValueError(f"{place}: client {client!r} does not exist, the clients are 0 to {last}")
-    if not len(checked["active"]) == len(checked["planned"]) == len(checked["steps"]):
+    if not len(record["active"]) == len(record["planned"]) == len(record["steps"]):
         raise ValueError(f"{place}: 'active', 'planned' and 'steps' are not of the same length")
-    for steps, planned in zip(checked["steps"], checked["planned"], strict=True):
-        done = planned if steps is None else steps
-        if not isinstance(done, int) or not isinstance(planned, int) or not 1 <= done <= planned:
+    for steps, planned in zip(record["steps"], record["planned"], strict=True):
+        if not 1 <= (planned if steps is None else steps) <= planned:
             raise ValueError(f"{place}: {steps!r} steps of {planned!r} were done, give 1 to all of them")
-    return checked
+    return record
 
 
 def _rounds(records: list[Record]) -> list[_Round]:

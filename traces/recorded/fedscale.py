@@ -47,17 +47,8 @@ def read_fedscale(reader: str, path: str) -> DeviceLog:
     steps of 10 examples, at three inferences per example as in FedScale, and ``communication`` (or
     ``communication_kbps``: kbit/s) an upload rate. Sessions of zero seconds are left out.
 
-    Parameters
-    ----------
-    reader : str
-        Name of the reader for messages, such as ``trace table``.
-    path : str
-        The file, JSON or pickle (see `traces.files.documents`; nothing in it is executed).
-
-    Raises
-    ------
-    ValueError
-        If the file does not hold such data; the message names the file and the phone.
+    The file is JSON or a pickle (see `traces.files.documents`; nothing in it is executed). Other data are a
+    ValueError; the message, which begins with `reader`, names the file and the phone.
     """
     content = read_document(reader, path)
     if isinstance(content, dict):
@@ -97,16 +88,12 @@ def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], float, tu
     """Return a phone's sessions, the length of its recording, its speed and its upload rate."""
     if not isinstance(phone, dict):
         raise ValueError(f"{place}: not a dict, expected a phone of FedScale's availability data")
-    active, inactive = phone.get("active"), phone.get("inactive")
-    if (
-        not isinstance(active, list | tuple)
-        or not isinstance(inactive, list | tuple)
-        or len(active) != len(inactive)
-    ):
+    lists: list[Any] = [phone.get("active"), phone.get("inactive")]
+    if not all(isinstance(times, list | tuple) for times in lists) or len(lists[0]) != len(lists[1]):
         raise ValueError(f"{place}: active and inactive must be lists of the same length")
     length = number(place, "finish_time", phone.get("finish_time"))
     sessions = []
-    for start, end in zip(active, inactive, strict=True):
+    for start, end in zip(*lists, strict=True):
         session = number(place, "active", start), number(place, "inactive", end)
         if session[0] != session[1]:
             check_session(place, *session)

@@ -49,18 +49,8 @@ def read_flash(reader: str, path: str) -> DeviceLog:
     (Yang et al., WWW 2021; `timer.py` of their code); a session that is running at the last message ends
     there. Phones without messages are never online.
 
-    Parameters
-    ----------
-    reader : str
-        Name of the reader for messages, such as ``trace table``.
-    path : str
-        The file, JSON.
-
-    Raises
-    ------
-    ValueError
-        If the file does not hold such data; the message names the file, the phone and the line of its
-        messages.
+    Other data are a ValueError; the message, which begins with `reader`, names the file, the phone and the
+    line of its messages.
     """
     content = read_document(reader, path)
     if not isinstance(content, dict):

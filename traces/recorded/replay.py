@@ -17,23 +17,9 @@ class Replay:
     starts over at its own end. A session that lasts until that end then continues in the next cycle if the
     recording also starts with a session, so a device that is online throughout never leaves.
 
-    Parameters
-    ----------
-    log : DeviceLog
-        S sessions of D devices.
-    device : (N,) int
-        The device that each client replays, no device twice.
-    repeat : bool
-        Whether recordings start over; otherwise devices stay offline after the end.
-    window : float
-        Seconds of virtual time whose sessions are looked up together, see `online`.
-
-    Attributes
-    ----------
-    client : (S,) int
-        The client that replays each session; -1 if no client does.
-    aligned : bool
-        Whether all recordings start and end at the same times.
+    `device` is the one that each client replays, shape (N,), no device twice; `window`, the seconds whose
+    sessions are looked up together, see `online`. The attribute `client` is the one that replays each
+    session, shape (S,); -1 if no client does.
     """
 
     def __init__(self, log: DeviceLog, device: NDArray[np.intp], repeat: bool, window: float) -> None:
@@ -52,16 +38,13 @@ class Replay:
         self._before = log.before
         last = np.concatenate([[0.0], log.before + log.end - log.start])  # for devices without sessions
         self._total = np.where(self._high > self._low, last[self._high], 0.0)  # seconds online per cycle
-        self.aligned = bool(np.ptp(self._delay) == 0 == np.ptp(self._cycle))
+        self._aligned = bool(np.ptp(self._delay) == 0 == np.ptp(self._cycle))
         self._nearby = lru_cache(maxsize=4)(self._find_nearby)
 
     def _join_cycles(self, cycle: NDArray[np.float64], first: NDArray[np.int64]) -> None:
         """Let sessions that last until the end of a recording continue if the recording starts with one.
 
-        Parameters
-        ----------
-        cycle, first : (S,)
-            For each session, the length of its device's recording and the device's first session.
+        `cycle` is the length of each session's recording, `first` the first session of its device.
         """
         joined = np.flatnonzero((self._leave == cycle) & (self._start[first] == 0))
         following = self._leave[first[joined]]  # when the device leaves in the next cycle, if at all
@@ -71,22 +54,11 @@ class Replay:
     def online(self, now: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the running sessions, one per online client, and the seconds until each client leaves.
 
-        If all recordings are aligned, one scan of all sessions finds those that overlap a window of time,
-        and only these few are compared in each round. Otherwise each client's session is found by bisection.
-
-        Parameters
-        ----------
-        now : float
-            Virtual time in seconds.
-
-        Returns
-        -------
-        session : (K,) int
-            Indices into the log.
-        seconds : (K,) float64
-            Infinite for a client that never leaves.
+        They are indices into the log, and infinite for a client that never leaves. If all recordings are
+        aligned, one scan of all sessions finds those that overlap a window of time, and only these few are
+        compared in each round. Otherwise each client's session is found by bisection.
         """
-        if self.aligned:
+        if self._aligned:
             position = float(self._locate(now, slice(1))[1][0])
             nearby = self._nearby(int(position // self._window))
             session = nearby[(self._start[nearby] <= position) & (position < self._end[nearby])]
@@ -105,21 +77,9 @@ class Replay:
     def moment_after(
         self, begin: float, seconds: NDArray[np.float64], clients: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return when clients have been online for some time since a moment of virtual time.
+        """Return when clients have been online for positive `seconds` since a moment of virtual time.
 
-        Parameters
-        ----------
-        begin : float
-            The moment, in seconds.
-        seconds : (K,) float64
-            Positive time online, for each client.
-        clients : (K,) int
-            The clients.
-
-        Returns
-        -------
-        (K,) float64
-            Virtual time in seconds; infinite for a client that never is online that long.
+        It is infinite for a client that is never online that long. All arrays have shape (K,).
         """
         wanted = self._online_until(begin, clients) + seconds
         total = self._total[clients]
@@ -155,10 +115,7 @@ class Replay:
         return np.where(started, cycles, 0), np.where(started, position, time)
 
     def _latest(self, position: NDArray[np.float64], clients: _Clients) -> NDArray[np.int64]:
-        """Return each client's latest session that has started; one before its first if none has.
-
-        A bisection for all clients at once. Nothing is kept between rounds.
-        """
+        """Return each client's latest session that has started; one before its first if none has."""
         low, high = self._low[clients].copy(), self._high[clients].copy()
         while (searching := np.flatnonzero(low < high)).size:
             middle = (low[searching] + high[searching]) // 2

@@ -21,18 +21,10 @@ def seconds(time: float) -> str:
 
 
 class Sessions(NamedTuple):
-    """Intervals in which devices were online, one per entry, in any order.
+    """Intervals in which devices 0..D-1 were online, in any order; five arrays of shape (S,).
 
-    Attributes
-    ----------
-    device : (S,) int
-        The device of each session, 0..D-1.
-    start, end : (S,) float
-        Seconds; the device is online from `start` until just before `end`.
-    speed : (S,) float
-        Local steps per second; NaN if unknown.
-    up_rate : (S,) float
-        Upload in bytes per second; NaN if unknown.
+    A device is online from `start` until just before `end`, in seconds. Its `speed` are local steps, its
+    `up_rate` bytes per second; NaN if unknown.
     """
 
     device: ArrayLike
@@ -88,25 +80,10 @@ class DeviceLog:
         names: tuple[str, ...] = (),
         shown: Callable[[float], str] = seconds,
     ) -> DeviceLog:
-        """Sort sessions by device and time.
+        """Sort sessions, each with ``start < end``, by device and time.
 
-        Parameters
-        ----------
-        sessions : Sessions
-            Each with ``start < end``.
-        origin, cycle : (D,) float64
-            See `DeviceLog`.
-        place : callable
-            Source of session i, for messages.
-        names : tuple of str
-            See `DeviceLog`.
-        shown : callable
-            How messages show a time.
-
-        Raises
-        ------
-        ValueError
-            If two sessions of one device overlap.
+        `place` returns the source of session i, and `shown` a time, for messages. ValueError is raised if two
+        sessions of one device overlap.
         """
         device = np.asarray(sessions.device, np.int64)
         order = np.lexsort((np.asarray(sessions.start, np.float64), device))
@@ -130,7 +107,7 @@ class DeviceLog:
 
 
 def check_session(place: str, start: float, end: float, shown: Callable[[float], str] = seconds) -> None:
-    """Raise ValueError, with the place in the message, unless a session starts and ends at possible times."""
+    """Raise ValueError unless a session starts and ends at possible times."""
     if start < 0:
         raise ValueError(f"{place}: the session starts at {shown(start)}, give times of {shown(0)} or later")
     if not start < end:
@@ -146,7 +123,7 @@ def check_session(place: str, start: float, end: float, shown: Callable[[float],
 
 
 def check_rate(place: str, name: str, value: float) -> None:
-    """Raise ValueError, with the place in the message, unless a speed or upload rate is possible; NaN is."""
+    """Raise ValueError unless a speed or upload rate is possible; NaN is."""
     if value <= 0:
         raise ValueError(f"{place}: {name} is {value:g}, give a positive number or nothing")
     if not math.isnan(value) and not SLOWEST <= value <= FASTEST:
