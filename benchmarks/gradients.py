@@ -22,14 +22,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.measure import machine, machine_line, table, write_json
 from benchmarks.workloads import WORKLOADS, ensure_mnist, named_workloads, settings_of
 from clients.environment import ClientEnvironment, federated_data, model_builder
+from clients.gradients.autograd import Loop
 from clients.gradients.chain import Chain
 from clients.gradients.compiled import Compiled
 from clients.gradients.compiled_chain import CompiledChain
-from clients.gradients.dual import DualLinear
 from clients.gradients.flat import FlatModel
-from clients.gradients.loop import Loop
 from clients.gradients.oracle import CohortOracle
-from clients.gradients.stacked import StackedLinear
+from clients.gradients.stacked import DualLinear, StackedLinear
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import VirtualClients
 from flexfl.config import Settings

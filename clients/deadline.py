@@ -9,18 +9,9 @@ from collections.abc import Callable
 class LocalDeadline:
     """Whether there is time for another local step, if it takes as long as those before.
 
-    A reply that comes after the end of the round is a late one, or lost; a step fewer costs little.
-
-    Parameters
-    ----------
-    until
-        When the work has to be done, on the clock of `time.monotonic`; None: whenever.
-    stop
-        Whether the work has to end now; not asked without a deadline. None: it has not.
-
-    Notes
-    -----
-    Made when the first step begins. Without a deadline no clock is read.
+    A reply that comes after the end of the round is a late one, or lost; a step fewer costs little. The
+    object is made when the first step begins. `until` is on the clock of `time.monotonic`; without it no
+    clock is read, and `stop`, whether the work has to end now, is not asked.
     """
 
     def __init__(self, until: float | None, stop: Callable[[], bool] | None = None) -> None:

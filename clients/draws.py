@@ -17,28 +17,13 @@ Indices = NDArray[np.intp]
 
 
 class BatchIndices(NamedTuple):
-    """Which of a client's examples each of its local steps uses.
+    """Which of a client's examples each of its local steps uses."""
 
-    Attributes
-    ----------
-    indices
-        Indices of the examples of all steps, concatenated.
-    lengths
-        Number of examples in each step's batch, shape (s,).
-    num_distinct
-        Number of distinct indices.
-    changes
-        A random change of each of these examples, see `flexfl.tasks.Augmentation`; None: they stay as they
-        are.
-    seeds
-        Of what the model draws in each step, as for dropout, shape (s,); None: it draws nothing.
-    """
-
-    indices: Indices
-    lengths: NDArray[np.intp]
-    num_distinct: int
-    changes: NDArray[np.int64] | None = None
-    seeds: NDArray[np.int64] | None = None
+    indices: Indices  # of the examples of all steps, concatenated
+    lengths: NDArray[np.intp]  # (s,), number of examples in each step's batch
+    num_distinct: int  # number of distinct indices
+    changes: NDArray[np.int64] | None = None  # of each example at random, see `flexfl.tasks.Augmentation`
+    seeds: NDArray[np.int64] | None = None  # (s,), of what the model draws in each step, as for dropout
 
     def split(self) -> list[Indices]:
         """Return the indices of each step."""
@@ -77,21 +62,10 @@ def _rounded_up(size: int) -> int:
 
 
 def draw_batches(num_examples: int, batch_size: int, steps: int, rng: np.random.Generator) -> BatchIndices:
-    """Draw the batches of a client's local steps.
+    """Draw the batches of a client's local steps; batch size 0 takes all examples in every step.
 
     Every epoch shuffles the data anew; its last batch may be smaller. The first s of E batches do not depend
     on E: an incomplete client does the same first steps as a complete one.
-
-    Parameters
-    ----------
-    num_examples
-        How many examples the client has.
-    batch_size
-        Examples per batch; 0: all of them.
-    steps
-        Number of batches.
-    rng
-        Source of the permutations.
     """
     lengths, epochs, total = _lengths(num_examples, batch_size, steps)
     passes = [rng.permutation(num_examples) for _ in range(epochs)]

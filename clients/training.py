@@ -31,22 +31,10 @@ def make_rule(
     as_vector: Callable[[NDArray[Any]], Vector],
     fisher: Oracle = no_fisher,
 ) -> SGD:
-    """Make the rule that the task names.
+    """Make the rule that the task, that of any client of a cohort, names.
 
-    Parameters
-    ----------
-    config
-        The task; that of any client of a cohort.
-    weights
-        What each client starts from, without buffers, shape (K, M).
-    shared
-        The method's arrays that are the same for all clients.
-    arrays, memories
-        The method's other arrays for each client, and the memory of each, opened.
-    as_vector
-        Makes of an array what rules and gradients work on.
-    fisher
-        See `clients.rules.SGD`.
+    The clients start from `weights`, (K, M), without buffers. The method's arrays are `shared` by all
+    clients, then `arrays` of each. `as_vector` makes of an array what rules and gradients work on.
     """
     own = [as_vector(np.stack(of_all)) for of_all in zip(*arrays, strict=True)]
     committed = [memory.committed for memory in memories]
@@ -59,18 +47,8 @@ def do_steps(
 ) -> int:
     """Do local steps, in place, until all are done or the deadline allows no other; return how many.
 
-    Parameters
-    ----------
-    rule
-        Of K clients and M weights.
-    y
-        Their weights, and after them the model's buffers, shape (K, M + B).
-    steps
-        How many clients do each step, the first ones; and the gradient at weights and buffers.
-    rate
-        eta.
-    deadline
-        Made when the first step begins.
+    `y`, (K, M + B), has the clients' weights and after them the model's buffers. `steps` says how many
+    clients do each step, the first ones, and has the gradient at weights and buffers.
     """
     done, count, at = 0, len(y), weights_of(rule, y)
     own, own_rate = y, rate
@@ -116,22 +94,9 @@ def of_weights(rule: SGD, oracle: Oracle, y: Vector) -> Oracle:
 def finish(
     rule: SGD, y: Vector, steps: Rate, rate: Rate, memories: Sequence[Memory]
 ) -> tuple[list[list[NDArray[Any]]], list[Memory]]:
-    """Return what each client sends besides its weights, and its new memory.
+    """Return the method's own arrays that each client sends, and its new memory, after `steps`, (K, 1).
 
-    Parameters
-    ----------
-    rule, y, rate
-        See `do_steps`.
-    steps
-        How many steps each has done, a number or shape (K, 1).
-    memories
-        The opened memory of each client.
-
-    Returns
-    -------
-    arrays, memories
-        The method's own arrays of each client, empty where none are sent; and the clients' memories, empty
-        where the rule keeps no state.
+    The first are empty where none are sent, the second where the rule keeps no state.
     """
     config = rule.config
     arrays, state = rule.finish(weights_of(rule, y), steps, rate)

@@ -15,10 +15,10 @@ from torch import nn
 
 from clients.draws import draw_batches
 from clients.environment import ClientEnvironment
+from clients.gradients.autograd import Loop
 from clients.gradients.batches import CohortBatches
 from clients.gradients.compiled import Compiled
 from clients.gradients.flat import FlatModel
-from clients.gradients.loop import Loop
 from clients.gradients.machine_code import compiled
 from clients.rules import SGD
 from clients.rules.base import Correction

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from clients.gradients.autograd import Loop
 from clients.gradients.batches import Batch
 from clients.gradients.chain import MaxPooling
 from clients.gradients.compiled_chain import CompiledChain, CompiledPooling
 from clients.gradients.flat import FlatModel
-from clients.gradients.loop import Loop
 from clients.gradients.oracles import make_oracle
 
 IMAGE = (np.zeros((2, 1, 28, 28), np.float32), np.zeros(2, np.int64))

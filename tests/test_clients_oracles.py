@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from clients.draws import BatchIndices, draw_batches
+from clients.gradients.autograd import Loop
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.chain import Chain, chain_layers
-from clients.gradients.dual import DualLinear
 from clients.gradients.flat import FlatModel
-from clients.gradients.loop import Loop
 from clients.gradients.oracles import make_oracle
+from clients.gradients.stacked import DualLinear
 from clients.rules import SGD
 from clients.rules.base import Correction
 from clients.simulated.cohort import run

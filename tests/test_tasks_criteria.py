@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from clients.gradients.autograd import Loop, Vmap
 from clients.gradients.batches import Batch
 from clients.gradients.chain import Chain
 from clients.gradients.flat import FlatModel
-from clients.gradients.loop import Loop
 from clients.gradients.stacked import StackedLinear
-from clients.gradients.vmap import Vmap
 from flexfl.tasks import BinaryCrossEntropy, Criterion, CrossEntropy, Dataset, Metric, SquaredError
 
 LN2 = float(np.log(2))

@@ -18,48 +18,21 @@ from flexfl.tasks import Augmentation, FederatedData, PartitionedData
 
 
 class Batch(NamedTuple):
-    """The examples of one step of A clients, padded to the same length B.
+    """The examples of one step of A clients, padded to the same length B."""
 
-    Attributes
-    ----------
-    inputs
-        Shape (A, B, *input_shape).
-    targets
-        Shape (A, B, ...).
-    weights
-        Weight of each example in its client's mean loss, shape (A, B): 1 / n for n examples, 0 for padding.
-    lengths
-        Number n of each client's examples without padding, shape (A,).
-    seeds
-        Of what each client's model draws, shape (A,); None: it draws nothing.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    weights: Tensor
-    lengths: NDArray[np.intp]
-    seeds: Sequence[int] | None = None
+    inputs: Tensor  # (A, B, *input_shape)
+    targets: Tensor  # (A, B, ...)
+    weights: Tensor  # (A, B), of each example in its client's mean loss: 1 / n for n examples, 0 for padding
+    lengths: NDArray[np.intp]  # (A,), the number n of each client's examples
+    seeds: Sequence[int] | None = None  # of what each client's model draws; None: it draws nothing
 
 
 class CohortBatches:
     """The batches of K clients; the inputs of each step are gathered only when it is done.
 
-    Parameters
-    ----------
-    inputs, targets
-        Examples of all clients, shapes (P, *input_shape) and (P, ...).
-    clients
-        Indices of each client's batches into these, the client with the most steps first; all have the same
-        `padded_length`.
-    dtype
-        Of `Batch.weights`.
-    augmentation
-        Makes the random changes of the examples; None: they stay as they are.
-
-    Attributes
-    ----------
-    counts
-        How many clients do each of the T steps: the first ones of the cohort.
+    `inputs`, (P, *input_shape), and `targets`, (P, ...), are examples of all clients, into which `clients`
+    are indices. All clients have the same `padded_length`, and the one with the most steps comes first: the
+    first `counts[t]` do step t.
     """
 
     def __init__(
@@ -100,14 +73,9 @@ class CohortBatches:
         return Batch(inputs, self.targets[t, :count], self.weights[t, :count], lengths, seeds or None)
 
     def distinct_inputs(self) -> tuple[Tensor, Tensor]:
-        """Return the inputs of each client's distinct examples, and which of them each step uses.
+        """Return the inputs of each client's U distinct examples, and which of them each step uses.
 
-        Returns
-        -------
-        inputs
-            Shape (K, U, *input_shape), where U is `BatchIndices.padded_distinct`, the same for all clients.
-        positions
-            Shape (T, K, B), from 0 to U - 1.
+        The shapes are (K, U, *input_shape) and (T, K, B); U is the clients' common `padded_distinct`.
         """
         distinct = np.zeros((len(self.clients), self.clients[0].padded_distinct), np.int64)
         positions = []
@@ -126,10 +94,7 @@ class CohortBatches:
 
 
 def _padded(parts: Sequence[NDArray[Any]], lengths: ArrayLike, width: int) -> NDArray[np.int64]:
-    """Divide the numbers of several arrays, in their order, into rows of these lengths, padded with 0.
-
-    The result has the shape of `lengths` and a last axis of `width`.
-    """
+    """Divide the numbers of all parts into rows of these lengths, padded with 0: (*lengths.shape, width)."""
     real = np.arange(width) < np.asarray(lengths)[..., None]
     padded = np.zeros(real.shape, np.int64)
     padded[real] = np.concatenate(parts)
@@ -137,17 +102,7 @@ def _padded(parts: Sequence[NDArray[Any]], lengths: ArrayLike, width: int) -> ND
 
 
 class DeviceData:
-    """The clients' examples as tensors on the device that trains.
-
-    `PartitionedData` are copied to the device once, other data cohort by cohort.
-
-    Parameters
-    ----------
-    data
-        The data of all clients.
-    device
-        Where to train.
-    """
+    """The clients' examples where they train: `PartitionedData` are copied there once, others by cohort."""
 
     def __init__(self, data: FederatedData, device: torch.device) -> None:
         self.data, self.device = data, device
@@ -168,10 +123,7 @@ class DeviceData:
     ) -> CohortBatches:
         """Return the batches of some clients, given as indices into each client's own examples.
 
-        Raises
-        ------
-        ValueError
-            A target does not suit the task, such as a label that is not one of the task's classes.
+        A target that does not suit the task, such as a label that is not one of its classes, is a ValueError.
         """
         if self._all is not None and isinstance(self.data, PartitionedData):
             own = map(self.data.train_rows, clients)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
-from clients.gradients.oracle import ModuleOracle
+from clients.gradients.oracle import CohortOracle
 from clients.rules.base import Change
 
 aten = torch.ops.aten
@@ -57,12 +57,10 @@ class Convolution(ChainLayer):
         self.groups, self.channels = module.groups, module.in_channels
 
     def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
-        """See `ChainLayer.forward`."""
         self.x = x
         return torch.conv2d(x, params[0], params[1] if self.bias_sizes else None, *self.options, self.groups)
 
     def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
-        """See `ChainLayer.backward`."""
         wanted = [needs_input_grad, True, self.num_params == 2]
         options = (*self.options, False, [0, 0], self.groups)  # not transposed
         input_grad, *grads = aten.convolution_backward(
@@ -72,7 +70,6 @@ class Convolution(ChainLayer):
         return input_grad  # type: ignore[no-any-return]
 
     def gradients(self) -> list[Tensor]:
-        """See `ChainLayer.gradients`."""
         return self.grads
 
 
@@ -83,21 +80,17 @@ class Linear(ChainLayer):
         self.num_params = 1 if module.bias is None else 2
 
     def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
-        """See `ChainLayer.forward`."""
         self.x = x
         return functional.linear(x, *params)
 
     def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
-        """See `ChainLayer.backward`."""
         self.error = error
         return error @ params[0] if needs_input_grad else error
 
     def gradients(self) -> list[Tensor]:
-        """See `ChainLayer.gradients`."""
         return [self.error.t() @ self.x, self.error.sum(0)][: self.num_params]
 
     def descend(self, params: list[Tensor], rate: Tensor) -> None:
-        """See `ChainLayer.descend`; the gradient is not stored."""
         scaled = self.error * rate
         params[0].addmm_(scaled.t(), self.x, alpha=-1)
         if self.num_params == 2:
@@ -115,14 +108,12 @@ class MaxPooling(ChainLayer):
         self.options = (size, stride, padding, dilation, module.ceil_mode)
 
     def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
-        """See `ChainLayer.forward`."""
         self.x = x
         outputs: Tensor
         outputs, self.maxima = aten.max_pool2d_with_indices(x, *self.options)
         return outputs
 
     def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
-        """See `ChainLayer.backward`."""
         input_grad: Tensor = aten.max_pool2d_with_indices_backward(error, self.x, *self.options, self.maxima)
         return input_grad
 
@@ -131,12 +122,10 @@ class ReLU(ChainLayer):
     """`nn.ReLU`."""
 
     def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
-        """See `ChainLayer.forward`."""
         self.outputs = functional.relu(x)
         return self.outputs
 
     def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
-        """See `ChainLayer.backward`."""
         input_grad: Tensor = aten.threshold_backward(error, self.outputs, 0)
         return input_grad
 
@@ -145,12 +134,10 @@ class Flatten(ChainLayer):
     """`nn.Flatten`."""
 
     def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
-        """See `ChainLayer.forward`."""
         self.shape = x.shape
         return x.flatten(1)
 
     def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
-        """See `ChainLayer.backward`."""
         return error.view(self.shape)
 
 
@@ -193,19 +180,8 @@ def _padding(module: nn.Conv2d) -> list[int] | None:
     return None if any(total % 2 for total in both) else [total // 2 for total in both]
 
 
-class Chain(ModuleOracle):
-    """Convolutions and other common layers in sequence, one client after the other, without autograd.
-
-    Parameters
-    ----------
-    model
-        A model that `chain_layers` supports.
-
-    Raises
-    ------
-    ValueError
-        The model is something else.
-    """
+class Chain(CohortOracle):
+    """Convolutions and other common layers in sequence, one client after the other, without autograd."""
 
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
@@ -217,7 +193,6 @@ class Chain(ModuleOracle):
         self._last: tuple[Tensor | None, list[list[list[Tensor]]]] = (None, [])
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """See `CohortOracle.gradient`."""
         gradients, losses = torch.empty_like(y), y.new_empty(len(y))
         for k, params in enumerate(self._params(y)):
             losses[k] = self._backpropagate(params, batch, k)
@@ -226,7 +201,6 @@ class Chain(ModuleOracle):
         return gradients, losses
 
     def descend(self, y: Tensor, rate: Tensor, batch: Batch, change: Change | None) -> Tensor:
-        """See `CohortOracle.descend`; the gradients of linear layers are not stored."""
         if change is not None and len(y) > 1:  # it changes all clients at once
             return super().descend(y, rate, batch, change)
         losses = y.new_empty(len(y))

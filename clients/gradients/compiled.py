@@ -23,17 +23,7 @@ MAX_THREADS = 16  # more would wait for memory
 class Compiled(StackedLinear):
     """One linear layer with cross-entropy: all steps of a client in compiled code, clients on all cores.
 
-    Rules that do more in a step than to correct its gradient train in the single steps of `StackedLinear`.
-
-    Parameters
-    ----------
-    model
-        A linear classifier on a CPU.
-
-    Raises
-    ------
-    ValueError
-        The model, its loss or its device is not of this kind, or Numba is not installed.
+    Rules that do more in a step than correct its gradient train in the single steps of `StackedLinear`.
     """
 
     def __init__(self, model: FlatModel) -> None:
@@ -53,13 +43,12 @@ class Compiled(StackedLinear):
         self._others = ThreadPoolExecutor(max(1, self.threads - 1))  # none is started before it is needed
 
     def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
-        """See `CohortOracle.fuses_steps`: unless each step changes its examples at random."""
+        """Return whether the examples stay the same in all steps."""
         return indices.changes is None
 
     def run_fused(
         self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
     ) -> Tensor:
-        """See `CohortOracle.run_fused`."""
         losses = y.new_zeros(batches.indices.shape[:2])
         direction = correction.direction if correction.direction is not None else y.new_empty(0)
         train = partial(

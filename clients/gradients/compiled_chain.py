@@ -24,7 +24,6 @@ class CompiledConvolution(ChainLayer):
         self.rows, self.columns = layer.options[1]  # of zeros on each side
 
     def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
-        """See `ChainLayer.forward`."""
         if len(x) != params[0].shape[1]:
             raise ValueError(f"a convolution of {params[0].shape[1]} channels gets images of {len(x)}")
         if self.rows or self.columns:
@@ -37,7 +36,6 @@ class CompiledConvolution(ChainLayer):
         return out
 
     def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
-        """See `ChainLayer.backward`."""
         batch = error.shape[3]
         weight_grad = torch.empty_like(params[0])
         self.kernels.weight_gradient(_flat(self.x), _flat(error), batch, weight_grad.numpy())
@@ -53,7 +51,6 @@ class CompiledConvolution(ChainLayer):
         return input_grad.contiguous()
 
     def gradients(self) -> list[Tensor]:
-        """See `ChainLayer.gradients`."""
         return self.grads
 
 
@@ -64,7 +61,6 @@ class CompiledPooling(ChainLayer):
         self.kernels = kernels
 
     def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
-        """See `ChainLayer.forward`."""
         self.shape = x.shape
         channels, height, width, batch = x.shape
         out = x.new_empty(channels, height // 2, width // 2, batch)
@@ -73,7 +69,6 @@ class CompiledPooling(ChainLayer):
         return out
 
     def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
-        """See `ChainLayer.backward`."""
         out = error.new_empty(self.shape)
         self.kernels.unpool(_flat(error), _flat(self.where), self.shape[3], _flat(out))
         return out
@@ -83,12 +78,10 @@ class ExamplesFirst(ChainLayer):
     """`nn.Flatten` of images of shape (channels, height, width, B)."""
 
     def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
-        """See `ChainLayer.forward`."""
         self.shape = x.shape
         return x.view(-1, x.shape[3]).t().contiguous()
 
     def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
-        """See `ChainLayer.backward`."""
         return error.t().contiguous().view(self.shape)
 
 
@@ -98,19 +91,7 @@ def _flat(x: Tensor) -> NDArray[Any]:
 
 
 class CompiledChain(Chain):
-    """A chain of convolutions, max pooling and ReLUs, then linear layers; images have their examples last.
-
-    Parameters
-    ----------
-    model
-        A model on a CPU that `Chain` supports, whose convolutions have a stride of 1 and few input channels,
-        and whose pooling is of 2 x 2 pixels.
-
-    Raises
-    ------
-    ValueError
-        The model or its device is not of this kind, or Numba is not installed.
-    """
+    """A chain of convolutions, max pooling and ReLUs, then linear layers; images have their examples last."""
 
     def __init__(self, model: FlatModel) -> None:
         layers = chain_layers(model.module) or []
@@ -132,7 +113,6 @@ class CompiledChain(Chain):
         self.layers[:end] = [_compiled(layer, convolutions) for layer in self.layers[:end]]
 
     def arranged(self, x: Tensor) -> Tensor:
-        """See `Chain.arranged`: the examples come last."""
         return x.flatten(1).t().contiguous().view(*x.shape[1:], len(x))  # faster than to permute dimensions
 
 

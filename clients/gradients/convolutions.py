@@ -44,18 +44,9 @@ def _add(
 
 @compiled
 def convolve(x: Floats, weight: Floats, bias: Floats, batch: int, out: Floats) -> None:
-    """Cross-correlate images with kernels.
+    """Cross-correlate padded images (I, H, W B) with a weight (O, I, h, w), and add a bias (O,), or (0,).
 
-    Parameters
-    ----------
-    x
-        Images, padded, shape (I, H, W B).
-    weight, bias
-        Shapes (O, I, h, w) and (O,); no bias has shape (0,).
-    batch
-        B.
-    out
-        Receives the results, shape (O, H - h + 1, (W - w + 1) B).
+    The results have shape (O, H - h + 1, (W - w + 1) B).
     """
     offsets = _taps(x, weight.shape[2], weight.shape[3], batch)
     source, own = x.reshape(-1), weight.reshape(len(weight), -1)
@@ -84,18 +75,9 @@ def _taps(x: Floats, height: int, width: int, batch: int) -> NDArray[np.int64]:
 
 @compiled
 def input_gradient(error: Floats, weight: Floats, batch: int, out: Floats) -> None:
-    """Compute derivatives with respect to the padded images.
+    """Compute derivatives in the padded images, (I, H, W B), of those in the results, (O, H', W' B).
 
-    Parameters
-    ----------
-    error
-        Those with respect to the results, shape (O, H', W' B).
-    weight
-        Of the convolution, but in the order (I, w, h, O).
-    batch
-        B.
-    out
-        Receives the result, shape (I, H, W B).
+    The weight has its axes in the order (I, w, h, O).
     """
     _, width, height, outputs = weight.shape
     rows, length = error.shape[1:]
@@ -121,15 +103,7 @@ def input_gradient(error: Floats, weight: Floats, batch: int, out: Floats) -> No
 
 @compiled
 def weight_gradient(x: Floats, error: Floats, batch: int, out: Floats) -> None:
-    """Compute derivatives with respect to the weights; two outputs and five weights at a time.
-
-    Parameters
-    ----------
-    x, error, batch
-        See `convolve` and `input_gradient`.
-    out
-        Receives the result, shape (O, I, h, w).
-    """
+    """Compute derivatives in the weights, (O, I, h, w); two outputs and five weights at a time."""
     offsets, step = _taps(x, out.shape[2], out.shape[3], batch), x.shape[2]
     source, sums = x.reshape(-1), out.reshape(len(out), -1)
     rows, length, zero = error.shape[1], error.shape[2], out.dtype.type(0)
@@ -172,14 +146,7 @@ def weight_gradient(x: Floats, error: Floats, batch: int, out: Floats) -> None:
 def pool(x: Floats, batch: int, out: Floats, where: NDArray[np.uint8]) -> None:
     """Take the maximum of each square of 2 x 2 pixels: the first of equal ones, and NaN if there is one.
 
-    Parameters
-    ----------
-    x
-        Images, shape (C, H, W B).
-    batch
-        B.
-    out, where
-        Receive the maxima and which pixel of the square each is, shape (C, H // 2, (W // 2) B).
+    `out` and `where`, (C, H // 2, (W // 2) B), receive the maxima and which pixel of the square each is.
     """
     for c in range(out.shape[0]):
         for row in range(out.shape[1]):
@@ -198,17 +165,7 @@ def pool(x: Floats, batch: int, out: Floats, where: NDArray[np.uint8]) -> None:
 
 @compiled
 def unpool(error: Floats, where: NDArray[np.uint8], batch: int, out: Floats) -> None:
-    """Compute derivatives with respect to the images.
-
-    Parameters
-    ----------
-    error
-        Those with respect to the maxima, shape as `where`.
-    where, batch
-        See `pool`.
-    out
-        Receives the result, shape (C, H, W B).
-    """
+    """Compute derivatives in the images of those in the maxima; see `pool`."""
     out[:] = 0
     for c in range(error.shape[0]):
         for row in range(2 * error.shape[1]):

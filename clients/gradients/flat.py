@@ -1,13 +1,13 @@
-"""A PyTorch model whose weights are one vector.
-
-The rules work on flat vectors: one operation updates the whole model, and the vector is what a client sends.
-"""
+"""A PyTorch model whose weights are one vector: what rules update in one operation, and clients send."""
 
 from __future__ import annotations
 
+import os
+import platform
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,24 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from clients.gradients.products import ignore_alignment
 from flexfl.tasks import CROSS_ENTROPY, Criterion
 
-ignore_alignment()  # all that trains passes here before its first product
-
 _BLOCK = 1 << 22  # numbers in the per-example gradients that are computed in one call
+
+
+def _ignore_alignment() -> None:
+    """Have MKL, which multiplies for PyTorch on x86, round alike for matrices at any address.
+
+    Its fastest kernels for processors other than Intel's sum small products in an order that depends on the
+    address modulo 64 bytes, which depends on who else is in a cohort. Its mode for reproducible results
+    (`MKL_CBWR`) does not. MKL reads the variable when it is first used; a value that the user has set stays.
+    """
+    about = Path("/proc/cpuinfo")
+    if "GenuineIntel" not in (about.read_text(errors="replace") if about.exists() else platform.processor()):
+        os.environ.setdefault("MKL_CBWR", "AUTO")
+
+
+_ignore_alignment()  # all that trains imports this module before its first product
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
@@ -50,29 +62,10 @@ def own_draws(device: torch.device) -> Iterator[None]:
 
 
 class FlatModel:
-    """A model whose tensors are views of one vector and whose gradients are views of another.
+    """A module whose tensors become views of one vector, and its gradients views of another.
 
-    Parameters
-    ----------
-    module
-        The model; its tensors are moved to `device` and replaced by views.
-    device
-        Where to compute.
-    criterion
-        The loss; default: that of classes.
-
-    Attributes
-    ----------
-    criterion
-        The loss.
-    vector
-        The model's own weights: trainable tensors, then floating-point buffers, shape (M,).
-    shapes
-        Shape of each of these tensors.
-    num_trainable
-        How many numbers of the vector are trained: the first ones.
-    num_buffers
-        How many of the tensors are buffers: the last ones.
+    `vector`, shape (M,), has the trainable tensors, `num_trainable` numbers, then the floating-point buffers,
+    which are the last `num_buffers` of the tensors; `shapes` are those of all of them.
     """
 
     def __init__(
@@ -132,20 +125,10 @@ class FlatModel:
         self.bind(self.vector)
 
     def gradient(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the gradient and the value of the mean loss at weights `y`.
+        """Return the gradient and the value of the mean loss of a batch at weights `y`, shape (M,).
 
-        Parameters
-        ----------
-        y
-            Weights, shape (M,), of which the model's tensors become views. Only buffers, such as running
-            means, are changed.
-        examples
-            Inputs and targets of a batch.
-
-        Returns
-        -------
-        gradient, loss
-            Shape (M,), overwritten by the next call; and a scalar.
+        The model's tensors become views of `y`, whose buffers, such as running means, change. The next call
+        overwrites the gradient.
         """
         if y.data_ptr() != self._bound.data_ptr():
             self.bind(y)
@@ -172,17 +155,7 @@ class FlatModel:
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
         """Return the diagonal of the empirical Fisher information: the mean squared per-example gradient.
 
-        Parameters
-        ----------
-        y
-            Weights, shape (M,).
-        examples
-            Inputs and targets; the model is in evaluation mode.
-
-        Returns
-        -------
-        diagonal
-            Shape (M,), zero for buffers.
+        It has shape (M,), as the weights `y`, and is zero for buffers. The model is in evaluation mode.
         """
         tensors = dict(zip(self._names, self.views(y), strict=True))
         names = self._names[: len(tensors) - self.num_buffers]

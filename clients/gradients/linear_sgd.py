@@ -107,30 +107,13 @@ def train(
     first: int,
     stride: int,
 ) -> None:
-    """Do y -= eta (g(y) + strength (y - start) + direction) for every step of some clients, in place.
+    """Do y -= eta (g(y) + strength (y - start) + direction) in all steps of every stride-th client.
 
-    Parameters
-    ----------
-    y
-        Weights of each class, then biases if there are any, shape (K, M).
-    start, direction
-        Shape (K, M), or (1, M) if all clients have the same; no direction has M = 0.
-    strength
-        Of the pull towards `start`.
-    rates
-        eta, shape (K,).
-    inputs
-        Examples of all clients, shape (P, D).
-    indices, targets
-        The examples of each step and their classes, shape (T, K, B), padded.
-    lengths
-        Number of examples in each step, shape (T, K); 0 after a client's last step.
-    has_bias
-        Whether there are biases.
-    losses
-        Receives the mean loss of each step before it is done, shape (T, K).
-    first, stride
-        Which clients: k = first, first + stride, ...
+    `y`, (K, M), has the weights of each class, then the biases if there are any. `start` and `direction` have
+    shape (K, M), or (1, M) if all clients have the same; no direction has M = 0. `inputs`, (P, D), are
+    examples of all clients; `indices` and `targets`, (T, K, B), those of each step, of which the first
+    `lengths`, (T, K), count: 0 after a client's last step. `losses`, (T, K), receives the mean losses before
+    each step.
     """
     num_inputs = inputs.shape[1]
     num_classes = y.shape[1] // (num_inputs + has_bias)

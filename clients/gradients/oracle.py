@@ -1,4 +1,4 @@
-"""The gradients of a cohort of clients, each at its own weights: what all oracles have in common.
+"""The gradients of a cohort of clients, each at its own weights: the interface of all oracles.
 
 `Loop` trains one client after the other, `Vmap` vectorises the model over the clients. Sequences of layers
 have their backward pass written out: `StackedLinear` and `DualLinear` for linear layers, with all clients in
@@ -24,17 +24,9 @@ from flexfl.tasks import Examples
 
 
 class CohortOracle(ABC):
-    """Gradients of the mean losses of A clients.
+    """Gradients of the mean losses of A clients; fused steps are done for `threads` clients at a time.
 
-    Parameters
-    ----------
-    model
-        The model.
-
-    Attributes
-    ----------
-    threads
-        How many clients do their steps at the same time, if those are fused.
+    A ValueError says that the model is not of the kind that the oracle supports.
     """
 
     threads = 1
@@ -43,13 +35,7 @@ class CohortOracle(ABC):
         self.model = model
 
     def check(self, examples: Examples) -> None:
-        """Compute the gradients of two clients, each with these examples.
-
-        Raises
-        ------
-        ValueError
-            That is not possible; the message says why.
-        """
+        """Raise ValueError, with the reason, if the gradients at these examples cannot be computed."""
         y = self.model.vector.expand(2, -1).clone()
         count = len(examples[0])
         inputs, targets = (as_tensor(array).to(y.device).expand(2, *array.shape) for array in examples)
@@ -70,39 +56,17 @@ class CohortOracle(ABC):
         return indices.padded_length * input_size
 
     def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
-        """Return whether `run_fused` should do all steps of a client in one call.
-
-        Parameters
-        ----------
-        indices
-            The client's batches.
-        corrected
-            Whether its rule adds a correction to the gradients.
-        """
+        """Return whether `run_fused` should do all steps of a client; `corrected`: with a correction."""
         return False
 
     def run_fused(
         self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
     ) -> Tensor:
-        """Do all steps of SGD.
+        """Do all steps of SGD; return the losses of each step, shape (T, K).
 
-        Parameters
-        ----------
-        y
-            Weights, shape (K, M), changed in place.
-        start
-            The same numbers, which stay; rows that are equal may be one row expanded, which is faster.
-        rate
-            eta of each client, shape (K, 1).
-        batches
-            The batches of all steps.
-        correction
-            What is added to all gradients; zero unless `fuses_steps` has agreed to one.
-
-        Returns
-        -------
-        losses
-            Of each step, shape (T, K).
+        `y`, shape (K, M), is changed in place; `start` has the same numbers and stays: rows that are equal
+        may be one row expanded, which is faster. `rate` has shape (K, 1). The correction is zero unless
+        `fuses_steps` has agreed to one.
         """
         raise TypeError(f"{type(self).__name__} cannot fuse steps")
 
@@ -123,14 +87,6 @@ class CohortOracle(ABC):
             change(y)
         subtract(y, gradient, rate)
         return losses
-
-    @abstractmethod
-    def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
-        """See `FlatModel.fisher`."""
-
-
-class ModuleOracle(CohortOracle):
-    """An oracle that calls the module itself, so that each step reads and writes all weights."""
 
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
         """See `FlatModel.fisher`."""

@@ -8,6 +8,7 @@ PyTorch is imported when an oracle is made: lists do not need it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from flexfl.ground.specs import find
@@ -24,55 +25,42 @@ GPU_WEIGHTS = 1 << 26  # weights of a cohort on a GPU (256 MB), without gradient
 LARGEST = 256  # clients of a cohort
 
 
-def compiled(model: FlatModel) -> CohortOracle:
-    """Linear classifiers on a CPU, all steps of a client in compiled code, clients on all cores (Numba)."""
-    from clients.gradients.compiled import Compiled
+def _made_by(name: str, summary: str) -> Callable[[FlatModel], CohortOracle]:
+    """Return what makes an oracle, described by `summary`."""
 
-    return Compiled(model)
+    def make(model: FlatModel) -> CohortOracle:
+        module, _, kind = name.partition(".")
+        oracle: CohortOracle = getattr(import_module(f"clients.gradients.{module}"), kind)(model)
+        return oracle
 
-
-def stacked(model: FlatModel) -> CohortOracle:
-    """Linear layers and ReLUs, all clients in the same calls; the first layer once for all steps of SGD."""
-    from clients.gradients.dual import DualLinear
-
-    return DualLinear(model)
+    make.__doc__ = summary
+    return make
 
 
-def vmap(model: FlatModel) -> CohortOracle:
-    """Models that treat each example independently, vectorised over the clients by `torch.func.vmap`."""
-    from clients.gradients.vmap import Vmap
-
-    return Vmap(model)
-
-
-def compiled_chain(model: FlatModel) -> CohortOracle:
-    """Convolutions of few channels, pooling and linear layers on a CPU, images in compiled code (Numba)."""
-    from clients.gradients.compiled_chain import CompiledChain
-
-    return CompiledChain(model)
-
-
-def chain(model: FlatModel) -> CohortOracle:
-    """Convolutions and other common layers in sequence, one client after the other, without autograd."""
-    from clients.gradients.chain import Chain
-
-    return Chain(model)
-
-
-def loop(model: FlatModel) -> CohortOracle:
-    """Any model, one client after the other, with the gradients of autograd."""
-    from clients.gradients.loop import Loop
-
-    return Loop(model)
-
-
-ORACLES: dict[str, Callable[[FlatModel], CohortOracle]] = {
-    "compiled": compiled,
-    "stacked": stacked,
-    "vmap": vmap,
-    "compiled-chain": compiled_chain,
-    "chain": chain,
-    "loop": loop,
+ORACLES = {
+    "compiled": _made_by(
+        "compiled.Compiled",
+        "Linear classifiers on a CPU, all steps of a client in compiled code, clients on all cores (Numba).",
+    ),
+    "stacked": _made_by(
+        "stacked.DualLinear",
+        "Linear layers and ReLUs, all clients in the same calls; the first layer once for all steps of SGD.",
+    ),
+    "vmap": _made_by(
+        "autograd.Vmap",
+        "Models that treat each example independently, vectorised over the clients by `torch.func.vmap`.",
+    ),
+    "compiled-chain": _made_by(
+        "compiled_chain.CompiledChain",
+        "Convolutions of few channels, pooling and linear layers on a CPU, images in compiled code (Numba).",
+    ),
+    "chain": _made_by(
+        "chain.Chain",
+        "Convolutions and other common layers in sequence, one client after the other, without autograd.",
+    ),
+    "loop": _made_by(
+        "autograd.Loop", "Any model, one client after the other, with the gradients of autograd."
+    ),
 }
 """Oracles by name: ``(model)``. A ValueError says why one cannot train a model."""
 
@@ -102,23 +90,9 @@ def choose(
 ) -> tuple[str, int]:
     """Choose an oracle and the size of the largest cohort, as far as the user has not set them.
 
-    Parameters
-    ----------
-    model
-        The model, on the device that trains.
-    examples
-        Some to try the model with, see `flexfl.tasks.blank`.
-    cohort
-        One of `COHORTS`.
-    size
-        0: chosen by the number of weights. It is always 1 for those of `ONE_BY_ONE`.
-    rule
-        What clients do in a step; None: not known.
-
-    Raises
-    ------
-    ValueError
-        `cohort` is unknown or does not support the model, or these examples.
+    A ValueError says that `cohort` is unknown or does not support the model, or these examples. Size 0 is
+    replaced according to the number of weights, and by 1 for the oracles of `ONE_BY_ONE`. `rule` is what
+    clients do in a step, if that is known.
     """
     find("cohort", COHORTS, cohort)
     if cohort == "auto":

@@ -6,15 +6,19 @@ forward pass, and updates them in place by the product of two thin matrices: the
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from clients.gradients.batches import Batch
+from clients.draws import BatchIndices
+from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import CohortOracle
-from clients.rules.base import Change
+from clients.rules.base import Change, Correction
+
+MAX_WORK = 1.5  # times the operations of single steps: larger products are that much faster
 
 
 class LinearViews(NamedTuple):
@@ -77,18 +81,7 @@ def _is_supported(part: nn.Module) -> TypeGuard[nn.Linear]:
 
 
 class StackedLinear(CohortOracle):
-    """Linear layers and ReLUs, all clients in the same calls, one step at a time.
-
-    Parameters
-    ----------
-    model
-        A sequence of linear layers and ReLUs.
-
-    Raises
-    ------
-    ValueError
-        The model is something else.
-    """
+    """Linear layers and ReLUs, all clients in the same calls, one step at a time."""
 
     def __init__(self, model: FlatModel) -> None:
         layers = linear_layers(model.module)
@@ -102,7 +95,6 @@ class StackedLinear(CohortOracle):
         self._last: tuple[Tensor | None, list[LinearViews]] = (None, [])
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """See `CohortOracle.gradient`."""
         views = self.views(y)
         inputs, errors, losses = self._backpropagate(views, batch.inputs, batch.targets, batch.weights)
         gradient = torch.empty_like(y)
@@ -114,7 +106,6 @@ class StackedLinear(CohortOracle):
         return gradient, losses
 
     def descend(self, y: Tensor, rate: Tensor, batch: Batch, change: Change | None) -> Tensor:
-        """See `CohortOracle.descend`; the gradient is not stored."""
         views = self.views(y)
         inputs, errors, losses = self._backpropagate(views, batch.inputs, batch.targets, batch.weights)
         if change is not None:
@@ -124,10 +115,7 @@ class StackedLinear(CohortOracle):
         return losses
 
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
-        """See `FlatModel.fisher`.
-
-        The gradient of one example is an outer product, so its square is the outer product of the squares.
-        """
+        """See `FlatModel.fisher`: an example's gradient is an outer product, its square one of squares."""
         inputs, targets = examples
         ones = torch.ones((1, len(targets)), dtype=y.dtype, device=y.device)
         layer_inputs, errors, _ = self._backpropagate(self.views(y[None]), inputs[None], targets[None], ones)
@@ -148,7 +136,7 @@ class StackedLinear(CohortOracle):
     def _backpropagate(
         self, views: list[LinearViews], inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Return what `backpropagate` does, with the inputs of the first layer before those of the others."""
+        """As `backpropagate`, with the inputs of the first layer before those of the others."""
         x = inputs.flatten(2)
         others, errors, losses = self.backpropagate(views, linear(views[0], x), targets, weights)
         return [x, *others], errors, losses
@@ -156,22 +144,10 @@ class StackedLinear(CohortOracle):
     def backpropagate(
         self, views: list[LinearViews], first: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Do the forward pass after the first layer's product, and the backward pass.
+        """Do the forward pass after the first layer's product `first`, (A, B, o), and the backward pass.
 
-        Parameters
-        ----------
-        views
-            Parameters of the layers.
-        first
-            Outputs of the first layer before its ReLU, shape (A, B, o), overwritten.
-        targets, weights
-            See `Batch`.
-
-        Returns
-        -------
-        inputs, errors, losses
-            Inputs (A, B, i) of all layers but the first, derivatives of the losses with respect to the
-            outputs (A, B, o) of all layers, and losses (A,).
+        Return the inputs (A, B, i) of all layers but the first, the derivatives of the losses with respect to
+        the outputs (A, B, o) of all layers, and the losses (A,). `first` is overwritten.
         """
         inputs, x = [], first
         for position, layer in enumerate(self.layers):
@@ -202,3 +178,68 @@ def subtract_gradient(views: LinearViews, errors: Tensor, x: Tensor) -> None:
     views.weight.baddbmm_(errors.transpose(1, 2), x, alpha=-1)
     if views.bias is not None:
         views.bias.sub_(errors.sum(1))
+
+
+class DualLinear(StackedLinear):
+    """Linear layers, the first of which is in its dual form while a client trains by plain SGD.
+
+    SGD subtracts products of errors and inputs from the weights: after any number of steps they are W - E'X.
+    The rows of X are the client's examples, those of E the scaled errors of each example, summed over the
+    steps. The first layer's inputs X are data and do not change, so that its outputs are XW' - (XX')E, and
+    XW' and XX' are computed once. The first layer holds most of such a model's weights; they are read before
+    the first step and written after the last, and products of many examples make better use of a processor.
+    """
+
+    def cohort_key(self, indices: BatchIndices) -> Hashable:
+        return indices.padded_length, indices.padded_distinct if self.fuses_steps(indices) else None
+
+    def buffer_size(self, indices: BatchIndices, input_size: int) -> int:
+        if not self.fuses_steps(indices):
+            return super().buffer_size(indices, input_size)
+        distinct = indices.padded_distinct
+        return distinct * (input_size + distinct + 2 * self.layers[0].out_features)  # X, XX', XW' and E
+
+    def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
+        """Return whether that does not take many more operations.
+
+        They are counted, not timed, so that the same work gives the same bits on every machine.
+        """
+        if corrected or indices.changes is not None:  # which changes the examples in every step
+            return False
+        first, distinct, total = self.layers[0], indices.padded_distinct, len(indices.indices)
+        single = 2 * total * first.in_features * first.out_features
+        once = distinct * first.in_features * (distinct + 2 * first.out_features)
+        return once + total * distinct * first.out_features <= MAX_WORK * single
+
+    def run_fused(
+        self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
+    ) -> Tensor:
+        x, positions = batches.distinct_inputs()
+        x, active = x.flatten(2), y
+        # Of `start` and not of y: if all rows are one, it stays in the cache.
+        at_start = linear(self.layers[0].views(start), x)
+        products = torch.bmm(x, x.transpose(1, 2)).add_(self.layers[0].has_bias)  # a bias has inputs of one
+        errors = torch.zeros_like(at_start)
+        losses = y.new_zeros(positions.shape[:2])
+        rows = positions + (torch.arange(len(y), device=y.device) * x.shape[1])[:, None]
+        for t, count in enumerate(batches.counts):
+            if count < len(active):
+                active = y[:count]
+            views, of_step = self.views(active), rows[t, :count].reshape(-1)
+            first = _rows(at_start, of_step, count).baddbmm_(
+                _rows(products, of_step, count), errors[:count], alpha=-1
+            )
+            inputs, (error, *others), losses[t, :count] = self.backpropagate(
+                views, first, batches.targets[t, :count], batches.weights[t, :count]
+            )
+            scale = rate[:count, :, None]
+            for upper, h, other in zip(views[1:], inputs, others, strict=True):
+                subtract_gradient(upper, other.mul_(scale), h)
+            errors.view(-1, errors.shape[2]).index_add_(0, of_step, error.mul_(scale).flatten(0, 1))
+        subtract_gradient(self.views(y)[0], errors, x)
+        return losses
+
+
+def _rows(values: Tensor, rows: Tensor, count: int) -> Tensor:
+    """Select rows of (A, U, n) values, numbered over all A clients, as (count, B, n)."""
+    return values.view(-1, values.shape[2]).index_select(0, rows).view(count, -1, values.shape[2])

@@ -22,13 +22,8 @@ ClientState = Mapping[str, NDArray[Any]]
 class Memory:
     """Two versions of a client's state.
 
-    Attributes
-    ----------
-    committed, tag
-        State as of the last round in which the server accepted the client, as far as the client knows, and
-        that round; 0: never.
-    pending, pending_tag
-        State if the reply of round `pending_tag` was accepted; None: there is none.
+    `committed` is the state as of round `tag`, the last in which the server accepted the client, as far as
+    the client knows (0: never); `pending` the state if the reply of round `pending_tag` was accepted.
     """
 
     committed: ClientState = field(default_factory=dict)
@@ -37,18 +32,10 @@ class Memory:
     pending_tag: int = 0
 
     def open(self, last_accepted: int) -> tuple[Memory, bool]:
-        """Settle what became of the last reply.
+        """Commit the pending state or drop it, given the last round in which the server accepted the client.
 
-        Parameters
-        ----------
-        last_accepted
-            Last round in which the server accepted this client, 0 for never.
-
-        Returns
-        -------
-        memory, resync
-            Memory without a pending state; and whether client and server disagree, because the client was
-            reinstalled or the server resumed from an older checkpoint. The state is then empty.
+        Return the memory without a pending state; and whether client and server disagree, because the client
+        was reinstalled or the server resumed from an older checkpoint: the state is then empty.
         """
         if self.pending is not None and last_accepted == self.pending_tag:
             return Memory(self.pending, self.pending_tag), False
@@ -65,14 +52,9 @@ _NO_MEMORY = Memory()
 
 
 def open_memory(memory: Memory | None, last_accepted: int | None) -> tuple[Memory, bool]:
-    """Open a client's memory for a task, see `Memory.open`.
+    """Open a client's memory, if it has one, for a task: see `Memory.open`.
 
-    Parameters
-    ----------
-    memory
-        None: the client has none yet.
-    last_accepted
-        As in the task; None: its rule keeps no state, and no memory is used.
+    Without `last_accepted` the task's rule keeps no state, and no memory is used.
     """
     if last_accepted is None:
         return _NO_MEMORY, False

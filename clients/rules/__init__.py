@@ -1,7 +1,6 @@
 """What methods change about local SGD, as rules on flat vectors with any number of leading axes (..., M).
 
-A rule is written once: the same code trains one client, a stacked cohort of clients, and a client on a
-device. Only the gradient oracle differs.
+The same rule trains one client, a cohort of clients, and a client on a device.
 """
 
 from __future__ import annotations
@@ -39,13 +38,7 @@ RULES: dict[str, type[SGD]] = {
 
 
 def rule_named(name: str) -> type[SGD]:
-    """Return the rule of this name; a dotted one is imported.
-
-    Raises
-    ------
-    ValueError
-        This client does not have it.
-    """
+    """Return the rule of this name; a dotted one is imported. A ValueError says that there is none."""
     if name in RULES:
         return RULES[name]
     if not dotted.is_dotted("rule", name):
@@ -57,17 +50,7 @@ def rule_named(name: str) -> type[SGD]:
 
 
 def check_memory(memory: Memory, rule: str, size: int, dtype: np.dtype[Any]) -> None:
-    """Raise ValueError if a memory that was stored belongs to another rule or model.
-
-    Parameters
-    ----------
-    memory
-        What was stored.
-    rule
-        The rule's name; whether there is such a rule is not checked here.
-    size, dtype
-        M, and the type of the weights.
-    """
+    """Raise ValueError if a stored memory belongs to another rule or model; unknown rules are not checked."""
     try:
         known = rule_named(rule)
     except ValueError:

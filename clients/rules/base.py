@@ -34,16 +34,7 @@ class DescendingOracle(ABC):
 def descend(y: Vector, gradient: Oracle, rate: Rate, change: Change | None = None) -> None:
     """y -= rate g(y), in place.
 
-    Parameters
-    ----------
-    y
-        Weights, shape (..., M).
-    gradient
-        Returns g(y).
-    rate
-        eta.
-    change
-        What else the step does to `y`: called when g(y) is computed, but not yet subtracted.
+    `change` is what else the step does to `y`: called when g(y) is computed, but not yet subtracted.
     """
     if isinstance(gradient, DescendingOracle):
         gradient.descend(y, rate, change)
@@ -59,18 +50,10 @@ Own = Vector | list[Vector]
 
 
 class Correction(NamedTuple):
-    """What a rule adds to every gradient: strength (y - w) + direction, with the global weights w.
-
-    Attributes
-    ----------
-    strength
-        Of the pull towards w.
-    direction
-        Shape (..., M), or (M,) if it is the same for all clients; None: zero.
-    """
+    """What a rule adds to every gradient: strength (y - w) + direction, with the global weights w."""
 
     strength: float = 0.0
-    direction: Vector | None = None
+    direction: Vector | None = None  # (..., M), or (M,) if it is the same for all clients; None: zero
 
     @property
     def is_zero(self) -> bool:
@@ -112,10 +95,13 @@ class SGD:
     vectors, numbers
         Names of what a client's state always has of shape (..., M), and of shape (..., 1); what else it has
         may be of either.
+    sends_weights
+        Whether the local weights are sent, before the arrays of `finish`.
     """
 
     vectors: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[str, ...]] = ()
+    sends_weights: bool = True
 
     def __init__(
         self,
@@ -132,14 +118,9 @@ class SGD:
 
     @classmethod
     def check_state(cls, state: ClientState, size: int, dtype: np.dtype[Any]) -> None:
-        """Raise ValueError unless a client's stored state is empty, or may be one that `finish` returned.
+        """Raise ValueError unless a client's state is empty, or may be one that `finish` returned.
 
-        Parameters
-        ----------
-        state
-            The state of one client.
-        size, dtype
-            M, and the type of the weights.
+        The model has `size` weights of type `dtype`.
         """
         named = {*cls.vectors, *cls.numbers}
         if state and (missing := named - state.keys()):
@@ -171,20 +152,10 @@ class SGD:
         if self._all is not None:
             (self.weights, self.arrays, self.state), self._all = self._all, None
 
-    @property
-    def sends_weights(self) -> bool:
-        """Whether the local weights are sent, before the arrays of `finish`."""
-        return True
-
     @classmethod
     def steps_are_corrected(cls) -> bool:
         """Whether `correction` says all that local steps do besides y -= eta g(y)."""
         return cls.step is SGD.step
-
-    @classmethod
-    def plain(cls) -> bool:
-        """Whether the local steps are y -= eta g(y) and nothing else."""
-        return cls.steps_are_corrected() and cls.correction is SGD.correction
 
     def correction(self) -> Correction:
         """Return what is added to the gradients of this round; by default nothing.
@@ -213,12 +184,3 @@ class SGD:
     def personal(self) -> Vector:
         """Return the client's personal model, shape (..., M); by default the global weights."""
         return self.weights
-
-
-class VectorUpload(SGD):
-    """Base of the rules that send one vector, shape (..., M), instead of the weights."""
-
-    @property
-    def sends_weights(self) -> bool:
-        """Whether the local weights are sent, before the arrays of `finish`."""
-        return False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from clients.rules.base import VectorUpload
+from clients.rules.base import SGD
 from clients.rules.vectors import Rate, Vector
 
 
-class CorrectedUpload(VectorUpload):
+class CorrectedUpload(SGD):
     """Sends v_i = ghat_i + c_i (Sun et al. 2024, Algorithm 1, line 6); the local steps are those of SGD.
 
     With `per-step`, ghat_i = (w - y) / (eta s_i) is the mean gradient of the client's steps, otherwise the
@@ -18,6 +18,7 @@ class CorrectedUpload(VectorUpload):
     """
 
     vectors = ("update",)
+    sends_weights = False
 
     def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[list[Vector], dict[str, Vector]]:
         """Return v_i and ghat_i."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from clients.rules.base import VectorUpload
+from clients.rules.base import SGD
 from clients.rules.vectors import Rate, Vector
 
 
-class DifferenceUpload(VectorUpload):
+class DifferenceUpload(SGD):
     """Sends u_i^new - u_i^old (Yan et al. 2020, Algorithm 2); the local steps are those of SGD.
 
     u_i = a (y - w), or a (y - w) / s_i with `normalize`, where the server sends the factor a as an array of
@@ -16,6 +16,7 @@ class DifferenceUpload(VectorUpload):
     """
 
     vectors = ("latest",)
+    sends_weights = False
 
     def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[list[Vector], dict[str, Vector]]:
         """Return the difference to the update of the last accepted round, and u_i."""

@@ -33,10 +33,9 @@ class Elastic(SGD):
 
     vectors = ("residual",)
 
-    @property
-    def sends_weights(self) -> bool:
-        """Whether the local weights are sent, before the arrays of `finish`."""
-        return not self.config.own["compress"]
+    def setup(self) -> None:
+        """Send the weights unless updates are compressed."""
+        self.sends_weights = not self.config.own["compress"]
 
     def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
         """Do one local step: change `y` in place."""

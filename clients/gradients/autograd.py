@@ -1,4 +1,4 @@
-"""Models that `torch.func.vmap` vectorises over the clients."""
+"""Gradients by PyTorch's autograd: one client after the other, or vectorised over the clients."""
 
 from __future__ import annotations
 
@@ -8,22 +8,32 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
-from clients.gradients.oracle import ModuleOracle
+from clients.gradients.oracle import CohortOracle
 
 
-class Vmap(ModuleOracle):
+class Loop(CohortOracle):
+    """Any model, one client after the other."""
+
+    def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        if batch.seeds is not None:
+            self.model.generator.manual_seed(batch.seeds[0])
+        if len(y) == 1:  # no copy
+            n = batch.lengths[0]
+            gradient, loss = self.model.gradient(y[0], (batch.inputs[0, :n], batch.targets[0, :n]))
+            return gradient[None], loss[None]
+        gradients, losses = torch.empty_like(y), y.new_empty(len(y))
+        for k, n in enumerate(batch.lengths):
+            if batch.seeds is not None:
+                self.model.generator.manual_seed(batch.seeds[k])
+            examples = (batch.inputs[k, :n], batch.targets[k, :n])
+            gradients[k], losses[k] = self.model.gradient(y[k], examples)
+        return gradients, losses
+
+
+class Vmap(CohortOracle):
     """Models that treat each example independently, vectorised over the clients by `torch.func.vmap`.
 
-    Parameters
-    ----------
-    model
-        The model.
-
-    Raises
-    ------
-    ValueError
-        The model has frozen parameters, buffers, which would differ between clients, or statistics over
-        batches, which padding would change.
+    Buffers would differ between clients, and padding would change statistics over batches.
     """
 
     def __init__(self, model: FlatModel) -> None:
@@ -38,7 +48,6 @@ class Vmap(ModuleOracle):
         self._grad_and_loss = vmap(grad_and_value(self._loss))
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """See `CohortOracle.gradient`."""
         parts = zip(torch.split(y, self._sizes, dim=1), self.model.shapes, strict=True)
         views = (part.view(-1, *shape) for part, shape in parts)
         parameters = dict(zip(self._names, views, strict=True))
