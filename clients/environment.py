@@ -29,32 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClientEnvironment:
-    """What a process needs to simulate clients.
-
-    Attributes
-    ----------
-    data
-        The data of all clients.
-    build_model
-        Makes the model.
-    seed
-        Seed of the batches.
-    device
-        Where to train.
-    cohort, cohort_size
-        How gradients are computed, and how many clients train in one call; see
-        `clients.gradients.oracles.make_oracle`.
-    timeout
-        Seconds that one call that trains or evaluates clients may take; then its process ends. 0: no limit.
-    """
+    """What a process needs to simulate clients."""
 
     data: FederatedData
     build_model: Callable[[], nn.Module]
-    seed: int
+    seed: int  # of the batches
     device: str = "cpu"
-    cohort: str = "auto"
-    cohort_size: int = 0
-    timeout: float = 0.0
+    cohort: str = "auto"  # how gradients are computed, see `clients.gradients.oracles`
+    cohort_size: int = 0  # how many clients train in one call; 0: chosen
+    timeout: float = 0.0  # seconds for a call that trains or evaluates, then the process ends; 0: no limit
 
 
 def task_source(settings: Settings) -> TaskSource:
@@ -71,13 +54,7 @@ def missing_folder(settings: Settings) -> str | None:
 
 
 def federated_data(settings: Settings) -> FederatedData:
-    """Load the data and divide them among the clients.
-
-    Raises
-    ------
-    ValueError
-        The task takes no partition, or the settings are impossible for its data.
-    """
+    """Load the data and divide them among the clients, as far as the settings are possible for the data."""
     source = task_source(settings)
     name = settings.partition or source.default_partition
     if settings.partition and source.default_partition is None:

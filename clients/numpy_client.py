@@ -45,18 +45,9 @@ OK = Status(Code.OK, "")
 
 
 class NumPyTrainer(Client):
-    """A client that trains linear layers on its own examples.
+    """A client that trains linear layers on its own examples; without `held_out` they also evaluate it.
 
-    Parameters
-    ----------
-    node
-        Which client this is, and what its device keeps.
-    data, held_out
-        Its examples to train on, and those to evaluate on; None held out: the same ones.
-    seed
-        Determines the batches, together with the client and the round.
-    max_steps
-        Local steps that it does per round, at most; 0: as many as it is asked for.
+    It does at most `max_steps` local steps per round; 0: as many as it is asked for.
     """
 
     def __init__(
@@ -77,12 +68,8 @@ class NumPyTrainer(Client):
     def fit(self, ins: FitIns) -> FitRes:
         """Do the local steps of the method until the deadline.
 
-        Raises
-        ------
-        ValueError
-            The task is impossible, the model is not one of these, or the client has no examples.
-        OSError
-            The client's memory cannot be kept.
+        A ValueError says that the task is impossible, the model is not one of these, or there are no
+        examples, an OSError that the client's memory cannot be kept.
         """
         start = time.monotonic()
         config, arrays = single.read(ins)
@@ -137,13 +124,9 @@ class NumPyTrainer(Client):
         self, model: LinearLayers, config: FitConfig, steps: int, losses: list[float]
     ) -> Iterator[_Batch]:
         """Yield the gradient of each step, and note the loss where a step first took it."""
-        for rows in self._batches(config, steps):
-            yield _Batch(model, *self._examples(rows), losses)
-
-    def _batches(self, config: FitConfig, steps: int) -> Iterator[NDArray[np.intp]]:
-        """Yield the examples of each step."""
         rng = client_rng(self.seed, b"batches", self.node.client, config.round)
-        yield from draw_batches(len(self.data.y), config.batch_size, steps, rng).split()
+        for rows in draw_batches(len(self.data.y), config.batch_size, steps, rng).split():
+            yield _Batch(model, *self._examples(rows), losses)
 
     def _examples(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         return _rows(self.data.x[rows]), self.data.y[rows]

@@ -104,21 +104,11 @@ def fit(
 
 
 class Trained(NamedTuple):
-    """A client's part of a round.
+    """A client's part of a round."""
 
-    Attributes
-    ----------
-    arrays
-        What to send.
-    reported
-        The metrics of the reply, see `flexfl.ground.contract.metrics`.
-    memory
-        See `fit`.
-    """
-
-    arrays: list[NDArray[Any]]
-    reported: dict[str, Any]
-    memory: Memory | None
+    arrays: list[NDArray[Any]]  # to send
+    reported: dict[str, Any]  # the metrics of the reply, see `flexfl.ground.contract.metrics`
+    memory: Memory | None  # see `fit`
 
 
 def train(
@@ -133,25 +123,10 @@ def train(
     fisher: Oracle = no_fisher,
     stop: Callable[[], bool] | None = None,
 ) -> Trained:
-    """Do one client's part of a round, given the parts of the message.
+    """Do one client's part of a round, as `fit`, given the parts of the message and each step's gradient.
 
-    Parameters
-    ----------
-    config, arrays
-        The task, and all arrays that the server sent.
-    gradients
-        The gradient of each step, in turn.
-    num_examples, memory, steps, fisher
-        See `fit`.
-    as_vector
-        Makes of an array what the rule and the gradients work on: `numpy.asarray` or `torch.from_numpy`.
-    stop
-        Whether the client has to hand in what it has; asked after each step of a task with a deadline.
-
-    Raises
-    ------
-    ValueError
-        See `fit`.
+    The rule and the gradients work on what `as_vector` makes of an array: `numpy.asarray` or
+    `torch.from_numpy`. `stop` is asked after each step of a task with a deadline.
     """
     start = time.monotonic()
     weights, own = config.split(arrays)
@@ -225,13 +200,7 @@ def personal_weights(
 
 
 def read(instruction: FitIns | EvaluateIns) -> tuple[FitConfig, list[NDArray[Any]]]:
-    """Return the task of a message, and its arrays.
-
-    Raises
-    ------
-    ValueError
-        The task is impossible.
-    """
+    """Return the task of a message, and its arrays; a ValueError says why the task is impossible."""
     return FitConfig.from_wire(instruction.config), parameters_to_ndarrays(instruction.parameters)
 
 

@@ -49,13 +49,6 @@ class FlexibleClient(Client):
     """One client, which trains on its own data, until the deadline where the task has one.
 
     Where the task says so, as in a simulation, it is there only as much as the run's trace says.
-
-    Parameters
-    ----------
-    settings
-        The run's settings.
-    node
-        Which client this is, and what its device keeps.
     """
 
     def __init__(self, settings: Settings, node: Node) -> None:

@@ -26,57 +26,30 @@ PROG = "python -m clients.device"
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(prog=PROG, description="Run a device of a federation.")
-    parser.add_argument("--superlink", required=True, metavar="HOST:PORT", help="address of the SuperLink")
-    parser.add_argument(
-        "--client-id", required=True, type=int, metavar="K", help="which client it is, 0..N-1"
+    parser = argparse.ArgumentParser(
+        prog=PROG, description="Run a device of a federation.", argument_default=""
     )
-    parser.add_argument(
-        "--state-dir", default="", metavar="DIR", help="where the client's memory outlives a restart"
-    )
-    parser.add_argument(
-        "--data",
-        default="",
-        metavar="PATH",
-        help="the device's own examples: an .npz file, a CSV file, or a folder of classes",
-    )
-    parser.add_argument(
-        "--target", default="", metavar="COLUMN", help="column of a CSV file that holds the class (the last)"
-    )
-    parser.add_argument("--classes", default="", metavar="A+B", help="names of all classes, in their order")
-    parser.add_argument(
-        "--root-certificates", default="", metavar="CA.crt", help="certificate to verify the SuperLink with"
-    )
-    parser.add_argument("--key", default="", metavar="PRIVATE_KEY", help="the device's registered key")
-    parser.add_argument(
-        "--record-trace",
-        default="",
-        metavar="FILE|DIR",
-        help="log, or folder of logs, of when the device is online and how fast it works",
-    )
-    parser.add_argument("--port", type=int, default=0, help="local port for Flower (a free one)")
-    parser.add_argument("--numpy", action="store_true", help="train without PyTorch, even if it is installed")
-    parser.add_argument(
-        "--resident",
-        action="store_true",
-        help="keep a client's imports in memory instead of repeating them for every message",
-    )
-    parser.add_argument(
-        "--poll",
-        type=float,
-        default=1.0,
-        metavar="SECONDS",
-        help="between two polls of the SuperLink (1)",
-    )
-    parser.add_argument(
-        "--on-stop",
-        choices=("depart", "pause"),
-        default="depart",
-        help="whether a reply after SIGTERM says that the device leaves for good (depart)",
-    )
-    parser.add_argument(
-        "--grace", type=float, default=20.0, metavar="SECONDS", help="that this reply may take (20)"
-    )
+    add = parser.add_argument
+    add("--superlink", required=True, metavar="HOST:PORT", help="address of the SuperLink")
+    add("--client-id", required=True, type=int, metavar="K", help="which client it is, 0..N-1")
+    add("--state-dir", metavar="DIR", help="where the client's memory outlives a restart")
+    text = "the device's own examples: an .npz file, a CSV file, or a folder of classes"
+    add("--data", metavar="PATH", help=text)
+    add("--target", metavar="COLUMN", help="column of a CSV file that holds the class (the last)")
+    add("--classes", metavar="A+B", help="names of all classes, in their order")
+    add("--root-certificates", metavar="CA.crt", help="certificate to verify the SuperLink with")
+    add("--key", metavar="PRIVATE_KEY", help="the device's registered key")
+    text = "log, or folder of logs, of when the device is online and how fast it works"
+    add("--record-trace", metavar="FILE|DIR", help=text)
+    add("--port", type=int, default=0, help="local port for Flower (a free one)")
+    add("--numpy", action="store_true", help="train without PyTorch, even if it is installed")
+    text = "keep a client's imports in memory instead of repeating them for every message"
+    add("--resident", action="store_true", help=text)
+    text = "between two polls of the SuperLink (1)"
+    add("--poll", type=float, default=1.0, metavar="SECONDS", help=text)
+    text = "whether a reply after SIGTERM says that the device leaves for good (depart)"
+    add("--on-stop", choices=("depart", "pause"), default="depart", help=text)
+    add("--grace", type=float, default=20.0, metavar="SECONDS", help="that this reply may take (20)")
     return parser.parse_args(argv)
 
 
@@ -195,17 +168,9 @@ def plan_of(options: argparse.Namespace, folder: Path, numpy: bool) -> Plan:
     if options.record_trace:
         recorder = ["--client", str(options.client_id), "--file", str(config["record-trace"])]
         recorder += ["--server", options.superlink]
-    imports: tuple[str, ...] = ()
-    if options.resident:
-        imports = ("clients.numpy_client" if numpy else "clients.torch_client",)
-    return Plan(
-        arguments,
-        recorder,
-        imports,
-        options.poll,
-        options.on_stop == "depart",
-        options.grace,
-    )
+    client = "clients.numpy_client" if numpy else "clients.torch_client"
+    imports = (client,) if options.resident else ()
+    return Plan(arguments, recorder, imports, options.poll, options.on_stop == "depart", options.grace)
 
 
 def free_port() -> int:

@@ -18,17 +18,7 @@ NAME = "leave"
 def is_leaving(folder: Path, run: str) -> bool:
     """Whether a device is to leave this run; the first run that asks is the one.
 
-    Parameters
-    ----------
-    folder
-        Its `state-dir`.
-    run
-        Flower's number of the run; of a resumed one, its first number.
-
-    Raises
-    ------
-    OSError
-        The file cannot be read, or not be written.
+    `folder` is its `state-dir`, `run` Flower's number of the run, or of the run that it resumes.
     """
     file = folder / NAME
     try:

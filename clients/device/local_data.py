@@ -32,41 +32,19 @@ _NUM_CLASSES = "num_classes"  # in an .npz file that `save` wrote
 
 
 class DataSpec(NamedTuple):
-    """Where a device's examples are; see the beginning of this file.
-
-    Attributes
-    ----------
-    path
-        The file or folder.
-    target
-        The column of a CSV file that has the class; empty: the last.
-    classes
-        Names of the classes, with `+` between them; empty: their numbers.
-    """
+    """Where a device's examples are; see the beginning of this file."""
 
     path: str
-    target: str = ""
-    classes: str = ""
+    target: str = ""  # the column of a CSV file that has the class; empty: the last
+    classes: str = ""  # their names, with `+` between them; empty: their numbers
 
 
 class LocalData(NamedTuple):
-    """A device's examples.
-
-    Attributes
-    ----------
-    x
-        Inputs, float32 of shape (n, *input_shape).
-    y
-        Class numbers, int64 of shape (n,).
-    num_classes
-        How many classes there are; None: not known.
-    source
-        Where they were read.
-    """
+    """A device's examples: inputs of shape (n, *input_shape), class numbers, and where they were read."""
 
     x: NDArray[np.float32]
     y: NDArray[np.int64]
-    num_classes: int | None = None
+    num_classes: int | None = None  # None: not known
     source: str = "the data"
 
     def check(self, input_size: int, num_outputs: int) -> None:
@@ -89,15 +67,7 @@ class LocalData(NamedTuple):
             )
 
     def hold_out(self, share: float, rng: np.random.Generator) -> tuple[LocalData, LocalData]:
-        """Return the examples to train on, and those that are held out: at least one of each, of two or more.
-
-        Parameters
-        ----------
-        share
-            Share of the examples that are held out; 0: none.
-        rng
-            Chooses them.
-        """
+        """Return the examples to train on, and the share held out: at least one of each, of two or more."""
         n = len(self.y)
         count = min(max(int(share * n + 1e-9), 1), n - 1) if share and n > 1 else 0
         order = rng.permutation(n) if count else np.arange(n)
@@ -106,13 +76,7 @@ class LocalData(NamedTuple):
 
 
 def read(spec: DataSpec) -> LocalData:
-    """Read a device's examples.
-
-    Raises
-    ------
-    ValueError
-        They cannot be read, or are not as described; the message says where and what to do.
-    """
+    """Read a device's examples; a ValueError says where they are not as described, and what to do."""
     path, names = Path(spec.path), [name.strip() for name in spec.classes.split("+") if name.strip()]
     if len(set(names)) < len(names):
         raise ValueError(f"classes {spec.classes!r}: a name is given twice")
@@ -162,6 +126,7 @@ def _read_csv(path: Path, target: str, names: Sequence[str]) -> LocalData:
         listed = ", ".join(columns[:50])
         raise ValueError(f"there is no column {target!r} (target) beside others; columns: {listed}")
     at = columns.index(target)
+    others = [*columns[:at], *columns[at + 1 :]]
     number_of = _numbering(names)
     values, classes = array("f"), array("q")
     for line, row in enumerate(rows, start=2):
@@ -172,26 +137,18 @@ def _read_csv(path: Path, target: str, names: Sequence[str]) -> LocalData:
         try:
             values.extend(map(float, row))
         except ValueError:
-            raise _no_number(line, [name for name in columns if name != target], row) from None
+            bad = len(values) % len(row)  # those before it have been added
+            reason = f"column {others[bad]!r}: {row[bad][:40]!r} is not a number"
+            raise ValueError(f"line {line}, {reason}") from None
         if len(values) * values.itemsize > MAX_BYTES:
             raise ValueError(f"line {line}: more than {MAX_BYTES >> 20:,} MiB of numbers; give fewer rows")
     if not classes:
         raise ValueError("there are no rows below the header")
     x = np.frombuffer(values, np.float32).reshape(len(classes), -1)
     if not np.isfinite(x).all():
-        row, column = np.argwhere(~np.isfinite(x))[0]
-        name = [name for name in columns if name != target][column]
-        raise ValueError(f"line {row + 2}, column {name!r}: the number is missing or infinite")
+        at_row, column = np.argwhere(~np.isfinite(x))[0]
+        raise ValueError(f"line {at_row + 2}, column {others[column]!r}: the number is missing or infinite")
     return LocalData(x, np.frombuffer(classes, np.int64), len(names) or None, f"data {path}")
-
-
-def _no_number(line: int, columns: Sequence[str], row: Sequence[str]) -> ValueError:
-    for name, text in zip(columns, row, strict=True):
-        try:
-            float(text)
-        except ValueError:
-            return ValueError(f"line {line}, column {name!r}: {text[:40]!r} is not a number")
-    raise AssertionError("all values are numbers")
 
 
 def _numbering(names: Sequence[str]) -> Callable[[str], int]:

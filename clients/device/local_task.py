@@ -23,21 +23,8 @@ Shapes = tuple[tuple[int, ...], ...]
 def local_clients(settings: Settings, spec: DataSpec, client: int, shapes: Shapes) -> VirtualClients:
     """Return what trains the run's model on a device's own examples.
 
-    Parameters
-    ----------
-    settings
-        The run's settings.
-    spec
-        Where the examples are.
-    client
-        Which client this is.
-    shapes
-        Shapes of the tensors that the server has sent, which say how many classes the model has.
-
-    Raises
-    ------
-    ValueError
-        The examples cannot be read, or the model that the settings name is not the server's on them.
+    `shapes` are those of the tensors that the server has sent, which say how many classes the model has. A
+    ValueError says that the model of the settings is not the server's on these examples.
     """
     data = read(spec)
     num_outputs, build = _matching(settings, data, shapes)

@@ -38,25 +38,11 @@ def _never() -> bool:
 
 @dataclass(frozen=True)
 class Node:
-    """A device, as a client sees it.
+    """A device, as a client sees it; paths that are empty are not used.
 
-    Attributes
-    ----------
-    client
-        Which client it is.
-    store
-        Where it keeps its memory.
-    record
-        Log, or folder of logs, in which it records how fast it trains; empty: none.
-    leaving
-        Whether it leaves the federation for good, given the run that was resumed (empty: this one); called
-        before each reply.
-    stopping
-        Whether it has to hand in what it has; called after each step of a task with a deadline.
-    data
-        Its own examples; None: a part of the run's data set.
-    departing_file
-        A file in which it notes whether the server will ask for its state; empty: none.
+    `leaving` is asked before each reply whether the client leaves for good, given the run that was resumed
+    (empty: this one), and `stopping`, after each step of a task with a deadline, whether it has to hand in
+    what it has. Without `data` it trains on a part of the run's data set.
     """
 
     client: int
@@ -75,13 +61,7 @@ class Node:
         return self.store.of_run(config.run).load(check)
 
     def keep(self, config: FitConfig, memory: Memory) -> None:
-        """Store the client's memory, before the reply is sent: the server may rely on it.
-
-        Raises
-        ------
-        OSError
-            The folder cannot be written to, or is full.
-        """
+        """Store the client's memory, before the reply is sent: the server may rely on it."""
         try:
             self.store.of_run(config.run).save(memory)
         except OSError as error:
@@ -99,15 +79,7 @@ class Node:
             log.warning("not recorded: %s", error)
 
     def closing_metrics(self, config: FitConfig, start: float) -> dict[str, Scalar]:
-        """Return what ends the metrics of every reply: whether the client leaves, and how long it took.
-
-        Parameters
-        ----------
-        config
-            The task.
-        start
-            When the task came, on the clock of `time.monotonic`.
-        """
+        """Return what ends every reply's metrics: whether the client leaves, and the time since `start`."""
         reported: dict[str, Scalar] = {}
         if self.leaving(config.run):
             reported[metrics.DEPARTING] = True
@@ -127,20 +99,7 @@ class Node:
 
 
 def make_node(context: Context, num_clients: int | None = None) -> Node:
-    """Read a node config.
-
-    Parameters
-    ----------
-    context
-        The client's.
-    num_clients
-        N; None: not known.
-
-    Raises
-    ------
-    ValueError
-        It does not say which client this is, or one that is not of the run.
-    """
+    """Read a node config; the run has `num_clients`, if that is known."""
     config = context.node_config
     name = config.get("client-id", config.get("partition-id"))
     if name is None:

@@ -18,22 +18,9 @@ LAYERS = {1: "logistic", 3: "mlp"}
 
 
 class LinearLayers:
-    """Linear layers with ReLU between them.
+    """Linear layers with ReLU between them, each of tensors of shapes (outputs, inputs) and (outputs,).
 
-    Parameters
-    ----------
-    shapes
-        Shapes of the tensors: of each layer the weight, (outputs, inputs), and the bias, (outputs,).
-
-    Attributes
-    ----------
-    num_inputs, num_outputs
-        Numbers that an example has, and classes.
-
-    Raises
-    ------
-    ValueError
-        They are the tensors of another model.
+    A ValueError says that the shapes are those of another model.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:

@@ -28,26 +28,11 @@ _SECONDS = 10.0  # to hand the arguments of one message over
 
 
 class Resident:
-    """Answers the script in the place of `flwr-clientapp`.
-
-    Parameters
-    ----------
-    folder
-        A private folder, for the script and its socket.
-    imports
-        Modules to import.
-
-    Attributes
-    ----------
-    socket
-        What the script connects to.
-    children
-        Process ids of the clients at work.
-    """
+    """Answers the script in the place of `flwr-clientapp`; both it and the socket are in a private folder."""
 
     def __init__(self, folder: Path, imports: Sequence[str]) -> None:
         self.folder, self.imports = folder, imports
-        self.children: set[int] = set()
+        self.children: set[int] = set()  # process ids of the clients at work
         self.socket = socket.socket(socket.AF_UNIX)
 
     def __enter__(self) -> Resident:

@@ -22,16 +22,10 @@ REPLY_POLL = 0.1
 
 
 def shorten_waits(poll: float, stop_file: str, departing_file: str) -> None:
-    """Replace the `sleep` of Flower's loop.
+    """Replace the `sleep` of Flower's loop: `poll` seconds between two polls of the SuperLink.
 
-    Parameters
-    ----------
-    poll
-        Seconds between two polls of the SuperLink.
-    stop_file
-        A file that is there once the SuperNode has to end, when it has nothing left to send.
-    departing_file
-        A file that is not empty while one more task is expected.
+    `stop_file` is there once the SuperNode has to end, when it has nothing left to send, and
+    `departing_file` is not empty while one more task is expected.
     """
     try:
         from flwr.supernode import start_client_internal as loop

@@ -22,42 +22,20 @@ _LAST_SECONDS = 8.0  # for Flower's own end; it takes 5 at most
 
 @dataclass(frozen=True)
 class Plan:
-    """What to start.
+    """What to start."""
 
-    Attributes
-    ----------
-    options
-        Those of `flower-supernode`.
-    recorder
-        Arguments of `python -m traces.record`; empty: nothing is recorded while no task is at work.
-    imports
-        Modules that a resident client imports; empty: there is none, and Flower starts a process for each
-        message.
-    poll
-        Seconds between two polls of the SuperLink.
-    departs
-        Whether a reply that is still sent after a signal says that the device leaves for good.
-    grace
-        Seconds for the task at work to be answered.
-    """
-
-    options: list[str]
-    recorder: list[str]
-    imports: tuple[str, ...]
-    poll: float
-    departs: bool
-    grace: float
+    options: list[str]  # of `flower-supernode`
+    recorder: list[str]  # arguments of `python -m traces.record`; empty: it is not started
+    imports: tuple[str, ...]  # of a resident client; empty: Flower starts a process for each message
+    poll: float  # seconds between two polls of the SuperLink
+    departs: bool  # whether a reply after a signal says that the device leaves for good
+    grace: float  # seconds for the task at work to be answered
 
 
 def supervise(plan: Plan, folder: Path) -> int:
     """Run a device until its SuperNode ends or a signal comes; return the exit code.
 
-    Parameters
-    ----------
-    plan
-        What to start.
-    folder
-        A private folder, which the node config's `stop-file` and `departing-file` name.
+    The node config's `stop-file` and `departing-file` are in the private folder.
     """
     signalled: list[int] = []
 

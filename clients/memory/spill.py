@@ -33,13 +33,7 @@ class Spilled(NamedTuple):
 
 
 class Memories:
-    """Stores the newest memory of each client.
-
-    Parameters
-    ----------
-    ram_limit
-        Bytes that are kept in RAM.
-    """
+    """Stores the newest memory of each client, up to `ram_limit` bytes of all in RAM."""
 
     def __init__(self, ram_limit: int = RAM_LIMIT) -> None:
         self._ram_left = ram_limit
@@ -49,17 +43,9 @@ class Memories:
         self._file: SpillFile | None = None
 
     def store(self, client: int, memory: Memory) -> Memory | Spilled:
-        """Store a client's memory; the one that was stored before may be overwritten.
+        """Store a client's memory over the one before; return it, or where it is in the file.
 
-        Returns
-        -------
-        memory
-            The same memory, or where it is in the file.
-
-        Raises
-        ------
-        OSError
-            The disk is full.
+        An OSError says that the disk is full.
         """
         states = [memory.committed, memory.pending or {}]
         size = sum(array.nbytes for state in states for array in state.values())

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
-from flwr.app import Array, ArrayRecord, Context
+from flwr.app import ConfigRecord, Context
 
 from clients.memory.handshake import Memory
-from clients.memory.packing import from_bytes, pack, to_bytes, unpack
+from clients.memory.packing import from_bytes, to_bytes
 from flexfl.ground.files import open_regular, write_durably
 
 RECORD = "flexfl.memory"
@@ -48,13 +48,7 @@ class Store(Protocol):
 
 
 class ContextStore:
-    """Keeps the memory in Flower's Context, for as long as the simulation or the device's SuperNode runs.
-
-    Parameters
-    ----------
-    context
-        The client's.
-    """
+    """Keeps the memory in Flower's Context, for as long as the simulation or the device's SuperNode runs."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -64,12 +58,11 @@ class ContextStore:
         if RECORD not in self.context.state:
             return None
         try:
-            record = self.context.state.array_records[RECORD]
-            memory = unpack({name: array.numpy() for name, array in record.items()})
+            memory = from_bytes(cast(bytes, self.context.state.config_records[RECORD]["bytes"]))
             if check is not None:
                 check(memory)
-        except Exception as error:  # Flower and NumPy raise all kinds for an array that is none
-            log.warning("the memory in Flower's Context cannot be used (%s); %s", _reason(error), _WITHOUT)
+        except ValueError as error:
+            log.warning("the memory in Flower's Context cannot be used (%s); %s", error, _WITHOUT)
             del self.context.state[RECORD]
             return None
         return memory
@@ -80,23 +73,14 @@ class ContextStore:
 
     def save(self, memory: Memory) -> None:
         """See `Store.save`."""
-        record = ArrayRecord()
-        for name, array in pack(memory).items():
-            record[name] = Array(array)
-        self.context.state[RECORD] = record
+        self.context.state[RECORD] = ConfigRecord({"bytes": to_bytes(memory)})
 
 
 class FileStore:
     """Keeps the memory in a file, which is replaced atomically: a power cut leaves the new one or the old.
 
-    Other runs' files of the same client are removed when a run's first one is written, but the newest few.
-
-    Parameters
-    ----------
-    folder
-        The node's `state-dir`, created if it is missing.
-    run_id, client
-        Whose memory it is; every run starts without one.
+    The folder is the node's `state-dir`, created if it is missing. Other runs' files of the same client are
+    removed when a run's first one is written, but the newest few.
     """
 
     def __init__(self, folder: str | Path, run_id: int | str, client: int) -> None:
@@ -115,21 +99,15 @@ class FileStore:
             if check is not None:
                 check(memory)
         except FileNotFoundError:
-            self._set_aside(self.path.with_suffix(".npz"), "an earlier version of flexfl wrote it")
             return None
         except (OSError, ValueError, MemoryError) as error:
-            self._set_aside(self.path, _reason(error))
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            self._set_aside(reason or type(error).__name__)
             return None
         return memory
 
     def save(self, memory: Memory) -> None:
-        """See `Store.save`.
-
-        Raises
-        ------
-        OSError
-            The folder cannot be written to, or is full.
-        """
+        """See `Store.save`; an OSError says that the folder cannot be written to, or is full."""
         temporary = self.path.with_name(f".{self.path.name}.tmp")  # always the same: one at most is left over
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,19 +121,15 @@ class FileStore:
                 "written to"
             ) from error
 
-    def _set_aside(self, path: Path, reason: str) -> None:
-        """Rename a file that is of no use, if there is one."""
-        bad = path.with_name(f"{path.name}.bad")
+    def _set_aside(self, reason: str) -> None:
+        """Rename a file that is of no use."""
+        bad = self.path.with_name(f"{self.path.name}.bad")
         try:
-            os.replace(path, bad)
-        except FileNotFoundError:
-            return
+            os.replace(self.path, bad)
+            what = f"is now {bad.name}"
         except OSError as error:
-            log.warning(
-                "%s is not a client memory (%s) and stays (%s); %s", path, reason, error.strerror, _WITHOUT
-            )
-        else:
-            log.warning("%s is not a client memory (%s) and is now %s; %s", path, reason, bad.name, _WITHOUT)
+            what = f"stays ({error.strerror})"
+        log.warning("%s is not a client memory (%s) and %s; %s", self.path, reason, what, _WITHOUT)
 
     def _remove_old(self) -> None:
         """Remove what other runs have left of this client, but the newest few."""
@@ -173,7 +147,3 @@ class FileStore:
 
 
 _WITHOUT = "the client continues without one"
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -1,8 +1,7 @@
 """Local training of a cohort: clients that do their steps in the same calls, or one client alone.
 
 The clients of a cohort have the same rule and the same scalars; number of steps, batch sizes, learning rates
-and memory may differ. The client with the most steps comes first, so that the clients that still train are
-always the first rows of every array.
+and memory may differ. The client with the most steps comes first, see `clients.training`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from clients.gradients.flat import as_tensor
 from clients.gradients.oracle import CohortOracle
 from clients.rules import SGD
 from clients.rules.base import Change, DescendingOracle
-from clients.rules.vectors import Rate, Vector
+from clients.rules.vectors import Rate, Vector, as_array
 from clients.simulated.jobs import PreparedJob
 from clients.simulated.updates import Updates
 from clients.training import do_steps, finish, make_rule, of_weights
@@ -42,19 +41,7 @@ class Trained(NamedTuple):
 def cohorts(
     jobs: Sequence[PreparedJob], limit: int, input_size: int, oracle: CohortOracle
 ) -> list[list[PreparedJob]]:
-    """Divide clients into cohorts.
-
-    Parameters
-    ----------
-    jobs
-        The clients' jobs.
-    limit
-        Largest cohort; they are smaller where the examples of one step would take too much memory.
-    input_size
-        How many numbers an input has.
-    oracle
-        Says which clients can be in one cohort, and how much memory they need.
-    """
+    """Divide clients into cohorts of up to `limit`; fewer where the examples of a step take much memory."""
     groups: dict[Hashable, list[PreparedJob]] = {}
     for job in jobs:
         groups.setdefault((oracle.cohort_key(job.batches), _cohort_key(job)), []).append(job)
@@ -70,15 +57,9 @@ def cohorts(
 
 def _cohort_key(prepared: PreparedJob) -> Hashable:
     """Equal for clients whose rules allow them to be in one cohort."""
-    shapes = tuple(array.shape for array in prepared.job.arrays)
-    starts_alone = prepared.job.weights is not None
-    return (
-        prepared.job.config.common,
-        tuple(prepared.memory.committed),
-        shapes,
-        starts_alone,
-        prepared.job.until,
-    )
+    job = prepared.job
+    shapes, starts_alone = tuple(array.shape for array in job.arrays), job.weights is not None
+    return job.config.common, tuple(prepared.memory.committed), shapes, starts_alone, job.until
 
 
 def train(
@@ -90,25 +71,11 @@ def train(
     seed: int,
     out: NDArray[Any],
 ) -> Trained:
-    """Train a cohort.
+    """Train a cohort that `cohorts` has made.
 
-    Parameters
-    ----------
-    oracle
-        Computes gradients.
-    examples
-        The clients' data.
-    weights
-        Weights and buffers to start from, in one vector, on the device that trains; clients may have their
-        own.
-    shared
-        The method's arrays that are the same for all clients, each of shape (M,).
-    cohort
-        One of the lists that `cohorts` returns.
-    seed
-        Determines the examples for the Fisher information.
-    out
-        Receives the local weights and buffers after training, a row for each client.
+    `weights` has the weights and buffers to start from, on the device that trains; clients may have their
+    own. `out` receives them after training, a row for each client. The seed determines the examples for the
+    Fisher information.
     """
     start, target, jobs = _start(weights, cohort), as_tensor(out), [prepared.job for prepared in cohort]
 
@@ -196,8 +163,7 @@ class _Step(DescendingOracle):
 
 def _update_norms(after: Tensor, before: Tensor) -> NDArray[Any]:
     """Return the norms of the clients' updates, shape (K,); infinite where single precision overflows."""
-    norms: NDArray[Any] = torch.linalg.vector_norm(after - before, dim=1).cpu().numpy()
-    return norms
+    return as_array(cast(Vector, torch.linalg.vector_norm(after - before, dim=1)))
 
 
 def _reported(

@@ -23,13 +23,7 @@ MUCH = 0.02  # seconds of work that are worth copies of the model
 
 
 def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
-    """Return mean loss and mean score of the model with its current weights; see `flexfl.tasks.Criterion`.
-
-    Raises
-    ------
-    ValueError
-        There are no examples.
-    """
+    """Return mean loss and mean score of the model with its current weights; see `flexfl.tasks.Criterion`."""
     n = len(examples[1])
     if not n:
         raise ValueError("there are no examples to evaluate on")
@@ -39,13 +33,7 @@ def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
 
 
 def check_outputs(model: FlatModel, data: FederatedData) -> None:
-    """Try the model on examples of zeros.
-
-    Raises
-    ------
-    ValueError
-        It cannot be used on these data, or returns something else than they need.
-    """
+    """Raise ValueError if the model does not work on these data, or has outputs of another shape."""
     try:
         examples = blank(data, 2)
         with torch.no_grad():

@@ -19,67 +19,27 @@ class DroppedError(Exception):
 
 
 class Broadcast(NamedTuple):
-    """What all clients of a round receive.
-
-    Attributes
-    ----------
-    weights
-        The global weights, shape (M,).
-    shared
-        The method's arrays that are the same for all clients, each of shape (M,).
-    """
+    """What all clients of a round receive: weights, and the method's arrays that all have in common, (M,)."""
 
     weights: NDArray[Any]
     shared: tuple[NDArray[Any], ...] = ()
 
 
 class Job(NamedTuple):
-    """What one client is asked to do.
-
-    Attributes
-    ----------
-    client
-        Its index.
-    arrays
-        The method's arrays for this client, after the shared ones.
-    config
-        Its task.
-    completion
-        Share of the planned steps for which it is available.
-    memory
-        Its memory, or where that is stored, see `VirtualClients.load`; None: it has none yet.
-    weights
-        Its own weights to start from, shape (M,); None: those that all clients receive.
-    until
-        When it has to be done, on the clock of `time.monotonic`; None: it does all that it can.
-    stop
-        Whether it has to be done now; asked after each step if there is an `until`. None: no.
-    """
+    """What one client is asked to do; `until` and `stop` are those of `clients.deadline.LocalDeadline`."""
 
     client: int
-    arrays: Sequence[NDArray[Any]]
+    arrays: Sequence[NDArray[Any]]  # the method's for this client, after the shared ones
     config: FitConfig
-    completion: float
-    memory: Any = None
-    weights: NDArray[Any] | None = None
+    completion: float  # share of the planned steps for which it is available
+    memory: Any = None  # or where that is stored, see `VirtualClients.load`; None: it has none yet
+    weights: NDArray[Any] | None = None  # its own to start from, (M,); None: those that all clients receive
     until: float | None = None
     stop: Callable[[], bool] | None = None
 
 
 class PreparedJob(NamedTuple):
-    """A job that is ready to run: its batches are drawn and its memory is open.
-
-    Attributes
-    ----------
-    job
-        What the client was asked to do.
-    batches
-        The examples of each step that it does.
-    num_examples
-        n_k.
-    memory, resync
-        What `open_memory` returned.
-    """
+    """A job that is ready to run: its batches are drawn and its memory is open, see `open_memory`."""
 
     job: Job
     batches: BatchIndices
@@ -91,29 +51,10 @@ class PreparedJob(NamedTuple):
 def prepare(
     job: Job, steps: int, memory: Memory | None, data: FederatedData, seed: int, draws: bool = False
 ) -> PreparedJob:
-    """Draw the batches of a client and open its memory.
+    """Draw the batches of a client for the steps that it is available for, and open its memory.
 
-    Parameters
-    ----------
-    job
-        What the client is asked to do.
-    steps
-        The local steps for which it is available.
-    memory
-        Its memory; None: it has none yet.
-    data
-        The data of all clients.
-    seed
-        Determines the batches, together with the client and the round.
-    draws
-        Whether the model draws random numbers in training, as for dropout.
-
-    Raises
-    ------
-    DroppedError
-        It is not available for a single step.
-    ValueError
-        The client has no examples, or the rule is unknown.
+    `draws` says whether the model draws random numbers in training, as for dropout. A client that is not
+    available for a single step raises DroppedError, one without examples, or of an unknown rule, ValueError.
     """
     client, config = job.client, job.config
     rule_named(config.rule)

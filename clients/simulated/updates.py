@@ -14,45 +14,21 @@ from flexfl.ground.contract import REPORTED, Reported, metrics
 
 
 class ClientUpdate(NamedTuple):
-    """What one client returns besides its weights.
-
-    Attributes
-    ----------
-    client
-        Its index.
-    extra
-        The method's own arrays.
-    metrics
-        See `flexfl.ground.contract.metrics`.
-    num_examples
-        n_k.
-    memory
-        Its memory from now on; None: unchanged.
-    """
+    """What one client returns besides its weights."""
 
     client: int
-    extra: Sequence[NDArray[Any]]
-    metrics: dict[str, int | float]
+    extra: Sequence[NDArray[Any]]  # the method's own arrays
+    metrics: dict[str, int | float]  # see `flexfl.ground.contract.metrics`
     num_examples: int
-    memory: Memory | None
+    memory: Memory | None  # from now on; None: unchanged
 
 
 @dataclass(frozen=True)
 class Updates:
     """What K clients return, a sequence of `ClientUpdate` that is kept in columns.
 
-    Many clients train in a millisecond: an object and a dictionary for each would take as long.
-
-    Attributes
-    ----------
-    round
-        The round of the task.
-    reported
-        K rows of `REPORTED`.
-    extra
-        The method's own arrays of each client; empty: nobody sends any.
-    memories
-        The memory of each client from now on; empty: all are unchanged.
+    Many clients train in a millisecond: an object and a dictionary for each would take as long. `extra` is
+    empty where no client sends arrays of the method, `memories` where all are unchanged.
     """
 
     round: int = 0

@@ -41,29 +41,16 @@ class Failure(NamedTuple):
 class Answers(NamedTuple):
     """The results of a list of training jobs.
 
-    Attributes
-    ----------
-    vectors
-        Local weights of the clients that trained, shape (K, M), and after them the model's buffers; the
-        buffers alone where the method sends no weights.
-    updates
-        What else they return.
-    farewells
-        What the clients that leave return.
-    failures
-        The other clients.
-    notes
-        What else the user should know, in sentences.
-    seconds
-        How long the process was at work.
+    `vectors`, (K, M), has the local weights of the clients that trained, and after them the model's buffers;
+    the buffers alone where the method sends no weights.
     """
 
     vectors: NDArray[Any]
-    updates: Updates
-    farewells: list[ClientUpdate]
-    failures: list[Failure]
-    notes: tuple[str, ...] = ()
-    seconds: float = 0.0
+    updates: Updates  # what else these clients return
+    farewells: list[ClientUpdate]  # of the clients that leave
+    failures: list[Failure]  # the other clients
+    notes: tuple[str, ...] = ()  # sentences for the user
+    seconds: float = 0.0  # how long the process was at work
 
 
 class Score(NamedTuple):
@@ -83,21 +70,13 @@ class Scores(NamedTuple):
 
 
 class VirtualClients:
-    """Clients that use one model in turn and train in cohorts.
-
-    Parameters
-    ----------
-    environment
-        Their data, their model, and how they train.
-
-    Attributes
-    ----------
-    survived
-        What code of a client may raise without ending more than the client's part in the round. Where
-        Ctrl-C can reach this process, it is to end the run.
-    """
+    """Clients that use one model in turn and train in cohorts."""
 
     survived: ClassVar[tuple[type[BaseException], ...]] = (Exception, SystemExit)
+    """What code of a client may raise without ending more than the client's part in the round.
+
+    Where Ctrl-C can reach this process, it is to end the run.
+    """
 
     def __init__(self, environment: ClientEnvironment) -> None:
         self.data, self.seed, self.timeout = environment.data, environment.seed, environment.timeout
@@ -110,24 +89,14 @@ class VirtualClients:
         self.draws = self.model.draws(as_tensor(blank(self.data, 2)[0]).to(self.model.device))
 
     def load(self, memory: Any) -> Memory | None:
-        """Return a client's memory, given `Job.memory`.
-
-        If that raises an error, no client is to blame, so it is not caught.
-        """
+        """Return a client's memory, given `Job.memory`; an error is not of a client and ends the run."""
         loaded: Memory | None = memory.read() if isinstance(memory, Spilled) else memory
         return loaded
 
     def fit(self, broadcast: Broadcast, jobs: Sequence[Job], out: NDArray[Any] | None = None) -> Answers:
         """Train each client from the same weights; an exception is a failure of its client alone.
 
-        Parameters
-        ----------
-        broadcast
-            Global weights, and what else is the same for all clients.
-        jobs
-            What the clients are asked to do.
-        out
-            Array for the local weights and buffers, a row for each client, or longer; None: a new one.
+        `out` receives the local weights and buffers, a row for each client; it may be longer.
         """
         began, failures = time.perf_counter(), list[Failure]()
         farewells = self._farewells([job for job in jobs if job.config.farewell])
@@ -215,12 +184,9 @@ class VirtualClients:
         updates: list[ClientUpdate] = []
         for job in jobs:
             memory, _ = open_memory(self.load(job.memory), job.config.last_accepted)
-            reported: dict[str, int | float] = {
-                metrics.CLIENT_ID: job.client,
-                metrics.ROUND: job.config.round,
-            }
-            state = list(memory.committed.values())
-            updates.append(ClientUpdate(job.client, state, reported, int(self.data.sizes[job.client]), None))
+            reported = {metrics.CLIENT_ID: job.client, metrics.ROUND: job.config.round}
+            state, size = list(memory.committed.values()), int(self.data.sizes[job.client])
+            updates.append(ClientUpdate(job.client, state, {**reported}, size, None))
         return updates
 
     def _prepare(self, jobs: Sequence[Job], failures: list[Failure]) -> list[PreparedJob]:
