@@ -1,5 +1,6 @@
-"""Which oracle a run uses, and how many clients train in one call."""
+"""Which oracle a run uses, which models it refuses, and how many clients train in one call."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from clients.environment import ClientEnvironment
@@ -19,6 +21,7 @@ from clients.simulated.virtual import VirtualClients
 from flexfl.config import Settings
 from flexfl.ground.allowed import options_of
 from flexfl.tasks import Examples
+from flexfl.tasks.criteria import SquaredError
 from flexfl.tasks.models import MODELS
 
 ROOT = Path(__file__).parents[1]
@@ -33,23 +36,93 @@ def with_middle(*middle: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 6), *middle, nn.Linear(6, 3))
 
 
+def image(*first: nn.Module, size: int = 2) -> nn.Module:
+    return nn.Sequential(*first, nn.Flatten(), nn.Linear(size, 3))
+
+
+def frozen() -> nn.Module:
+    linear = nn.Linear(6, 3)
+    linear.bias.requires_grad_(False)
+    return nn.Sequential(linear)
+
+
+SHARED, CONVOLUTION = nn.Linear(6, 6), nn.Conv2d(1, 2, 3)
+NO_SEQUENCES = [
+    nn.Linear(6, 3),
+    nn.Sequential(SHARED, nn.ReLU(), SHARED),
+    frozen(),
+    nn.Sequential(nn.Linear(6, 3), nn.ReLU()),
+    nn.Sequential(nn.Flatten(0), nn.Linear(6, 3)),
+    with_middle(nn.Tanh()),
+    with_middle(nn.BatchNorm1d(6)),
+    with_middle(nn.Dropout()),
+]
+REFUSED: dict[str, tuple[str, list[nn.Module]]] = {
+    "stacked": (
+        "not a sequence of linear layers",
+        [
+            *NO_SEQUENCES,
+            nn.Sequential(nn.ReLU(), nn.Linear(6, 3)),
+            nn.Sequential(nn.Linear(6, 1), nn.ReLU(), nn.Linear(1, 3)),
+        ],
+    ),
+    "chain": (
+        "not a sequence of supported layers",
+        [
+            *NO_SEQUENCES,
+            image(nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular")),
+            image(nn.Conv2d(1, 2, 4, padding="same")),
+            image(CONVOLUTION, nn.BatchNorm2d(2)),
+            image(CONVOLUTION, nn.MaxPool2d(2, return_indices=True)),
+        ],
+    ),
+    "compiled-chain": (
+        "not a sequence of convolutions",
+        [
+            image(nn.Conv2d(1, 2, 3, stride=2)),
+            image(nn.Conv2d(1, 2, 3, dilation=2)),
+            image(nn.Conv2d(2, 2, 3, groups=2)),
+            image(nn.Conv2d(13, 2, 3)),
+            image(CONVOLUTION, nn.MaxPool2d(3)),
+            image(CONVOLUTION, nn.MaxPool2d(2, stride=1)),
+            image(CONVOLUTION, nn.Tanh()),
+            with_middle(nn.ReLU()),
+        ],
+    ),
+    "compiled": ("not a single linear layer with cross-entropy", [with_middle(nn.ReLU())]),
+}
+
+
+@pytest.mark.parametrize("cohort", REFUSED)
+def test_an_oracle_refuses_models_that_it_does_not_support(cohort: str) -> None:
+    reason, modules = REFUSED[cohort]
+    models = [FlatModel(module) for module in modules]
+    if cohort == "compiled":
+        linear = nn.Sequential(nn.Linear(6, 3))
+        models += [FlatModel(linear, criterion=SquaredError()), FlatModel(deepcopy(linear), "meta")]
+        models.append(FlatModel(deepcopy(linear).half()))
+    for model in models:
+        with pytest.raises(ValueError, match=f"^cohort {cohort}: .*{reason}.*; use cohort "):
+            ORACLES[cohort](model)
+
+
 @pytest.mark.parametrize(
-    ("cohort", "middle", "reason"),
+    ("cohort", "module", "shape", "reason"),
     [
-        ("stacked", nn.BatchNorm1d(6), "not a sequence of linear layers"),
-        ("compiled", nn.ReLU(), "not a single linear layer with cross-entropy"),
-        ("chain", nn.BatchNorm1d(6), "not a sequence of supported layers"),
-        ("compiled-chain", nn.ReLU(), "not a sequence of convolutions"),
-        ("vmap", nn.BatchNorm1d(6), "has buffers or frozen parameters"),
-        ("vmap", nn.BatchNorm1d(6, track_running_stats=False), "has batch normalization"),
-        ("vmap", nn.Dropout(), "cannot train the model: vmap: called random"),
+        ("vmap", with_middle(nn.BatchNorm1d(6)), (6,), "buffers or frozen parameters"),
+        ("vmap", with_middle(nn.BatchNorm1d(6, track_running_stats=False)), (6,), "batch normalization"),
+        ("vmap", with_middle(nn.Dropout()), (6,), "cannot train the model: vmap: called random"),
+        ("compiled-chain", image(nn.Conv2d(3, 2, 3), size=72), IMAGE, "3 channels gets images of 1"),
+        ("compiled-chain", image(nn.Conv2d(1, 2, 9)), IMAGE, "cannot train the model"),
     ],
+    ids=["buffers", "statistics", "random", "channels", "too large a kernel"],
 )
-def test_an_oracle_refuses_models_that_it_does_not_support(
-    cohort: str, middle: nn.Module, reason: str
+def test_models_that_cannot_train_are_refused(
+    cohort: str, module: nn.Module, shape: tuple[int, ...], reason: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"^cohort {cohort}: .*{reason}.*; use cohort "):
-        make_oracle(FlatModel(with_middle(middle)), classes_of((6,)), cohort)
+    """Compiled code would read beyond an array."""
+    with pytest.raises(ValueError, match=f"^cohort {cohort}: .*{reason}.*; use cohort loop"):
+        make_oracle(FlatModel(module), classes_of(shape), cohort)
 
 
 @pytest.mark.parametrize(
@@ -64,18 +137,16 @@ def test_an_oracle_refuses_models_that_it_does_not_support(
         (with_middle(nn.BatchNorm1d(6)), (6,), ("loop", 1), ("loop", 1)),
         (with_middle(nn.Dropout()), (6,), ("loop", 1), ("loop", 1)),  # random under vmap
     ],
+    ids=["linear", "relu", "mlp", "no sequence", "lenet", "cnn", "buffers", "random"],
 )
 def test_auto_depends_on_the_model_and_the_device(
     module: nn.Module, shape: tuple[int, ...], cpu: tuple[str, int], other: tuple[str, int]
 ) -> None:
     """`meta`, a device that computes nothing, stands for all but the CPU."""
-    for device, expected in (("cpu", cpu), ("meta", other)):
+    for device, (cohort, size) in (("cpu", cpu), ("meta", other)):
         model, examples = FlatModel(deepcopy(module), device), classes_of(shape)
-        assert choose(model, examples) == expected
-        cohort, size = expected
+        assert choose(model, examples) == (cohort, size)
         assert choose(model, examples, size=3) == (cohort, min(size, 3))
-        oracle, limit = make_oracle(model, examples)
-        assert (type(oracle), limit) == (type(ORACLES[cohort](model)), size)
 
 
 def test_compiled_steps_train_clients_in_larger_cohorts_than_single_steps() -> None:
@@ -103,11 +174,25 @@ def test_a_run_and_the_clients_of_flwr_run_choose_alike(simulate: Callable[..., 
     assert type(client.oracle) is type(ORACLES["stacked"](client.model))
 
 
-WITHOUT_NUMBA = """
-import sys
-sys.modules["numba"] = None
-from torch import nn
-from test_clients_choice import IMAGE, MODELS, FlatModel, classes_of, make_oracle
+ELSEWHERE = """
+import os, signal, socket, sys
+for name in ("numba", "fcntl", "resource", "grp", "pwd", "termios"):
+    sys.modules[name] = None
+for name in ("fork", "pwrite", "preadv", "posix_fallocate", "O_CLOEXEC", "O_NONBLOCK", "getppid", "killpg"):
+    delattr(os, name)
+del signal.SIGCHLD, signal.SIGKILL, socket.AF_UNIX
+
+import numpy as np
+import clients.app, clients.device.node, clients.device.resident, clients.device.supervisor
+from clients import numpy_client, torch_client
+from clients.device.__main__ import main
+from clients.memory.handshake import Memory
+from clients.memory.spill import Memories
+from flexfl.engine.transports.inline import InlineTransport
+from test_clients_choice import IMAGE, MODELS, FlatModel, classes_of, make_oracle, nn, torch
+
+stored = Memories(0).store(0, Memory({"v": np.arange(3.0)}, 1))
+assert stored.read().committed["v"].tolist() == [0, 1, 2]
 
 for model, shape, cohort in ((nn.Sequential(nn.Linear(6, 3)), (6,), "compiled"),
                              (MODELS["lenet"](IMAGE, 4), IMAGE, "compiled-chain")):
@@ -116,20 +201,41 @@ for model, shape, cohort in ((nn.Sequential(nn.Linear(6, 3)), (6,), "compiled"),
         make_oracle(FlatModel(model), classes_of(shape), cohort)
     except ValueError as error:
         print(error)
+
+torch.set_num_threads(1)
+found = set()
+for shift in range(16):
+    memory = torch.empty(40 * 33 + 16)
+    left = memory[shift : shift + 17 * 10].view(1, 17, 10)
+    right = memory[shift + 17 * 10 :][: 3 * 10].view(1, 3, 10)
+    left.copy_(torch.arange(170.0).view(1, 17, 10).sin())
+    right.copy_(torch.arange(30.0).view(1, 3, 10).cos())
+    found.add((left @ right.mT).numpy().tobytes())
+print(len(found))
+raise SystemExit(main(["--superlink", "localhost:1", "--client-id", "0"]))
 """
 
 
-def test_without_numba_other_oracles_are_chosen() -> None:
-    """Asking for a compiled one says what to install."""
+def test_clients_on_other_machines() -> None:
+    """Without Numba and a Unix, as on Windows, and on processors of which MKL has special kernels.
+
+    Other oracles are chosen, and asking for a compiled one says what to install. `python -m clients.device`
+    alone needs a Unix. Products of matrices do not depend on where the matrices lie.
+    """
+    environment = {key: value for key, value in os.environ.items() if key != "MKL_CBWR"}
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_NUMBA],
+        [sys.executable, "-c", ELSEWHERE],
         cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+        env=environment | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
         capture_output=True,
         text=True,
         timeout=300,
     )
-    stacked, first, chain, second = done.stdout.splitlines()
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "needs Linux, macOS or another Unix" in done.stderr
+    stacked, first, chain, second, products = done.stdout.splitlines()
     assert (stacked, chain) == ("DualLinear", "Chain")
     assert "pip install numba, or use cohort stacked" in first
     assert "pip install numba, or use cohort chain" in second
+    if torch.backends.mkl.is_available():
+        assert products == "1"

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from clients.environment import ClientEnvironment
-from clients.gradients.stacked import linear_layers
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, VirtualClients
 from flexfl.ground.contract import FitConfig
@@ -209,42 +208,34 @@ def test_every_rule_has_the_same_results_with_and_without_cohorts(
             assert one.get("client_loss", -1) == pytest.approx(two.get("client_loss", -1), rel=1e-4)
 
 
-def test_a_client_that_fails_does_not_fail_its_cohort() -> None:
+@pytest.mark.parametrize(("model", "cohort"), [("mlp", "stacked"), ("logistic", "compiled")])
+def test_a_client_that_fails_does_not_fail_its_cohort(model: str, cohort: str) -> None:
     data = make_data()
-    x, labels = data.train
-    x, labels = x.copy(), labels.copy()
+    x, labels = data.train[0].copy(), data.train[1].copy()
     labels[data.train_rows(1)] = 77
     x[data.train_rows(4)] = np.nan
     broken = PartitionedData((x, labels), data.test, 4, data.order, data.offsets, data.sizes, 0.0)
     jobs = [Job(k, [], config(), 1.0) for k in range(6)]
-    answers = fit("mlp", jobs, "stacked", 6, broken)
-    assert [client for client, _ in answers.failures] == [1]
-    assert "labels 77 to 77 where the task has 4 classes" in answers.failures[0].reason
-    healthy = fit("mlp", jobs, "stacked", 6)
-    rows = {update.client: row for update, row in zip(answers.updates, answers.vectors, strict=True)}
-    expected = {update.client: row for update, row in zip(healthy.updates, healthy.vectors, strict=True)}
-    for client in (0, 2, 3, 5):
-        np.testing.assert_array_equal(rows[client], expected[client])
-    assert np.isnan(rows[4]).any()
+    answers, healthy = fit(model, jobs, cohort, 6, broken), fit(model, jobs, cohort, 6)
+    ((failed, reason),) = answers.failures
+    assert failed == 1
+    assert "labels 77 to 77 where the task has 4 classes" in reason
+    rows, expected = by_client(answers)[0], by_client(healthy)[0]
+    np.testing.assert_array_equal(rows[[0, 1, 2, 4]], expected[[0, 2, 3, 5]])
+    assert np.isnan(rows[3]).any()
 
 
-def test_only_sequences_of_linear_layers_are_stacked() -> None:
-    linear = nn.Linear(6, 3)
-    assert linear_layers(nn.Sequential(linear)) is not None
-    frozen = nn.Linear(6, 3)
-    frozen.weight.requires_grad_(False)
-    square = nn.Linear(6, 6)
-    others = [
-        linear,
-        nn.Sequential(square, nn.ReLU(), square),
-        nn.Sequential(),
-        nn.Sequential(frozen),
-        nn.Sequential(linear, nn.ReLU()),
-        nn.Sequential(nn.ReLU(), linear),
-        nn.Sequential(linear, nn.Tanh(), nn.Linear(3, 3)),
-        nn.Sequential(nn.Flatten(0), linear),
-        nn.Sequential(nn.Linear(6, 1), nn.ReLU(), nn.Linear(1, 3)),
-        nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), linear),
-        nn.Sequential(nn.Linear(6, 6), nn.Dropout(), linear),
-    ]
-    assert [linear_layers(module) for module in others] == [None] * len(others)
+@pytest.mark.parametrize("rule", ["sgd", "proximal", "apfl"])
+def test_threads_change_no_bit(rule: str) -> None:
+    """Clients train on several cores at a time; some stop early, and APFL's steps are not compiled."""
+    own: dict[str, Any] = {"mu": 0.3, "alpha": 0.5, "alpha-mode": "step", "gradient": "chain-rule"}
+    jobs = [Job(k, [], config(rule=rule, own=own), 1 - 0.15 * k) for k in range(6)]
+    found, before = [], torch.get_num_threads()
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        try:
+            found.append(by_client(fit("logistic", jobs, "compiled", 6))[0])
+        finally:
+            torch.set_num_threads(before)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])

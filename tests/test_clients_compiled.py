@@ -1,4 +1,4 @@
-"""Compiled steps are those of autograd, corrections included; the same bits for any division of the work."""
+"""Compiled steps are those of autograd, corrections included; the same bits in every process."""
 
 import os
 import subprocess
@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from clients.draws import draw_batches
-from clients.environment import ClientEnvironment
 from clients.gradients.autograd import Loop
 from clients.gradients.batches import CohortBatches
 from clients.gradients.compiled import Compiled
@@ -23,19 +21,15 @@ from clients.gradients.machine_code import compiled
 from clients.rules import SGD
 from clients.rules.base import Correction
 from clients.simulated.cohort import run
-from clients.simulated.jobs import Broadcast, Job
-from clients.simulated.virtual import VirtualClients
 from flexfl.ground.contract import FitConfig
-from flexfl.tasks import PartitionedData
-from flexfl.tasks.criteria import SquaredError
 
 CONFIG = FitConfig(round=1, learning_rate=0.1, batch_size=3, local_steps=4)
 
 
-def classifier(features: int, classes: int, bias: bool, dtype: torch.dtype = torch.float64) -> FlatModel:
+def classifier(features: int, classes: int, bias: bool) -> FlatModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        return FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(features, classes, bias=bias)).to(dtype))
+        return FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(features, classes, bias=bias)).double())
 
 
 class WithCorrection(SGD):
@@ -100,83 +94,6 @@ def test_compiled_steps_are_those_of_autograd(
     torch.testing.assert_close(losses, expected_losses, rtol=1e-9, atol=1e-12)
 
 
-def clients(data: PartitionedData, threads: int, size: int = 0) -> VirtualClients:
-    def build() -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1)
-            return nn.Sequential(nn.Linear(33, 7))
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        return VirtualClients(ClientEnvironment(data, build, 3, cohort="compiled", cohort_size=size))
-    finally:
-        torch.set_num_threads(before)
-
-
-def pool(sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(5)
-    return rng.normal(size=(sum(sizes), 33)).astype(np.float32), rng.integers(7, size=sum(sizes))
-
-
-def divided(examples: tuple[np.ndarray, np.ndarray], sizes: list[int]) -> PartitionedData:
-    parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    return PartitionedData.divide(examples, examples, 7, parts, 0.0, 0)
-
-
-def trained(virtual: VirtualClients, jobs: list[Job]) -> tuple[dict[int, np.ndarray], list[Any]]:
-    """Each client's weights, and the failures."""
-    answers = virtual.fit(Broadcast(virtual.model.vector.numpy().copy()), jobs)
-    rows = zip(answers.updates, answers.vectors.copy(), strict=True)
-    return {update.client: row for update, row in rows}, answers.failures
-
-
-@pytest.mark.parametrize("rule", ["sgd", "proximal", "apfl"])
-def test_threads_and_cohorts_change_no_bit(rule: str) -> None:
-    """Some clients stop early; APFL's steps are not compiled."""
-    sizes = [40, 3, 17, 1, 60, 5, 8, 33, 20]
-    data = divided(pool(sizes), sizes)
-    own: dict[str, Any] = {"mu": 0.3, "alpha": 0.5, "alpha-mode": "step", "gradient": "chain-rule"}
-    config = FitConfig(round=2, learning_rate=0.1, batch_size=5, local_steps=7, rule=rule, own=own)
-    jobs = [Job(k, [], config, 1 - 0.1 * k) for k in range(len(sizes))]
-    found = [trained(clients(data, *how), jobs)[0] for how in ((1, 1), (1, 4), (2, 9), (3, 9), (2, 3))]
-    for other in found[1:]:
-        assert other.keys() == found[0].keys()
-        for client, row in other.items():
-            np.testing.assert_array_equal(row, found[0][client])
-
-
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_what_one_client_has_is_no_other_clients_concern(wrong: float, threads: int) -> None:
-    sizes = [20] * 6
-    x, labels = pool(sizes)
-    jobs = [Job(k, [], CONFIG, 1.0) for k in range(6)]
-    healthy, _ = trained(clients(divided((x, labels), sizes), threads), jobs)
-    x, labels = x.copy(), labels.copy()
-    labels[20:40], x[80:100] = 77, wrong
-    rows, failures = trained(clients(divided((x, labels), sizes), threads), jobs)
-    ((failed, reason),) = failures
-    assert failed == 1
-    assert "labels 77 to 77 where the task has 7 classes" in reason
-    assert np.isnan(rows[4]).any()
-    for client in (0, 2, 3, 5):
-        np.testing.assert_array_equal(rows[client], healthy[client])
-
-
-def test_what_is_not_compiled_is_refused() -> None:
-    two_layers = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
-    models = [
-        FlatModel(two_layers),
-        FlatModel(nn.Sequential(nn.Linear(6, 3)), criterion=SquaredError()),
-        FlatModel(nn.Sequential(nn.Linear(6, 3)), "meta"),
-        FlatModel(nn.Sequential(nn.Linear(6, 3)).half()),
-    ]
-    for model in models:
-        with pytest.raises(ValueError, match=r"not a single linear layer with cross-entropy.*cohort stacked"):
-            Compiled(model)
-
-
 def test_code_that_cannot_be_kept_is_compiled_anew() -> None:
     """As in a container whose file system is read-only; here the function has no file."""
     names: dict[str, Any] = {}
@@ -196,10 +113,9 @@ rows, labels = rng.integers(50, size=(4, 3, 5)), rng.integers(10, size=(4, 3, 5)
 none, lengths = np.empty((1, 0), np.float32), np.full((4, 3), 5)
 linear_sgd.train(y, y[:1].copy(), 0.3, none, rates, x, rows, labels, lengths, True, losses, 0, 1)
 images, weight = rng.random((3, 9, 27), dtype=np.float32), rng.random((5, 3, 3, 3), dtype=np.float32)
-out, gradient = np.empty((5, 7, 21), np.float32), np.empty_like(weight)
+out = np.empty((5, 7, 21), np.float32)
 convolutions.convolve(images, weight, np.zeros(5, np.float32), 3, out)
-convolutions.weight_gradient(images, out, 3, gradient)
-print(hashlib.sha256(b"".join(a.tobytes() for a in (y, losses, out, gradient))).hexdigest())
+print(hashlib.sha256(b"".join(a.tobytes() for a in (y, losses, out))).hexdigest())
 """
 
 

@@ -13,9 +13,6 @@ from clients.gradients.batches import Batch
 from clients.gradients.chain import MaxPooling
 from clients.gradients.compiled_chain import CompiledChain, CompiledPooling
 from clients.gradients.flat import FlatModel
-from clients.gradients.oracles import make_oracle
-
-IMAGE = (np.zeros((2, 1, 28, 28), np.float32), np.zeros(2, np.int64))
 
 
 def flat(*layers: nn.Module, dtype: torch.dtype = torch.float64) -> FlatModel:
@@ -112,32 +109,3 @@ def test_weights_that_diverge_are_noticed() -> None:
     gradient, losses = CompiledChain(model).gradient(y, batch_of((1, 6, 6), [3], torch.float32))
     assert not gradient.isfinite().all()
     assert not losses.isfinite().any()
-
-
-@pytest.mark.parametrize(
-    "layers",
-    [
-        [nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(338, 3)],
-        [nn.Conv2d(1, 2, 3, dilation=2), nn.Flatten(), nn.Linear(1152, 3)],
-        [nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(), nn.Linear(1352, 3)],
-        [nn.Conv2d(13, 2, 3), nn.Flatten(), nn.Linear(1352, 3)],
-        [nn.Conv2d(1, 2, 3), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(128, 3)],
-        [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, stride=1), nn.Flatten(), nn.Linear(1250, 3)],
-        [nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(1352, 3)],
-        [nn.Linear(5, 3)],
-    ],
-    ids=["stride", "dilation", "groups", "many channels", "pooling", "overlap", "no chain", "no image"],
-)
-def test_what_is_not_compiled(layers: list[nn.Module]) -> None:
-    with pytest.raises(ValueError, match=r"^cohort compiled-chain: .*; use cohort chain$"):
-        CompiledChain(flat(*layers))
-
-
-def test_images_of_another_shape_than_the_model_s() -> None:
-    """Nothing beyond an array is read."""
-    model = flat(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(1352, 3))
-    with pytest.raises(ValueError, match="a convolution of 3 channels gets images of 1"):
-        make_oracle(model, IMAGE, "compiled-chain")
-    model = flat(nn.Conv2d(1, 2, 29), nn.Flatten(), nn.Linear(2, 3))
-    with pytest.raises(ValueError, match=r"^cohort compiled-chain: cannot train the model"):
-        make_oracle(model, IMAGE, "compiled-chain")

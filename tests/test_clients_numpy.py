@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import VARIANTS
 from flwr.app import Context, RecordDict
 from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
 import strategies
 from clients.app import client_fn as either
 from clients.numpy_client import client_fn
-from flexfl.ground.contract import ternary
+from flexfl.ground.contract import Rule, ternary
 
 ROOT = Path(__file__).parents[1]
 CONFIG: dict[str, Any] = {"round": 1, "local-steps": 5, "batch-size": 0, "learning-rate": 0.5}
@@ -59,80 +58,49 @@ print(*{{"ray", "sklearn", "scipy", "flexfl.tasks"}} & set(sys.modules))
     assert done.stdout.split() == []
 
 
+DECLARED = [*strategies.STRATEGIES.values(), *(strategy for _, strategy in strategies.VARIANTS.values())]
+RULES = {strategy.rule.name: strategy.rule for strategy in DECLARED}
+SENT: dict[str, Any] = {  # by the server, the scalars of all rules
+    **{"mu": 0.3, "strength": 0.2, "alpha": 0.4, "alpha-mode": "step", "gradient": "chain-rule"},
+    **{"penalty": 2.0, "personal-rate": 0.05, "inner-steps": 2, "start": "warm", "per-step": True},
+    **{"normalize": True, "lambda": 0.1, "compress": True, "kept": 20, "ties": "exact", "fisher-batches": 2},
+}
+
+
 @pytest.mark.parametrize("model", ["logistic", "mlp:hidden=7"])
-def test_it_is_the_torch_client_without_torch(tmp_path: Path, model: str) -> None:
-    """All methods: on the same data both send, remember and report the same, also in the second round."""
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_it_is_the_torch_client_without_torch(tmp_path: Path, rule: Rule, model: str) -> None:
+    """On the same data both send, remember and report the same, also in the second round."""
     run = {"model": model, "num-clients": 3, "seed": 5, "evaluate-clients": 1}
     node = {"client-id": 2, "data": str(digits(tmp_path / "own.npz"))}
     shapes = [(10, 64), (10,)] if model == "logistic" else [(7, 64), (7,), (7, 7), (7,), (10, 7), (10,)]
     rng = np.random.default_rng(1)
     start = [rng.normal(0, 0.3, shape).astype(np.float32) for shape in shapes]
-    initial, size = ndarrays_to_parameters(start), sum(array.size for array in start)
-    methods = [*((name, {}) for name in strategies.STRATEGIES), *VARIANTS.items()]
-    rules = set()
-    for name, options in methods:
-        strategy = strategies.make(
-            name.partition(":")[0],
-            initial,
-            num_rounds=9,
-            local_steps=6,
-            batch_size=8,
-            learning_rate=0.1,
-            **options,
-        )
-        rule = strategy.rule
-        if rule.name in rules:
-            continue
-        rules.add(rule.name)
-        folders = [tmp_path / f"{rule.name}-{kind}" for kind in ("torch", "numpy")]
-        clients = [
-            either(Context(1, 0, {**node, "state-dir": str(folder), "numpy": i == 1}, RecordDict(), run))
-            for i, folder in enumerate(folders)
-        ]
-        for server_round in (1, 2):
-            own = {key: strategy_scalar(strategy, key) for key in rule.scalars}
-            scalars = {
-                **CONFIG,
-                "round": server_round,
-                "local-steps": 6,
-                "batch-size": 8,
-                "model-arrays": len(start),
-            }
-            scalars |= {"rule": rule.name, **own}
-            if rule.remembers:
-                scalars["last-accepted"] = server_round - 1
-            extra = arrays_of(rule.name, size, rng)
-            replies = [client.fit(task(scalars, [*start, *extra])) for client in clients]
-            sent, also = (parameters_to_ndarrays(reply.parameters) for reply in replies)
-            assert len(sent) == len(also) > 0
-            for one, other in zip(sent, also, strict=True):
-                if one.dtype == np.uint8:
-                    one, other = (ternary.unpack(packed, size) for packed in (one, other))
-                assert one.shape == other.shape
-                np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
-            told, also_told = (reply.metrics for reply in replies)
-            assert also_told == pytest.approx(told, rel=1e-5)
-            assert told["steps"] == 6
-            scores = [client.evaluate(task(scalars, [*start, *extra], EvaluateIns)) for client in clients]
-            assert scores[1].loss == pytest.approx(scores[0].loss, rel=1e-5)
-            assert scores[1].metrics == pytest.approx(scores[0].metrics)
-            assert scores[0].num_examples == scores[1].num_examples == 8
-    assert len(rules) == 9
-
-
-def strategy_scalar(strategy: Any, key: str) -> Any:
-    """What the server sends under this name; the tests of the rules choose other values."""
-    sent = {"mu": 0.3, "strength": 0.2, "alpha": 0.4, "alpha-mode": "step", "gradient": "chain-rule"}
-    sent |= {"penalty": 2.0, "personal-rate": 0.05, "inner-steps": 2, "start": "warm", "per-step": True}
-    sent |= {
-        "normalize": True,
-        "lambda": 0.1,
-        "compress": True,
-        "kept": 20,
-        "ties": "exact",
-        "fisher-batches": 2,
-    }
-    return sent[key]
+    size = sum(array.size for array in start)
+    clients = [
+        either(Context(1, 0, {**node, **kind, "state-dir": str(tmp_path / str(k))}, RecordDict(), run))
+        for k, kind in enumerate(({}, {"numpy": True}))
+    ]
+    for server_round in (1, 2):
+        scalars = {**CONFIG, "round": server_round, "local-steps": 6, "batch-size": 8, "rule": rule.name}
+        scalars |= {"model-arrays": len(start)} | {key: SENT[key] for key in rule.scalars}
+        if rule.remembers:
+            scalars["last-accepted"] = server_round - 1
+        arrays = [*start, *arrays_of(rule.name, size, rng)]
+        replies = [client.fit(task(scalars, arrays)) for client in clients]
+        sent, also = (parameters_to_ndarrays(reply.parameters) for reply in replies)
+        assert len(sent) == len(also) > 0
+        for one, other in zip(sent, also, strict=True):
+            if one.dtype == np.uint8:
+                one, other = (ternary.unpack(packed, size) for packed in (one, other))
+            assert one.shape == other.shape
+            np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
+        assert replies[1].metrics == pytest.approx(replies[0].metrics, rel=1e-5)
+        assert replies[0].metrics["steps"] == 6
+        scores = [client.evaluate(task(scalars, arrays, EvaluateIns)) for client in clients]
+        assert scores[1].loss == pytest.approx(scores[0].loss, rel=1e-5)
+        assert scores[1].metrics == pytest.approx(scores[0].metrics)
+        assert scores[0].num_examples == scores[1].num_examples == 8
 
 
 def arrays_of(rule: str, size: int, rng: np.random.Generator) -> list[np.ndarray]:

@@ -1,7 +1,5 @@
 """Backward passes that are written out agree with autograd, in double precision to the last digits."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,9 +10,8 @@ from torch import nn
 from clients.draws import BatchIndices, draw_batches
 from clients.gradients.autograd import Loop
 from clients.gradients.batches import Batch, CohortBatches
-from clients.gradients.chain import Chain, chain_layers
+from clients.gradients.chain import Chain
 from clients.gradients.flat import FlatModel
-from clients.gradients.oracles import make_oracle
 from clients.gradients.stacked import DualLinear
 from clients.rules import SGD
 from clients.rules.base import Correction
@@ -83,29 +80,6 @@ def test_a_chain_has_the_gradients_of_autograd(name: str, lengths: list[int]) ->
         torch.testing.assert_close(after, start - rate * expected, rtol=1e-11, atol=1e-14)
 
 
-def test_other_models_are_no_chains() -> None:
-    linear, convolution = nn.Linear(6, 3), nn.Conv2d(1, 2, 3)
-    frozen = nn.Linear(6, 3)
-    frozen.bias.requires_grad_(False)
-    square = nn.Linear(6, 6)
-    others: list[Any] = [
-        linear,
-        nn.Sequential(square, nn.ReLU(), square),
-        nn.Sequential(),
-        nn.Sequential(frozen),
-        nn.Sequential(linear, nn.ReLU()),
-        nn.Sequential(linear, nn.Tanh(), nn.Linear(3, 3)),
-        nn.Sequential(nn.Flatten(0), linear),
-        nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Flatten(), linear),
-        nn.Sequential(nn.Conv2d(1, 2, 4, padding="same"), nn.Flatten(), linear),
-        nn.Sequential(convolution, nn.BatchNorm2d(2), nn.Flatten(), linear),
-        nn.Sequential(convolution, nn.MaxPool2d(2, return_indices=True), linear),
-    ]
-    assert [chain_layers(module) for module in others] == [None] * len(others)
-    with pytest.raises(ValueError, match="cohort chain: the model is not a sequence of supported layers"):
-        make_oracle(FlatModel(others[1]), (np.zeros((2, 6), np.float32), np.zeros(2, np.int64)), "chain")
-
-
 def batches_of(examples: list[int], steps: list[int], batch_size: int) -> list[BatchIndices]:
     rng = np.random.default_rng(7)
     return [draw_batches(n, batch_size, s, rng) for n, s in zip(examples, steps, strict=True)]
@@ -121,14 +95,6 @@ def fused_and_single(model: FlatModel, drawn: list[BatchIndices]) -> list[tuple[
     y, other = (model.vector.repeat(len(drawn), 1) for _ in range(2))
     losses = DualLinear(model).run_fused(y, y.clone(), rate, batches, Correction())
     return [(y, losses), (other, run(SGD(other, [], CONFIG, {}), Loop(model), batches, other, rate))]
-
-
-@given(examples=st.integers(1, 30), batch_size=st.integers(0, 35), steps=st.integers(1, 9))
-def test_distinct_examples_are_counted(examples: int, batch_size: int, steps: int) -> None:
-    drawn = draw_batches(examples, batch_size, steps, np.random.default_rng(0))
-    distinct, positions = drawn.unique()
-    assert drawn.num_distinct == len(distinct) == len(set(drawn.indices.tolist()))
-    np.testing.assert_array_equal(distinct[positions], drawn.indices)
 
 
 @given(

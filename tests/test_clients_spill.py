@@ -1,10 +1,7 @@
 """Memories beyond a limit of RAM are stored in a file, which changes no result."""
 
 import errno
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +14,6 @@ from test_engine_run_folder import no_file_above
 from clients.memory.handshake import Memory
 from clients.memory.spill import Memories, Spilled
 from clients.simulated.virtual import VirtualClients
-
-ROOT = Path(__file__).parents[1]
 
 
 def load(stored: Memory | Spilled) -> Memory:
@@ -80,38 +75,3 @@ def test_a_full_disk_is_a_clear_error() -> None:
     with no_file_above(0), pytest.raises(OSError, match="free space or set TMPDIR") as raised:
         Memories(0).store(0, Memory({"v": np.ones(3)}, 1))
     assert raised.value.errno == errno.EFBIG
-
-
-ELSEWHERE = """
-import os, signal, socket, sys
-for name in ("fcntl", "resource", "grp", "pwd", "termios"):
-    sys.modules[name] = None
-for name in ("fork", "pwrite", "preadv", "posix_fallocate", "O_CLOEXEC", "O_NONBLOCK", "getppid", "killpg"):
-    delattr(os, name)
-del signal.SIGCHLD, signal.SIGKILL, socket.AF_UNIX
-
-import clients.app, clients.device.node, clients.device.resident, clients.device.supervisor
-from clients import numpy_client, torch_client
-from clients.device.__main__ import main
-from flexfl.engine.transports.inline import InlineTransport
-import numpy as np
-from clients.memory.handshake import Memory
-from clients.memory.spill import Memories
-
-stored = Memories(0).store(0, Memory({"v": np.arange(3.0)}, 1))
-assert stored.read().committed["v"].tolist() == [0, 1, 2]
-raise SystemExit(main(["--superlink", "localhost:1", "--client-id", "0"]))
-"""
-
-
-def test_clients_can_be_imported_without_unix() -> None:
-    """As on Windows; `python -m clients.device` alone needs a Unix."""
-    done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "needs Linux, macOS or another Unix" in done.stderr

@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 from fakes import Rounds
 from flwr.app import Context, RecordDict
-from flwr.common import Code, EvaluateIns, FitIns, serde
+from flwr.common import Code, EvaluateIns, FitIns, ndarrays_to_parameters, serde
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memories import MEMORIES, assert_same_memory
@@ -26,23 +26,13 @@ from clients.memory.stores import ContextStore, FileStore
 from flexfl.config import Settings
 from flexfl.engine.experiment import prepare
 
-
-def run_config(settings: dict[str, Any]) -> dict[str, Any]:
-    return {key.replace("_", "-"): value for key, value in settings.items()}
-
-
-def context(run: int = 7, **node: Any) -> Context:
-    config = run_config({**SETTINGS, "trace": "always"})
-    return Context(run, 1, {"partition-id": 2, **node}, RecordDict(), config)
+SETTINGS: dict[str, Any] = {"model": "logistic", "num_clients": 6, "local_steps": 3, "trace": "always"}
+START = [np.zeros((10, 64), np.float32), np.zeros(10, np.float32)]
 
 
-SETTINGS: dict[str, Any] = {
-    "strategy": "apfl:alpha-mode=step",
-    "model": "logistic",
-    "num_clients": 6,
-    "local_steps": 3,
-    "evaluate_on": "objective",
-}
+def context(run: int = 7, client: int = 2, settings: dict[str, Any] = SETTINGS, **node: Any) -> Context:
+    config = {key.replace("_", "-"): value for key, value in settings.items()}
+    return Context(run, 1, {"partition-id": client, **node}, RecordDict(), config)
 
 
 @pytest.mark.parametrize("kind", ["context", "file"])
@@ -112,12 +102,6 @@ def test_other_bytes_are_no_memory(noise: bytes, memory: Memory, data: st.DataOb
             from_bytes(changed)
 
 
-def test_a_file_of_an_earlier_version_is_no_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    np.savez(tmp_path / "run-7-client-2.npz", header=np.zeros(3))
-    assert [FileStore(tmp_path, 7, 2).load() for _ in range(2)] == [None, None]
-    assert caplog.text.count("an earlier version") == 1
-
-
 def test_kills_leave_one_temporary_file_at_most(tmp_path: Path) -> None:
     """And the memory is the old one or the new one."""
     program = """
@@ -130,17 +114,14 @@ for tag in range(10**9):
     store.save(Memory({"v": np.full(300_000, float(tag))}, tag))
     print(tag, flush=True)
 """
-    store = FileStore(tmp_path, 7, 2)
-    for wait in (0.0, 0.003):
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(wait)
-        process.kill()
-        process.communicate()
-        memory = store.load()
+    command = [sys.executable, "-c", program, tmp_path]
+    for saved in (1, 3):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]) as process:
+            assert process.stdout is not None
+            for _ in range(saved):
+                process.stdout.readline()
+            process.kill()
+        memory = FileStore(tmp_path, 7, 2).load()
         assert memory is not None
         assert (memory.committed["v"] == memory.tag).all()
     assert len(os.listdir(tmp_path)) <= 2
@@ -193,31 +174,29 @@ def test_a_full_disk_leaves_the_old_memory(tmp_path: Path, monkeypatch: pytest.M
 # The Flower client
 
 
-class Node:
+class Device:
     """Client 2 of a run: a new client object handles each message, as if in a new process."""
+
+    run = ""
 
     def __init__(self, state_dir: Path | None) -> None:
         self.node = {} if state_dir is None else {"state-dir": str(state_dir)}
         self.context = context(**self.node)
-        self.experiment = prepare(Settings(**SETTINGS, trace="always", engine="inline"))
-        self.parameters = self.experiment.initial
-
-    def restart(self) -> None:
-        self.context = context(**self.node)
-
-    run = ""
+        self.parameters = ndarrays_to_parameters(START)
 
     def config(self, number: int, accepted: int) -> dict[str, Any]:
-        count = len(self.experiment.initial.layout.shapes)
         return {
-            **{"round": number, "last-accepted": accepted, "model-arrays": count, "rule": "apfl"},
+            **{"round": number, "last-accepted": accepted, "model-arrays": 2, "rule": "apfl"},
             **{"local-steps": 3, "batch-size": 5, "learning-rate": 0.1},
             **{"alpha": 0.5, "alpha-mode": "step", "gradient": "chain-rule"},
             **({"run": self.run} if self.run else {}),
         }
 
-    def fit(self, number: int, accepted: int) -> Any:
-        return client_fn(self.context).fit(FitIns(self.parameters, self.config(number, accepted)))
+    def fit(self, number: int, accepted: int) -> bool:
+        """Train; whether the client has lost its memory."""
+        reply = client_fn(self.context).fit(FitIns(self.parameters, self.config(number, accepted)))
+        assert reply.status.code == Code.OK, reply.status.message
+        return bool(reply.metrics.get("resync", False))
 
     def loss(self, number: int, accepted: int) -> float:
         instruction = EvaluateIns(self.parameters, self.config(number, accepted))
@@ -227,58 +206,49 @@ class Node:
 
 
 @pytest.fixture(params=["context", "file"])
-def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
-    return Node(tmp_path if request.param == "file" else None)
+def device(request: pytest.FixtureRequest, tmp_path: Path) -> Device:
+    return Device(tmp_path if request.param == "file" else None)
 
 
-def test_a_client_keeps_the_state_that_was_accepted(node: Node) -> None:
-    start = node.loss(0, accepted=0)
-    assert "resync" not in node.fit(1, accepted=0).metrics
-    after_one = node.loss(1, accepted=1)
-    assert after_one < start
-    assert "resync" not in node.fit(2, accepted=1).metrics
-    after_two = node.loss(2, accepted=2)
-    assert after_two < after_one
-
-
-def test_a_lost_reply_changes_nothing(node: Node) -> None:
-    node.fit(1, accepted=0)
-    expected = node.loss(1, accepted=1)
+def test_a_client_keeps_the_state_that_was_accepted(device: Device) -> None:
+    """A lost reply changes nothing."""
+    start = device.loss(0, accepted=0)
+    assert not device.fit(1, accepted=0)
+    after_one = device.loss(1, accepted=1)
     for number in (2, 3):  # the replies are lost
-        assert "resync" not in node.fit(number, accepted=1).metrics
-        assert node.loss(number, accepted=1) == expected
+        assert not device.fit(number, accepted=1)
+        assert device.loss(number, accepted=1) == after_one
+    assert not device.fit(4, accepted=1)
+    assert device.loss(4, accepted=4) < after_one < start
 
 
-def test_a_client_that_was_reinstalled_reports_it(node: Node, tmp_path: Path) -> None:
-    start = node.loss(0, accepted=0)
-    node.fit(1, accepted=0)
-    node.restart()
+def test_a_client_that_was_reinstalled_reports_it(device: Device, tmp_path: Path) -> None:
+    start = device.loss(0, accepted=0)
+    device.fit(1, accepted=0)
+    device.context = context(**device.node)
     for file in tmp_path.iterdir():
         file.unlink()
-    assert node.loss(1, accepted=1) == start
-    assert node.fit(2, accepted=1).metrics["resync"] is True
-    assert "resync" not in node.fit(3, accepted=2).metrics
+    assert device.loss(1, accepted=1) == start
+    assert device.fit(2, accepted=1)
+    assert not device.fit(3, accepted=2)
 
 
-def test_a_device_with_a_folder_keeps_its_memory_over_a_restart(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    node.fit(1, accepted=0)
-    expected = node.loss(1, accepted=1)
-    node.restart()
-    assert node.loss(1, accepted=1) == expected
-    assert "resync" not in node.fit(2, accepted=1).metrics
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_device_with_a_folder_keeps_its_memory_over_a_restart(tmp_path: Path, resumed: bool) -> None:
+    """Also in a run that the server resumes, to which Flower gives another number.
 
-
-def test_a_device_goes_on_with_a_run_that_the_server_resumes(tmp_path: Path) -> None:
-    """Flower gives it another number; a reply that came after the server's last checkpoint is as if lost."""
-    node = Node(tmp_path)
-    node.fit(1, accepted=0)
-    expected = node.loss(1, accepted=1)
-    node.fit(2, accepted=1)
-    node.run, node.context = str(node.context.run_id), context(99, **node.node)
-    assert node.loss(1, accepted=1) == expected
-    assert "resync" not in node.fit(2, accepted=1).metrics
-    assert len([*tmp_path.iterdir()]) == 1
+    A reply that came after the server's last checkpoint is then as if lost.
+    """
+    device = Device(tmp_path)
+    device.fit(1, accepted=0)
+    expected = device.loss(1, accepted=1)
+    if resumed:
+        device.fit(2, accepted=1)
+        device.run = str(device.context.run_id)
+    device.context = context(99 if resumed else 7, **device.node)
+    assert device.loss(1, accepted=1) == expected
+    assert not device.fit(2, accepted=1)
+    assert len(os.listdir(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(
@@ -292,38 +262,37 @@ def test_a_device_goes_on_with_a_run_that_the_server_resumes(tmp_path: Path) -> 
 )
 @pytest.mark.parametrize("version", ["committed", "pending"])
 def test_a_memory_of_something_else_is_none(
-    node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture, version: str, stored: Any
+    device: Device, tmp_path: Path, caplog: pytest.LogCaptureFixture, version: str, stored: Any
 ) -> None:
-    """The client resyncs once, and goes on."""
+    """The client resyncs once."""
     state: dict[str, Any] = {version: stored} | ({"pending_tag": 1} if version == "pending" else {"tag": 1})
-    kept = FileStore(tmp_path, 7, 2) if node.node else ContextStore(node.context)
+    kept = FileStore(tmp_path, 7, 2) if device.node else ContextStore(device.context)
     kept.save(Memory(**state))
-    assert node.fit(2, accepted=1).metrics["resync"] is True
+    assert device.fit(2, accepted=1)
     assert "the client continues without one" in caplog.text
     caplog.clear()
-    assert "resync" not in node.fit(3, accepted=2).metrics
+    assert not device.fit(3, accepted=2)
     assert caplog.text == ""
 
 
 def test_a_client_that_cannot_save_does_not_reply(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    result = Node(tmp_path / "file").fit(1, accepted=0)
-    assert result.status.code != Code.OK
-    assert "cannot keep the client's memory" in result.status.message
+    with pytest.raises(AssertionError, match="cannot keep the client's memory"):
+        Device(tmp_path / "file").fit(1, accepted=0)
 
 
 def test_methods_without_client_memory_store_nothing(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    config = {key: value for key, value in node.config(1, 0).items() if key not in ("rule", "last-accepted")}
-    assert client_fn(node.context).fit(FitIns(node.parameters, config)).status.code == Code.OK
+    device = Device(tmp_path)
+    config = {key: v for key, v in device.config(1, 0).items() if key not in ("rule", "last-accepted")}
+    assert client_fn(device.context).fit(FitIns(device.parameters, config)).status.code == Code.OK
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("strategy", ["mimic:memory=client", "fedlaavg:memory=client"])
 def test_a_client_that_leaves_hands_over_its_state(strategy: str) -> None:
     """In the first round in which it is no longer a member, through the Flower client and its Context."""
-    run = {**SETTINGS, "strategy": strategy, "evaluate_on": "test", "departures": "2=2", "trace": "always"}
-    contexts = {k: Context(7, 1, {"partition-id": k}, RecordDict(), run_config(run)) for k in range(6)}
+    run = {**SETTINGS, "strategy": strategy, "departures": "2=2"}
+    contexts = {k: context(client=k, settings=run) for k in range(6)}
     experiment = prepare(Settings(**run, engine="inline"))
     rounds = Rounds(experiment.strategy)
     for departed in ([], [2]):
