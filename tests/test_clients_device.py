@@ -95,7 +95,7 @@ def test_devices_train_on_their_own_data_until_they_are_ended(
             command = [sys.executable, "-m", "clients.device", *options]
             env = {**flower, name: value}
             devices.append(subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output))
-    settings = {"strategy": "feddyn", "model": "logistic", "num-clients": 3, "num-rounds": 4, "min-nodes": 3}
+    settings = {"strategy": "feddyn", "model": "logistic", "num-clients": 3, "num-rounds": 3, "min-nodes": 3}
     settings |= {"local-steps": 2000, "learning-rate": 0.1, "run-dir": str(tmp_path / "runs")}
     settings |= {"round-deadline": 60.0, "connect-timeout": 240.0, "cohort": "stacked"}
 
@@ -115,21 +115,21 @@ def test_devices_train_on_their_own_data_until_they_are_ended(
         told = running.result()
     (metrics,) = (tmp_path / "runs").glob("*/metrics.jsonl")
     start, *rounds = [json.loads(line) for line in metrics.read_text().splitlines()]
-    assert len(rounds) == 4, told
-    first, second, *later = rounds
+    assert len(rounds) == 3, told
+    first, second, last = rounds
     assert first["active"] == second["active"] == [0, 1, 2]
     assert first["steps"] == [2000] * 3
     assert 1 <= second["steps"][1] < 2000  # what it had done by then
     events = [{"event": "departure", "client": 1}, {"event": "farewell", "client": 1, "received": True}]
     happened = [event for record in rounds for event in record["events"]]
     assert [{key: event.get(key) for key in e} for e, event in zip(events, happened, strict=True)] == events
-    assert all(record["active"] == [0, 2] for record in later)
-    assert later[-1]["loss"] < 0.5 * start["loss"]
+    assert last["active"] == [0, 2]
+    assert last["loss"] < 0.5 * start["loss"]
     for k in (0, 1, 2):
         (memory,) = (tmp_path / f"state-{k}").glob("run-*-client-*.safetensors")
         assert memory.stat().st_size > 0
         notes = (tmp_path / f"state-{k}" / f"client-{k}.csv").read_text()
-        assert len(re.findall(r"steps in", notes)) == (2 if k == 1 else 4)
+        assert len(re.findall(r"steps in", notes)) == (2 if k == 1 else 3)
     for device in (devices[0], devices[2]):
         device.send_signal(signal.SIGTERM)
     assert [device.wait(60) for device in devices] == [0, 0, 0]

@@ -66,9 +66,9 @@ def task(config: dict[str, Any], weight: float = 0.0, kind: Any = FitIns) -> Any
 
 
 def test_it_does_the_steps_that_it_has_time_for() -> None:
-    """From 0, y = 1 - 0.9^s after s steps."""
+    """From 0, y = 1 - 0.9^s after s steps. A memory of another method does not count."""
     for steps, done in ((None, 5), (5, 5), (9, 5), (2, 2)):
-        reply, memory = single.fit(task(PLAIN), gradient, 7, steps=steps)
+        reply, memory = single.fit(task(PLAIN), gradient, 7, Memory({"v": np.ones(1)}, 3), steps=steps)
         assert reply.metrics == {"round": 1, "steps": done}
         assert reply.num_examples == 7
         assert memory is None
@@ -95,26 +95,14 @@ def test_a_personal_model_depends_on_whether_the_reply_was_accepted() -> None:
     assert personal(1, memory) == pytest.approx(0.125)
     assert personal(0, memory) == 0.2  # the reply was lost
     assert personal(0, None) == 0.2
-
-
-def test_without_a_personal_model_the_global_one_is_evaluated() -> None:
-    assert single.personal_weights(task(PLAIN, 0.2, EvaluateIns)) == [np.array([[0.2]])]
+    assert single.personal_weights(task(PLAIN, 0.2, EvaluateIns)) == [np.array([[0.2]])]  # of no method
 
 
 def test_a_lost_memory_is_reported() -> None:
     reply, memory = single.fit(task({**APFL, "round": 4, "last-accepted": 3}), gradient, 7)
     assert reply.metrics == {"round": 4, "steps": 1, "resync": True}
-    assert memory is not None
     reply, _ = single.fit(task({**APFL, "round": 5, "last-accepted": 4}), gradient, 7, memory)
     assert "resync" not in reply.metrics
-
-
-def test_a_method_without_client_memory_does_not_look_at_one() -> None:
-    """As where a device has run another method before."""
-    other = Memory({"v": np.ones(1)}, 3)
-    reply, memory = single.fit(task(PLAIN), gradient, 7, other)
-    assert "resync" not in reply.metrics
-    assert memory is None
 
 
 def test_a_farewell_sends_the_state_without_training() -> None:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,26 +31,22 @@ from flexfl.ground.contract import FitConfig, Scalar, metrics
 log = logging.getLogger("flwr")
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Node:
-    """A device, as a client sees it; paths that are empty are not used.
-
-    `leaving` is asked before each reply whether the client leaves for good, given the run that was resumed
-    (empty: this one), and `stopping`, after each step of a task with a deadline, whether it has to hand in
-    what it has. Without `data` it trains on a part of the run's data set.
-    """
+    """A device, as a client sees it; see the beginning of this file. Paths that are empty are not used."""
 
     client: int
     store: Store
     record: str = ""
-    leaving: Callable[[str], bool] = field(default=lambda run: False)
-    stopping: Callable[[], bool] = field(default=_never)
-    data: DataSpec | None = None
+    data: DataSpec | None = None  # None: a part of the run's data set
+    state_dir: str = ""
+    run: str = ""
+    stop_file: str = ""
     departing_file: str = ""
+
+    def stopping(self) -> bool:
+        """Whether the client has to hand in what it has."""
+        return os.path.exists(self.stop_file)
 
     def memory(self, config: FitConfig, size: int, dtype: np.dtype[Any]) -> Memory | None:
         """Return the client's memory, if its rule keeps one; it has to be of this rule and M weights."""
@@ -81,17 +76,30 @@ class Node:
     def closing_metrics(self, config: FitConfig, start: float) -> dict[str, Scalar]:
         """Return what ends every reply's metrics: whether the client leaves, and the time since `start`."""
         reported: dict[str, Scalar] = {}
-        if self.leaving(config.run):
+        if self._is_leaving(config.run):
             reported[metrics.DEPARTING] = True
             self._expect_farewell(config)
         if config.deadline_seconds is not None:
             reported[metrics.SECONDS] = time.monotonic() - start
         return reported
 
+    def _is_leaving(self, resumed: str) -> bool:
+        """Whether the client leaves this run, or the one that it resumes, for good.
+
+        A folder that cannot be used does not discard its work.
+        """
+        if os.path.exists(self.departing_file):
+            return True
+        try:
+            return bool(self.state_dir) and is_leaving(Path(self.state_dir), resumed or self.run)
+        except OSError as error:
+            log.warning("%s: %s; the client stays", error.filename, error.strerror)
+            return False
+
     def _expect_farewell(self, config: FitConfig) -> None:
         """Note whether one more task will come, if this device is being stopped."""
         expected = config.last_accepted is not None and not config.farewell
-        if self.departing_file and os.path.exists(self.departing_file):
+        if os.path.exists(self.departing_file):
             try:
                 Path(self.departing_file).write_text("farewell" if expected else "", encoding="utf-8")
             except OSError as error:
@@ -108,32 +116,16 @@ def make_node(context: Context, num_clients: int | None = None) -> Node:
     if client < 0 or (num_clients is not None and client >= num_clients):
         last = "" if num_clients is None else f"..{num_clients - 1} (num-clients)"
         raise ValueError(f"client-id {client} is not in 0{last or ', 1, 2, ...'}")
-    state_dir, stop = str(config.get("state-dir", "")), str(config.get("stop-file", ""))
-    departing = str(config.get("departing-file", ""))
-    store: Store = ContextStore(context)
-    if state_dir:
-        store = FileStore(state_dir, context.run_id, client)
+    folder, run = str(config.get("state-dir", "")), str(context.run_id)
     data = str(config.get("data", context.run_config.get("data", "")))
     spec = DataSpec(data, str(config.get("target", "")), str(config.get("classes", "")))
     return Node(
         client,
-        store,
+        FileStore(folder, run, client) if folder else ContextStore(context),
         str(config.get("record-trace", "")),
-        partial(_is_leaving, Path(state_dir) if state_dir else None, str(context.run_id), departing),
-        partial(os.path.exists, stop) if stop else _never,
         spec if data else None,
-        departing,
+        folder,
+        run,
+        str(config.get("stop-file", "")),
+        str(config.get("departing-file", "")),
     )
-
-
-def _is_leaving(folder: Path | None, run: str, departing: str, resumed: str) -> bool:
-    """Whether the client leaves; a folder that cannot be used does not discard its work."""
-    if departing and os.path.exists(departing):
-        return True
-    if folder is None:
-        return False
-    try:
-        return is_leaving(folder, resumed or run)
-    except OSError as error:
-        log.warning("%s: %s; the client stays", error.filename, error.strerror)
-        return False

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-LAYERS = {1: "logistic", 3: "mlp"}
 
 
 class LinearLayers:
@@ -27,7 +26,7 @@ class LinearLayers:
         weights, biases = shapes[::2], shapes[1::2]
         widths = [weights[0][-1] if weights and weights[0] else 0, *(shape[0] for shape in biases if shape)]
         expected = [s for i, o in pairwise(widths) for s in ((o, i), (o,))]
-        if list(shapes) != expected or len(weights) not in LAYERS:
+        if list(shapes) != expected or len(weights) not in (1, 3):
             listed = ", ".join(map(str, shapes[:8])) + (", ..." if len(shapes) > 8 else "")
             raise ValueError(
                 f"a client without PyTorch trains model=logistic and model=mlp, not tensors of {listed}; "
