@@ -3,42 +3,53 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
-from clients.draws import BatchIndices, draw_batches
 from clients.gradients.autograd import Loop
-from clients.gradients.batches import Batch, CohortBatches
-from clients.gradients.chain import Chain
+from clients.gradients.batches import Batch
+from clients.gradients.chain import Chain, MaxPooling
+from clients.gradients.compiled_chain import CompiledChain, CompiledPooling
 from clients.gradients.flat import FlatModel
-from clients.gradients.stacked import DualLinear
-from clients.rules import SGD
-from clients.rules.base import Correction
-from clients.simulated.cohort import run
-from flexfl.ground.contract import FitConfig
-
-CONFIG = FitConfig(round=1, learning_rate=0.1, batch_size=3, local_steps=1)
 
 
-def double(*parts: nn.Module) -> FlatModel:
+def flat(*parts: nn.Module, dtype: torch.dtype = torch.float64) -> FlatModel:
+    """A sequence of these, always with the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         for part in parts:
-            if hasattr(part, "reset_parameters"):
+            if isinstance(part, nn.Conv2d | nn.Linear):
                 part.reset_parameters()
-    return FlatModel(nn.Sequential(*parts).double())
+    return FlatModel(nn.Sequential(*parts).to(dtype))
 
 
-def random_batch(shape: tuple[int, ...], lengths: list[int], classes: int) -> Batch:
-    rng, size = np.random.default_rng(1), max(lengths)
+def batch_of(shape: tuple[int, ...], lengths: list[int], dtype: torch.dtype = torch.float64) -> Batch:
+    """Random examples of three classes."""
+    rng, size = np.random.default_rng(5), max(lengths)
+    inputs = torch.from_numpy(rng.normal(size=(len(lengths), size, *shape))).to(dtype)
     weights = np.array([[i < n for i in range(size)] for n in lengths]) / np.array(lengths)[:, None]
-    return Batch(
-        torch.from_numpy(rng.normal(size=(len(lengths), size, *shape))),
-        torch.from_numpy(rng.integers(classes, size=(len(lengths), size))),
-        torch.from_numpy(weights),
-        np.array(lengths),
-    )
+    targets = torch.from_numpy(rng.integers(3, size=weights.shape))
+    return Batch(inputs, targets, torch.from_numpy(weights).to(dtype), np.array(lengths))
+
+
+def check_gradients(oracle: type[Chain], model: FlatModel, batch: Batch) -> None:
+    """Gradients, losses and a step are those of autograd."""
+    double = model.vector.dtype == torch.float64
+    most, lengths = 1e-11 if double else 3e-5, batch.lengths
+    y = model.vector + 0.01 * torch.arange(len(lengths), dtype=model.vector.dtype)[:, None]
+    expected, losses = Loop(model).gradient(y, batch)
+    found, other = oracle(model).gradient(y, batch)
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(found, expected, rtol=most, atol=most * max(1e-3, scale))
+    torch.testing.assert_close(other, losses, rtol=most, atol=0)
+    rate = 0.5 / torch.arange(1, len(lengths) + 1, dtype=y.dtype)[:, None]
+    for change in (None, lambda y: y.mul_(0.5)):
+        after = y.clone()
+        oracle(model).descend(after, rate, batch, change)
+        start = y if change is None else y / 2
+        torch.testing.assert_close(after, start - rate * expected, rtol=most, atol=most * max(1, scale))
 
 
 CHAINS = {
@@ -63,60 +74,74 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize("lengths", [[4], [5, 3]])
+@pytest.mark.parametrize("lengths", [[4], [5, 3]], ids=["alone", "two"])
 def test_a_chain_has_the_gradients_of_autograd(name: str, lengths: list[int]) -> None:
     shape, first, last = CHAINS[name]
-    model = double(*first, *last)
-    batch, y = random_batch(shape, lengths, 3), model.vector + 0.01 * torch.arange(len(lengths))[:, None]
-    expected, losses = Loop(model).gradient(y, batch)
-    found, other = Chain(model).gradient(y, batch)
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-14)
-    torch.testing.assert_close(other, losses, rtol=1e-11, atol=0)
-    rate = torch.tensor([[0.5], [0.25]][: len(lengths)], dtype=torch.float64)
-    for change in (None, lambda y: y.mul_(0.5)):
-        after = y.clone()
-        Chain(model).descend(after, rate, batch, change)
-        start = y if change is None else y / 2
-        torch.testing.assert_close(after, start - rate * expected, rtol=1e-11, atol=1e-14)
+    check_gradients(Chain, flat(*first, *last), batch_of(shape, lengths))
 
 
-def batches_of(examples: list[int], steps: list[int], batch_size: int) -> list[BatchIndices]:
-    rng = np.random.default_rng(7)
-    return [draw_batches(n, batch_size, s, rng) for n, s in zip(examples, steps, strict=True)]
-
-
-def fused_and_single(model: FlatModel, drawn: list[BatchIndices]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Weights and losses of either way."""
-    rng = np.random.default_rng(2)
-    inputs = torch.from_numpy(rng.normal(size=(30, 1, 3, 3)))
-    labels = torch.from_numpy(rng.integers(4, size=30))
-    batches = CohortBatches(inputs, labels, drawn, torch.float64)
-    rate = 0.1 + 0.05 * torch.arange(len(drawn), dtype=torch.float64)[:, None]
-    y, other = (model.vector.repeat(len(drawn), 1) for _ in range(2))
-    losses = DualLinear(model).run_fused(y, y.clone(), rate, batches, Correction())
-    return [(y, losses), (other, run(SGD(other, [], CONFIG, {}), Loop(model), batches, other, rate))]
-
-
+@settings(max_examples=40)
+@example([1, 6, 5], [(5, 5), (5, 5)], [(2, 2), (0, 0)], [True, True], True, (12, 13), [4, 1], torch.float64)
+@example([3, 1, 2], [(1, 1), (3, 2)], [(0, 0), (1, 3)], [True, False], False, (5, 4), [2], torch.float32)
 @given(
-    examples=st.integers(1, 30),
-    steps=st.lists(st.integers(1, 9), min_size=1, max_size=4).map(lambda s: sorted(s, reverse=True)),
-    hidden=st.booleans(),
+    channels=st.lists(st.integers(1, 7), min_size=3, max_size=3),
+    kernels=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=2, max_size=2),
+    paddings=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=2),
+    pooled=st.lists(st.booleans(), min_size=2, max_size=2),
     bias=st.booleans(),
+    size=st.tuples(st.integers(8, 13), st.integers(8, 13)),
+    lengths=st.lists(st.integers(1, 19), min_size=1, max_size=2),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
 )
-def test_fused_steps_are_single_steps(examples: int, steps: list[int], hidden: bool, bias: bool) -> None:
-    last = [nn.Linear(9, 4, bias=bias)]
-    if hidden:
-        last = [nn.Linear(9, 50, bias=bias), nn.ReLU(), nn.Linear(50, 7), nn.ReLU(), nn.Linear(7, 4)]
-    model = double(nn.Flatten(), *last)
-    drawn = batches_of([examples] * len(steps), steps, 3)
-    (y, losses), (other, expected) = fused_and_single(model, drawn)
-    torch.testing.assert_close(y, other, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(losses, expected, rtol=1e-9, atol=0)
+def test_compiled_layers_have_the_gradients_of_autograd(
+    channels: list[int],
+    kernels: list[tuple[int, int]],
+    paddings: list[tuple[int, int]],
+    pooled: list[bool],
+    bias: bool,
+    size: tuple[int, int],
+    lengths: list[int],
+    dtype: torch.dtype,
+) -> None:
+    layers: list[nn.Module] = []
+    (height, width), inputs = size, channels[0]
+    for outputs, kernel, padding, pools in zip(channels[1:], kernels, paddings, pooled, strict=True):
+        there = height + 2 * padding[0] - kernel[0] + 1, width + 2 * padding[1] - kernel[1] + 1
+        if min(there) < 2:
+            break
+        height, width = there
+        layers += [nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=bias), nn.ReLU()]
+        inputs = outputs
+        if pools:
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+    model = flat(*layers, nn.Flatten(), nn.Linear(inputs * height * width, 3), dtype=dtype)
+    check_gradients(CompiledChain, model, batch_of((channels[0], *size), lengths, dtype))
 
 
-def test_steps_are_fused_where_that_saves_operations() -> None:
-    wide = double(nn.Flatten(), nn.Linear(9, 50), nn.ReLU(), nn.Linear(50, 4))
-    narrow = double(nn.Flatten(), nn.Linear(9, 4))
-    often, once = batches_of([8], [20], 4), batches_of([30], [5], 6)
-    assert DualLinear(wide).fuses_steps(often[0])
-    assert not DualLinear(narrow).fuses_steps(once[0])
+@pytest.mark.parametrize("shape", [(2, 4, 4), (1, 5, 7), (3, 2, 9)], ids=str)
+def test_of_equal_pixels_the_first_counts_and_a_nan_stays(shape: tuple[int, int, int]) -> None:
+    """As in PyTorch; background has equal pixels, and weights that diverge make NaN."""
+    from clients.gradients import convolutions
+
+    rng = np.random.default_rng(1)
+    x = torch.from_numpy(rng.integers(0, 3, (5, *shape)).astype(np.float32))
+    x[x == 2] = torch.from_numpy(rng.choice([2, np.nan, np.inf, -np.inf], int((x == 2).sum()))).float()
+    layer = CompiledPooling(convolutions)
+    out = layer.forward(x.permute(1, 2, 3, 0).contiguous(), [])
+    expected = functional.max_pool2d(x, 2)
+    torch.testing.assert_close(out.permute(3, 0, 1, 2), expected, rtol=0, atol=0, equal_nan=True)
+    error = torch.from_numpy(rng.normal(size=expected.shape)).float()
+    plain = MaxPooling(nn.MaxPool2d(2))
+    plain.forward(x, [])
+    found = layer.backward(error.permute(1, 2, 3, 0).contiguous(), [], True)
+    torch.testing.assert_close(found.permute(3, 0, 1, 2), plain.backward(error, [], True), rtol=0, atol=0)
+
+
+def test_weights_that_diverge_are_noticed() -> None:
+    model = flat(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3), dtype=torch.float32)
+    y = model.vector[None].clone()
+    y[0, 4] = np.nan
+    gradient, losses = CompiledChain(model).gradient(y, batch_of((1, 6, 6), [3], torch.float32))
+    assert not gradient.isfinite().all()
+    assert not losses.isfinite().any()

@@ -117,20 +117,6 @@ def test_fewer_steps_are_the_first_of_more(n: int, size: int, steps: int, cut: i
 # The flat model
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-def test_the_gradient_is_that_of_autograd(normalise: bool) -> None:
-    plain, model = make_module(normalise), FlatModel(make_module(normalise))
-    x, labels = (torch.tensor(part) for part in make_data().examples(0, np.arange(11)))
-    loss = functional.cross_entropy(plain(x), labels)
-    loss.backward()
-    expected = torch.cat([p.grad.ravel() for p in plain.parameters()])
-    for y in (model.vector, model.vector.clone()):
-        gradient, value = model.gradient(y, (x, labels))
-        torch.testing.assert_close(gradient[: len(expected)], expected)
-        assert not gradient[len(expected) :].any()  # buffers have none
-        torch.testing.assert_close(value, loss.detach())
-
-
 def test_arrays_are_the_tensors_of_the_module_and_load_sets_them() -> None:
     plain, model = make_module(normalise=True), FlatModel(make_module(normalise=True))
     tensors = [*plain.parameters(), *(b for b in plain.buffers() if b.is_floating_point())]
@@ -188,14 +174,6 @@ def test_batches_depend_on_seed_client_and_round() -> None:
         for t in range(5)
     }
     assert len(drawn) == 100
-
-
-@pytest.mark.parametrize(("completion", "steps"), [(1.0, 10), (0.3, 3)])
-def test_the_steps_of_an_epoch_depend_on_the_clients_own_size(completion: float, steps: int) -> None:
-    vector, metrics = trained(completion, local_epochs=2)  # 23 examples in batches of 5, twice
-    assert metrics["steps"] == steps
-    np.testing.assert_array_equal(vector, trained(local_steps=steps)[0])
-    assert trained(client=1, local_epochs=2)[1]["steps"] == 4
 
 
 def test_a_farewell_leaves_the_others_weights_alone() -> None:

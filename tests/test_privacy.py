@@ -69,16 +69,21 @@ def test_the_table_has_what_is_measured(name: str) -> None:
 # Differential privacy at the server, in our engine
 
 
+def fixed(clip: float) -> Callable[[Any], Any]:
+    """Flower's wrapper for six clients, without noise."""
+    return lambda made: DifferentialPrivacyServerSideFixedClipping(made.strategy, 0.0, clip, 6)
+
+
 @pytest.mark.parametrize(("method", "adaptive"), [("fedavg:weights=uniform", False), ("scheme-c", True)])
 def test_clipping_at_the_server(simulate: Callable[..., Any], method: str, adaptive: bool) -> None:
     """The noise of each round is in the weights that the strategy goes on from."""
     seen: list[float] = []  # standard deviation of the noise, relative to what it should be
+    clipping: Any = DifferentialPrivacyServerSideFixedClipping
+    if adaptive:
+        clipping = DifferentialPrivacyServerSideAdaptiveClipping
 
     def private(experiment: Any) -> Any:
-        if adaptive:
-            wrapper: Any = DifferentialPrivacyServerSideAdaptiveClipping(experiment.strategy, 0.3, 6, 0.1)
-        else:
-            wrapper = DifferentialPrivacyServerSideFixedClipping(experiment.strategy, 0.3, 0.1, 6)
+        wrapper = clipping(experiment.strategy, 0.3, *((6, 0.1) if adaptive else (0.1, 6)))
 
         def note(change: np.ndarray) -> None:
             seen.append(change.std() * 6 / (wrapper.noise_multiplier * wrapper.clipping_norm))
@@ -92,20 +97,13 @@ def test_clipping_at_the_server(simulate: Callable[..., Any], method: str, adapt
 
 
 def test_no_noise_and_no_clipping_is_no_wrapper(simulate: Callable[..., Any]) -> None:
-    def idle(experiment: Any) -> Any:
-        return DifferentialPrivacyServerSideFixedClipping(experiment.strategy, 0.0, 1e6, 6)
-
     settings = {"trace": "bernoulli:p=0.7+pools:first=2", "strategy": "scheme-c", "num_rounds": 4}
-    np.testing.assert_allclose(
-        simulate(stock=idle, **settings).weights, simulate(**settings).weights, rtol=1e-4, atol=1e-6
-    )
+    idle = simulate(stock=fixed(1e6), **settings)
+    np.testing.assert_allclose(idle.weights, simulate(**settings).weights, rtol=1e-4, atol=1e-6)
 
 
 def test_a_lost_reply_discards_the_round(simulate: Callable[..., Any]) -> None:
-    def private(experiment: Any) -> Any:
-        return DifferentialPrivacyServerSideFixedClipping(experiment.strategy, 0.0, 1.0, 6)
-
-    run = simulate(trace="always+lost:p=0.05", stock=private, strategy="scheme-c", num_rounds=40)
+    run = simulate(trace="always+lost:p=0.05", stock=fixed(1.0), strategy="scheme-c", num_rounds=40)
     failed = [bool(record["failed"]) for record in run.rounds]
     unmoved = [after["loss"] == before["loss"] for before, after in pairwise(run.records)]
     assert unmoved == failed
@@ -113,8 +111,8 @@ def test_a_lost_reply_discards_the_round(simulate: Callable[..., Any]) -> None:
 
 
 def test_an_empty_round_ends_adaptive_clipping(simulate: Callable[..., Any]) -> None:
-    def private(experiment: Any) -> Any:
-        return DifferentialPrivacyServerSideAdaptiveClipping(experiment.strategy, 0.3, 6)
+    def private(made: Any) -> Any:
+        return DifferentialPrivacyServerSideAdaptiveClipping(made.strategy, 0.3, 6)
 
     with pytest.raises(ZeroDivisionError):
         simulate(trace="bernoulli:p=0.1", stock=private, strategy="fedavg", num_rounds=8)

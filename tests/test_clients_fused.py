@@ -1,8 +1,9 @@
-"""Compiled steps are those of autograd, corrections included; the same bits in every process."""
+"""Steps that are done in one call are those of autograd, corrections included, in every process alike."""
 
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,15 @@ from clients.gradients.batches import CohortBatches
 from clients.gradients.compiled import Compiled
 from clients.gradients.flat import FlatModel
 from clients.gradients.machine_code import compiled
+from clients.gradients.oracle import CohortOracle
+from clients.gradients.stacked import DualLinear
 from clients.rules import SGD
 from clients.rules.base import Correction
 from clients.simulated.cohort import run
 from flexfl.ground.contract import FitConfig
 
 CONFIG = FitConfig(round=1, learning_rate=0.1, batch_size=3, local_steps=4)
-
-
-def classifier(features: int, classes: int, bias: bool) -> FlatModel:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        return FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(features, classes, bias=bias)).double())
+STEPS = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(lambda s: sorted(s, reverse=True))
 
 
 class WithCorrection(SGD):
@@ -38,15 +36,36 @@ class WithCorrection(SGD):
     made = Correction()
 
     def correction(self) -> Correction:
-        kept = len(self.weights)  # of a cohort of whom only the first still train
+        kept = len(self.weights)  # of a cohort of which only the first still train
         along = self.made.direction
         return self.made if along is None or along.ndim == 1 else self.made._replace(direction=along[:kept])
 
 
-def of_all(direction: str, count: int, size: int) -> torch.Tensor | None:
-    """A direction for all clients, one for each, or none."""
-    shape = {"none": (), "one": (size,), "own": (count, size)}[direction]
-    return torch.linspace(-1, 1, int(np.prod(shape)), dtype=torch.float64).view(shape) if shape else None
+def linear(*widths: int, bias: bool = True) -> FlatModel:
+    """Linear layers and ReLUs, in double precision."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        layers = [nn.Linear(i, o, bias=bias) for i, o in pairwise(widths)]
+    return FlatModel(nn.Sequential(*[part for layer in layers for part in (layer, nn.ReLU())][:-1]).double())
+
+
+def check_steps(
+    oracle: CohortOracle, steps: list[int], batch_size: int, examples: int, made: Correction, apart: bool
+) -> None:
+    """All steps of some clients, which may start from weights of their own."""
+    model, count, rng = oracle.model, len(steps), np.random.default_rng(2)
+    inputs = torch.from_numpy(rng.normal(size=(30, model.module[0].in_features)))
+    labels = torch.from_numpy(rng.integers(model.module[-1].out_features, size=30))
+    drawn = [draw_batches(examples, batch_size, s, rng) for s in steps]
+    batches = CohortBatches(inputs, labels, drawn, torch.float64)
+    rate = 0.1 + 0.05 * torch.arange(count, dtype=torch.float64)[:, None]
+    start = model.vector.expand(count, -1) + apart * torch.arange(count)[:, None]
+    rule = type("Rule", (WithCorrection,), {"made": made})(start, [], CONFIG, {})
+    y, other = start.clone(), start.clone()
+    losses = oracle.run_fused(y, start, rate, batches, made)
+    expected = run(rule, Loop(model), batches, other, rate)
+    torch.testing.assert_close(y, other, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-12)
 
 
 @settings(max_examples=60)
@@ -56,7 +75,7 @@ def of_all(direction: str, count: int, size: int) -> torch.Tensor | None:
     classes=st.integers(2, 12),
     features=st.integers(2, 40),
     batch_size=st.integers(0, 14),
-    steps=st.lists(st.integers(1, 6), min_size=1, max_size=4).map(lambda s: sorted(s, reverse=True)),
+    steps=STEPS,
     bias=st.booleans(),
     strength=st.sampled_from([0.0, 0.7]),
     direction=st.sampled_from(["none", "one", "own"]),
@@ -72,26 +91,23 @@ def test_compiled_steps_are_those_of_autograd(
     direction: str,
     apart: bool,
 ) -> None:
-    model, count, rng = classifier(features, classes, bias), len(steps), np.random.default_rng(2)
-    inputs = torch.from_numpy(rng.normal(size=(30, features)))
-    labels = torch.from_numpy(rng.integers(classes, size=30))
-    batches = CohortBatches(
-        inputs, labels, [draw_batches(13, batch_size, s, rng) for s in steps], torch.float64
-    )
-    rate = 0.1 + 0.05 * torch.arange(count, dtype=torch.float64)[:, None]
-    start = model.vector.expand(count, -1)
-    if apart:  # each client starts from weights of its own
-        start = start + torch.arange(count)[:, None]
-    rule = type("Rule", (WithCorrection,), {})
-    rule.made = Correction(strength, of_all(direction, count, len(model.vector)))
-    found = []
-    for oracle in (Compiled(model), Loop(model)):
-        y = start.clone()
-        losses = run(rule(start, [], CONFIG, {}), oracle, batches, y, rate)
-        found.append((y, losses))
-    (y, losses), (expected, expected_losses) = found
-    torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-11)
-    torch.testing.assert_close(losses, expected_losses, rtol=1e-9, atol=1e-12)
+    """With a direction for all clients, one for each, or none."""
+    model = linear(features, classes, bias=bias)
+    shape = {"none": (), "one": (len(model.vector),), "own": (len(steps), len(model.vector))}[direction]
+    along = torch.linspace(-1, 1, int(np.prod(shape)), dtype=torch.float64).view(shape) if shape else None
+    check_steps(Compiled(model), steps, batch_size, 13, Correction(strength, along), apart)
+
+
+@given(examples=st.integers(1, 30), steps=STEPS, hidden=st.booleans(), bias=st.booleans())
+def test_dual_steps_are_those_of_autograd(examples: int, steps: list[int], hidden: bool, bias: bool) -> None:
+    widths = [9, 50, 7, 4] if hidden else [9, 4]
+    check_steps(DualLinear(linear(*widths, bias=bias)), steps, 3, examples, Correction(), False)
+
+
+def test_steps_are_fused_where_that_saves_operations() -> None:
+    rng = np.random.default_rng(7)
+    assert DualLinear(linear(9, 50, 4)).fuses_steps(draw_batches(8, 4, 20, rng))
+    assert not DualLinear(linear(9, 4)).fuses_steps(draw_batches(30, 6, 5, rng))
 
 
 def test_code_that_cannot_be_kept_is_compiled_anew() -> None:
