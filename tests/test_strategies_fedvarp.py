@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import Device
-from fakes import SIZES, START, M, N, Rounds, delta, make, play, reply
+from fakes import SIZES, START, M, N, Rounds, delta, make, reply
 from flwr.common import ndarrays_to_parameters
 
 import strategies
@@ -35,39 +34,29 @@ def test_without_stale_updates_they_are_fedavg_and_fedau(units: str, weights: st
         np.testing.assert_allclose(got, weights_of("fedau", steps, **common, cutoff=0), rtol=1e-14)
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("name", ["fedvarp", "fedstale"])
-def test_full_participation_is_fedavg(name: str, beta: float) -> None:
-    rounds, fedavg = Rounds(make(name, beta=beta)), Rounds(make("fedavg"))
-    for _ in range(4):
-        np.testing.assert_allclose(play(rounds), play(fedavg), rtol=1e-12)
-
-
 def test_at_a_constant_rate_it_ends_where_full_participation_does() -> None:
     """Two of five clients a round, one step: the optimum; FedAvg keeps swinging."""
     curvature = np.random.default_rng(1).uniform(0.5, 2, (N, M))
     optima = np.random.default_rng(2).normal(size=(N, M))
     best = (curvature * optima).sum(axis=0) / curvature.sum(axis=0)
-    far = {}
-    for name, own in (("fedvarp", {"agg": "mean"}), ("fedvarp", {"agg": "prob"}), ("fedavg", {})):
-        start = ndarrays_to_parameters(START)
-        roster = Roster(np.full(N, 10))
-        rounds = Rounds(strategies.make(name, start, roster, local_steps=1, learning_rate=0.05, **own))
-        devices = [Device(10, lambda at, k=k: curvature[k] * (at - optima[k])) for k in range(N)]
-        rng = np.random.default_rng(3)
-        for _ in range(600 if name == "fedavg" else 1200):
-            asked = rounds.ask(rng.choice(N, 2, replace=False).tolist())
-            rounds.hear(*((k, devices[k].fit(i, 1)) for k, i in asked.items()))
-        far[name, *own.values()] = np.abs(rounds.strategy.weights - best).max()
-    assert far["fedvarp", "mean"] < 1e-7
-    assert far["fedvarp", "prob"] < 1e-7
-    assert far["fedavg",] > 0.005
+    for name, own, limit in (("fedvarp", "mean", 1e-4), ("fedvarp", "prob", 1e-4), ("fedavg", "", np.inf)):
+        roster, options = Roster(np.full(N, 10)), {"agg": own} if own else {}
+        strategy = strategies.make(name, ndarrays_to_parameters(START), roster, local_steps=1, **options)
+        rounds, rng = Rounds(strategy), np.random.default_rng(3)
+        for _ in range(200):
+            w = strategy.weights
+            moves = {
+                k: -0.1 * curvature[k] * (w - optima[k]) for k in rng.choice(N, 2, replace=False).tolist()
+            }
+            rounds.play(moves)
+        far = np.abs(strategy.weights - best).max()
+        assert far < limit
+        assert own or far > 0.005
 
 
 def test_the_sum_follows_sizes_and_departures() -> None:
-    """sum_k p_k y_k over the members, with the sizes that they reported last."""
-    rounds = Rounds(make("fedvarp", units="update"))
-    strategy: Any = rounds.strategy
+    """An empty round moves by sum_k p_k y_k over the members, with the sizes that they reported last."""
+    rounds = Rounds(make("fedvarp", units="update", empty="move"))
     latest: dict[int, np.ndarray] = {}
     sizes = SIZES.copy()
     for number, (online, departed) in enumerate([([0, 1, 2], []), ([1, 3], [0]), ([2, 4], []), ([3], [1])]):
@@ -79,10 +68,7 @@ def test_the_sum_follows_sizes_and_departures() -> None:
             sizes[client] += 7 * number
             latest[client] = delta(client, number)
             replies.append((client, reply(instruction, latest[client], int(sizes[client]))))
-        rounds.hear(*replies)
-        members = np.flatnonzero(strategy.roster.member)
-        p = sizes[members] / sizes[members].sum()
-        expected = sum(
-            share * latest.get(k, np.zeros(M)) for share, k in zip(p, members.tolist(), strict=True)
-        )
-        np.testing.assert_allclose(strategy._mean_of_latest(), expected, rtol=1e-12)
+        before = rounds.hear(*replies)
+        p = sizes / sizes[rounds.strategy.roster.member].sum()
+        expected = sum(p[k] * y for k, y in latest.items())
+        np.testing.assert_allclose(rounds.play({}) - before, expected, rtol=1e-9)

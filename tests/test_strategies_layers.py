@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import M, Rounds, make, play, stored
+from fakes import M, Rounds, make, play
 
 from strategies.parts.amplification import Amplification
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS, Adam, Momentum, ServerSGD
@@ -13,7 +13,6 @@ from strategies.parts.server_optimizers import SERVER_OPTIMIZERS, Adam, Momentum
 LAYERS: dict[str, tuple[Any, ...]] = {
     **{name: (partial(optimizer, rate=0.3),) for name, optimizer in SERVER_OPTIMIZERS.items()},
     "amplify": (partial(Amplification, period=3, factor=1.5),),
-    "both": (partial(Adam, rate=0.3), partial(Amplification, period=2, factor=2.0)),
 }
 
 
@@ -76,22 +75,6 @@ def test_amplification_keeps_the_fixed_point() -> None:
             optimum = e1 if t < t1 else e2
             x = rounds.play({0: -2 * rate * (x - optimum) * np.eye(M)[0]})[0]
         assert x - X == pytest.approx((1 - factor * (1 - q ** (t1 + t2))) * (before - X), rel=1e-9)
-
-
-@pytest.mark.parametrize("kind", ["momentum", "adagrad", "both"])
-def test_resuming_changes_nothing(kind: str) -> None:
-    whole, stopped = (Rounds(make("scheme-c", layers=LAYERS[kind])) for _ in range(2))
-    for _ in range(4):
-        play(whole)
-    for _ in range(2):
-        play(stopped)
-    resumed = Rounds(make("scheme-c", layers=LAYERS[kind]))
-    resumed.strategy.load_state_dict(stored(stopped.strategy.state_dict()))
-    resumed.parameters = resumed.strategy.initialize_parameters(resumed.manager)
-    resumed.number = 2
-    for _ in range(2):
-        play(resumed)
-    np.testing.assert_array_equal(resumed.strategy.weights, whole.strategy.weights)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from strategies.core.schedules import Staircase
 THREE = ["scheme-c", "mimic", "fedawe"]
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {  # options of a method that add to its state
-    "scheme-c": [{"reboot": "auto"}],
+    "scheme-c": [{"reboot": "auto"}, {"server_opt": "momentum"}, {"server_opt": "adagrad", "amplify": "2,2"}],
     "mifa": [{"first_round": "wait", "empty": "move"}, {"table_memory": 0.0}],
     "fedlaavg": [{"table_memory": 0.0, "table_dtype": "float32"}],
     "efl": [
