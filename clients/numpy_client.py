@@ -39,7 +39,7 @@ from clients.device.numpy_model import LinearLayers, evaluate
 from clients.draws import client_rng, draw_batches, draw_fisher
 from clients.rules.vectors import Vector, as_array
 from flexfl.ground.contract import FitConfig, metrics
-from flexfl.ground.digits import load_digits
+from flexfl.tasks.digits import load_digits
 
 OK = Status(Code.OK, "")
 

@@ -19,7 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from flexfl.tasks import TASKS, FederatedData, PartitionedData
-from flexfl.tasks.partition_base import PartitionFn
+from flexfl.tasks.partition import PartitionFn
 from flexfl.tasks.sizes import SizesFn
 from traces import RoundAvailability
 from traces.base import complete_if_online

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from flexfl.tasks import FederatedData
-from flexfl.tasks.partition_base import PartitionFn
+from flexfl.tasks.partition import PartitionFn
 from flexfl.tasks.sentiment140 import Row, Sentiment140, Table
 from flexfl.tasks.sizes import SizesFn
 

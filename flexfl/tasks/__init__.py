@@ -17,8 +17,7 @@ from flexfl.tasks.dataset import Dataset, DatasetTask
 from flexfl.tasks.digits import digits
 from flexfl.tasks.images import Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn
 from flexfl.tasks.models import MODELS, initialise
-from flexfl.tasks.partition import PARTITIONS
-from flexfl.tasks.partition_base import Partition, PartitionFn
+from flexfl.tasks.partition import PARTITIONS, Partition, PartitionFn
 from flexfl.tasks.sentiment140 import Sentiment140
 from flexfl.tasks.shakespeare import Shakespeare
 from flexfl.tasks.sizes import SIZES, SizesFn

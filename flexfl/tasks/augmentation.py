@@ -20,14 +20,8 @@ Augment = Literal["none", "crop", "flip", "crop+flip"]
 class Augmentation:
     """Which changes are made, each image anew whenever it is used.
 
-    Attributes
-    ----------
-    crop
-        Whether images are padded by four pixels on each side, and cut back to their size anywhere.
-    flip
-        Whether every other image is mirrored.
-    black
-        Value of the padding, for each channel.
+    `crop` pads images by four pixels of the value `black`, one for each channel, on each side, and cuts them
+    back to their size anywhere; `flip` mirrors every other image.
     """
 
     crop: bool

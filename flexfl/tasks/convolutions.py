@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from flexfl.ground.allowed import Count, CountOrZero, Range, checked
-from flexfl.tasks.layers import Norm, dropout_layers, image_shape, normalisation, start_for_relu
+from flexfl.tasks.layers import Norm, dropout_layers, image_shape, normalisation, pooled, start_for_relu
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,13 +27,7 @@ def cnn(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
 
     channels, height, width = image_shape("cnn", input_shape)
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding="same"),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding="same"),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
+        *pooled(nn.Conv2d(channels, 32, 5, padding="same"), nn.Conv2d(32, 64, 5, padding="same")),
         nn.Linear(64 * (height // 4) * (width // 4), 512),
         nn.ReLU(),
         nn.Linear(512, num_outputs),
@@ -56,8 +50,6 @@ def lenet(
 
     Parameters
     ----------
-    input_shape, num_outputs
-        See `MODELS`.
     padding
         Pixels by which the first convolution pads the images.
 
@@ -70,18 +62,12 @@ def lenet(
     channels, height, width = image_shape("lenet", input_shape)
     least = 16 - 2 * padding  # of which the second convolution and its pooling leave a pixel
     second = 0 if min(height, width) >= least else 2
-    pooled = [((side - 4 + 2 * padding) // 2 - 4 + 2 * second) // 2 for side in (height, width)]
-    if min(pooled) < 1:
+    sides = [((side - 4 + 2 * padding) // 2 - 4 + 2 * second) // 2 for side in (height, width)]
+    if min(sides) < 1:
         raise ValueError(f"model lenet: padding=0 needs images of at least 8x8 pixels, not {height}x{width}")
     return nn.Sequential(
-        nn.Conv2d(channels, 6, 5, padding=padding),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5, padding=second),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16 * pooled[0] * pooled[1], 120),
+        *pooled(nn.Conv2d(channels, 6, 5, padding=padding), nn.Conv2d(6, 16, 5, padding=second)),
+        nn.Linear(16 * sides[0] * sides[1], 120),
         nn.ReLU(),
         nn.Linear(120, 84),
         nn.ReLU(),
@@ -103,8 +89,6 @@ def cnn3x3(
 
     Parameters
     ----------
-    input_shape, num_outputs
-        See `MODELS`.
     hidden
         Units of the hidden layers, with `+` between them.
     dropout
@@ -119,16 +103,8 @@ def cnn3x3(
 
     channels, height, width = image_shape("cnn3x3", input_shape)
     units = _units(hidden)
-    layers: list[nn.Module] = [
-        nn.Conv2d(channels, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        *dropout_layers(dropout),
-    ]
+    layers = pooled(nn.Conv2d(channels, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1))
+    layers += dropout_layers(dropout)
     for inputs, outputs in pairwise([32 * (height // 4) * (width // 4), *units]):
         layers += [nn.Linear(inputs, outputs), nn.ReLU(), *dropout_layers(dropout)]
     for layer in layers:
@@ -153,8 +129,6 @@ def vgg11(
 
     Parameters
     ----------
-    input_shape, num_outputs
-        See `MODELS`.
     norm
         Normalisation after each convolution.
     dropout

@@ -13,16 +13,9 @@ if TYPE_CHECKING:  # PyTorch is imported when something is computed: lists of ta
 
 
 class Metric(NamedTuple):
-    """What the mean of an example's scores is called.
+    """What the mean of an example's scores is called, such as ``mean-absolute-error``, its key in replies.
 
-    Attributes
-    ----------
-    name
-        Key in replies, such as ``mean-absolute-error``.
-    higher_is_better
-        Whether a better model has a higher value.
-    is_share
-        Whether values are from 0 to 1, so that tables show them in percent.
+    Values of which `is_share` are from 0 to 1, so that tables show them in percent.
     """
 
     name: str

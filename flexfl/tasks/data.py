@@ -80,14 +80,9 @@ def blank(data: FederatedData, count: int) -> Examples:
 
 
 def holdout_counts(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-    """Return how many of its examples each client holds out.
+    """Return how many of its examples each client holds out: of n examples and a share h, floor(h n).
 
-    Of n examples and a share h they are floor(h n), but at least one if h > 0 and n >= 2.
-
-    Raises
-    ------
-    ValueError
-        The share is not in [0, 1).
+    They are at least one if h > 0 and n >= 2.
     """
     if not 0 <= share < 1:
         raise ValueError(f"holdout: the share must be in [0, 1), not {share:g}")
@@ -134,17 +129,7 @@ class PartitionedData:
         criterion: Criterion = CROSS_ENTROPY,
         augmentation: Augmentation | None = None,
     ) -> "PartitionedData":
-        """Assign each client its part, and hold out a share of it.
-
-        Parameters
-        ----------
-        train, test, num_outputs, criterion, augmentation
-            See `Dataset`.
-        parts
-            Rows of `train` for each client, disjoint.
-        holdout_share, seed
-            Share of its examples that each client holds out, see `holdout_counts`; the seed draws them.
-        """
+        """Assign each client its part, rows of `train`, and hold out a share of it, drawn by the seed."""
         totals = np.array([len(part) for part in parts], dtype=np.int64)
         sizes = totals - holdout_counts(totals, holdout_share)
         order = np.concatenate(parts)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flexfl.tasks.augmentation import Augmentation
 from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion
 from flexfl.tasks.data import Examples, FederatedData, PartitionedData
-from flexfl.tasks.partition_base import Partition, PartitionFn
+from flexfl.tasks.partition import Partition, PartitionFn
 from flexfl.tasks.sizes import SizesFn
 
 

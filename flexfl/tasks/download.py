@@ -12,13 +12,7 @@ TIMEOUT = 60.0  # seconds without a byte
 
 
 def download(url: str, path: Path, sha256: str) -> None:
-    """Download a file unless it exists; a failed download leaves nothing behind.
-
-    Raises
-    ------
-    OSError or RuntimeError
-        The download fails, or its checksum is wrong.
-    """
+    """Download a file unless it exists; a failed download leaves nothing behind."""
     if path.exists():
         return
     from torch.hub import download_url_to_file
@@ -34,17 +28,8 @@ def obtaining(task: str, what: str, folder: str | Path, by_hand: str) -> Iterato
 
     Standard output is reserved for the run's results: what libraries print there goes to standard error.
 
-    Parameters
-    ----------
-    task, what, folder
-        Which task reads what from which folder.
-    by_hand
-        How to obtain the data otherwise.
-
-    Raises
-    ------
-    ValueError
-        Anything fails.
+    Parameters are what the message says: which task reads what from which folder, and how to obtain the data
+    otherwise. Whatever is raised becomes a ValueError.
     """
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT)

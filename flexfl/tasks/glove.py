@@ -29,24 +29,11 @@ class WordVectors:
 
 
 def read_vectors(path: Path, words: Collection[str]) -> tuple[list[str], NDArray[np.float32]]:
-    """Read the vectors of some words from a file with a word and its numbers in each line.
+    """Read the vectors of some words from a file of UTF-8 with a word and its numbers in each line.
 
-    Parameters
-    ----------
-    path
-        The file, in UTF-8; a first line with two numbers, as of word2vec, is skipped.
-    words
-        The words to read; memory is needed for these only.
-
-    Returns
-    -------
-    found, vectors
-        Those of the words that are in the file, in its order, and their vectors, shape (len(found), D).
-
-    Raises
-    ------
-    ValueError
-        The file cannot be read, a line is not a word and its numbers, or the file has none of the words.
+    A first line with two numbers, as of word2vec, is skipped. Returns those of the words that are in the
+    file, in its order, and their vectors, shape (len(found), D). ValueError is raised if the file cannot be
+    read, a line is not a word and its numbers, or the file has none of the words.
     """
     found: dict[str, NDArray[np.float32]] = {}
     width = number = 0

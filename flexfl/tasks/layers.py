@@ -33,6 +33,13 @@ def normalisation(norm: Norm, channels: int) -> list[nn.Module]:
     return []
 
 
+def pooled(*convolutions: nn.Module) -> list[nn.Module]:
+    """Return convolutions, each followed by ReLU and max pooling, and what makes vectors of their outputs."""
+    from torch import nn
+
+    return [x for layer in convolutions for x in (layer, nn.ReLU(), nn.MaxPool2d(2))] + [nn.Flatten()]
+
+
 def dropout_layers(probability: float) -> list[nn.Module]:
     """Return a layer of dropout, or none for a probability of 0."""
     from torch import nn

@@ -16,14 +16,9 @@ if TYPE_CHECKING:  # a model imports PyTorch when it is built: lists of models d
 
 
 def initialise(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Build a model whose initial parameters depend only on the seed.
+    """Build a model whose initial parameters depend only on the seed of the run.
 
-    Parameters
-    ----------
-    build
-        Returns a new model, initialised by PyTorch's default generator, whose state does not change.
-    seed
-        Seed >= 0 of the run.
+    `build` returns a new model, initialised by PyTorch's default generator, whose state does not change.
     """
     import torch
 
@@ -46,8 +41,6 @@ def mlp(input_shape: tuple[int, ...], num_outputs: int, *, hidden: Count = 200) 
 
     Parameters
     ----------
-    input_shape, num_outputs
-        See `MODELS`.
     hidden
         Units per hidden layer.
 

@@ -5,13 +5,7 @@ from torch.nn import functional
 
 
 class Block(nn.Module):
-    """Convolutions whose outputs are added to the inputs.
-
-    Parameters
-    ----------
-    main, shortcut
-        The convolutions, and what converts the inputs to the shape of their outputs.
-    """
+    """Convolutions whose outputs are added to the inputs, which `shortcut` converts to their shape."""
 
     def __init__(self, main: list[nn.Module], shortcut: list[nn.Module]) -> None:
         super().__init__()
@@ -25,12 +19,7 @@ class Block(nn.Module):
 class Recurrent(nn.Module):
     """Vectors of characters or words, an LSTM over them, and a linear layer on its last output.
 
-    Parameters
-    ----------
-    vectors
-        Maps inputs to vectors, shape (n, L, D).
-    memory, num_outputs
-        The LSTM, and how many numbers the linear layer returns.
+    `vectors` maps inputs to vectors, shape (n, L, D).
     """
 
     def __init__(self, vectors: nn.Module, memory: nn.LSTM, num_outputs: int) -> None:

@@ -25,8 +25,6 @@ def resnet18(
 
     Parameters
     ----------
-    input_shape, num_outputs
-        See `MODELS`.
     norm
         Normalisation after each convolution.
     width
@@ -54,8 +52,6 @@ def resnet50(
 
     Parameters
     ----------
-    input_shape, num_outputs
-        See `MODELS`.
     norm
         Normalisation after each convolution.
     width

@@ -17,10 +17,10 @@ import numpy as np
 
 from flexfl.ground.allowed import Checked, Count, Range
 from flexfl.ground.files import open_regular
-from flexfl.tasks.data import FederatedData, PartitionedData
+from flexfl.tasks.data import Examples, FederatedData, PartitionedData
 from flexfl.tasks.download import download, obtaining, reason_of
 from flexfl.tasks.glove import WordVectors, read_vectors
-from flexfl.tasks.partition_base import PartitionFn
+from flexfl.tasks.partition import PartitionFn
 from flexfl.tasks.sizes import SizesFn
 from flexfl.tasks.texts import DerivedData, choose_clients
 
@@ -121,7 +121,7 @@ class Sentiment140(Checked):
             return DerivedData(data, WordVectors(np.pad(vectors, ((UNKNOWN + 1, 0), (0, 0)))))
         return DerivedData(data, _same, self.vocabulary)
 
-    def _numbered(self, tweets: list[Tweet], numbers: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    def _numbered(self, tweets: list[Tweet], numbers: dict[str, int]) -> Examples:
         x = np.full((len(tweets), self.words), PADDING, np.int64)
         for row, tweet in zip(x, tweets, strict=True):
             own = [numbers.get(word, UNKNOWN) for word in tweet.words]
@@ -129,7 +129,7 @@ class Sentiment140(Checked):
         return x, np.array([tweet.label for tweet in tweets], np.int64)
 
 
-def _same(stored: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _same(stored: Examples) -> Examples:
     return stored
 
 

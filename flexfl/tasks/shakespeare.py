@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
-from xml.parsers import expat
+from typing import ClassVar
+from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from flexfl.ground.allowed import Checked, Count
 from flexfl.ground.files import read_bytes
 from flexfl.tasks.data import Examples, FederatedData, PartitionedData
 from flexfl.tasks.download import download, obtaining
-from flexfl.tasks.partition_base import PartitionFn
+from flexfl.tasks.partition import PartitionFn
 from flexfl.tasks.sizes import SizesFn
 from flexfl.tasks.texts import DerivedData, choose_clients
 
@@ -115,13 +114,7 @@ class Sequences:
 
 
 def read_plays(data_dir: Path) -> Roles:
-    """Read the plays of a directory, after downloading them if there are none.
-
-    Raises
-    ------
-    ValueError
-        They cannot be downloaded, or a file is not a play.
-    """
+    """Read the plays of a directory, after downloading them if there are none."""
     folder = data_dir / "shakespeare"
     source = tomllib.loads(SOURCE.read_text(encoding="utf-8"))
     roles: Roles = {}
@@ -139,65 +132,26 @@ def read_plays(data_dir: Path) -> Roles:
 
 
 def read_play(path: Path) -> tuple[str, dict[str, list[str]]]:
-    """Read a play in Jon Bosak's markup: speeches of speakers and lines.
+    """Read a play in Jon Bosak's markup: its title, and by role its lines, without stage directions.
 
-    Returns
-    -------
-    title, lines
-        The play's title; and by role its lines, without stage directions. A speech of several speakers
-        belongs to each of them.
-
-    Raises
-    ------
-    OSError or ValueError
-        The file cannot be read, or is not a play.
+    A speech of several speakers belongs to each of them. OSError or ValueError is raised if the file cannot
+    be read, or is not a play.
     """
-    reader = _PlayReader()
     try:
-        reader.parser.Parse(read_bytes(path, MAX_BYTES), True)
-    except (expat.ExpatError, ValueError) as error:
+        play = ElementTree.fromstring(read_bytes(path, MAX_BYTES))  # Expat limits what entities become
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         raise ValueError(f"{path}: {error}") from None
-    if not reader.lines:
+    lines: dict[str, list[str]] = {}
+    for speech in play.iter("SPEECH"):
+        speakers = [name.upper() for speaker in speech.iter("SPEAKER") if (name := _text(speaker))]
+        for text in filter(None, map(_text, speech.iter("LINE"))):
+            for speaker in speakers:
+                lines.setdefault(speaker, []).append(text)
+    if not lines:
         raise ValueError(f"{path}: no speech with a SPEAKER and a LINE")
-    return reader.title, reader.lines
+    return next(filter(None, map(_text, play.iter("TITLE"))), ""), lines
 
 
-class _PlayReader:
-    """Notes who says what."""
-
-    def __init__(self) -> None:
-        self.title = ""
-        self.lines: dict[str, list[str]] = {}
-        self._open: list[str] = []
-        self._text: list[str] = []
-        self._speakers: list[str] = []
-        self.parser = expat.ParserCreate()
-        self.parser.StartElementHandler = self._start
-        self.parser.EndElementHandler = self._end
-        self.parser.CharacterDataHandler = self._characters
-        self.parser.EntityDeclHandler = self._entity
-
-    def _start(self, name: str, attributes: Mapping[str, str]) -> None:
-        self._open.append(name)
-        if name == "SPEECH":
-            self._speakers = []
-        if name in ("TITLE", "SPEAKER", "LINE"):
-            self._text = []
-
-    def _end(self, name: str) -> None:
-        self._open.pop()
-        text = " ".join("".join(self._text).split())
-        if name == "TITLE":
-            self.title = self.title or text
-        elif name == "SPEAKER" and text:
-            self._speakers.append(text.upper())
-        elif name == "LINE" and text:
-            for speaker in self._speakers:
-                self.lines.setdefault(speaker, []).append(text)
-
-    def _characters(self, text: str) -> None:
-        if self._open and self._open[-1] in ("TITLE", "SPEAKER", "LINE"):
-            self._text.append(text)
-
-    def _entity(self, *declaration: Any) -> None:
-        raise ValueError("it declares an entity, which plays do not")
+def _text(element: ElementTree.Element) -> str:
+    """Return the text of an element, but not that of the elements in it."""
+    return " ".join("".join([element.text or "", *(child.tail or "" for child in element)]).split())

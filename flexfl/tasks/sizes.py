@@ -16,19 +16,9 @@ too few examples.
 
 
 def apportion(total: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Apportion examples in proportion to weights, at least one each.
+    """Apportion at least n examples in proportion to n weights, at least one each.
 
-    Parameters
-    ----------
-    total
-        Number of examples, at least n.
-    weights
-        Shape (n,), >= 0, at least one of them > 0.
-
-    Returns
-    -------
-    ndarray
-        Counts, shape (n,), that sum to `total`, rounded by the largest-remainder method.
+    The largest-remainder method rounds; one of the weights must be positive.
     """
     n = len(weights)
     free = np.arange(n)
@@ -65,8 +55,6 @@ def pareto(
 
     Parameters
     ----------
-    num_clients, num_examples, rng
-        See `SizesFn`.
     index
         Tail index of the Pareto distribution; the smaller, the more unequal the sizes.
 
@@ -89,7 +77,7 @@ def normal(
     mean: Positive = 60.0,
     sd: NotNegative = 10.0,
 ) -> NDArray[np.int64]:
-    """Sizes drawn from a normal distribution, rounded, at least 1 each.
+    """Sizes drawn from a normal distribution, rounded, at least 1 each; they need not use all examples.
 
     If the expected total fits the data set and only the draw exceeds it, all sizes are scaled down to
     fit: the expected total of FedLaAvg's Normal(6e4 / N, (1e4 / N)^2) is exactly the 60,000 images of
@@ -97,8 +85,6 @@ def normal(
 
     Parameters
     ----------
-    num_clients, num_examples, rng
-        See `SizesFn`; the sizes sum to at most the number of examples.
     mean, sd
         Mean and standard deviation of a client's number of examples.
 
@@ -132,8 +118,6 @@ SIZES: dict[str, Callable[..., NDArray[np.int64]]] = {"equal": equal, "pareto": 
 
 
 def _require_enough(num_clients: int, num_examples: int) -> None:
-    if num_clients < 1:
-        raise ValueError(f"sizes: at least 1 client is needed, not {num_clients}")
     if num_clients > num_examples:
         raise ValueError(
             f"sizes: {num_clients} clients for {num_examples} examples, but every client needs at least one; "

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from flexfl.tasks.data import FederatedData
-from flexfl.tasks.partition_base import PartitionFn
+from flexfl.tasks.partition import PartitionFn
 from flexfl.tasks.sizes import SizesFn
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flexfl.ground.allowed import Checked, NotNegative, Range
 from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion
 from flexfl.tasks.data import Examples, FederatedData, holdout_counts, require_holdout
-from flexfl.tasks.partition_base import PartitionFn
+from flexfl.tasks.partition import PartitionFn
 from flexfl.tasks.sizes import SizesFn
 
 FEATURES, CLASSES = 60, 10

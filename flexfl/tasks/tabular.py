@@ -14,7 +14,7 @@ from flexfl.ground.files import read_rows
 from flexfl.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from flexfl.tasks.data import FederatedData
 from flexfl.tasks.dataset import Dataset, DividedTask
-from flexfl.tasks.partition_base import PartitionFn
+from flexfl.tasks.partition import PartitionFn
 from flexfl.tasks.sizes import SizesFn, require_own_sizes
 
 TEST_SHARE = 0.2
@@ -37,13 +37,7 @@ class Columns:
         return len(next(iter(self.values.values()), []))
 
     def take(self, option: str, name: str) -> list[str]:
-        """Remove a column and return it.
-
-        Raises
-        ------
-        ValueError
-            There is no such column, or it has empty cells.
-        """
+        """Remove a column without empty cells and return it."""
         texts = self.remove(option, name)
         for row, text in enumerate(texts):
             if text.lower() in MISSING:
@@ -58,13 +52,7 @@ class Columns:
         return self.values.pop(name)
 
     def numbers(self, option: str, name: str) -> NDArray[np.float64]:
-        """Remove a column and return its numbers.
-
-        Raises
-        ------
-        ValueError
-            There is no such column, or a value is missing or not a finite number.
-        """
+        """Remove a column of finite numbers and return it."""
         texts = self.take(option, name)
         found = np.empty(len(texts))
         for row, text in enumerate(texts):
@@ -84,13 +72,7 @@ class Columns:
 
 
 def read_columns(path: Path) -> Columns:
-    """Read a CSV file whose first line names the columns.
-
-    Raises
-    ------
-    ValueError
-        The file cannot be read, has no rows, or a row has more or fewer values than there are columns.
-    """
+    """Read a CSV file whose first line names the columns, and which has other rows."""
     try:
         rows = read_rows(path)
         names = next(rows, [])

@@ -17,16 +17,8 @@ from flexfl.tasks.sizes import SizesFn, require_own_sizes
 class DerivedData:
     """Data that are stored in a shorter form than a model needs, and made from it when they are used.
 
-    Attributes
-    ----------
-    stored
-        The clients' examples in the shorter form.
-    derive
-        Makes examples of stored ones, row by row; it is pickled into every worker process.
-    vocabulary
-        Number of different words or characters; 0: inputs are vectors.
-    test
-        The derived test examples.
+    `derive` makes examples of stored ones, row by row; it is pickled into every worker process. `vocabulary`
+    is the number of different words or characters; 0: inputs are vectors.
     """
 
     stored: PartitionedData
@@ -75,21 +67,8 @@ def choose_clients(
 ) -> list[int]:
     """Choose which natural clients take part, in ascending order; with all of them there is no choice.
 
-    Parameters
-    ----------
-    task, what
-        Its name, and what a client is, in the plural, for messages.
-    available, num_clients
-        How many there are, and how many are needed.
-    sizes
-        Must be the default, as natural clients have the examples that they have.
-    seed
-        Determines the choice.
-
-    Raises
-    ------
-    ValueError
-        There are too few, or `sizes` is set.
+    `what` are the clients in the plural, for messages. `sizes` must be the default, as natural clients have
+    the examples that they have.
     """
     if num_clients > available:
         raise ValueError(f"task {task}: there are {available} {what}; set --num-clients {available} or less")
