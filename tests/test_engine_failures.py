@@ -31,8 +31,6 @@ from flexfl.loggers.progress import final_table
 from strategies import Roster
 from traces import Always
 
-ALL = list(range(6))
-
 
 class BrokenData:
     """Data that some clients cannot use; actors import this class from this module."""
@@ -65,8 +63,10 @@ class BrokenData:
                 os._exit(1)
             case "segfault":
                 ctypes.string_at(0)
-            case "hangs":
+            case "hangs" if os.path.exists(self.flag):
                 time.sleep(1000)
+            case "hangs":
+                os._exit(1)
         return x, labels
 
     def holdout(self, clients: np.ndarray) -> Any:
@@ -102,33 +102,39 @@ def test_broken_clients_fail_with_the_reason_in_the_record(
     for record in run.rounds:
         assert record["selected"] == [*range(8)]
         assert record["active"] == [0, 3, 5]
-        assert list(record["failed"]) == ["1", "2", "4", "6", "7"]
-        assert record["failed"]["1"].startswith("ValueError: labels ")
-        assert record["failed"]["2"] == "OSError: the card is full"
-        assert record["failed"]["4"] == "weights are not finite"
-        assert record["failed"]["6"] == "SystemExit: 7"
-        assert record["failed"]["7"] == "MemoryError: of one client"
+        assert record["failed"].pop("1").startswith("ValueError: labels ")
+        assert record["failed"] == {
+            "2": "OSError: the card is full",
+            "4": "weights are not finite",
+            "6": "SystemExit: 7",
+            "7": "MemoryError: of one client",
+        }
         assert "notes" not in record
     assert np.isfinite(run.weights).all()
 
 
-class Without:
-    """A trace in which one client is always offline."""
-
-    def __init__(self, trace: Any, client: int) -> None:
-        self.trace, self.client = trace, client
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.trace, name)
+class Without2(Always):
+    """A trace in which client 2 is always offline."""
 
     def round(self, t: int) -> Any:
-        now = self.trace.round(t)
-        now.online[self.client], now.completion[self.client] = False, 0
+        now = super().round(t)
+        now.online[2], now.completion[2] = False, 0
         return now
 
 
+class FlagOfRound2(Always):
+    """A trace that makes a file in round 2."""
+
+    flag: Path
+
+    def round(self, t: int) -> Any:
+        if t == 2:
+            self.flag.touch()
+        return super().round(t)
+
+
 def test_the_others_train_as_if_the_broken_client_were_offline(simulate: Callable[..., Any]) -> None:
-    offline = simulate(trace=Without(Always(6, 0), 2))
+    offline = simulate(trace=Without2(6, 0))
     assert all(record["selected"] == [0, 1, 3, 4, 5] for record in offline.rounds)
     for fault in ("raises", "nan"):
         run = simulate(broken({2: fault}), trace="always")
@@ -156,22 +162,23 @@ def test_a_worker_that_dies_once_changes_nothing(
 
 @pytest.mark.slow
 def test_clients_that_end_or_block_their_process_fail_alone(
-    simulate: Callable[..., Any], ray_cluster: None
+    simulate: Callable[..., Any], ray_cluster: None, tmp_path: Path
 ) -> None:
-    """Every round; their neighbours count, as if these clients were offline."""
-    faults = {1: "segfault", 3: "hangs", 4: "exits", 5: "interrupts"}
-    settings = {"trace": "always", "num_clients": 12, "cohort": "stacked", "num_rounds": 2}
-    run = simulate(broken(faults), **settings, engine="ray", num_workers=2, client_timeout=8.0)
-    expected = simulate(broken(dict.fromkeys(faults, "raises")), **settings)
+    """Every round; their neighbours count, as if these clients were offline.
+
+    Client 3 hangs only when it is known to be at fault: then nobody waits for it more than once.
+    """
+    faults, flag = {1: "segfault", 3: "hangs", 4: "exits", 5: "interrupts"}, tmp_path / "hang"
+    settings = {"num_clients": 12, "cohort": "stacked", "num_rounds": 2}
+    trace, on_ray = FlagOfRound2(12, 0), {"engine": "ray", "num_workers": 2}
+    trace.flag = flag
+    run = simulate(broken(faults, str(flag)), trace=trace, **settings, **on_ray, client_timeout=15.0)
+    expected = simulate(broken(dict.fromkeys(faults, "raises")), trace="always", **settings)
     np.testing.assert_array_equal(run.weights, expected.weights)
-    for record in run.rounds:
+    reasons = {"1": "its process died", "4": "SystemExit: 7", "5": "KeyboardInterrupt: "}
+    for record, third in zip(run.rounds, ("its process died", "no result within 15 s"), strict=True):
         assert record["active"] == [0, 2, 6, 7, 8, 9, 10, 11]
-        assert record["failed"] == {
-            "1": "its process died",
-            "3": "no result within 8 s",
-            "4": "SystemExit: 7",
-            "5": "KeyboardInterrupt: ",
-        }
+        assert record["failed"] == {**reasons, "3": third}
     assert len(run.rounds[0]["notes"]) >= 2
     assert "notes" not in run.rounds[1]  # who it was is known
 
@@ -203,10 +210,7 @@ def test_too_little_memory_makes_cohorts_smaller_not_the_result_different(
     ("error", "is_memory"),
     [
         (MemoryError(), True),
-        (
-            RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
-            True,
-        ),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
         (RuntimeError("CUDA error: out of memory"), True),
         (OSError(12, "Cannot allocate memory"), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
@@ -224,7 +228,7 @@ def test_ctrl_c_ends_a_run_in_this_process(simulate: Callable[..., Any]) -> None
 
 
 def test_a_time_limit_is_refused_where_it_cannot_be_kept() -> None:
-    with pytest.raises(ValueError, match=r"^client-timeout is 5, but engine is inline: only Ray can end a "):
+    with pytest.raises(ValueError, match="client-timeout is 5, but engine is inline"):
         Settings(engine="inline", client_timeout=5.0)
 
 

@@ -17,7 +17,9 @@ from killed import saved_rounds
 from rich.console import Console
 from waiting import PATIENCE, wait_until
 
+import sim
 from flexfl.config import Settings
+from flexfl.engine.evaluation import GlobalEvaluator
 from flexfl.engine.experiment import prepare
 from flexfl.engine.interrupts import stopping_at_once
 from flexfl.engine.run import drive, virtual_transport
@@ -44,28 +46,17 @@ def running(session: int) -> dict[int, str]:
     return found
 
 
-def interrupted(run_dir: Path, engine: str, lines: int, number: int = signal.SIGINT) -> tuple[int, str, str]:
-    """Interrupt a run after so many lines of metrics; return the exit code and the output."""
-    call = [sys.executable, "sim.py", *SMALL, f"--engine={engine}", "--num-workers=1"]
+def interrupted(run_dir: Path, lines: int) -> tuple[int, str, str]:
+    """Interrupt a run on Ray after so many lines of metrics; return the exit code and the output."""
+    call = [sys.executable, "sim.py", *SMALL, "--engine=ray", "--num-workers=1"]
     call += ["--num-rounds=1000000", f"--run-dir={run_dir}", "--json"]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        call,
-        cwd=ROOT,
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup, for one, has it ignored
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(call, cwd=ROOT, text=True, start_new_session=True, **pipes)
     try:
         wait_until(
             lambda: any(p.read_text().count("\n") >= lines for p in run_dir.glob("*/metrics.jsonl")), process
         )
-        if number == signal.SIGINT:
-            os.killpg(process.pid, number)  # like a terminal, which also interrupts Ray's processes
-        else:
-            os.kill(process.pid, number)
+        os.killpg(process.pid, signal.SIGINT)  # like a terminal, which also interrupts Ray's processes
         out, err = process.communicate(timeout=PATIENCE)
         wait_until(lambda: not running(process.pid))
     finally:
@@ -75,21 +66,9 @@ def interrupted(run_dir: Path, engine: str, lines: int, number: int = signal.SIG
     return process.returncode, out, err
 
 
-@pytest.mark.parametrize(
-    ("engine", "number"),
-    [
-        ("inline", signal.SIGINT),
-        ("inline", signal.SIGTERM),
-        ("inline", signal.SIGHUP),
-        pytest.param("ray", signal.SIGINT, marks=pytest.mark.slow),
-    ],
-)
-def test_signals_end_the_run_with_the_results_so_far(
-    tmp_path: Path, engine: str, number: signal.Signals
-) -> None:
-    code, out, err = interrupted(tmp_path, engine, lines=4, number=number)
-    assert code == 128 + number, err
-    summary = json.loads(out.splitlines()[-1])
+def check_results(shown: str, number: signal.Signals) -> None:
+    """Check that a run folder has the results up to the round that a signal ended."""
+    summary = json.loads(shown.splitlines()[-1])
     assert (summary["interrupted"], summary["signal"]) == (True, number.name)
     folder = Path(summary["run_dir"])
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -99,6 +78,31 @@ def test_signals_end_the_run_with_the_results_so_far(
     assert json.loads((folder / "summary.json").read_text()) == summary
     assert (folder / "weights.npz").exists()
     assert saved_rounds(folder)[-1] == summary["rounds"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_end_the_run_with_the_results_so_far(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    evaluate, before = GlobalEvaluator.__call__, signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    def interrupt(self: Any, server_round: int, *rest: Any) -> Any:
+        if server_round == 3:
+            signal.raise_signal(number)
+        return evaluate(self, server_round, *rest)
+
+    monkeypatch.setattr(GlobalEvaluator, "__call__", interrupt)
+    flags = [*SMALL, "--engine=inline", "--num-rounds=1000000", f"--run-dir={tmp_path}", "--json"]
+    assert sim.main(flags) == 128 + number
+    signal.signal(signal.SIGHUP, before)  # nohup, for one, has it ignored
+    check_results(capsys.readouterr().out, number)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_run_on_ray_with_the_results_so_far(tmp_path: Path) -> None:
+    code, out, err = interrupted(tmp_path, lines=4)
+    assert code == 130, err
+    check_results(out, signal.SIGINT)
 
 
 def test_two_ctrl_c_before_the_first_round(tmp_path: Path) -> None:
@@ -120,7 +124,7 @@ def test_two_ctrl_c_before_the_first_round(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_while_ray_starts(tmp_path: Path) -> None:
-    code, _, err = interrupted(tmp_path, "ray", lines=0)
+    code, _, err = interrupted(tmp_path, lines=0)
     assert (code, err.strip()) == (130, "sim.py: interrupted before the first round")
 
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,103 +114,58 @@ def parts(own: Folder) -> Folder:
     return own
 
 
-def run(folder: Path, *arguments: str) -> dict[str, Any]:
-    """Run in a process of its own, from a folder."""
-    call = [sys.executable, str(Path(sim.__file__)), *SMALL, "--run-dir=runs", "--json", *arguments]
-    done = subprocess.run(call, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return summary
+# Flag and name, and the key words of the line that says what is wrong.
+WRONG = """
+trace nonesuch.Office | there is no module 'nonesuch', neither in {here} nor
+trace parts.inner.Office | there is no module 'parts.inner'
+trace broken.Office | AttributeError: .*nonesuch.* (broken.py, line 4)
+trace leaves.Office | importing leaves fails: SystemExit: 7 (leaves.py, line 1)
+trace syntax.Office | SyntaxError: invalid syntax (syntax.py, line 1)
+trace lacking.Office | No module named 'nonesuch_library' (lacking.py, line 1)
+trace parts.Office | parts.py has no 'Office'; it defines twice, factor,
+trace parts.NUMBER | is of type int; it must be a class or a function
+trace parts.NoRound | is abstract: its class does not define round
+trace parts.Duck | gives a Duck, not a Trace: derive it from traces.Trace and define `round`
+trace parts.Duck:end=9 | has no option 'end'; known: start
+trace parts.Duck:start=x | start is 'x'; it must be a whole number
+trace parts.factor | has to be called as parts.factor(num_clients, seed, *, options): too
+trace parts.needs | needs the option p: write parts.needs:p=...
+trace always+parts.Duck | trace parts.Duck gives a Duck
+trace parts. | unknown trace 'parts.'; known: always
+model parts.nothing | gives a NoneType, not a Module: derive it from torch
+task parts.nothing | gives a NoneType without default_partition
+task parts.twice | missing a required argument: 'learning_rate'
+lr-schedule parts.nothing | gives a NoneType, not a callable (learning_rate, server_round, s
+lr-schedule parts.twice | parts.twice(*, options): missing a required argument
+server-opt parts.nothing | gives a NoneType, not a Layer: derive it from ServerOptimizer
+strategy parts.Duck | flwr.server.strategy.Strategy: derive it from one
+strategy parts.NoUpdate | is abstract: its class does not define update
+strategy parts.Undecorated | decorate it with @dataclass(frozen=True, kw
+strategy parts.Unknown | the annotation of `options` cannot be read: name 'Nonesuch'
+strategy parts.NoRule | rule parts.Duck is not derived from clients.rules.SGD
+strategy parts.Mine:memory=client | derived from MimiC; for memory=client derive it from Mimi
+strategy flwr.serverapp.strategy.FedAvg | for Flower's Message API: name one of flwr.server
+sizes parts.sizes:how=short | gives shape (1,), not (4,)
+sizes parts.sizes:how=halves | something else than whole numbers in one dimension
+sizes parts.sizes:how=empty | gives 0 to 0, together 0; each must be positive, of 1438 in all
+sizes parts.sizes:how=many | gives 1438 to 1438, together 5752
+partition parts.positions:how=few | has 1 parts for 4 clients
+partition parts.positions:how=twice | gives example 7 away more than once
+partition parts.positions:how=outside | gives position -1 of 1438 examples
+partition parts.positions:how=real | something else than whole numbers
+cohort parts.Duck | cohort is 'parts.Duck'; choose one of auto
+"""
 
 
-# What it is
-
-
-@pytest.mark.parametrize(
-    ("flag", "name", "says"),
-    [
-        (
-            "trace",
-            "nonesuch.Office",
-            "there is no module 'nonesuch', neither in {here} nor in the env",
-        ),
-        ("trace", "parts.inner.Office", "there is no module 'parts.inner'"),
-        (
-            "trace",
-            "broken.Office",
-            "fails: AttributeError: .*nonesuch.* (broken.py, line 4)",
-        ),
-        ("trace", "leaves.Office", "importing leaves fails: SystemExit: 7 (leaves.py, line 1)"),
-        ("trace", "syntax.Office", "importing syntax fails: SyntaxError: invalid syntax (syntax.py, line 1)"),
-        (
-            "trace",
-            "lacking.Office",
-            "fails: ModuleNotFoundError: No module named 'nonesuch_library' (la",
-        ),
-        (
-            "trace",
-            "parts.Office",
-            "parts.py has no 'Office'; it defines twice, factor, nothing, need",
-        ),
-        ("trace", "parts.NUMBER", "trace parts.NUMBER is of type int; it must be a class or a function"),
-        ("trace", "parts.NoRound", "is abstract: its class does not define round"),
-        ("trace", "parts.Duck", "gives a Duck, not a Trace: derive it from traces.Trace and define `round`"),
-        ("trace", "parts.Duck:end=9", "trace parts.Duck has no option 'end'; known: start"),
-        ("trace", "parts.Duck:start=x", "start is 'x'; it must be a whole number"),
-        (
-            "trace",
-            "parts.factor",
-            "has to be called as parts.factor(num_clients, seed, *, options): too",
-        ),
-        ("trace", "parts.needs", "trace parts.needs needs the option p: write parts.needs:p=..."),
-        ("trace", "always+parts.Duck", "trace parts.Duck gives a Duck"),
-        ("trace", "parts.", "unknown trace 'parts.'; known: always"),
-        (
-            "model",
-            "parts.nothing",
-            "model parts.nothing gives a NoneType, not a Module: derive it from t",
-        ),
-        ("task", "parts.nothing", "task parts.nothing gives a NoneType without default_partition"),
-        ("task", "parts.twice", "missing a required argument: 'learning_rate'"),
-        (
-            "lr-schedule",
-            "parts.nothing",
-            "gives a NoneType, not a callable (learning_rate, server_round, s",
-        ),
-        ("lr-schedule", "parts.twice", "parts.twice(*, options): missing a required argument"),
-        ("server-opt", "parts.nothing", "gives a NoneType, not a Layer: derive it from ServerOptimizer"),
-        ("strategy", "parts.Duck", "flwr.server.strategy.Strategy: derive it from one"),
-        ("strategy", "parts.NoUpdate", "is abstract: its class does not define update"),
-        ("strategy", "parts.Undecorated", "decorate it with @dataclass(frozen=True, kw"),
-        ("strategy", "parts.Unknown", "the annotation of `options` cannot be read: name 'Nonesuch'"),
-        ("strategy", "parts.NoRule", "rule parts.Duck is not derived from clients.rules.SGD"),
-        ("strategy", "parts.Mine:memory=client", "derived from MimiC; for memory=client derive it from Mimi"),
-        (
-            "strategy",
-            "flwr.serverapp.strategy.FedAvg",
-            "for Flower's Message API: name one of flwr.server",
-        ),
-        ("sizes", "parts.sizes:how=short", "sizes parts.sizes gives shape (1,), not (4,)"),
-        ("sizes", "parts.sizes:how=halves", "something else than whole numbers in one dimension"),
-        ("sizes", "parts.sizes:how=empty", "gives 0 to 0, together 0; each must be positive, of 1438 in all"),
-        ("sizes", "parts.sizes:how=many", "gives 1438 to 1438, together 5752; each must be positive"),
-        ("partition", "parts.positions:how=few", "partition parts.positions has 1 parts for 4 clients"),
-        ("partition", "parts.positions:how=twice", "gives example 7 away more than once"),
-        ("partition", "parts.positions:how=outside", "gives position -1 of 1438 examples"),
-        ("partition", "parts.positions:how=real", "something else than whole numbers"),
-        ("cohort", "parts.Duck", "cohort is 'parts.Duck'; choose one of auto"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(
-    parts: Folder, flag: str, name: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        sim.main([*SMALL, "--engine=inline", f"--{flag}={name}"])
-    line = capsys.readouterr().err
-    assert caught.value.code == 2
-    assert line.count("\n") == 1
+@pytest.mark.parametrize("line", WRONG.strip().splitlines(), ids=lambda line: line.partition(" | ")[0])
+def test_what_is_wrong_is_said_in_one_line(parts: Folder, line: str, capsys: Any) -> None:
+    named, _, says = line.partition(" | ")
+    with pytest.raises(SystemExit, match="2"):
+        sim.main([*SMALL, "--engine=inline", *f"--{named}".split()])
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
     for text in says.format(here=parts.path).split(".*"):
-        assert text in line
+        assert text in shown
     assert not (parts.path / "runs").exists()
 
 
@@ -222,25 +176,18 @@ def test_a_comparison_checks_all_names_before_it_runs(parts: Folder, capsys: Any
     assert not (parts.path / "runs").exists()
 
 
-def test_options_are_the_keyword_only_parameters(parts: Folder) -> None:
-    """Those of simple types; one without annotation has the type of its default."""
-    duck, factor = (find("trace", {}, "parts.Duck"), find("lr-schedule", {}, "parts.factor"))
+def test_parts_of_ones_own(parts: Folder) -> None:
+    """Their options are the keyword-only parameters of simple types; without annotation, of the default's."""
+    duck, factor = find("trace", {}, "parts.Duck"), find("lr-schedule", {}, "parts.factor")
     assert {key: option.kind for key, option in options_of(duck).items()} == {"start": int}
     assert {key: option.kind for key, option in options_of(factor).items()} == {"by": float}
-
-
-def test_data_are_divided_as_ones_own_code_says(parts: Folder) -> None:
-    settings = Settings(partition="parts.positions", sizes="parts.sizes", num_clients=4)
+    named = {"lr_schedule": "parts.factor:by=3", "server_opt": "parts.Half:share=0.1"}
+    settings = Settings(partition="parts.positions", sizes="parts.sizes", num_clients=4, **named)
     assert federated_data(settings).sizes.tolist() == [2, 2, 2, 2]
-
-
-def test_rates_and_server_optimisers(parts: Folder) -> None:
-    settings = Settings(lr_schedule="parts.factor:by=3", server_opt="parts.Half:share=0.1", num_clients=4)
     options = method_of(settings).options
     assert options.lr_schedule(0.5, 1, 0, 10) == 1.5
     (layer,) = options.layers
-    moved = layer(np.zeros(2)).apply(np.zeros(2), np.ones(2), 1)
-    np.testing.assert_allclose(moved, 0.1)
+    np.testing.assert_allclose(layer(np.zeros(2)).apply(np.zeros(2), np.ones(2), 1), 0.1)
 
 
 def test_the_environment_goes_after_the_working_directory_and_that_after_the_program(own: Folder) -> None:
@@ -259,13 +206,9 @@ def test_list_shows_what_is_named(own: Folder, capsys: Any) -> None:
     names = [line.strip() for line in shown.splitlines() if line.startswith("  ") and line[2] != " "]
     assert names == ["my_methods.Momentum", "fedavg", "always", "phones"]
     assert "Momentum at the server" in shown
-    assert "beta=0.9  from 0 to 1" in " ".join(shown.split(" "))
-    required = ["--strategy", "flwr.server.strategy.FedProx"]
-    assert sim.main(["--list", *required]) == 0
+    assert "beta=0.9  from 0 to 1" in shown
+    assert sim.main(["--list", "--strategy", "flwr.server.strategy.FedProx"]) == 0
     assert "proximal-mu=" in capsys.readouterr().out
-
-
-# What it does
 
 
 def test_a_method_with_a_rule_of_its_own(own: Folder, simulate: Any) -> None:
@@ -313,19 +256,21 @@ def test_a_run_knows_the_code_that_it_ran(own: Folder, capsys: Any) -> None:
 
 
 @pytest.mark.slow
-def test_ray_and_comparisons_find_what_the_driver_found(own: Folder) -> None:
-    """Actors and the workers of a comparison, with the method, its rule and a model from the folder."""
+def test_the_workers_of_a_comparison_find_what_the_driver_found(own: Folder) -> None:
+    """The method, its rule and a model from the working directory of a process of its own."""
     own.write("my_methods.py", METHODS)
     own.write("my_model.py", MODEL)
-    named = ["--strategy=my_methods.Momentum", "--model=my_model.Net:width=8"]
-    assert sim.main([*SMALL, *named, "--engine=inline", "--run-dir=inline"]) == 0
-    (folder,) = (own.path / "inline").iterdir()
-    expected = json.loads((folder / "summary.json").read_text())["weights_sha256"]
-    assert run(own.path, *named, "--engine=ray", "--num-workers=2")["weights_sha256"] == expected
-    compared = run(own.path, *named, "--seed", "0", "1", "--num-workers=2")
-    assert compared["failed"] == {}
-    (cell,) = (own.path / "runs" / "cells").glob("*seed0*")
-    assert json.loads((cell / "summary.json").read_text())["weights_sha256"] == expected
+    named = [*SMALL, "--strategy=my_methods.Momentum", "--model=my_model.Net:width=8"]
+    assert sim.main([*named, "--engine=inline", "--run-dir=inline"]) == 0
+    call = [sys.executable, sim.__file__, *named, "--run-dir=runs", "--json", "--seed", "0", "1"]
+    done = subprocess.run([*call, "--num-workers=2"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["failed"] == {}
+    alone, compared = (
+        json.loads(next(own.path.glob(f"{folder}/summary.json")).read_text())
+        for folder in ("inline/*", "runs/cells/*seed0*")
+    )
+    assert compared["weights_sha256"] == alone["weights_sha256"]
 
 
 MODEL = """
