@@ -29,7 +29,7 @@ def test_cells_are_the_product() -> None:
         for cell in found
     )
     assert found[4].varied == {"strategy": "mifa", "seed": 1}
-    assert [cell.row for cell in found] == [("fedavg",)] * 3 + [("mifa",)] * 3
+    assert [cell.others for cell in found] == [{"strategy": "fedavg"}] * 3 + [{"strategy": "mifa"}] * 3
 
 
 def test_settings_that_go_together() -> None:

@@ -6,19 +6,17 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from flexfl.comparison import tables
-from flexfl.comparison.results import Cost, Estimate, Row, rows_of
+from flexfl.comparison.results import Finished, Row, rows_of
 from flexfl.comparison.runner import Outcome, run_here, run_on_ray
-from flexfl.comparison.store import CellStore, Place, identity, outdated
+from flexfl.comparison.store import CellStore, identity, outdated
 from flexfl.config import Settings
 from flexfl.config.grid import Cell
 from flexfl.engine.interrupts import ENDING, Stopped, deferring, raising_stopped
@@ -30,29 +28,17 @@ from flexfl.ground.files import replacing
 from flexfl.ground.wording import count, say
 from flexfl.loggers.progress import progress_bar
 from flexfl.loggers.registry import log_finished, logger_types
-from flexfl.tasks import Metric
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison ended with.
+    """How a comparison ended."""
 
-    Attributes
-    ----------
-    rows
-        The results of the cells that are finished.
-    folder
-        Where the tables lie.
-    failed
-        Why cells failed.
-    signal
-        Number of the signal that ended it early; 0: none did.
-    """
-
+    finished: Sequence[Finished]
     rows: Sequence[Row]
-    folder: Path
-    failed: Mapping[Settings, str]
-    signal: int = 0
+    folder: Path  # of the tables
+    failed: Mapping[Settings, str]  # why cells failed
+    signal: int = 0  # number of the signal that ended it early
 
     @property
     def exit_code(self) -> int:
@@ -61,8 +47,8 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return the rows and what failed, for `--json`."""
-        rows = [{key: _named(value) for key, value in vars(row).items()} for row in self.rows]
         failed = {f"{s.strategy} seed {s.seed}": reason for s, reason in self.failed.items()}
+        rows = [row.as_json() for row in self.rows]
         shown: dict[str, Any] = finite({"rows": rows, "failed": failed, "folder": str(self.folder)})
         return shown | {"interrupted": bool(self.signal)}
 
@@ -72,124 +58,108 @@ def compare(
 ) -> Comparison:
     """Train the cells that are not finished yet, and write the table of all.
 
-    Parameters
-    ----------
-    cells
-        The runs; all have the same `run_dir` and workers.
-    console
-        Where to show progress and the table.
-    reach
-        A value of the metric, such as 0.8: what it took to get there is in the table.
-    fresh
-        Train finished cells again.
-
-    Raises
-    ------
-    ValueError
-        Ray cannot be started, or the folder cannot be written.
+    All cells have the same `run_dir` and workers. The table says what it took to reach a value of the metric,
+    `reach`; `fresh` trains finished cells again. ValueError: Ray cannot be started, or the folder cannot be
+    written.
     """
     first = cells[0].settings
     logger_types(first)
     store = CellStore(first.run_dir)
     _check_different(cells, store)
-    finished: dict[Settings, Run] = {}
-    for cell in cells:
-        if fresh:
-            store.discard(cell.settings)
-        found = None if fresh else store.load(cell.settings)
-        if found is not None:
-            finished[cell.settings] = found
-    for version, old in outdated(finished).items():
-        console.print(
-            f"{count(old, 'finished cell')} of version {version}, this is {program_version()}; "
-            "--fresh trains them again"
-        )
-    folder = _folder(cells)
-    waiting = [cell.settings for cell in cells if cell.settings not in finished]
-    failed: dict[Settings, str] = {}
+    progress = _Progress(cells, store, console, fresh)
     number = 0
-    if waiting:
-        with _progress(console, cells, finished) as show:
-            log = partial(_log, {cell.settings: cell for cell in cells}, folder, console)
-            report = partial(_note, store, finished, failed, show, log)
+    if waiting := [cell.settings for cell in cells if cell.settings not in progress.finished]:
+        places = {settings: store.place(settings) for settings in waiting}
+        with progress.bar:
             try:
                 with raising_stopped():
-                    _run(waiting, report, {cell: store.place(cell) for cell in waiting}, first)
+                    if not first.ray_address and (len(waiting) == 1 or first.num_workers == 1):
+                        run_here(places, progress.note)
+                    else:
+                        require_ray("take --num-workers 1")
+                        workers = (first.num_workers, first.client_gpus, first.ray_address)
+                        run_on_ray(places, progress.note, *workers)
             except Stopped as stopped:
                 number = stopped.number
-    rows = rows_of(cells, finished, reach)
-    _write(folder, cells, store, rows, reach)
-    comparison = Comparison(rows, folder, failed, number)
-    _show(console, comparison, len(cells), len(finished), reach)
+    known = progress.finished
+    finished = [Finished(cell, known[cell.settings]) for cell in cells if cell.settings in known]
+    rows = rows_of(finished, first.strategy, reach)
+    _write(progress.folder, cells, store, rows, reach)
+    comparison = Comparison(finished, rows, progress.folder, progress.failed, number)
+    _show(console, comparison, len(cells), reach)
     return comparison
 
 
-def _named(value: Any) -> Any:
-    """Return named tuples, also in lists, as dictionaries."""
-    if isinstance(value, list):
-        return [_named(part) for part in value]
-    if isinstance(value, Metric):
-        return value.key
-    return value._asdict() if isinstance(value, Estimate | Cost) else value
+class _Progress:
+    """The cells that are finished and those that failed; it stores, shows and logs each as it ends."""
 
+    def __init__(self, cells: Sequence[Cell], store: CellStore, console: Console, fresh: bool) -> None:
+        self.cells = {cell.settings: cell for cell in cells}
+        self.store, self.console, self.folder = store, console, _folder(cells)
+        self.finished: dict[Settings, Run] = {}
+        self.failed: dict[Settings, str] = {}
+        for settings in self.cells:
+            if fresh:
+                store.discard(settings)
+            elif (found := store.load(settings)) is not None:
+                self.finished[settings] = found
+        for version, old in outdated(self.finished.values()).items():
+            console.print(
+                f"{count(old, 'finished cell')} of version {version}, this is {program_version()}; "
+                "--fresh trains them again"
+            )
+        self.bar = progress_bar("", console)
+        self._task = self.bar.add_task(self._best(), total=len(cells), completed=len(self.finished))
 
-def _run(
-    waiting: Sequence[Settings],
-    report: Callable[[Settings, Outcome], None],
-    places: Mapping[Settings, Place],
-    first: Settings,
-) -> None:
-    """Run cells: in this process if it is one worker's work, otherwise on Ray."""
-    if not first.ray_address and (len(waiting) == 1 or first.num_workers == 1):
-        run_here(waiting, report, places)
-    else:
-        require_ray("take --num-workers 1")
-        run_on_ray(waiting, report, places, first.num_workers, first.client_gpus, first.ray_address)
-
-
-def _note(
-    store: CellStore,
-    finished: dict[Settings, Run],
-    failed: dict[Settings, str],
-    show: Callable[[Settings, str], None],
-    log: Callable[[Settings, Run], None],
-    settings: Settings,
-    outcome: Outcome,
-) -> None:
-    """Store what became of a cell, and log it."""
-    if isinstance(outcome, str):
-        failed[settings] = outcome
-        show(settings, outcome)
-        return
-    with deferring(*ENDING) as signals:  # what is finished is kept
-        try:
-            store.save(settings, outcome)
-            found = store.load(settings)
-        except OSError as error:
-            failed[settings] = f"cannot be stored: {error.strerror}"
+    def note(self, settings: Settings, outcome: Outcome) -> None:
+        """Store what became of a cell, show and log it."""
+        if isinstance(outcome, str):
+            self.failed[settings] = outcome
         else:
-            if found is None:
-                failed[settings] = (
-                    "its files cannot be read, or one that its settings name has changed meanwhile"
-                )
-            else:
-                finished[settings] = found
-    if signals:
-        raise Stopped(signals[0])
-    show(settings, failed.get(settings, ""))
-    if settings in finished:
-        log(settings, finished[settings])
+            with deferring(*ENDING) as signals:  # what is finished is kept
+                self._store(settings, outcome)
+            if signals:
+                raise Stopped(signals[0])
+        self._show(settings)
+        if settings in self.finished:
+            self._log(settings)
 
+    def _store(self, settings: Settings, files: Mapping[str, bytes]) -> None:
+        try:
+            self.store.save(settings, files)
+        except OSError as error:
+            self.failed[settings] = f"cannot be stored: {error.strerror}"
+            return
+        if (found := self.store.load(settings)) is None:
+            reason = "its files cannot be read, or a file that its settings name has changed meanwhile"
+            self.failed[settings] = reason
+        else:
+            self.finished[settings] = found
 
-def _log(
-    cells: Mapping[Settings, Cell], folder: Path, console: Console, settings: Settings, found: Run
-) -> None:
-    """Log a cell as a run of its own, whose name is what varies; only once it is finished."""
-    name = ", ".join(f"{key}={value}" for key, value in cells[settings].varied.items()) or settings.strategy
-    files = folder / "logs" / f"{slug([name], 100)}-{identity(settings)}"
-    shutil.rmtree(files, ignore_errors=True)  # of a run that was trained again
-    run = LoggedRun(name, files, folder.parent, folder.name)
-    log_finished(settings, found.records, found.summary, run, console)
+    def _show(self, settings: Settings) -> None:
+        self.bar.update(self._task, advance=1, description=self._best())
+        name = ", ".join(f"{key} {value}" for key, value in self.cells[settings].varied.items())
+        if settings in self.failed:
+            say(self.bar.console, f"failed: {name}: {self.failed[settings]}")
+        elif not self.console.is_terminal:
+            run, done = self.finished[settings], f"{len(self.finished)}/{len(self.cells)}"
+            say(self.bar.console, f"{done}  {name}: {run.metric.title} {run.final:g}")
+
+    def _best(self) -> str:
+        known = {s: run for s, run in self.finished.items() if not math.isnan(run.final)}
+        if len({run.metric for run in known.values()}) != 1:  # there is nothing to compare
+            return ""
+        best = max(known, key=lambda s: known[s].final * (1 if known[s].metric.higher_is_better else -1))
+        return f"best {known[best].final:.4f} {best.strategy}"
+
+    def _log(self, settings: Settings) -> None:
+        """Log a finished cell as a run of its own, whose name is what varies."""
+        varied, found = self.cells[settings].varied, self.finished[settings]
+        name = ", ".join(f"{key}={value}" for key, value in varied.items()) or settings.strategy
+        files = self.folder / "logs" / f"{slug([name], 100)}-{identity(settings)}"
+        shutil.rmtree(files, ignore_errors=True)  # of a run that was trained again
+        run = LoggedRun(name, files, self.folder.parent, self.folder.name)
+        log_finished(settings, found.records, found.summary, run, self.console)
 
 
 def _check_different(cells: Sequence[Cell], store: CellStore) -> None:
@@ -203,51 +173,18 @@ def _check_different(cells: Sequence[Cell], store: CellStore) -> None:
             raise ValueError(f"{keys}: give one value, as it does not change the results of a comparison")
 
 
-@contextmanager
-def _progress(
-    console: Console, cells: Sequence[Cell], finished: Mapping[Settings, Run]
-) -> Iterator[Callable[[Settings, str], None]]:
-    """Show how many cells are done, the best so far, and the time left."""
-    bar = progress_bar("", console)
-    task = bar.add_task(_best(finished), total=len(cells), completed=len(finished))
-    varied = {cell.settings: cell.varied for cell in cells}
-
-    def show(settings: Settings, reason: str) -> None:
-        bar.update(task, advance=1, description=_best(finished))
-        name = ", ".join(f"{key} {value}" for key, value in varied[settings].items())
-        if reason:
-            say(bar.console, f"failed: {name}: {reason}")
-        elif not console.is_terminal:
-            found = finished[settings]
-            line = f"{len(finished)}/{len(cells)}  {name}: {found.metric.title} {found.final:g}"
-            say(bar.console, line)
-
-    with bar:
-        yield show
-
-
-def _best(finished: Mapping[Settings, Run]) -> str:
-    known = {s: cell for s, cell in finished.items() if not math.isnan(cell.final)}
-    if len({cell.metric for cell in known.values()}) != 1:  # there is nothing to compare
-        return ""
-    best = max(known, key=lambda s: known[s].final * (1 if known[s].metric.higher_is_better else -1))
-    return f"best {known[best].final:.4f} {best.strategy}"
-
-
 def _folder(cells: Sequence[Cell]) -> Path:
     """Return the comparison's folder; its name follows from what varies and from what does not."""
-    varied = tuple(cells[0].varied)
-    settings = cells[0].settings
-    return (
-        Path(settings.run_dir) / f"compare-{slug((settings.task, *varied), 80)}-{identity(settings, varied)}"
-    )
+    varied, settings = tuple(cells[0].varied), cells[0].settings
+    name = f"compare-{slug((settings.task, *varied), 80)}-{identity(settings, varied)}"
+    return Path(settings.run_dir) / name
 
 
 def _write(
     folder: Path, cells: Sequence[Cell], store: CellStore, rows: Sequence[Row], reach: float | None
 ) -> None:
     """Write the tables, and where the cells lie."""
-    shown = [tables.columns(row, reach) for row in rows]
+    shown = [tables.columns(row) for row in rows]
     index = [
         {**cell.varied, "folder": str(store.path(cell.settings))}
         | ({} if cell.paper is None else {"paper": cell.paper})
@@ -269,12 +206,12 @@ def _write(
         raise ValueError(f"run-dir {folder.parent}: {error.strerror}") from None
 
 
-def _show(console: Console, comparison: Comparison, wanted: int, done: int, reach: float | None) -> None:
+def _show(console: Console, comparison: Comparison, wanted: int, reach: float | None) -> None:
     """Print the table."""
-    if comparison.rows:
+    if rows := comparison.rows:
+        done = len(comparison.finished)
         title = f"{done} of {count(wanted, 'run')}" if done < wanted else count(done, "run")
-        shown = [tables.columns(row, reach) for row in comparison.rows]
-        console.print(tables.terminal(shown, title, console.width))
+        console.print(tables.terminal([tables.columns(row) for row in rows], title, console.width))
     if reach is not None and reach > 1 and all(row.metric.is_share for row in comparison.rows):
         console.print(f"reach is {reach:g}, but no share is above 1: 80 % is 0.8", highlight=False)
     if comparison.signal:

@@ -6,10 +6,10 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from flexfl.config import Settings
 from flexfl.config.grid import Cell
 from flexfl.engine.read_run import Run
 from flexfl.tasks import Metric
@@ -19,85 +19,131 @@ CONFIDENCE = 0.95
 
 
 class Estimate(NamedTuple):
-    """A mean over seeds.
-
-    Attributes
-    ----------
-    mean, deviation
-        Mean and standard deviation; NaN where there are too few values.
-    margin
-        Half the width of the 95 % confidence interval of the mean (Student).
-    """
+    """A mean over seeds; NaN where there are too few values."""
 
     mean: float
-    deviation: float
-    margin: float
+    deviation: float  # standard deviation
+    margin: float  # half the width of the 95 % confidence interval of the mean (Student)
 
 
 class Cost(NamedTuple):
-    """What a run took up to some round.
-
-    Attributes
-    ----------
-    rounds, uploads
-        Rounds, and replies that counted.
-    megabytes_up, megabytes_down
-        Sent by and to the clients.
-    virtual_seconds
-        On the trace's clock; NaN where it has none.
-    """
+    """What a run took up to some round."""
 
     rounds: float
-    uploads: float
-    megabytes_up: float
+    uploads: float  # replies that counted
+    megabytes_up: float  # sent by the clients
     megabytes_down: float
-    virtual_seconds: float
+    virtual_seconds: float  # on the trace's clock; NaN without one
+
+
+class Finished(NamedTuple):
+    """A finished cell of a comparison, and its run with the records."""
+
+    cell: Cell
+    run: Run
 
 
 @dataclass(frozen=True)
 class Row:
-    """The runs of a comparison that differ in the seed only.
+    """The runs of a comparison that differ in the seed only, and what is compared of them."""
 
-    Attributes
-    ----------
-    varied
-        The settings that the comparison varies, but for the seed.
-    seeds
-        Of the finished runs.
-    metric
-        What the task reports, such as the accuracy.
-    final, last
-        Its final value, and that of the last ten evaluations.
-    difference
-        Of the final value to that of the first strategy, over the seeds that both have; None for the
-        first.
-    cost
-        Of the whole run, mean over seeds.
-    reached
-        Cost until the value `reach` for each seed, None where it was never reached.
-    paper
-        The number that a paper reports.
-    worst, tenth
-        Worst final value on a member's own held-out examples, and the value that 90 % of the members reach;
-        None where these are not evaluated.
-    """
+    runs: Sequence[Finished]
+    difference: Estimate | None = None  # of the final value to the first strategy's; None for the first
+    reach: float | None = None  # a value of the metric
 
-    varied: Mapping[str, Any]
-    seeds: Sequence[int]
-    metric: Metric
-    final: Estimate
-    last: Estimate
-    difference: Estimate | None
-    cost: Cost
-    reached: Sequence[Cost | None] = field(default_factory=list)
-    paper: float | None = None
-    worst: Estimate | None = None
-    tenth: Estimate | None = None
+    @property
+    def varied(self) -> Mapping[str, Any]:
+        """The settings that the comparison varies, other than the seed."""
+        return self.runs[0].cell.others
+
+    @property
+    def paper(self) -> float | None:
+        """The number that a paper reports."""
+        return self.runs[0].cell.paper
+
+    @property
+    def metric(self) -> Metric:
+        """What the task reports, such as the accuracy."""
+        return self.runs[0].run.metric
+
+    @property
+    def finals(self) -> dict[int, float]:
+        """The final value of the metric by seed."""
+        return {cell.settings.seed: run.final for cell, run in self.runs}
+
+    @cached_property
+    def final(self) -> Estimate:
+        """The final value of the metric."""
+        return estimate([*self.finals.values()])
+
+    @cached_property
+    def last(self) -> Estimate:
+        """The mean of the last ten evaluations after training began."""
+        return estimate([_last(run) for _, run in self.runs])
+
+    @cached_property
+    def cost(self) -> Cost:
+        """The cost of the whole run, mean over seeds."""
+        costs = [cost_until(run.records, run.records[-1]["round"]) for _, run in self.runs]
+        return Cost(*(statistics.mean(column) for column in zip(*costs, strict=True)))
+
+    @cached_property
+    def reached(self) -> list[Cost | None]:
+        """The cost until the value `reach` for each seed, None where it was never reached."""
+        reach = self.reach
+        return [] if reach is None else [cost_to_reach(run, reach) for _, run in self.runs]
+
+    @property
+    def worst(self) -> Estimate | None:
+        """The worst final value on a member's own held-out examples; None where these are not evaluated."""
+        return self._of_clients("worst_client")
+
+    @property
+    def tenth(self) -> Estimate | None:
+        """Likewise, the value that 90 % of the members reach."""
+        return self._of_clients("tenth_percentile")
+
+    def _of_clients(self, name: str) -> Estimate | None:
+        values = [run.summary["final"].get(f"{name}_{self.metric.key}") for _, run in self.runs]
+        found = [value for value in values if value is not None]
+        return estimate(found) if found else None
+
+    def against(self, other: Row | None) -> Estimate:
+        """Return the difference of the final values, over the seeds that both have."""
+        theirs = {} if other is None else other.finals
+        return estimate([value - theirs[seed] for seed, value in self.finals.items() if seed in theirs])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the numbers, for `--json`."""
+        estimates = {key: getattr(self, key) for key in ("final", "last", "difference", "worst", "tenth")}
+        return {
+            "varied": self.varied,
+            "seeds": [*self.finals],
+            "metric": self.metric.key,
+            "paper": self.paper,
+            "cost": self.cost._asdict(),
+            "reached": [cost and cost._asdict() for cost in self.reached],
+            **{key: value and value._asdict() for key, value in estimates.items()},
+        }
+
+
+def rows_of(finished: Sequence[Finished], first: str = "", reach: float | None = None) -> list[Row]:
+    """Return the rows of finished runs; `first` is the strategy that the others are compared to."""
+    groups: dict[str, list[Finished]] = defaultdict(list)
+    for one in finished:
+        groups[str(one.cell.others)].append(one)
+    rows = {key: Row(group, reach=reach) for key, group in groups.items()}
+    found = []
+    for key, row in rows.items():
+        changed = {"strategy": first} if "strategy" in row.varied else {}
+        reference = str({**row.varied, **changed})
+        found.append(row if reference == key else replace(row, difference=row.against(rows.get(reference))))
+    return found
 
 
 def estimate(values: Sequence[float]) -> Estimate:
     """Return mean, standard deviation and the margin of the mean, for values of independent seeds."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
+    known = [value for value in values if math.isfinite(value)]
     if not known:
         return Estimate(math.nan, math.nan, math.nan)
     if len(known) == 1:
@@ -129,59 +175,6 @@ def cost_to_reach(run: Run, goal: float) -> Cost | None:
         if value is not None and run.metric.reaches(value, goal):
             return cost_until(run.records, record["round"])
     return None
-
-
-def rows_of(cells: Sequence[Cell], finished: Mapping[Settings, Run], reach: float | None = None) -> list[Row]:
-    """Return the rows of all cells that are finished, in the order of the cells."""
-    groups: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        if cell.settings in finished:
-            groups[cell.row].append(cell)
-    finals = {
-        row: {cell.settings.seed: finished[cell.settings].final for cell in of} for row, of in groups.items()
-    }
-    return [_row(of, finished, finals, _reference(cells, of[0]), reach) for of in groups.values()]
-
-
-def _row(
-    group: Sequence[Cell],
-    finished: Mapping[Settings, Run],
-    finals: Mapping[tuple[Any, ...], Mapping[int, float]],
-    reference: tuple[Any, ...],
-    reach: float | None,
-) -> Row:
-    own, first = finals[group[0].row], finals.get(reference, {})
-    runs = [finished[cell.settings] for cell in group]
-    metric = runs[0].metric
-    costs = [cost_until(run.records, run.records[-1]["round"]) for run in runs]
-    return Row(
-        varied={key: value for key, value in group[0].varied.items() if key != "seed"},
-        seeds=[cell.settings.seed for cell in group],
-        metric=metric,
-        final=estimate([*own.values()]),
-        last=estimate([_last(run) for run in runs]),
-        difference=None
-        if reference == group[0].row
-        else estimate([own[seed] - first[seed] for seed in own if seed in first]),
-        cost=Cost(*(statistics.mean(column) for column in zip(*costs, strict=True))),
-        reached=[] if reach is None else [cost_to_reach(run, reach) for run in runs],
-        paper=group[0].paper,
-        worst=_of_clients(runs, f"worst_client_{metric.key}"),
-        tenth=_of_clients(runs, f"tenth_percentile_{metric.key}"),
-    )
-
-
-def _reference(cells: Sequence[Cell], cell: Cell) -> tuple[Any, ...]:
-    """Return the row of the first strategy with the other settings of a cell; if all have one, its own."""
-    if "strategy" not in cell.varied:
-        return cell.row
-    first = cells[0].settings.strategy
-    return tuple(first if key == "strategy" else value for key, value in cell.varied.items() if key != "seed")
-
-
-def _of_clients(runs: Sequence[Run], key: str) -> Estimate | None:
-    found = [run.summary["final"][key] for run in runs if run.summary["final"].get(key) is not None]
-    return estimate(found) if found else None
 
 
 def _last(run: Run) -> float:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,23 +20,21 @@ from flexfl.engine.transports.ray.leftovers import CELL, locked_folder
 Files = Mapping[str, bytes]
 Outcome = Files | str
 """The files of a finished run, or why there are none."""
+Report = Callable[[Settings, Outcome], None]
+"""What is called when a cell has ended."""
 
 
 def run_cell(settings: Settings, place: Place) -> Outcome:
-    """Run one cell in this process, or resume it; on machines other than the driver's nothing is left behind.
+    """Run one cell in this process on the inline engine, or resume it.
 
-    Parameters
-    ----------
-    settings
-        Of the run. The engine is inline, whatever they say.
-    place
-        Where the driver wants it.
+    On machines other than the driver's nothing is left behind.
     """
     # These import PyTorch, which the driver of a comparison on Ray does without.
     from flexfl.analysis.compute import keep_numbers_of
     from flexfl.engine.run import simulate
 
-    with _inside(place.working_folder), _folder(place) as folder:
+    working_folder = place.working_folder if Path(place.working_folder).is_dir() else "."
+    with chdir(working_folder), _folder(place) as folder:
         resume = str(folder) if folder.exists() else ""
         try:
             # It is logged when it is finished.
@@ -53,47 +50,19 @@ def run_cell(settings: Settings, place: Place) -> Outcome:
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
-def run_here(
-    cells: Sequence[Settings], report: Callable[[Settings, Outcome], None], places: Mapping[Settings, Place]
-) -> None:
+def run_here(places: Mapping[Settings, Place], report: Report) -> None:
     """Run cells one after the other, in this process."""
-    for settings in cells:
-        report(settings, run_cell(settings, places[settings]))
+    for settings, place in places.items():
+        report(settings, run_cell(settings, place))
 
 
 def run_on_ray(
-    cells: Sequence[Settings],
-    report: Callable[[Settings, Outcome], None],
-    places: Mapping[Settings, Place],
-    num_workers: int = 0,
-    client_gpus: float = 0.0,
-    address: str = "",
+    places: Mapping[Settings, Place], report: Report, num_workers: int, client_gpus: float, address: str
 ) -> None:
-    """Run cells as tasks of Ray, on this machine or on a cluster.
+    """Run cells as tasks of Ray, on this machine or on a cluster; they are reported in any order.
 
-    Parameters
-    ----------
-    cells
-        The settings of each.
-    report
-        Called when a cell has ended, in any order.
-    places
-        Where each runs.
-    num_workers
-        How many at a time on this machine; 0: as many as there are cores.
-    client_gpus
-        Share of a GPU that each gets, if there are GPUs.
-    address
-        Of a cluster; default: Ray is started on this machine.
-
-    Raises
-    ------
-    ValueError
-        There is no cluster at the address.
-    EngineLost
-        Ray has died.
-    Stopped
-        By a signal.
+    `num_workers`, `client_gpus` and `address` are as in the settings. ValueError: there is no cluster at the
+    address; EngineLost: Ray has died; Stopped: by a signal.
     """
     import ray  # not installed on every machine
 
@@ -107,12 +76,12 @@ def run_on_ray(
             gpus = client_gpus if ray.cluster_resources().get("GPU", 0) else 0
             # A cell whose process died, for want of memory perhaps, resumes from its checkpoint, once.
             task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1)(run_cell)
-            most = num_workers or len(cells)
+            most = num_workers or len(places)
             waiting: dict[Any, Settings] = {}
-            queue = iter(cells)
+            queue = iter(places.items())
             while not signals:
-                for settings in queue:
-                    waiting[task.remote(settings, places[settings])] = settings
+                for settings, place in queue:
+                    waiting[task.remote(settings, place)] = settings
                     if len(waiting) >= most:
                         break
                 if not waiting:
@@ -153,15 +122,3 @@ def _folder(place: Place) -> Iterator[Path]:
         return
     with locked_folder(CELL) as folder:
         yield Path(folder) / "run"
-
-
-@contextmanager
-def _inside(folder: str) -> Iterator[None]:
-    """Work in a folder, if it exists."""
-    before = os.getcwd()
-    if Path(folder).is_dir():
-        os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

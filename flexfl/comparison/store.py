@@ -1,4 +1,4 @@
-"""Finished cells on disk: a comparison goes on where it stopped, and trains no cell twice."""
+"""Finished cells on disk: a comparison can be continued, and trains no cell twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,31 +21,15 @@ from flexfl.engine.run_folder import program_version, slug
 
 
 class Place(NamedTuple):
-    """Where a cell runs, and what a process elsewhere needs to know of the machine.
+    """Where a cell runs, and what a process elsewhere needs to know of the machine."""
 
-    Attributes
-    ----------
-    machine
-        Name of the machine.
-    working_folder
-        Where relative paths start.
-    unfinished
-        Folder of the run until it is finished, from which it goes on.
-    """
-
-    machine: str
-    working_folder: str
-    unfinished: str
+    machine: str  # its name
+    working_folder: str  # where relative paths start
+    unfinished: str  # folder of the run until it is finished, from which it can be resumed
 
 
 class CellStore:
-    """The run folders of all cells, `<run_dir>/cells/<name>`, by their settings.
-
-    Parameters
-    ----------
-    run_dir
-        Where the folder `cells` lies.
-    """
+    """The run folders of all cells, `<run_dir>/cells/<name>`, by their settings."""
 
     def __init__(self, run_dir: str) -> None:
         self.folder = Path(run_dir) / "cells"
@@ -60,8 +45,7 @@ class CellStore:
         path = self.path(settings).absolute()
         unfinished = path.with_name(f".{path.name}")
         try:
-            config = read_config(unfinished)
-            keep = _is_of(settings, config)
+            keep = _is_of(settings, read_config(unfinished))
         except (OSError, ValueError, KeyError):
             keep = False
         if not keep:
@@ -80,13 +64,7 @@ class CellStore:
             return None
 
     def save(self, settings: Settings, files: Mapping[str, bytes]) -> None:
-        """Store the files of a finished cell, all of them or none.
-
-        Raises
-        ------
-        OSError
-            They cannot be written.
-        """
+        """Store the files of a finished cell, all of them or none; OSError: they cannot be written."""
         path = self.path(settings)
         partial = path.with_name(f".{path.name}.finished")
         shutil.rmtree(partial, ignore_errors=True)
@@ -100,7 +78,7 @@ class CellStore:
         self.discard(settings)
 
     def discard(self, settings: Settings) -> None:
-        """Remove what is unfinished of a cell, if anything is there."""
+        """Remove the folder of an unfinished cell, if there is one."""
         path = self.path(settings)
         shutil.rmtree(path.with_name(f".{path.name}"), ignore_errors=True)
 
@@ -117,7 +95,7 @@ def identity(settings: Settings, without: tuple[str, ...] = ()) -> str:
 
 
 def _is_of(settings: Settings, config: Mapping[str, Any]) -> bool:
-    """Whether a run with this configuration had these settings, and the parts that the user has written.
+    """Whether a run with this configuration had these settings and the user's own parts.
 
     A default may have changed since, and so may the parts.
     """
@@ -130,10 +108,6 @@ def _is_of(settings: Settings, config: Mapping[str, Any]) -> bool:
     )
 
 
-def outdated(cells: Mapping[Settings, Run]) -> dict[str, int]:
-    """Return how many cells other versions of flexfl made, by version."""
-    found: dict[str, int] = {}
-    for cell in cells.values():
-        if cell.version != program_version():
-            found[cell.version] = found.get(cell.version, 0) + 1
-    return found
+def outdated(cells: Iterable[Run]) -> Counter[str]:
+    """Count the cells that other versions of flexfl made, by version."""
+    return Counter(cell.version for cell in cells if cell.version != program_version())

@@ -41,12 +41,12 @@ REACHED = {
 }
 
 
-def columns(row: Row, reach: float | None) -> Columns:
+def columns(row: Row) -> Columns:
     """Return what a reader of the table sees of a row; shares in percent."""
     number, unit = number_of(row.metric)
-    shown = {key: str(value) for key, value in row.varied.items()}
+    shown = _texts(row)
     shown |= {
-        "runs": str(len(row.seeds)),
+        "runs": str(len(row.runs)),
         f"{row.metric.title}{unit}": mean_and_deviation(row.final, number),
         "95 % interval": _interval(row.final, number),
         f"last 10{unit}": mean_and_deviation(row.last, number),
@@ -57,13 +57,17 @@ def columns(row: Row, reach: float | None) -> Columns:
         "MB up": f"{row.cost.megabytes_up:.2f}",
         "MB down": f"{row.cost.megabytes_down:.2f}",
     }
-    if reach is not None:
-        goal = f"{reach:.0%}" if row.metric.is_share else f"{reach:g}"
+    if row.reach is not None:
+        goal = f"{row.reach:.0%}" if row.metric.is_share else f"{row.reach:g}"
         for name, heading in REACHED.items():
             shown[f"{heading} to {goal}"] = _mean_cost(row.reached, name)
     if row.paper is not None:
         shown["paper"] = f"{row.paper:g}"
     return shown
+
+
+def _texts(row: Row) -> dict[str, str]:
+    return {k: ",".join(v) if isinstance(v, list) else str(v) for k, v in row.varied.items()}
 
 
 def headings(rows: Sequence[Columns]) -> list[str]:
@@ -119,7 +123,7 @@ def comma_separated(rows: Sequence[Row]) -> str:
 
 
 def _numbers(row: Row) -> dict[str, Any]:
-    record: dict[str, Any] = {**row.varied, "runs": len(row.seeds)}
+    record: dict[str, Any] = {**_texts(row), "runs": len(row.runs)}
     estimates = {
         row.metric.key: row.final,
         "last": row.last,
@@ -144,15 +148,7 @@ def _numbers(row: Row) -> dict[str, Any]:
 
 def number_of(metric: Metric) -> tuple[Callable[[float], str], str]:
     """Return how values of a metric are shown, and what follows its name in a heading."""
-    return (_percent, " %") if metric.is_share else (_plain, "")
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.2f}"
-
-
-def _plain(value: float) -> str:
-    return f"{value:.4g}"
+    return (lambda value: f"{100 * value:.2f}", " %") if metric.is_share else ("{:.4g}".format, "")
 
 
 def mean_and_deviation(value: Estimate | None, number: Callable[[float], str]) -> str:
@@ -164,9 +160,8 @@ def mean_and_deviation(value: Estimate | None, number: Callable[[float], str]) -
 
 
 def _interval(value: Estimate, number: Callable[[float], str]) -> str:
-    if math.isnan(value.margin):
-        return ""
-    return f"{number(value.mean - value.margin)} to {number(value.mean + value.margin)}"
+    low, high = value.mean - value.margin, value.mean + value.margin
+    return "" if math.isnan(value.margin) else f"{number(low)} to {number(high)}"
 
 
 def signed(value: Estimate | None, number: Callable[[float], str]) -> str:

@@ -16,26 +16,16 @@ _LISTS = {f.name.replace("_", "-") for f in fields(Settings) if isinstance(f.def
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a comparison.
-
-    Attributes
-    ----------
-    settings
-        Its settings.
-    varied
-        Those of them, by kebab-case key, in which the cells of the comparison differ.
-    paper
-        The number that a paper reports for it; None: there is none.
-    """
+    """One run of a comparison."""
 
     settings: Settings
-    varied: Mapping[str, Any]
-    paper: float | None = None
+    varied: Mapping[str, Any]  # its settings, by kebab-case key, in which the cells of the comparison differ
+    paper: float | None = None  # the number that a paper reports for it
 
     @property
-    def row(self) -> tuple[Any, ...]:
-        """What the runs that differ in the seed only have in common: the other varied settings."""
-        return tuple(value for key, value in self.varied.items() if key != "seed")
+    def others(self) -> dict[str, Any]:
+        """The varied settings other than the seed."""
+        return {key: value for key, value in self.varied.items() if key != "seed"}
 
 
 def at_scale(values: Mapping[str, Any], scale: str, source: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from flexfl.analysis.client_numbers import ClientNumbers
 from flexfl.analysis.compute import numbers_of_run
 from flexfl.comparison import tables
-from flexfl.comparison.results import rows_of
+from flexfl.comparison.results import Finished, rows_of
 from flexfl.config import Settings
 from flexfl.engine.read_run import Run, valid_records
 from flexfl.engine.run_folder import finite
@@ -60,11 +60,10 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
     participations: list[tuple[str, Participation]] = []
     reasons: Counter[str] = Counter()
     for label, group in groups.items():
-        for compared in group:  # the records of one run at a time are in memory
-            run = compared.run
+        for i, (_, run) in enumerate(group):  # the records of one run at a time are in memory
             records = valid_records(run.path)
             histories[run.path] = history_of(records, run.metric.key)
-            if compared is group[0] and len(participations) < MAX_RUNS:
+            if i == 0 and len(participations) < MAX_RUNS:
                 took_part = of_run(records, run.settings, trace or try_trace(run.settings))
                 participations += [] if took_part is None else [(label, took_part)]
             found = numbers_of_run(run, compute)
@@ -77,17 +76,17 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
         for reason, times in reasons.items()
     ]
     figures = _figures(subject, histories, numbers, participations, missing)
-    first = subject.runs[0]
+    first = subject.runs[0].run
     has_bias = any(figure.name == "bias" for figure in figures)
     return Page(
         title=_title(subject),
         subtitle=_subtitle(subject),
         warnings=[*_problems(subject, histories), *subject.missing[:MAX_WARNINGS]],
-        facts=[] if subject.is_comparison else _facts(first.run, histories[first.path]),
+        facts=[] if subject.is_comparison else _facts(first, histories[first.path]),
         results=_results(subject, histories),
         figures=figures,
         absent=[("Bias", " ".join(missing))] if missing and not has_bias else [],
-        settings=_settings([compared.run for compared in subject.runs]),
+        settings=_settings([run for _, run in subject.runs]),
         command=subject.command,
     )
 
@@ -100,10 +99,10 @@ def _figures(
     missing: Sequence[str],
 ) -> list[Figure]:
     groups = subject.groups
-    by_label = {label: [histories[run.path] for run in group] for label, group in groups.items()}
-    papers = {label: group[0].paper for label, group in groups.items()}
-    several = len({run.settings.seed for run in subject.runs}) > 1
-    seed = [f"Seed {subject.runs[0].settings.seed} only."] if several else []
+    by_label = {label: [histories[run.path] for _, run in group] for label, group in groups.items()}
+    papers = {label: group[0].cell.paper for label, group in groups.items()}
+    several = len({cell.settings.seed for cell, _ in subject.runs}) > 1
+    seed = [f"Seed {subject.runs[0].cell.settings.seed} only."] if several else []
     some = [f"Only the first {MAX_RUNS} of {len(groups)} combinations of settings."]
     figures = [
         curves_figure(by_label, papers, subject.metric),
@@ -121,18 +120,19 @@ def _noted(figure: Figure | None, notes: Sequence[str]) -> Figure | None:
 
 
 def _title(subject: Subject) -> str:
-    first = subject.runs[0]
+    first = subject.runs[0].cell
     if not subject.is_comparison:
         return f"{first.settings.strategy} on {first.settings.task}"
     varied = ", ".join(key.replace("-", " ") for key in first.varied if key != "seed") or "seed"
-    tasks = sorted({run.settings.task for run in subject.runs})
+    tasks = sorted({cell.settings.task for cell, _ in subject.runs})
     return f"Comparison by {varied} on {', '.join(tasks)}"
 
 
 def _subtitle(subject: Subject) -> str:
     runs = subject.runs
     clients, rounds, seeds = (
-        sorted({getattr(run.settings, key) for run in runs}) for key in ("num_clients", "num_rounds", "seed")
+        sorted({getattr(cell.settings, key) for cell, _ in runs})
+        for key in ("num_clients", "num_rounds", "seed")
     )
     parts = [
         f"{' or '.join(f'{value:,}' for value in values)} {noun}"
@@ -140,7 +140,7 @@ def _subtitle(subject: Subject) -> str:
     ]
     seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
     if not subject.is_comparison:
-        return " · ".join([*parts, seed, runs[0].path.name])
+        return " · ".join([*parts, seed, runs[0].run.path.name])
     combinations = f"{count(len(subject.groups), 'combination')} of settings"
     return " · ".join([count(len(runs), "run"), combinations, seed, *parts])
 
@@ -148,7 +148,7 @@ def _subtitle(subject: Subject) -> str:
 def _problems(subject: Subject, histories: Histories) -> list[str]:
     """Return sentences about runs that did not finish."""
     found = []
-    for run in (compared.run for compared in subject.runs if compared.run.problem):
+    for run in (run for _, run in subject.runs if run.problem):
         rounds = histories[run.path].rounds
         last = f"round {rounds[-1]:.0f}" if len(rounds) else "no round"
         name = f"Run {run.path.name}" if subject.is_comparison else "This run"
@@ -193,26 +193,25 @@ def _summary(run: Run, history: History) -> dict[str, Any]:
 
 def _results(subject: Subject, histories: Histories) -> Results | None:
     """Return the rows of the tables that a comparison writes."""
-    grid, runs = [], {}
-    for compared in subject.runs:
-        history, cell = histories[compared.path], compared.cell
-        if history.slim:
-            grid.append(cell)
-            summary = _summary(compared.run, history)
-            runs[cell.settings] = replace(compared.run, summary=summary, records=history.slim)
-    if not grid:
+    finished = []
+    for cell, run in subject.runs:
+        if records := histories[run.path].slim:
+            shown = replace(cell, varied=cell.varied or {"strategy": cell.settings.strategy})
+            summary = _summary(run, histories[run.path])
+            finished.append(Finished(shown, replace(run, summary=summary, records=records)))
+    if not finished:
         return None
-    rows = rows_of(grid, runs, subject.reach)
-    shown = [tables.columns(row, subject.reach) for row in rows]
-    names = tables.headings(shown)
+    rows = rows_of(finished, finished[0].cell.settings.strategy, subject.reach)
+    columns = [tables.columns(row) for row in rows]
+    names = tables.headings(columns)
     about = (
         "Mean and standard deviation over seeds, the 95 % confidence interval of the mean (Student), the "
         "mean of the last ten evaluations, and the difference to the first strategy over the same seeds, "
         "with the margin of its 95 % interval."
     )
     return Results(
-        Table(names, [[row.get(name, "") for name in names] for row in shown]),
-        [("CSV", tables.comma_separated(rows)), ("Markdown", tables.markdown(shown))],
+        Table(names, [[row.get(name, "") for name in names] for row in columns]),
+        [("CSV", tables.comma_separated(rows)), ("Markdown", tables.markdown(columns))],
         [about] if subject.is_comparison else [],
     )
 

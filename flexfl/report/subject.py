@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flexfl.config import Settings
+from flexfl.comparison.results import Finished
 from flexfl.config.grid import Cell
 from flexfl.config.settings import EXECUTION_ONLY, shown
-from flexfl.engine.read_run import Run, command_of, is_number, read_json, read_run
+from flexfl.engine.read_run import command_of, is_number, read_json, read_run
 from flexfl.tasks import Metric
 
 COMPARISON = "comparison.json"  # what a comparison folder has besides its tables
@@ -20,41 +20,10 @@ UNIMPORTANT = EXECUTION_ONLY | {"cohort"}  # settings that do not make two runs 
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A run of a report, without its records."""
-
-    run: Run
-    varied: Mapping[str, Any] = field(default_factory=dict)
-    """The settings in which it differs from the report's other runs, by kebab-case key."""
-    paper: float | None = None  # the result that a paper reports for it
-
-    @property
-    def settings(self) -> Settings:
-        """The settings of the run."""
-        return self.run.settings
-
-    @property
-    def path(self) -> Path:
-        """The run folder."""
-        return self.run.path
-
-    @property
-    def label(self) -> str:
-        """What distinguishes it from other runs, apart from the seed."""
-        return label_of({key: v for key, v in self.varied.items() if key != "seed"}) or self.settings.strategy
-
-    @property
-    def cell(self) -> Cell:
-        """As a cell of a comparison; two runs with the same settings are two cells."""
-        settings = replace(self.settings, run_dir=str(self.path))
-        return Cell(settings, self.varied or {"strategy": settings.strategy}, self.paper)
-
-
-@dataclass(frozen=True)
 class Subject:
     """What a report is about: a run, or several that are compared."""
 
-    runs: Sequence[Compared]
+    runs: Sequence[Finished]  # without their records
     missing: Sequence[str]  # sentences about runs that a comparison lists but that do not exist
     command: str  # that made it; empty if there are several
     reach: float | None  # the value of the metric to which the tables show the cost
@@ -66,11 +35,12 @@ class Subject:
         return self.runs[0].run.metric
 
     @property
-    def groups(self) -> dict[str, list[Compared]]:
-        """The runs by their labels; those of a group differ only in the seed."""
-        groups: dict[str, list[Compared]] = {}
-        for run in self.runs:
-            groups.setdefault(run.label, []).append(run)
+    def groups(self) -> dict[str, list[Finished]]:
+        """The runs by labels that distinguish them; those of a group differ only in the seed."""
+        groups: dict[str, list[Finished]] = {}
+        for found in self.runs:
+            label = label_of(found.cell.others) or found.cell.settings.strategy
+            groups.setdefault(label, []).append(found)
         return groups
 
 
@@ -87,7 +57,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
 
     ValueError: a folder does not exist or has no run, or the folders have different tasks.
     """
-    runs: list[Compared] = []
+    runs: list[Finished] = []
     missing: list[str] = []
     commands: list[str] = []
     reach: float | None = None
@@ -101,27 +71,29 @@ def read_subject(folders: Sequence[Path]) -> Subject:
             missing += lost
             reach = about["reach"] if is_number(about.get("reach")) else reach
         else:
-            own = [Compared(read_run(folder))]
-            commands.append(own[0].run.command)
+            run = read_run(folder)
+            own = [Finished(Cell(run.settings, {}), run)]
+            commands.append(run.command)
         if not own:
             raise ValueError(f"{folder}: no run of this comparison is finished")
-        tasks[folder] = ", ".join(sorted({run.settings.task for run in own}))
+        tasks[folder] = ", ".join(sorted({cell.settings.task for cell, _ in own}))
         runs += own
     if len({*tasks.values()}) > 1:
         named = ", ".join(f"{task} ({folder})" for folder, task in tasks.items())
         raise ValueError(f"these runs have different tasks and cannot be compared: {named}")
-    runs = [*{run.path.resolve(): run for run in runs}.values()]
+    runs = [*{found.run.path.resolve(): found for found in runs}.values()]
     single = len(folders) == 1
-    if not (single and runs[0].varied):
+    if not (single and runs[0].cell.varied):
         runs = _with_differences(runs)
-    return Subject(runs, missing, commands[0] if single else "", reach, len(runs) > 1 or bool(runs[0].varied))
+    is_comparison = len(runs) > 1 or bool(runs[0].cell.varied)
+    return Subject(runs, missing, commands[0] if single else "", reach, is_comparison)
 
 
-def _with_differences(runs: Sequence[Compared]) -> list[Compared]:
+def _with_differences(runs: Sequence[Finished]) -> list[Finished]:
     """Return the runs with the settings in which they differ, or their folders if these do not suffice."""
     if len(runs) == 1:
         return [*runs]
-    every = [run.settings.as_mapping() for run in runs]
+    every = [cell.settings.as_mapping() for cell, _ in runs]
     names = [
         key
         for key in every[0]
@@ -129,11 +101,11 @@ def _with_differences(runs: Sequence[Compared]) -> list[Compared]:
     ]
     varied = [{key: values[key] for key in names} for values in every]
     if len({json.dumps(own) for own in varied}) < len(runs):
-        varied = [own | {"folder": run.path.name} for own, run in zip(varied, runs, strict=True)]
-    return [replace(run, varied=own) for run, own in zip(runs, varied, strict=True)]
+        varied = [own | {"folder": run.path.name} for own, (_, run) in zip(varied, runs, strict=True)]
+    return [Finished(replace(cell, varied=own), run) for (cell, run), own in zip(runs, varied, strict=True)]
 
 
-def _read_comparison(folder: Path) -> tuple[list[Compared], list[str], Mapping[str, Any]]:
+def _read_comparison(folder: Path) -> tuple[list[Finished], list[str], Mapping[str, Any]]:
     """Return the finished runs of a comparison, sentences about the others, and `comparison.json`."""
     index, about = read_json(folder / CELLS), read_json(folder / COMPARISON)
     if not isinstance(index, list) or not all(isinstance(entry, dict) for entry in index):
@@ -147,9 +119,7 @@ def _read_comparison(folder: Path) -> tuple[list[Compared], list[str], Mapping[s
             raise ValueError(f"{folder / CELLS}: {shown(entry)} is not a cell")
         try:
             run = read_run(path)
-            run.settings  # noqa: B018 - those of an unknown version cannot be read
-        except ValueError:
+            runs.append(Finished(Cell(run.settings, varied, paper), run))
+        except ValueError:  # also: settings of an unknown version
             missing.append(f"{label_of(varied)}: not finished")
-        else:
-            runs.append(Compared(run, varied, paper))
     return runs, missing, about if isinstance(about, dict) else {}
