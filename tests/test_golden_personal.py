@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 import torch
 from fakes import TableManager
-from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
-from golden_cases import variants
-from test_golden import devices_of
+from flwr.common import parameters_to_ndarrays
+from golden_cases import close, devices_of, play, strategy_of, variants
 
-import strategies
 from clients.rules import rule_named
 from flexfl.ground.contract import FitConfig
-from strategies import Roster
 
 OPTIONS = {"vgrad": "gradient", "alpha_mode": "alpha_mode", "theta_init": "start"}
 VALUES = {"chain": "chain-rule"}  # the reference's words for ours
@@ -26,7 +23,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def check(got: Any, expected: Any, what: str) -> None:
-    np.testing.assert_allclose(np.squeeze(got), expected, rtol=1e-9, atol=1e-11, err_msg=what)
+    close(np.squeeze(got), expected, what)
 
 
 @pytest.mark.parametrize("lose", [False, True])
@@ -40,42 +37,27 @@ def test_personal_trajectory(personal_trajectory: Any, lose: bool) -> None:
     }
     if name == "exact":  # the reference's closed form of theta is where many inner steps end
         options["inner_steps"] = 500
-    strategy = strategies.make(
-        case["method"],
-        ndarrays_to_parameters([np.array(case["w0"])]),
-        Roster(np.array([client["n"] for client in problem["clients"]])),
-        local_steps=case["hyper"]["E"],
-        learning_rate=case["lr"],
-        **options,
-    )
-    devices = devices_of(problem)
-    manager, server_round = TableManager(), 0
-    parameters = strategy.initialize_parameters(manager)
-    for t, steps in enumerate(case["steps"]):
-        if lose:
-            server_round += 1
-            manager.online = range(len(devices))
-            for proxy, instruction in strategy.configure_fit(server_round, parameters, manager):
-                devices[int(proxy.cid)].fit(instruction, 2)
-            parameters, _ = strategy.aggregate_fit(server_round, [], [])
-        server_round += 1
-        manager.online = [client for client, s in enumerate(steps) if s > 0]
-        results = []
-        for proxy, instruction in strategy.configure_fit(server_round, parameters, manager):
-            client = int(proxy.cid)
-            result = devices[client].fit(instruction, steps[client])
-            if name == case["primary"]:
-                sent = next(r for r in case["replies"][t] if r["cid"] == client)
-                check(devices[client].update, sent["delta"], f"delta of {client}")
-                for symbol in ("v", "alpha", "theta"):
-                    if f"{symbol}_new" in sent:
-                        check(devices[client].state()[symbol], sent[f"{symbol}_new"], f"{symbol} of {client}")
-            results.append((proxy, result))
-        parameters, _ = strategy.aggregate_fit(server_round, results[::-1], [])
+    strategy, devices = strategy_of(problem, case, case["method"], **options), devices_of(problem)
+    manager = TableManager()
+    manager.online = everybody = range(len(devices))
+    played = case
+    if lose:
+        steps = [row for steps in case["steps"] for row in ([2] * len(devices), steps)]
+        lost = [[t, client] for t in range(1, len(steps), 2) for client in everybody]
+        played = {**case, "rounds": len(steps), "steps": steps, "lost": lost}
+    for number, _, sent in play(played, strategy, devices):
+        if lose and number % 2:
+            continue
+        t = (number - 1) // (1 + lose)
+        for client in sent if name == case["primary"] else ():
+            expected = next(r for r in case["replies"][t] if r["cid"] == client)
+            check(devices[client].update, expected["delta"], f"delta of {client}")
+            for symbol in ("v", "alpha", "theta"):
+                if f"{symbol}_new" in expected:
+                    check(devices[client].state()[symbol], expected[f"{symbol}_new"], f"{symbol} of {client}")
         check(strategy.weights, variant["w"][t], "w")
-        manager.online = range(len(devices))
-        asked = strategy.configure_evaluate(server_round, parameters, manager)
-        assert [int(proxy.cid) for proxy, _ in asked] == list(manager.online)
+        asked = strategy.configure_evaluate(number, strategy.initialize_parameters(manager), manager)
+        assert [int(proxy.cid) for proxy, _ in asked] == [*everybody]
         for proxy, question in asked:
             config = FitConfig.from_wire(question.config)
             memory, resync = devices[int(proxy.cid)].memory.open(config.last_accepted)
