@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from devices import Device
 from fakes import SIZES, N, Rounds, delta, make, work
+from flwr.common import FitIns, FitRes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +22,16 @@ TABLES = st.lists(
     ),
     min_size=1,
     max_size=12,
+)
+CLIENTS = st.integers(0, N - 1)
+DEVICE_TABLES = st.lists(
+    st.tuples(
+        st.dictionaries(CLIENTS, st.integers(1, E), max_size=N),  # who is online, and its steps
+        st.sets(CLIENTS),  # whose reply gets lost
+        st.sets(CLIENTS, max_size=2),  # who arrives, or departs if it is there
+    ),
+    min_size=1,
+    max_size=10,
 )
 
 
@@ -135,3 +147,41 @@ def on_tables(*variants: dict[str, Any]) -> Callable[[Any], Any]:
         return settings(max_examples=80, deadline=None, derandomize=True)(random(test))
 
     return decorate
+
+
+class Clients:
+    """Real clients of a strategy, `silent` if they leave without a farewell."""
+
+    def __init__(self, strategy: Any, device: Callable[[int], Device], silent: bool = False) -> None:
+        self.strategy, self.silent = strategy, silent
+        self.devices = [device(client) for client in range(N)]
+        self.rounds = Rounds(strategy)
+
+    def play(self, table: Any) -> Iterator[dict[int, FitRes]]:
+        """Play rounds of `DEVICE_TABLES`; yield the replies that counted in each."""
+        for steps, lost, moved in table:
+            roster = self.strategy.roster
+            there = roster.member & ~roster.departed
+            departed = [client for client in sorted(moved) if there[client]]
+            arrived = [client for client in sorted(moved) if not there[client]]
+            there[list(moved)] ^= True
+            online = {client: s for client, s in steps.items() if there[client]}
+            asked = self.rounds.ask(online, arrived, departed)
+            results = {c: self.devices[c].fit(i, steps.get(c, 1)) for c, i in asked.items()}
+            heard = {c for c in asked if c not in lost or c in departed} - set(
+                departed if self.silent else []
+            )
+            self.rounds.hear(*((c, results[c]) for c in sorted(heard, reverse=True)))
+            assert self.strategy.report.rejected == []
+            yield {client: results[client] for client in self.strategy.report.active.tolist()}
+
+    def work(self, online: Any = range(N), **events: Any) -> dict[int, FitIns]:
+        """A round in which all do all of their work; what they were told."""
+        asked = self.rounds.ask(online, **events)
+        self.rounds.hear(*((c, self.devices[c].fit(i, E)) for c, i in asked.items()))
+        return asked
+
+    def kept(self, client: int) -> dict[str, np.ndarray]:
+        """What a client would train with, were it asked now."""
+        memory, _ = self.devices[client].memory.open(int(self.strategy.roster.accepted[client]))
+        return dict(memory.committed)

@@ -13,6 +13,7 @@ from flwr.app import Context, RecordDict
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import DEVICE_TABLES, Clients, E
 from torch.nn import functional
 
 import clients.rules.ternary
@@ -28,21 +29,10 @@ from flexfl.ground.contract import FitConfig
 from strategies import Roster
 from strategies.core.decoding import decode
 
-E = 4
 TIES = st.sampled_from(flexfl.ground.contract.ternary.TIES)
 SPARSITY = st.floats(0.01, 1)
 
 # Nothing is lost
-
-ROUNDS = st.lists(
-    st.tuples(
-        st.dictionaries(st.integers(0, N - 1), st.integers(1, E), max_size=N),  # s_k of those who train
-        st.sets(st.integers(0, N - 1)),  # whose reply gets lost
-        st.none() | st.integers(0, N - 1),  # who arrives, or departs if it is there
-    ),
-    min_size=1,
-    max_size=8,
-)
 
 
 def device(client: int) -> Device:
@@ -54,67 +44,38 @@ def device(client: int) -> Device:
     return Device(int(SIZES[client]), lambda at: at - bias, lambda at: 1 / (1 + np.exp(-at)))
 
 
-def residual(device: Device, last_accepted: int) -> np.ndarray:
-    return device.memory.open(last_accepted)[0].committed.get("residual", np.zeros(M))
-
-
-def play_table(strategy: Any, table: Any, check: Callable[..., None]) -> None:
-    """Play rounds; after each, `check` gets {client: (sent, update, steps)} of those whose reply counted."""
-    rounds, devices = Rounds(strategy), [device(client) for client in range(N)]
-    for steps, lost, moved in table:
-        there = ~strategy.roster.departed & strategy.roster.member
-        arrived = [moved] if moved is not None and not there[moved] else []
-        departed = [moved] if moved is not None and there[moved] else []
-        online = [k for k in steps if (there[k] and k not in departed) or k in arrived]
-        before, counted, replies = strategy.weights.copy(), {}, []
-        for client, instruction in rounds.ask(online, arrived=arrived, departed=departed).items():
-            reply = devices[client].fit(instruction, steps[client])
-            if client not in lost:
-                sent, _, _ = decode(reply.parameters, strategy.rule, rounds.parameters)
-                counted[client] = (sent, devices[client].update, steps[client])
-                replies.append((client, reply))
-        rounds.hear(*replies)
-        assert strategy.report.rejected == []
-        check(devices, counted, before)
-
-
 @settings(max_examples=60, deadline=None)
-@given(ROUNDS, SPARSITY, TIES, st.sampled_from(["skip", "literal"]), st.sampled_from(["ternary", "full"]))
+@given(
+    DEVICE_TABLES, SPARSITY, TIES, st.sampled_from(["skip", "literal"]), st.sampled_from(["ternary", "full"])
+)
 def test_conservation(table: Any, sparsity: float, ties: str, empty: str, apply: str) -> None:
     """sum sent_k + R_k = sum of true updates; sum out + RG = sum of aggregates: with lost replies, too."""
-    strategy: Any = make(
-        "efl", range(N - 1), local_steps=E, sparsity=sparsity, ties=ties, empty=empty, apply=apply
-    )
-    sent, updates = np.zeros((2, N, M))
-    out, aggregates = np.zeros((2, M))
-
-    def check(devices: list[Device], counted: Any, before: np.ndarray) -> None:
-        for client, (packed, update, steps) in counted.items():
+    options = {"local_steps": E, "sparsity": sparsity, "ties": ties, "empty": empty, "apply": apply}
+    strategy: Any = make("efl", range(N - 1), **options)
+    federation, (sent, updates), aggregates = Clients(strategy, device), np.zeros((2, N, M)), np.zeros(M)
+    start = before = federation.rounds.parameters
+    for (steps, *_), counted in zip(table, federation.play(table), strict=True):
+        for client, result in counted.items():
+            packed, _, _ = decode(result.parameters, strategy.rule, before)
             sent[client] += packed
-            updates[client] += update
-            aggregates[:] += E / steps * strategy.roster.shares[client] * packed
+            updates[client] += federation.devices[client].update
+            aggregates += E / steps[client] * strategy.roster.shares[client] * packed
         gone = np.flatnonzero(strategy.roster.departed)  # what compression held back at them is lost
         sent[gone] = updates[gone] = 0
-        out[:] += strategy.weights - before
-        for client in range(N):
-            held = residual(devices[client], int(strategy.roster.accepted[client]))
-            np.testing.assert_allclose(sent[client] + held, updates[client], rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(out + strategy.residual, aggregates, rtol=1e-9, atol=1e-9)
-
-    play_table(strategy, table, check)
+        held = [federation.kept(client).get("residual", np.zeros(M)) for client in range(N)]
+        np.testing.assert_allclose(sent + held, updates, rtol=1e-9, atol=1e-9)
+        moved = strategy.weights - start.vector
+        np.testing.assert_allclose(moved + strategy.residual, aggregates, rtol=1e-9, atol=1e-9)
+        before = federation.rounds.parameters
 
 
 @settings(max_examples=40, deadline=None)
-@given(ROUNDS, st.sampled_from(["include", "exclude"]))
+@given(DEVICE_TABLES, st.sampled_from(["include", "exclude"]))
 def test_without_compression_and_elasticity_it_is_scheme_c(table: Any, departure: str) -> None:
-    own = {"compress": False, "elasticity": 0.0}
-    efl = make("efl", range(N - 1), local_steps=E, departure=departure, **own)
-    ends: list[np.ndarray] = []
-    play_table(efl, table, lambda *_: ends.append(efl.weights.copy()))
-    scheme = make("scheme-c", range(N - 1), local_steps=E, departure=departure, reboot="off")
-    other: list[np.ndarray] = []
-    play_table(scheme, table, lambda *_: other.append(scheme.weights.copy()))
-    np.testing.assert_allclose(other, ends, rtol=1e-12)
+    own = {"efl": {"compress": False, "elasticity": 0.0}, "scheme-c": {"reboot": "off"}}
+    efl, scheme = (make(k, range(N - 1), local_steps=E, departure=departure, **own[k]) for k in own)
+    for _ in zip(Clients(efl, device).play(table), Clients(scheme, device).play(table), strict=True):
+        np.testing.assert_allclose(scheme.weights, efl.weights, rtol=1e-12)
 
 
 def task(own: dict[str, Any]) -> FitConfig:
@@ -156,17 +117,14 @@ def test_exact_ties_stay_exact(dtype: Any) -> None:
 
 def test_a_client_that_left_and_comes_back_is_new() -> None:
     """What compression held back at it belongs to an objective that has gone."""
-    rounds, devices = Rounds(make("efl", local_steps=E)), [device(client) for client in range(N)]
-    played: list[Any] = []
-    for events in ({}, {"departed": [1]}, {"arrived": [1]}):
-        asked = rounds.ask(range(N), **events)
-        played.append(asked)
-        rounds.hear(*((c, devices[c].fit(i, E)) for c, i in asked.items()))
-    assert 1 not in played[1]
-    assert played[2][1].config["last-accepted"] == 0
+    federation = Clients(make("efl", local_steps=E), device)
+    federation.work()
+    assert 1 not in federation.work(departed=[1])
+    instruction = federation.work(arrived=[1])[1]
+    assert instruction.config["last-accepted"] == 0
     fresh = device(1)
-    fresh.fit(played[2][1], E)
-    for array, expected in zip(devices[1].sent, fresh.sent, strict=True):
+    fresh.fit(instruction, E)
+    for array, expected in zip(federation.devices[1].sent, fresh.sent, strict=True):
         np.testing.assert_array_equal(array, expected)
 
 
@@ -254,30 +212,19 @@ def test_fisher_is_the_mean_of_squared_gradients(monkeypatch: pytest.MonkeyPatch
 
 # End to end
 
-RUN: dict[str, Any] = {
-    "strategy": "efl",
-    "num_clients": 6,
-    "num_rounds": 4,
-    "trace": "bernoulli:p=0.8+lost:p=0.2",
-}
 
-
-def test_bytes_counted_are_bytes_sent(simulate_run: Any) -> None:
-    size = len(simulate_run().weights)
-    for record in simulate_run().rounds:
+def test_bytes_counted_are_bytes_sent(simulate: Callable[..., Any]) -> None:
+    run: dict[str, Any] = {"strategy": "efl", "num_clients": 6, "num_rounds": 4}
+    run["trace"] = "bernoulli:p=0.8+lost:p=0.2"
+    compressed = simulate(**run)
+    size = len(compressed.weights)
+    for record in compressed.rounds:
         uploads = record["bytes_up"] - record["fisher_bytes_up"]
         assert record["fisher_bytes_up"] == len(record["active"]) * 2 * 4 * size
         assert uploads == len(record["active"]) * (8 + -(-size // 8) + -(-int(0.3 * size) // 8))
-    plain = simulate_run(option=("elasticity=0",))
+    plain = simulate(**run, option=("elasticity=0",))
     assert plain.rounds[-1]["fisher_bytes_up"] == 0
     assert plain.rounds[-1]["bytes_up"] * 20 < plain.rounds[-1]["bytes_down"]
-
-
-@pytest.mark.slow
-def test_ray_gives_what_inline_gives(simulate_run: Any, ray_cluster: None) -> None:
-    inline, there = simulate_run(), simulate_run(engine="ray", num_workers=2)
-    np.testing.assert_array_equal(there.weights, inline.weights)
-    assert [r["bytes_up"] for r in there.rounds] == [r["bytes_up"] for r in inline.rounds]
 
 
 def test_flower_client_sends_the_same_bytes() -> None:
@@ -296,8 +243,3 @@ def test_flower_client_sends_the_same_bytes() -> None:
         assert reply.parameters.tensors == expected.parameters.tensors
         rounds.hear((2, reply))
         assert rounds.metrics["active"] == 1
-
-
-@pytest.fixture
-def simulate_run(simulate: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda **changes: simulate(**RUN, **changes)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import FEDERATED, SIZES, N, Rounds, delta, make, play, reply, stored, work
+from fakes import FEDERATED, SIZES, N, Rounds, delta, make, play, reply, work
 from flwr.common import FitRes, ndarrays_to_parameters
 
 import strategies
@@ -68,14 +68,6 @@ def test_late_reply_counts_or_is_as_if_it_had_not_come(name: str) -> None:
 
 
 @three_methods
-def test_client_at_work_gets_no_task(name: str) -> None:
-    rounds, _ = begin(name)
-    assert 2 not in rounds.ask(range(N))
-    rounds.manager.working = []
-    assert 2 in rounds.ask(range(N))
-
-
-@three_methods
 def test_late_reply_that_is_lost(name: str) -> None:
     """The client is free again; what comes later is an answer to nothing."""
     (late, answer), (silent, _) = begin(name), begin(name)
@@ -87,44 +79,6 @@ def test_late_reply_that_is_lost(name: str) -> None:
     silent.hear(*((c, work(c, i)) for c, i in asked.items() if c != 2))
     assert late.strategy.report.rejected == [("2", "late reply of round 2")]
     np.testing.assert_array_equal(play(late), play(silent))
-
-
-@three_methods
-@pytest.mark.parametrize("departure", ["include", "exclude"])
-def test_late_reply_of_a_client_that_has_departed(name: str, departure: str) -> None:
-    """With `exclude` it answers nothing; with `include` its reply is like any other late one."""
-    (late, answer), (silent, _) = (begin(name, departure=departure) for _ in range(2))
-    weights, without = end(late, departed=[2]), end(silent, departed=[2])
-    np.testing.assert_array_equal(weights, without)
-    weights, without = end(late, (2, answer)), end(silent)
-    counts = name in TAKE and departure == "include"
-    assert (2 in late.strategy.report.active) is counts
-    assert np.array_equal(weights, without) is not counts
-    if departure == "exclude":
-        assert late.strategy.report.rejected == [("2", "was not asked in this round")]
-
-
-@three_methods
-def test_late_reply_of_a_client_that_left_and_came_back(name: str) -> None:
-    """It is a new client then, which has not been asked."""
-    rounds, answer = begin(name)
-    end(rounds, departed=[2])
-    end(rounds, (2, answer), arrived=[2])
-    assert rounds.strategy.report.rejected == [("2", "was not asked in this round")]
-    rounds.manager.working = []
-    play(rounds)
-    assert 2 in rounds.strategy.report.active
-
-
-@three_methods
-def test_late_reply_comes_twice(name: str) -> None:
-    once, answer = begin(name)
-    twice, _ = begin(name)
-    np.testing.assert_array_equal(end(once, (2, answer)), end(twice, (2, answer), (2, answer)))
-    assert len(twice.strategy.report.rejected) == len(once.strategy.report.rejected) + 1
-    once.manager.working = twice.manager.working = []
-    np.testing.assert_array_equal(end(once), end(twice, (2, answer)))
-    assert ("2", "second reply in one round") in twice.strategy.report.rejected
 
 
 @three_methods
@@ -159,20 +113,6 @@ def test_late_goodbye(name: str) -> None:
 
 
 @three_methods
-def test_resumed_while_a_client_is_at_work(name: str) -> None:
-    (whole, answer), (stopped, _) = begin(name), begin(name)
-    resumed = Rounds(make(name))
-    resumed.strategy.load_state_dict(stored(stopped.strategy.state_dict()))
-    resumed.number, resumed.manager.working = 3, [2]
-    resumed.parameters = resumed.strategy.initialize_parameters(resumed.manager)
-    for rounds in (whole, resumed):
-        end(rounds, (2, answer))
-        rounds.manager.working = []
-    assert resumed.strategy.report.late == whole.strategy.report.late
-    np.testing.assert_array_equal(play(resumed), play(whole))
-
-
-@three_methods
 def test_models_are_forgotten_when_nobody_is_at_work(name: str) -> None:
     rounds, _ = begin(name)
     assert set(rounds.strategy.state_dict()["tasks.rounds"].tolist()) == {2, 3}
@@ -196,39 +136,28 @@ ON_TIME = [0, 1, 3, 4]
 p = SIZES / SIZES.sum()
 
 
-def test_fedbuff_discounts_by_the_lag() -> None:
-    """The weights have changed twice since: (1 + 2)^-a."""
-    moved, _ = late_step("fedbuff", staleness=2.0)
-    expected = sum(delta(k, 4) for k in ON_TIME) / 5 + delta(2, 2) / 9 / 5
-    np.testing.assert_allclose(moved, expected, rtol=1e-12)
-
-
-def test_fedbuff_drops_what_is_too_old() -> None:
-    moved, strategy = late_step("fedbuff", max_lag=1)
-    np.testing.assert_allclose(moved, sum(delta(k, 4) for k in ON_TIME) / 4, rtol=1e-12)
-    assert strategy.report.rejected == [("2", "late reply of round 2: its lag is 2, max-lag is 1")]
-
-
-def test_mifa_takes_it_at_the_rate_of_its_task() -> None:
-    """G_2 = -delta / eta_2, applied with eta_4 = eta_2 / 4."""
-    moved, _ = late_step("mifa")
-    expected = (sum(delta(k, 4) for k in ON_TIME) + delta(2, 2) / 4) / N
-    np.testing.assert_allclose(moved, expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize(("units", "factor"), [("gradient", 1 / 4), ("update", 1.0)])
-def test_fedlaavg_takes_it_as_the_latest_update(units: str, factor: float) -> None:
-    moved, _ = late_step("fedlaavg", units=units, weights="none")
-    expected = (sum(delta(k, 4) for k in ON_TIME) + factor * delta(2, 2)) / N
-    np.testing.assert_allclose(moved, expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize(("units", "factor"), [("gradient", 1 / 4), ("update", 1.0)])
-def test_fedvarp_takes_it_as_the_latest_update(units: str, factor: float) -> None:
-    """All clients reply, so that the old updates cancel out: the weighted mean."""
-    moved, _ = late_step("fedvarp", units=units)
-    expected = sum(p[k] * delta(k, 4) for k in ON_TIME) + p[2] * factor * delta(2, 2)
+@pytest.mark.parametrize(
+    ("name", "options", "on_time", "late"),
+    [
+        # The weights have changed twice since: (1 + 2)^-a
+        ("fedbuff", {"staleness": 2.0}, 1 / 5, 1 / 9 / 5),
+        ("fedbuff", {"max_lag": 1}, 1 / 4, 0),
+        # G_2 = -delta / eta_2, applied with eta_4 = eta_2 / 4
+        ("mifa", {}, 1 / N, 1 / 4 / N),
+        ("fedlaavg", {"units": "gradient", "weights": "none"}, 1 / N, 1 / 4 / N),
+        ("fedlaavg", {"units": "update", "weights": "none"}, 1 / N, 1 / N),
+        # All clients reply, so that the old updates cancel out: the weighted mean
+        ("fedvarp", {"units": "gradient"}, p, p / 4),
+        ("fedvarp", {"units": "update"}, p, p),
+    ],
+)
+def test_what_a_late_reply_counts(name: str, options: dict[str, Any], on_time: Any, late: Any) -> None:
+    moved, strategy = late_step(name, **options)
+    on_time, late = np.broadcast_to(on_time, N), np.broadcast_to(late, N)
+    expected = sum(on_time[k] * delta(k, 4) for k in ON_TIME) + late[2] * delta(2, 2)
     np.testing.assert_allclose(moved, expected, rtol=1e-9)
+    too_old = [("2", "late reply of round 2: its lag is 2, max-lag is 1")] if "max_lag" in options else []
+    assert strategy.report.rejected == too_old
 
 
 def test_fedau_counts_a_participation_in_the_round_of_arrival() -> None:

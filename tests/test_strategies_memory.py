@@ -106,23 +106,6 @@ def test_mifa_does_not_wait_again_for_an_arrival() -> None:
     assert not np.array_equal(play(rounds, [0], arrived=[N - 1]), before)
 
 
-@pytest.mark.parametrize("departure", ["exclude", "include"])
-def test_mifa_waits_for_nobody_who_has_left(departure: str) -> None:
-    """Nothing will ever come from them, also where their part of the objective is kept."""
-    rounds = Rounds(make("mifa", first_round="wait", departure=departure))
-    start = rounds.strategy.weights.copy()
-    np.testing.assert_array_equal(play(rounds, [0, 1, 2]), start)
-    assert not np.array_equal(play(rounds, [0], departed=[3, 4]), start)
-
-
-def test_mifa_takes_incomplete_work_as_it_is_if_told_so() -> None:
-    whole, half = (Rounds(make("mifa", local_steps=4, normalize=False)) for _ in range(2))
-    for rounds, steps in ((whole, 4), (half, 2)):
-        asked = rounds.ask([0])
-        rounds.hear((0, work(0, asked[0], steps=steps)))
-    np.testing.assert_array_equal(whole.strategy.weights, half.strategy.weights)
-
-
 # FedLaAvg
 
 
