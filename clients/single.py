@@ -42,12 +42,11 @@ from flwr.common import (
 )
 from numpy.typing import NDArray
 
-from clients.deadline import LocalDeadline
 from clients.memory.handshake import Memory, open_memory
 from clients.rules import check_memory
 from clients.rules.base import Oracle, no_fisher
 from clients.rules.vectors import Vector, as_array, copy_of
-from clients.training import do_steps, finish, make_rule, of_weights
+from clients.training import LocalDeadline, do_steps, finish, make_rule, of_weights
 from flexfl.ground.contract import FitConfig, metrics
 
 

@@ -1,7 +1,7 @@
 """FedLaAvg with the latest updates at the clients (Yan et al. 2020, Algorithm 2, as printed).
 
 A client keeps its u_i of its last accepted round and uploads u_i^new - u_i^old. The rule is
-clients/rules/difference_upload.py.
+clients/rules/uploads.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """MimiC with the corrections at the clients (Sun et al. 2024, "Practical Implementations").
 
 A client keeps the ghat_i of its last accepted round t and uploads ghat_i + c_i; the server sees sums only, as
-secure aggregation needs it. The rule is clients/rules/corrected_upload.py. With H, the sum of what departed
+secure aggregation needs it. The rule is clients/rules/uploads.py. With H, the sum of what departed
 clients have passed on to each of the others,
 
     c_i = b_i + H - ghat_i^old,    b_i = v_t - H as H was in round t.

@@ -15,7 +15,7 @@ from test_clients_numpy import make as numpy_client
 from test_clients_numpy import task as numpy_task
 from test_clients_single import PLAIN, gradient, task
 
-from clients import deadline, single
+from clients import single, training
 from clients.app import client_fn
 from clients.device import leave
 from clients.simulated.jobs import Job
@@ -42,7 +42,7 @@ def test_a_client_that_runs_out_of_time_did_the_first_of_its_steps(
     done = {0: 4, 1: 2, 2: 4, 3: 4, 4: 4, 5: 1}
     for k, share in shares.items():
         expected, told = by_client(fit(model, [Job(k, [], config(), min(share, 0.6))], oracle, 1))
-        monkeypatch.setattr(deadline, "time", Steps())
+        monkeypatch.setattr(training, "time", Steps())
         vectors, reported = by_client(fit(model, [Job(k, [], config(), share, until=5)], oracle, 1))
         assert reported[0]["steps"] == done[k]
         np.testing.assert_allclose(vectors, expected, rtol=1e-5, atol=1e-6)

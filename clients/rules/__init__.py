@@ -12,13 +12,10 @@ import numpy as np
 from clients.memory.handshake import Memory
 from clients.rules.apfl import APFL
 from clients.rules.base import SGD
-from clients.rules.corrected import Corrected
-from clients.rules.corrected_upload import CorrectedUpload
-from clients.rules.difference_upload import DifferenceUpload
-from clients.rules.dynamic import Dynamic
+from clients.rules.corrections import Corrected, Dynamic, Proximal
 from clients.rules.elastic import Elastic
 from clients.rules.pfedme import PFedMe
-from clients.rules.proximal import Proximal
+from clients.rules.uploads import CorrectedUpload, DifferenceUpload
 from flexfl.ground import dotted
 
 __all__ = ["RULES", "SGD", "check_memory", "rule_named"]

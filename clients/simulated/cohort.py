@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.deadline import LocalDeadline
 from clients.draws import BatchIndices, draw_fisher
 from clients.gradients.batches import Batch, CohortBatches, DeviceData
 from clients.gradients.flat import as_tensor
@@ -25,7 +24,7 @@ from clients.rules.base import Change, DescendingOracle
 from clients.rules.vectors import Rate, Vector, as_array
 from clients.simulated.jobs import PreparedJob
 from clients.simulated.updates import Updates
-from clients.training import do_steps, finish, make_rule, of_weights
+from clients.training import LocalDeadline, do_steps, finish, make_rule, of_weights
 from flexfl.ground.contract import REPORTED, Reported
 
 _BLOCK = 1 << 24  # numbers in the inputs that are gathered for one step (64 MB)

@@ -26,7 +26,7 @@ class Broadcast(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What one client is asked to do; `until` and `stop` are those of `clients.deadline.LocalDeadline`."""
+    """What one client is asked to do; `until` and `stop` are those of `clients.training.LocalDeadline`."""
 
     client: int
     arrays: Sequence[NDArray[Any]]  # the method's for this client, after the shared ones
