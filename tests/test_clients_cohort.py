@@ -183,12 +183,15 @@ def test_the_size_of_a_cohort_changes_no_bit(
     assert len(bits) == 1
 
 
-@pytest.mark.parametrize(("method", "options"), BY_RULE, ids=str)
+VARIED = [("apfl", {"alpha-mode": "round", "gradient": "plain"}), ("pfedme", {"start": "w"})]
+
+
+@pytest.mark.parametrize(("method", "options"), [*BY_RULE, *VARIED], ids=str)
 def test_every_rule_has_the_same_results_with_and_without_cohorts(
     simulate: Callable[..., Any], method: str, options: dict[str, str]
 ) -> None:
     run = {
-        "strategy": ":".join([method, *(f"{key}={value}" for key, value in options.items())]),
+        "strategy": method + ":" * bool(options) + ",".join(f"{k}={v}" for k, v in options.items()),
         "trace": "pools:first=8+lost:p=0.1",
         "num_clients": 12,
         "num_rounds": 4,

@@ -24,12 +24,7 @@ METHODS = [
     pytest.param(name, strategy.rule, options, id=" ".join([name, *options]))
     for name, strategy, options in DECLARED
 ]
-SCALARS = [
-    pytest.param(name, scalar, options, id=f"{name}-{scalar}")
-    for name, strategy, options in DECLARED
-    for scalar in strategy.rule.scalars
-    if scalar != "fisher-batches"  # with clients.single, the caller computes the Fisher information
-]
+BY_RULE = {case[1].rule.name: case for case in DECLARED}  # a strategy for each
 E = 3
 
 
@@ -45,11 +40,9 @@ def train(client: int, instruction: FitIns, memory: Memory | None) -> tuple[FitR
 
 
 def test_every_rule_has_a_client_class_and_every_client_class_a_rule() -> None:
-    assert {strategy.rule.name for _, strategy, _ in DECLARED} == set(RULES)
-
-
-def test_a_name_stands_for_one_rule() -> None:
+    """And a name stands for one rule."""
     by_name = {strategy.rule.name: strategy.rule for _, strategy, _ in DECLARED}
+    assert by_name.keys() == RULES.keys()
     assert all(strategy.rule == by_name[strategy.rule.name] for _, strategy, _ in DECLARED)
 
 
@@ -109,23 +102,30 @@ def check_upload(result: FitRes, rule: Rule) -> int:
     return len(extra)
 
 
-@pytest.mark.parametrize(("name", "rule", "options"), METHODS)
-def test_a_client_has_a_state_exactly_where_the_rule_says_so(
-    name: str, rule: Rule, options: dict[str, Any]
+@pytest.mark.parametrize(("name", "strategy", "options"), BY_RULE.values(), ids=BY_RULE)
+def test_a_client_keeps_a_state_and_needs_the_scalars_as_the_rule_says(
+    name: str, strategy: Any, options: dict[str, Any]
 ) -> None:
     """Asked to keep a state, a client of another rule has none to keep."""
     instruction = Rounds(make(name, local_steps=E, **options)).ask(range(N))[0]
     _, memory = train(0, replace(instruction, config={**instruction.config, "last-accepted": 0}), None)
     assert memory is not None
-    assert bool(memory.pending) == rule.remembers
+    assert bool(memory.pending) == strategy.rule.remembers
+    for scalar in {*strategy.rule.scalars} - {"fisher-batches"}:  # of a client that computes it
+        config = {key: value for key, value in instruction.config.items() if key != scalar}
+        with pytest.raises(ValueError, match=f"^the task has no '{scalar}'"):
+            train(0, replace(instruction, config=config), None)
 
 
-@pytest.mark.parametrize(("name", "scalar", "options"), SCALARS)
-def test_a_client_needs_every_scalar_of_its_rule(name: str, scalar: str, options: dict[str, Any]) -> None:
-    instruction = Rounds(make(name, local_steps=E, **options)).ask(range(N))[0]
-    config = {key: value for key, value in instruction.config.items() if key != scalar}
-    with pytest.raises(ValueError, match=f"^the task has no '{scalar}'"):
-        train(0, replace(instruction, config=config), None)
+@pytest.mark.parametrize(("slope", "end"), [(9.0, 0.0), (-9.0, 1.0)])
+def test_the_share_of_a_personal_model_stays_between_0_and_1(slope: float, end: float) -> None:
+    """APFL's alpha moves by -eta <v - w, g>."""
+    own = {"alpha": 0.5, "alpha-mode": "step", "gradient": "plain"}
+    config = FitConfig(round=1, learning_rate=1.0, batch_size=1, local_steps=1, own=own)
+    state = {"v": np.ones(1), "alpha": np.array([0.5])}
+    rule = RULES["apfl"](np.zeros(1), [], config, state)
+    rule.step(np.zeros(1), lambda at: np.full(1, slope), 1.0)
+    assert rule.state["alpha"] == [end]
 
 
 @pytest.mark.parametrize("elasticity", [0.0, 1.0])
