@@ -132,7 +132,7 @@ def label_shares(settings: Settings) -> NDArray[np.float64]:
 
     Held-out examples count, too: who is online must not depend on how the run is evaluated.
     """
-    data = federated_data(replace(settings, evaluate_on="test"))
+    data = federated_data(replace(settings, evaluate_on="test", evaluate_clients=0))
     if not are_classes(data.test[1]):
         raise ValueError(f"trace {settings.trace}: the targets of task {settings.task} are not classes")
     counts = np.empty((settings.num_clients, data.num_outputs))
