@@ -134,9 +134,9 @@ def train(
     if config.farewell:
         return Trained(list(opened.committed.values()), reported, memory)
     planned = config.planned_steps(num_examples)
-    most = planned if steps is None else min(steps, planned)
-    if most < 1:
-        raise ValueError(f"{most} local steps; a client that does none has no reply to send")
+    wanted = planned if steps is None else min(steps, planned)
+    if wanted < 1:
+        raise ValueError(f"{wanted} local steps; a client that does none has no reply to send")
     at_start = as_vector(_flat(weights))
     y, rate = copy_of(at_start), config.learning_rate
     rule = make_rule(
@@ -149,7 +149,7 @@ def train(
         lambda at: of_weights(rule, _of_rows(fisher), y)(at),
     )
     until = None if config.deadline_seconds is None else start + config.deadline_seconds
-    oracles = ((1, _of_rows(gradient)) for _, gradient in zip(range(most), gradients, strict=False))
+    oracles = ((1, _of_rows(gradient)) for _, gradient in zip(range(wanted), gradients, strict=False))
     done = do_steps(rule, y, oracles, rate, LocalDeadline(until, stop))
     extra, new = finish(rule, y, done, rate, [opened])
     local = _split(as_array(y)[0], weights)

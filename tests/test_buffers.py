@@ -60,11 +60,11 @@ def test_no_method_changes_buffers_or_is_changed_by_them(name: str, options: Map
             weights = np.array([SIZES[k] for k in replies])
             at = parameters_to_ndarrays(next(iter(asked.values())).parameters)[len(START) :]
             np.testing.assert_allclose(np.concatenate([a.ravel() for a in at[: len(BUFFERS)]]), expected)
-            told = [_sent_buffers(reply) for reply in replies.values()]
-            for k, own in zip(replies, told, strict=True):
+            sent = [_sent_buffers(reply) for reply in replies.values()]
+            for k, own in zip(replies, sent, strict=True):
                 left = 0.5 ** clients[noting][k].calls
                 np.testing.assert_allclose(own, expected * left + 2 * k * (1 - left))
-            expected = weights @ np.array(told) / weights.sum()
+            expected = weights @ np.array(sent) / weights.sum()
         np.testing.assert_allclose(noting.strategy.buffers, expected)
         np.testing.assert_array_equal(noting.strategy.weights, plain.strategy.weights)
     assert not np.array_equal(noting.strategy.weights, np.concatenate([a.ravel() for a in START]))

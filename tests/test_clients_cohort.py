@@ -122,17 +122,18 @@ def test_clients_that_start_from_weights_of_their_own(model: str, cohort: str, b
     batch_size=st.integers(0, 50),
     size=st.integers(1, 6),
     rates=st.lists(st.sampled_from([0.1, 0.03]), min_size=6, max_size=6),
-    way=st.sampled_from([("logistic", "compiled"), ("mlp", "stacked"), ("lenet", "compiled-chain")]),
+    trained=st.sampled_from([("logistic", "compiled"), ("mlp", "stacked"), ("lenet", "compiled-chain")]),
 )
 def test_no_result_depends_on_the_other_clients_of_the_cohort(
-    completions: list[float], batch_size: int, size: int, rates: list[float], way: tuple[str, str]
+    completions: list[float], batch_size: int, size: int, rates: list[float], trained: tuple[str, str]
 ) -> None:
     """Not even in the last bit, for linear layers: a run is the same with any number of workers."""
     jobs = [
         Job(k, [], config(batch_size=batch_size, learning_rate=rates[k]), completions[k]) for k in range(6)
     ]
-    together, reported = by_client(fit(way[0], jobs, way[1], size))
-    singles = [alone for job in jobs if len((alone := fit(way[0], [job], way[1], 1)).updates)]
+    model, cohort = trained
+    together, reported = by_client(fit(model, jobs, cohort, size))
+    singles = [alone for job in jobs if len((alone := fit(model, [job], cohort, 1)).updates)]
     assert len(together) == len(singles)
     for vector, metrics, single in zip(together, reported, singles, strict=True):
         np.testing.assert_array_equal(vector, single.vectors[0])

@@ -1,4 +1,4 @@
-"""Clients stop in time for the deadline of their task, and leave when they are told to."""
+"""Clients stop in time for the deadline of their task, and leave when they are asked to."""
 
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,12 @@ def test_a_client_that_runs_out_of_time_did_the_first_of_its_steps(
     shares = {0: 1, 1: 0.3, 2: 0.6, 3: 1, 4: 1, 5: 0.15}  # 7, 2, 4, 7, 7 and 1 steps; there is time for 4
     done = {0: 4, 1: 2, 2: 4, 3: 4, 4: 4, 5: 1}
     for k, share in shares.items():
-        expected, told = by_client(fit(model, [Job(k, [], config(), min(share, 0.6))], oracle, 1))
+        expected, metrics = by_client(fit(model, [Job(k, [], config(), min(share, 0.6))], oracle, 1))
         monkeypatch.setattr(training, "time", Steps())
         vectors, reported = by_client(fit(model, [Job(k, [], config(), share, until=5)], oracle, 1))
         assert reported[0]["steps"] == done[k]
         np.testing.assert_allclose(vectors, expected, rtol=1e-5, atol=1e-6)
-        assert reported[0] == pytest.approx(told[0], rel=1e-5)
+        assert reported[0] == pytest.approx(metrics[0], rel=1e-5)
 
 
 def app_client(folder: Path, run: int = 1) -> Any:
@@ -103,7 +103,7 @@ def test_a_device_leaves_when_it_is_told_to(tmp_path: Path, capsys: pytest.Captu
     assert departing(1)
     assert departing(1)  # that reply may have been lost
     assert not departing(2)  # another day, another run
-    assert departing(3, run="1")  # which goes on with run 1
+    assert departing(3, run="1")  # which resumes run 1
     assert leave.main([str(tmp_path), "--undo"]) == 0
     assert not departing(1)
     with pytest.raises(SystemExit) as ended:

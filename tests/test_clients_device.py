@@ -112,10 +112,10 @@ def test_devices_train_on_their_own_data_until_they_are_ended(
         running = pool.submit(flwr_run, flower, settings, "lab", app=ROOT, patience=550)
         assert end_one() == 0
         assert not [pid for pid in processes_of(Path(flower["FLWR_HOME"])) if has(pid, marks[1])]
-        told = running.result()
+        printed = running.result()
     (metrics,) = (tmp_path / "runs").glob("*/metrics.jsonl")
     start, *rounds = [json.loads(line) for line in metrics.read_text().splitlines()]
-    assert len(rounds) == 3, told
+    assert len(rounds) == 3, printed
     first, second, last = rounds
     assert first["active"] == second["active"] == [0, 1, 2]
     assert first["steps"] == [2000] * 3

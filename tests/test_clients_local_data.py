@@ -144,9 +144,9 @@ def test_any_model_trains_on_own_data_that_fit_it(tmp_path: Path) -> None:
     shapes = [(6, 1, 5, 5), (6,), (16, 6, 5, 5), (16,), (120, 64), (120,), (84, 120), (84,), (3, 84), (3,)]
     config = {"round": 1, "local-steps": 3, "batch-size": 2, "learning-rate": 0.1, "model-arrays": 10}
 
-    def fit(shapes: list[tuple[int, ...]], **told: object) -> object:
+    def fit(shapes: list[tuple[int, ...]], **settings: object) -> object:
         weights = [RNG.normal(0, 0.1, shape).astype(np.float32) for shape in shapes]
-        client = client_fn(Context(1, 0, node, RecordDict(), {**run, **told}))
+        client = client_fn(Context(1, 0, node, RecordDict(), {**run, **settings}))
         return client.fit(FitIns(ndarrays_to_parameters(weights), {**config, "model-arrays": len(shapes)}))
 
     reply = fit(shapes)

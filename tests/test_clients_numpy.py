@@ -159,10 +159,10 @@ def test_a_damaged_memory_is_set_aside_and_the_client_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As with the other client (test_clients_stores.py)."""
-    client, told = make(state_dir=str(tmp_path)), {**CONFIG, "rule": "dynamic", "strength": 0.1}
+    client, config = make(state_dir=str(tmp_path)), {**CONFIG, "rule": "dynamic", "strength": 0.1}
     file = tmp_path / "run-0-client-0.safetensors"
-    assert "resync" not in client.fit(task({**told, "last-accepted": 0})).metrics
+    assert "resync" not in client.fit(task({**config, "last-accepted": 0})).metrics
     file.write_bytes(file.read_bytes()[:-9])
-    assert client.fit(task({**told, "round": 2, "last-accepted": 1})).metrics["resync"] is True
+    assert client.fit(task({**config, "round": 2, "last-accepted": 1})).metrics["resync"] is True
     assert "is not a client memory" in caplog.text
     assert file.exists()  # the new one

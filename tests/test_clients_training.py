@@ -208,7 +208,7 @@ def test_evaluation_is_the_mean_whatever_the_number_of_threads(
     correct = float((outputs.argmax(1).numpy() == y).mean())
     with one_thread():
         alone = evaluate(model, (x, y))
-    monkeypatch.setattr("clients.simulated.evaluation.MUCH", much)
+    monkeypatch.setattr("clients.simulated.evaluation.WORTH_COPIES", much)
     loss, accuracy = evaluate(model, (x, y))
     assert (loss, accuracy) == alone
     assert loss == pytest.approx(expected, rel=1e-5)

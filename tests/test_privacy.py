@@ -76,7 +76,7 @@ def fixed(clip: float) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize(("method", "adaptive"), [("fedavg:weights=uniform", False), ("scheme-c", True)])
 def test_clipping_at_the_server(simulate: Callable[..., Any], method: str, adaptive: bool) -> None:
-    """The noise of each round is in the weights that the strategy goes on from."""
+    """The noise of each round is in the weights that the strategy continues with."""
     seen: list[float] = []  # standard deviation of the noise, relative to what it should be
     clipping: Any = DifferentialPrivacyServerSideFixedClipping
     if adaptive:

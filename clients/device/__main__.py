@@ -193,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{PROG}: PyTorch is not installed: training with NumPy", file=sys.stderr)
     if not options.root_certificates:
         text = (
-            "insecure: no --root-certificates, so nothing is encrypted, and anybody can pose as the SuperLink"
+            "insecure: no --root-certificates, so nothing is encrypted, and anyone can pose as the SuperLink"
         )
         print(f"{PROG}: {text}", file=sys.stderr)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -67,12 +67,12 @@ def _subtract(w: Floats, x: Floats, rows: NDArray[np.int64], errors: Floats) -> 
 @inlined
 def _softmax_error(logits: Floats, b: int, target: int, scale: Any) -> Any:
     """Replace the logits [:, b] by scale (softmax - one-hot); return the cross-entropy."""
-    most = logits[0, b]
+    largest = logits[0, b]
     for c in range(len(logits)):
-        most = max(most, logits[c, b])
-    total, at_target = 0.0, logits[target, b] - most  # in double precision: the loss may be close to 0
+        largest = max(largest, logits[c, b])
+    total, at_target = 0.0, logits[target, b] - largest  # in double precision: the loss may be close to 0
     for c in range(len(logits)):
-        logits[c, b] = math.exp(logits[c, b] - most)
+        logits[c, b] = math.exp(logits[c, b] - largest)
         total += logits[c, b]
     for c in range(len(logits)):
         logits[c, b] *= scale / total

@@ -19,7 +19,7 @@ from flexfl.tasks import Examples, FederatedData, are_classes, blank
 
 BATCH = 250
 MAX_THREADS = 16  # each holds the activations of a batch
-MUCH = 0.02  # seconds of work that are worth copies of the model
+WORTH_COPIES = 0.02  # seconds of work, for which several threads get copies of the model
 
 
 def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
@@ -79,7 +79,7 @@ def _by_batch(model: FlatModel, examples: Examples) -> list[tuple[float, Tensor]
             began = time.perf_counter()
             first = _measure(model, model.module, examples, 0)
             seconds_left = (time.perf_counter() - began) * (len(starts) - 1)
-            if threads < 2 or seconds_left < MUCH:
+            if threads < 2 or seconds_left < WORTH_COPIES:
                 return [first, *(_measure(model, model.module, examples, start) for start in starts[1:])]
             return [first, *_at_once(model, examples, starts[1:], threads)]
     finally:
