@@ -75,18 +75,8 @@ CountOrZero = Annotated[int, Range(least=0)]
 class Option:
     """An option of a factory: a parameter that users can set.
 
-    Attributes
-    ----------
-    parameter
-        Its name in Python.
-    kind
-        int, float, str or bool.
-    default
-        Its default, or `REQUIRED`.
-    choices
-        All values that it may have; empty: any.
-    bounds
-        Of a number: a `Range`, or a note about it in words, which is not checked.
+    `kind` is int, float, str or bool; without `choices`, any value is allowed. The `bounds` of a number are a
+    `Range`, or a note about it in words, which is not checked.
     """
 
     parameter: str
@@ -117,20 +107,7 @@ class Option:
         return value
 
     def check(self, value: Any, where: str = "") -> None:
-        """Refuse a value that is not allowed.
-
-        Parameters
-        ----------
-        value
-            The value.
-        where
-            What stands before the name of the option in the message.
-
-        Raises
-        ------
-        ValueError
-            Names the option, the value and what is allowed.
-        """
+        """Raise ValueError for a value that is not allowed; `where` comes before the option's name."""
         accepted, expected = _KINDS[self.kind]
         if not isinstance(value, accepted) or (isinstance(value, bool) and self.kind is not bool):
             raise ValueError(f"{where}{self.name} is {value!r}; it must be {expected}")
@@ -170,13 +147,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def check(instance: Any) -> None:
-    """Refuse an instance of a dataclass of which a field is not what its annotation allows.
-
-    Raises
-    ------
-    ValueError
-        See `Option.check`.
-    """
+    """Raise ValueError for an instance of a dataclass of which a field is not what its annotation allows."""
     cls: Any = type(instance)
     for option in _fields_of(cls):
         option.check(getattr(instance, option.parameter))

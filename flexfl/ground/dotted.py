@@ -37,14 +37,7 @@ def is_dotted(kind: str, name: str) -> bool:
 
 
 def load(kind: str, name: str) -> Any:
-    """Import the part that a dotted name stands for.
-
-    Parameters
-    ----------
-    kind
-        What it is, one of `CALLED_WITH`.
-    name
-        MODULE.ATTRIBUTE; the module may have dots.
+    """Import the part that a dotted name, MODULE.ATTRIBUTE, stands for; `kind` is one of `CALLED_WITH`.
 
     Raises
     ------
@@ -71,24 +64,7 @@ def load(kind: str, name: str) -> Any:
 
 
 def expect(kind: str, text: str, made: Any, wanted: type, advice: str) -> None:
-    """Check what a factory has made.
-
-    Parameters
-    ----------
-    kind, text
-        What was to be made, and the spec that names its factory.
-    made
-        What was made.
-    wanted
-        What it has to be.
-    advice
-        What to do, for the message.
-
-    Raises
-    ------
-    ValueError
-        It is something else.
-    """
+    """Raise ValueError, with advice, if what the factory named by a spec has made is not what is wanted."""
     if not isinstance(made, wanted):
         name = text.partition(":")[0].strip()
         raise ValueError(f"{kind} {name} gives a {type(made).__name__}, not a {wanted.__name__}: {advice}")

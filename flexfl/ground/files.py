@@ -20,13 +20,7 @@ from numpy.typing import NDArray
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a regular file for reading.
-
-    Raises
-    ------
-    OSError
-        The file cannot be opened, or is a folder, a pipe or a device; `strerror` says why.
-    """
+    """Open a regular file for reading; OSError, with `strerror`, for a folder, a pipe or a device."""
     if os.path.exists(path) and not os.path.isfile(path):
         reason = "Is a directory" if os.path.isdir(path) else "It is a pipe or a device, not a file"
         raise OSError(errno.EINVAL, reason, str(path))
@@ -34,13 +28,7 @@ def open_regular(path: str | Path) -> BinaryIO:
 
 
 def read_bytes(path: str | Path, most: int) -> bytes:
-    """Read a regular file of at most this many bytes.
-
-    Raises
-    ------
-    OSError
-        As `open_regular`, or the file is larger.
-    """
+    """Read a regular file; OSError if that is impossible, or it is larger than so many bytes."""
     with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -49,15 +37,7 @@ def read_bytes(path: str | Path, most: int) -> bytes:
 
 
 def read_text(path: str | Path, most: int) -> str:
-    """Read a regular file of UTF-8, with or without a byte order mark; see `read_bytes`.
-
-    Raises
-    ------
-    OSError
-        As `read_bytes`.
-    ValueError
-        The file is not UTF-8.
-    """
+    """Read a regular file of UTF-8, with or without a byte order mark; ValueError if it is something else."""
     content = read_bytes(path, most)
     try:
         return content.decode("utf-8-sig")
@@ -69,26 +49,13 @@ def read_text(path: str | Path, most: int) -> str:
 def read_arrays(path: str | Path) -> list[NDArray[Any]]:
     """Read the arrays of an .npz file that is not compressed, in its order: they are no larger than the file.
 
-    Raises
-    ------
-    OSError
-        As `open_regular`.
-    ValueError
-        The file is something else.
+    OSError or ValueError is raised if the file cannot be read, or is something else.
     """
     return list(_arrays(path, None).values())
 
 
 def read_named_arrays(path: str | Path, most: int) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an .npz file, compressed or not, of at most so many bytes in all.
-
-    Raises
-    ------
-    OSError
-        As `open_regular`.
-    ValueError
-        The file is something else, or larger.
-    """
+    """Read the arrays of an .npz file, compressed or not, of at most so many bytes; see `read_arrays`."""
     return _arrays(path, most)
 
 
@@ -114,13 +81,8 @@ def _arrays(path: str | Path, most: int | None) -> dict[str, NDArray[Any]]:
 def read_rows(path: str | Path) -> Iterator[list[str]]:
     """Read a CSV file row by row, the names in its first line first; values are stripped.
 
-    Raises
-    ------
-    OSError
-        As `open_regular`.
-    ValueError
-        The file is something else, names a column twice, or a row has more or fewer values than there are
-        columns; the message names the line.
+    OSError is raised as by `open_regular`. ValueError, which names the line: a column is named twice, a row
+    has more or fewer values than there are columns, or the file is something else.
     """
     with open_regular(path) as file, TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         names: list[str] = []
@@ -153,13 +115,7 @@ def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
 
 
 def write_durably(path: Path, data: bytes, temporary: Path) -> None:
-    """Write or replace a file: after a power cut it is the new one or the old one, whole.
-
-    Raises
-    ------
-    OSError
-        It cannot be written; then nothing has changed.
-    """
+    """Write or replace a file: after a power cut, or an OSError, it is the new one or the old one, whole."""
     with replacing(path, temporary), temporary.open("wb") as file:
         file.write(data)
         file.flush()
@@ -167,13 +123,7 @@ def write_durably(path: Path, data: bytes, temporary: Path) -> None:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON; `NaN` and `Infinity` are accepted, and an integer of 20 digits is a float.
-
-    Raises
-    ------
-    ValueError
-        The text is something else.
-    """
+    """Parse JSON, or raise ValueError; NaN is accepted, and an integer of 20 digits is a float."""
     try:
         return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 20 else float(digits))
     except RecursionError:
@@ -181,13 +131,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML.
-
-    Raises
-    ------
-    ValueError
-        The text is something else.
-    """
+    """Parse TOML, or raise ValueError."""
     try:
         return tomllib.loads(text)
     except RecursionError:

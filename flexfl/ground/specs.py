@@ -29,17 +29,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Part:
-    """A part that a spec names: what the spec stands for, found and checked.
-
-    Attributes
-    ----------
-    name
-        Its name.
-    factory
-        What makes it.
-    options
-        The options that the spec sets, by parameter name.
-    """
+    """A part that a spec names: what makes it, and the options that the spec sets, by parameter name."""
 
     name: str
     factory: Callable[..., Any]
@@ -55,34 +45,16 @@ class Part:
         return self.options.get(parameter, default)
 
     def build(self, *context: Any, **given: Any) -> Any:
-        """Make the part.
+        """Make the part, given the positional arguments of its factory, and values of options.
 
-        Parameters
-        ----------
-        context
-            Positional arguments of the factory.
-        given
-            Values of options that the spec does not set; those that the factory does not have are left out.
+        Options that the spec sets keep their values; those that the factory does not have are left out.
         """
         taken = {parameter: value for parameter, value in given.items() if self.takes(parameter)}
         return self.factory(*context, **{**taken, **self.options})
 
 
 def parse(kind: str, text: str) -> Spec:
-    """Parse a spec.
-
-    Parameters
-    ----------
-    kind
-        What the spec names, for messages ("trace").
-    text
-        For example `dirichlet:alpha=0.5`.
-
-    Raises
-    ------
-    ValueError
-        The text is not a spec; the message gives the position of the error.
-    """
+    """Parse a spec such as `dirichlet:alpha=0.5`; errors name the kind ("trace") and the position."""
     name, colon, options = text.partition(":")
     if not name.strip():
         raise ValueError(f"{kind} {text!r}: a name is missing at character 1")
@@ -94,19 +66,8 @@ def parse(kind: str, text: str) -> Spec:
 def parse_options(where: str, text: str, offset: int = 0) -> dict[str, str]:
     """Parse `key=value,key=value`.
 
-    Parameters
-    ----------
-    where
-        Where the options were given, for messages.
-    text
-        The options.
-    offset
-        Number of characters before `text` in what the user wrote.
-
-    Raises
-    ------
-    ValueError
-        A part is not `key=value`, or a key is repeated; the message gives the position.
+    `where` is where the options were given, and `offset` the number of characters before `text` in what the
+    user wrote; both are for messages.
     """
     options: dict[str, str] = {}
     position = offset + 1
@@ -150,13 +111,7 @@ def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str])
 
 
 def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> Part:
-    """Return the part that a spec names.
-
-    Raises
-    ------
-    ValueError
-        The text is not a spec, there is no such part, or an option is unknown or not allowed.
-    """
+    """Return the part that a spec names; ValueError if there is none, or an option is not allowed."""
     try:
         spec = parse(kind, text)
     except ValueError as error:

@@ -15,21 +15,9 @@ from numpy.typing import NDArray
 
 
 class SpillFile:
-    """A file that stores arrays at any position.
+    """A file that stores arrays at any position, in a folder, by default the system's for temporary files.
 
-    Parameters
-    ----------
-    what
-        Description of the content, for messages.
-    folder
-        Where the file is; created if it is missing. Default: the system's temporary folder.
-    remedy
-        Advice for a user whose folder is full, for messages.
-
-    Raises
-    ------
-    OSError
-        The folder cannot be written to.
+    `what` describes the content, and `remedy` is advice for a user whose folder is full, for messages.
     """
 
     def __init__(self, what: str, folder: str = "", remedy: str = "set TMPDIR") -> None:
@@ -39,13 +27,7 @@ class SpillFile:
         self._file = tempfile.TemporaryFile(buffering=0, dir=self._folder)  # noqa: SIM115, open as long as this object
 
     def write(self, array: NDArray[Any], start: int) -> int:
-        """Write an array at byte `start`; return the byte after its end.
-
-        Raises
-        ------
-        OSError
-            The disk is full.
-        """
+        """Write an array at byte `start`; return the byte after its end."""
         left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         try:
             self._file.seek(start)
@@ -57,13 +39,7 @@ class SpillFile:
         return start + array.nbytes
 
     def read(self, dtype: np.dtype[Any], shape: tuple[int, ...], start: int) -> NDArray[Any]:
-        """Read the array that was written at byte `start`.
-
-        Raises
-        ------
-        OSError
-            The file ends before the array does.
-        """
+        """Read the array that was written at byte `start`."""
         array = np.empty(shape, dtype)
         left = array.reshape(-1).view(np.uint8).data
         self._file.seek(start)

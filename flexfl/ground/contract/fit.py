@@ -101,26 +101,14 @@ class FitConfig:
         return (self.round, *amount, self.rule, self.farewell, *self.own.items())
 
     def split(self, arrays: Arrays) -> tuple[Arrays, Arrays]:
-        """Separate the arrays of a message into the weights and the method's own.
-
-        Raises
-        ------
-        ValueError
-            There are fewer arrays than the model has.
-        """
+        """Separate the arrays of a message into the weights and the method's own."""
         count = self.model_arrays or max(1, len(arrays))
         if len(arrays) < count:
             raise ValueError(f"the task has {len(arrays)} arrays; the weights alone are {count}")
         return arrays[:count], arrays[count:]
 
     def to_wire(self) -> dict[str, Scalar]:
-        """Return the scalars to send.
-
-        Raises
-        ------
-        ValueError
-            One of the method's own scalars has the name of a field.
-        """
+        """Return the scalars to send."""
         if clash := sorted(_FIELDS.keys() & self.own.keys()):
             raise ValueError(
                 f"a method's own scalar cannot be called {clash[0]!r}, as every task has that key"
@@ -131,13 +119,7 @@ class FitConfig:
 
     @classmethod
     def from_wire(cls, config: Mapping[str, Any]) -> FitConfig:
-        """Read the scalars of a task.
-
-        Raises
-        ------
-        ValueError
-            A scalar that every task needs is missing, or one has an impossible value; the message names it.
-        """
+        """Read the scalars of a task; ValueError names one that is missing, or has an impossible value."""
         values: dict[str, Any] = {}
         own = OwnScalars()
         for key, value in config.items():
@@ -155,18 +137,9 @@ class FitConfig:
 
 
 def planned_steps(local_steps: int, local_epochs: int, batch_size: int, num_examples: int) -> int:
-    """E_k: `local_steps`, or the batches in `local_epochs` passes over a client's examples.
+    """E_k: `local_steps`, or the batches of `local_epochs` passes over a client's examples, if there are any.
 
-    Parameters
-    ----------
-    local_steps
-        E, where all clients are asked for the same number of steps.
-    local_epochs
-        Passes over the data; 0: `local_steps` counts.
-    batch_size
-        Examples per step; 0: all of them.
-    num_examples
-        n_k.
+    A `batch_size` of 0 are all examples.
     """
     if not local_epochs:
         return local_steps
