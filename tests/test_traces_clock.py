@@ -78,12 +78,6 @@ def test_late_replies(log):
     assert log(BY_HAND, **clock, on_interrupt="pause", repeat=False).round(2).completion[2] == 0
 
 
-def test_without_late_the_deadline_ends_the_work(log):
-    trace = log(BY_HAND, round_seconds=100.0, deadline=30.0)
-    assert not trace.has_late_replies
-    assert not trace.late(1).any()
-
-
 def test_without_partial_only_complete_work_counts(log):
     trace = log(BY_HAND, round_seconds=100.0, partial=False)
     assert trace.round(1).online.tolist() == [True, True, False, False]
@@ -122,11 +116,6 @@ def test_log_normal_speeds(log):
     assert np.array_equal(speeds, log(text, n, **options).round(1).completion * 1000.0)
 
 
-def test_adjacent_sessions_are_joined(log):
-    trace = log("client,start,end\n0,0,30\n0,30,50\n0,60,100\n", 1, round_seconds=100.0)
-    assert trace.round(1).completion.tolist() == pytest.approx([0.5])
-
-
 def test_the_recording_begins_at_the_first_start(log):
     text = "client,start,end\n0,1700000000,1700000100\n1,1700000050,1700000200\n"
     trace = log(text, 2, round_seconds=50.0)
@@ -134,111 +123,6 @@ def test_the_recording_begins_at_the_first_start(log):
     assert online == [[True, False], [True, True], [False, True], [False, True], [True, False]]
     later = log(text, 2, round_seconds=50.0, begin=100.0)
     assert later.round(1).online.tolist() == [False, True]
-
-
-def test_repeat(log):
-    text = "client,start,end\n0,0,40\n0,80,100\n"
-    repeated = log(text, 1, round_seconds=70.0, on_interrupt="pause")
-    assert [repeated.round(t).online[0] for t in (1, 2, 3, 4)] == [
-        True,
-        False,
-        False,
-        True,
-    ]  # 0, 70, 40, 10 s
-    # Round 4: from 10 to 40 s of the third cycle, then nothing until 80 s: 30 of 70 s.
-    assert repeated.round(4).completion[0] == pytest.approx(0.4)  # 4 steps of 7 s each
-    once = log(text, 1, round_seconds=70.0, repeat=False)
-    assert [once.round(t).online[0] for t in (1, 2, 3, 4)] == [True, False, False, False]
-
-
-def test_paused_work_resumes_in_the_next_cycle(log):
-    trace = log("client,start,end\n0,0,40\n0,80,100\n", 1, round_seconds=90.0, on_interrupt="pause")
-    # Round 10 starts at 810 s, 10 s into a cycle: 10..40 and 80..100 s, 50 of 90 s.
-    assert trace.round(10).completion[0] == pytest.approx(0.5)
-    # Round 11 starts with a cycle: 0..40 and 80..90 s.
-    assert trace.round(11).completion[0] == pytest.approx(0.5)
-    # Round 2 starts 90 s into the first cycle: 90..100 s, and 0..40 s of the second.
-    assert trace.round(2).completion[0] == pytest.approx(0.5)
-
-
-def test_clients_without_sessions_are_never_online(log):
-    trace = log("client,start,end\n2,0,40\n", 4, round_seconds=10.0)
-    assert trace.round(3).online.tolist() == [False, False, True, False]
-
-
-def simulate(sessions, begin, deadline, pause):
-    """Whether a client is online at the start, and its seconds of work by the deadline, second by second."""
-    online = {s for start, end in sessions for s in range(start, end)}
-    if begin not in online:
-        return False, 0
-    seconds = 0
-    for s in range(begin, begin + deadline):
-        if s in online:
-            seconds += 1
-        elif not pause:
-            break
-    return True, seconds
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
-@given(data=st.data(), pause=st.booleans(), deadline=st.integers(1, 30))
-def test_against_a_simulation_second_by_second(log, data, pause, deadline):
-    times = st.lists(st.integers(0, 120), min_size=2, max_size=10, unique=True)
-    sessions = []
-    for _ in range(3):
-        drawn = sorted(data.draw(times))
-        sessions.append(list(zip(drawn[::2], drawn[1::2], strict=False)))
-    text = "client,start,end,steps_per_second\n"
-    text += "".join(f"{k},{a},{b},1\n" for k in range(3) for a, b in sessions[k])
-    trace = log(
-        text,
-        3,
-        round_seconds=30.0,
-        deadline=float(deadline),
-        on_interrupt="pause" if pause else "stop",
-        local_steps=100,
-        repeat=False,
-    )
-    first = min(a for own in sessions for a, _ in own)
-    for t in (4, 1, 3, 2):
-        availability = trace.round(t)
-        for k in range(3):
-            online, seconds = simulate(sessions[k], first + (t - 1) * 30, deadline, pause)
-            assert availability.online[k] == online
-            assert availability.completion[k] == np.float32(seconds / 100)
-
-
-# Where a recording starts over
-
-
-def test_a_device_that_is_online_throughout_never_leaves(log):
-    # One session over a recording of 100 s, in rounds of 30 s: rounds 4 (90..120 s) and 7 (180..210 s) cross
-    # its end and are not cut there. Without `repeat`, round 4 has 10 of its 30 s, which are 3 of 10 steps.
-    for on_interrupt in ("stop", "pause"):
-        options = {"round_seconds": 30.0, "on_interrupt": on_interrupt}
-        trace = log("client,start,end\n0,0,100\n", 1, **options)
-        assert [trace.round(t).completion[0] for t in range(1, 30)] == [1] * 29
-        once = log("client,start,end\n0,0,100\n", 1, repeat=False, **options)
-        assert [once.round(t).completion[0] for t in (1, 2, 3, 4, 5)] == pytest.approx([1, 1, 1, 0.3, 0])
-
-
-def test_a_session_continues_where_the_recording_starts_over(log):
-    # The recording has 100 s. Client 0 is online in 0..20 and 60..100, hence in 60..120, 160..220 and so on,
-    # client 1 in 60..100, client 2 in 0..20. A step takes 4 s, so that a round of 40 s has time for 10.
-    sessions = ["0,0,20", "0,60,80", "0,80,100", "1,60,100", "2,0,20"]
-    text = "client,start,end,steps_per_second\n" + "".join(f"{line},0.25\n" for line in sessions)
-    trace = log(text, 3, round_seconds=40.0)
-    assert [trace.round(t).completion.tolist() for t in range(1, 7)] == [
-        [0.5, 0, 0.5],  # 0..20
-        [0, 0, 0],  # at 40 s all are offline
-        [1, 0.5, 0],  # 80..120, 80..100
-        [0, 0, 0],  # at 120 s, 20 of the second cycle, client 0 has just left
-        [1, 1, 0],  # 160..200 and on, 160..200
-        [0.5, 0, 0.5],  # 200..220
-    ]
-    # A round longer than the recording: 60..120 s are 15 of 25 steps, 60..100 s are 10.
-    long = log(text, 3, round_seconds=250.0, begin=60.0, local_steps=25)
-    assert long.round(1).completion.tolist() == pytest.approx([15 / 25, 10 / 25, 0])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
@@ -295,17 +179,10 @@ def test_the_clock_uses_the_local_steps_of_the_run(log, tmp_path):
         ("1e300,0,10\n", "line 2: client is 1e"),
         ("0,-5,10\n", "line 2: the session starts at -5 s"),
         ("0,10,5\n", "line 2: the session starts at 10 s but ends at 5 s"),
-        ("0,10,10\n", "line 2: the session starts at 10 s but ends at 10 s"),
         ("0,0,10\n1,0,10\n0,5,20\n", "line 4: the session from 5 s overlaps .* from 0 s to 10 s"),
         ("0,5,20\n0,0,10\n", "line 2: the session from 5 s overlaps"),
         ("0,0,10\n\n# note\n0,0,10\n", "line 5: the session from 0 s overlaps"),
-        ("0,nan,10\n", "line 2: 'nan' is not a finite number"),
-        ("0,0,inf\n", "line 2: 'inf' is not a finite number"),
-        ("0,0,1e999\n", "line 2: '1e999' is not a finite number"),
-        ("0,0,1_0\n", "line 2: '1_0' is not a finite number"),
         ("0,0,\n", "line 2: end is missing"),
-        ("0;0;10\n", "line 2: 3 values expected as in the header, found 1; separate them by commas"),
-        ("0,0,10,5\n", "line 2: 3 values expected as in the header, found 4"),
         ("0,0,x\n", "line 2: 'x' is not a finite number"),
         ("", "no sessions found"),
     ],

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from traces import TRACES, Combined, Membership
+from traces import Combined, Membership
 from traces.patterns.bernoulli import Always, Bernoulli
 from traces.patterns.daily import Diurnal
 from traces.patterns.late import Late
@@ -12,23 +12,6 @@ from traces.patterns.markov import Markov
 from traces.patterns.pools import Pools
 
 N = 10_000
-
-
-def test_nothing_is_lost_or_late_by_default():
-    for name in ("always", "pools", "diurnal"):
-        assert not TRACES[name](30, 3).lost(5).any()
-        assert not TRACES[name](30, 3).late(5).any()
-        assert not TRACES[name](30, 3).has_late_replies
-
-
-def test_lost_by_definition():
-    trace = Lost(N, 3, p=0.05)
-    lost = np.array([trace.lost(t) for t in range(1, 201)])
-    assert lost.dtype == np.bool_
-    assert lost.mean() == pytest.approx(0.05, abs=0.001)
-    assert lost.mean(axis=0).std() == pytest.approx(np.sqrt(0.05 * 0.95 / 200), rel=0.1)
-    assert np.array_equal(Lost(N, 3, p=0.05).lost(77), lost[76])
-    assert trace.round(1).completion.min() == 1
 
 
 def test_late_by_definition():
@@ -63,13 +46,6 @@ def test_combination():
         assert np.array_equal(availability.completion, pools.round(t).completion * availability.online)
         assert np.array_equal(trace.lost(t), lost.lost(t))
     assert trace.seconds(3) is None
-
-
-def test_membership_on_a_combination():
-    trace = Membership(Combined(Always(4, 0), Lost(4, 0, p=1.0)), {2: 5}, {})
-    assert trace.round(4).online.tolist() == [True, True, False, True]
-    assert trace.lost(4).all()
-    assert trace.seconds(4) is None
 
 
 def test_invalid_combinations():

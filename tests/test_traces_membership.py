@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traces import Always, Bernoulli, Membership, Pools, parse_rounds
+from traces import Always, Bernoulli, Membership, parse_rounds
 
 
 def test_by_hand():
@@ -34,12 +34,6 @@ def test_members_keep_the_availability_of_the_underlying_trace():
     assert np.array_equal(members.completion[100:], plain.completion[100:])
 
 
-def test_without_arrivals_and_departures_nothing_changes():
-    underlying = Pools(50, 3)
-    for a, b in zip(Membership(underlying, {}, {}).round(2), underlying.round(2), strict=True):
-        assert np.array_equal(a, b)
-
-
 def test_membership_of_membership():
     trace = Membership(Membership(Always(3, 0), {0: 3}, {}), {}, {1: 3})
     assert trace.round(2).member.tolist() == [False, True, True]
@@ -67,11 +61,6 @@ def test_arrivals_in_round_one_and_in_the_far_future():
 def test_invalid_rounds(arrivals, departures, message):
     with pytest.raises(ValueError, match=message):
         Membership(Always(4, 0), arrivals, departures)
-
-
-def test_refuses_round_zero():
-    with pytest.raises(ValueError, match="round 0 does not exist"):
-        Membership(Always(4, 0), {}, {}).round(0)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,20 @@
 """The availability patterns of the papers against their definitions."""
 
+import json
+from importlib.resources import files
+
 import numpy as np
 import pytest
 from golden_cases import cases
 
-from traces import Trace
-from traces.patterns.daily import Diurnal, Sine
+from traces import Pools, Trace, finished_steps
+from traces.patterns.daily import Diurnal
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
+from traces.patterns.periodic import Periodic
+from traces.patterns.pools import POOLS, measured_completions
 from traces.patterns.sleep import Sleep, quietest
+from traces.patterns.stragglers import Stragglers
 
 N, ROUNDS = 10_000, 1000
 
@@ -73,6 +79,7 @@ def test_round_robin_half_normal_never_leaves_fewer_than_two():
 @pytest.mark.parametrize("share", [0.1, 0.29, 0.5, 1.0])
 def test_time_varying_number_is_exact(share):
     assert (online(TimeVarying(100, 3, share=share), range(1, 200)).sum(axis=1) == round(share * 100)).all()
+    assert (online(TimeVarying(5, 3, share=0.1), range(1, 50)).sum(axis=1) == 1).all()  # at least one
 
 
 def test_time_varying_draws_by_weight():
@@ -89,20 +96,7 @@ def test_time_varying_draws_by_weight():
     assert expected[0] < expected[-1] / 3
 
 
-def test_time_varying_has_at_least_one():
-    assert online(TimeVarying(5, 3, share=0.1), range(1, 50)).sum(axis=1).tolist() == [1] * 49
-
-
 # Diurnal
-
-
-def test_diurnal_of_the_paper():
-    trace = Diurnal(1000, 0, period=100, groups=1)
-    first = np.arange(1000) < 100  # N / 10 clients hold digit 0
-    for t in (1, 100, 201, 300):
-        assert np.array_equal(trace.round(t).online, first)
-    for t in (101, 200, 301):
-        assert np.array_equal(trace.round(t).online, ~first)
 
 
 def test_diurnal_groups_are_equal():
@@ -163,24 +157,6 @@ def test_sleep_refuses_posts(tmp_path, text, message):
 # Markov
 
 
-@pytest.mark.parametrize(("on", "off"), [(4.0, 12.0), (10.0, 10.0), (1.0, 3.0), (1.5, 1.2)])
-def test_markov_by_definition(on, off):
-    seen = online(Markov(2000, 3, on=on, off=off), range(1, ROUNDS + 1))
-    before, now = seen[:-1], seen[1:]
-    assert seen.mean() == pytest.approx(on / (on + off), abs=0.01)
-    assert seen[0].mean() == pytest.approx(on / (on + off), abs=0.05)
-    assert now[before].mean() == pytest.approx(1 - 1 / on, abs=0.005)
-    assert now[~before].mean() == pytest.approx(1 / off, abs=0.005)
-    # The chain has no memory beyond one round, at rounds of any kind (powers of two, odd, ...).
-    for t in (3, 4, 5, 6, 8, 513):
-        for last in (False, True):
-            for older in (False, True):
-                chosen = (seen[t - 2] == last) & (seen[t - 3] == older)
-                if chosen.sum() > 100:
-                    stays = 1 - 1 / on if last else 1 / off
-                    assert abs(seen[t - 1][chosen].mean() - stays) < 4.5 * 0.5 / np.sqrt(chosen.sum())
-
-
 def test_markov_of_one_round_alternates():
     seen = online(Markov(1000, 3, on=1, off=1), range(1, 40))
     assert (seen[1:] != seen[:-1]).all()
@@ -193,12 +169,96 @@ def test_markov_in_any_order():
         assert np.array_equal(trace.round(int(t)).online, forwards[t - 1])
 
 
-# Sine
+# Stragglers
 
 
-def test_sine_by_definition():
-    period = 20
-    seen = online(Sine(N, 3, period=period), range(1, ROUNDS + 1)).mean(axis=1)
-    by_phase = seen.reshape(-1, period).mean(axis=0)
-    expected = 0.5 + 0.4 * np.sin(2 * np.pi * np.arange(period) / period)
-    assert by_phase == pytest.approx(expected, abs=0.004)
+def test_a_share_of_the_clients_does_a_uniform_number_of_epochs():
+    trace = Stragglers(2000, 0, share=0.9, epochs=5)
+    rounds = [trace.round(t) for t in range(1, 11)]
+    assert all(now.member.all() and now.online.all() for now in rounds)
+    steps = np.concatenate([finished_steps(now.completion, 5) for now in rounds])
+    counts = np.bincount(steps, minlength=6)
+    assert counts[0] == 0
+    expected = np.array([0.18, 0.18, 0.18, 0.18, 0.18 + 0.1]) * 20_000  # of the epochs 1 to 5
+    assert np.abs(counts[1:] - expected).max() < 5 * np.sqrt(expected.max())
+
+
+def test_a_client_is_a_straggler_in_some_rounds_only():
+    trace = Stragglers(50, 1, share=0.5, epochs=20)
+    often = np.mean([trace.round(t).completion < 1 for t in range(1, 401)], axis=0)
+    assert np.abs(often - 0.5 * 19 / 20).max() < 5 * 0.5 / 20
+
+
+# Periodic
+
+
+def test_five_groups_take_turns():
+    trace = Periodic(250, 3)  # 5 groups, 20 rounds
+    assert np.bincount(trace.group).tolist() == [50] * 5
+    seen = np.array([trace.round(t).online for t in range(1, 101)])
+    for members in (trace.group == g for g in range(5)):
+        together = seen[:, members]
+        assert (together == together[:, :1]).all()
+        assert (np.convolve(together[:, 0], np.ones(20), "valid") == 4).all()  # in any 20 rounds in a row
+    assert (seen.sum(axis=1) == 50).all()
+    turns = trace.group[np.argmax(seen, axis=1)]
+    changes = np.flatnonzero(np.diff(turns)) + 1
+    assert changes[0] == 4 - trace.offset
+    assert np.array_equal(np.diff(changes), np.full(len(changes) - 1, 4))
+    assert turns[changes][:6].tolist() == [1, 2, 3, 4, 0, 1]
+    assert turns[0] == 0
+
+
+def test_clients_are_divided_by_index():
+    assert Periodic(7, 0, groups=3, period=3).group.tolist() == [0, 0, 0, 1, 1, 2, 2]
+
+
+def test_offsets_are_uniform():
+    offsets = [Periodic(5, seed, groups=2, period=8).offset for seed in range(2000)]
+    count = np.bincount(offsets)
+    assert len(count) == 4
+    assert np.abs(count - 500).max() < 5 * np.sqrt(2000 * 3 / 16)
+
+
+def test_one_group_is_always_online():
+    assert Periodic(5, 0, groups=1, period=3).round(7).online.all()
+
+
+# Pools
+
+
+def test_the_table_of_the_paper():
+    assert [pool.sd for pool in POOLS] == [0, 14.8, 11.3, 11.7, 14.8, 23.3, 22.3, 18.3]
+    assert [pool.floor > 0 for pool in POOLS] == [True] * 5 + [False] * 3
+    assert [pool.name.split("-")[0] for pool in POOLS] == ["cpu"] * 5 + ["bandwidth"] * 3
+    assert all(0 < pool.mean <= 100 for pool in POOLS)
+
+
+def test_measured_pools_compared_with_the_paper():
+    table = json.loads(files("traces.patterns").joinpath("pools_measured.json").read_text())
+    assert [pool["name"] for pool in table["pool"]] == [pool.name for pool in POOLS[:5]]
+    assert {"machine", "date", "command"} <= table.keys()
+    for pool, shares, paper in zip(table["pool"], measured_completions() * 100, POOLS, strict=False):
+        assert shares.mean() == pytest.approx(pool["mean"], abs=0.01)
+        assert shares.std(ddof=1) == pytest.approx(pool["sd"], abs=0.01)
+        assert shares.min() > 0  # "these traces do not contain zero epochs"
+        assert shares.max() <= 100
+        # The share of the core left by the load; the competitors took the share that they should.
+        assert shares.mean() == pytest.approx(paper.mean, abs=5)
+        assert pool["taken"] == pytest.approx(100 - paper.mean, abs=3)
+
+
+def test_completions_are_drawn_from_the_measured_ones():
+    shares = measured_completions()
+    trace = Pools(4000, 11, source="measured")
+    assert np.array_equal(trace.pool, Pools(4000, 11, first=5).pool)
+    assert np.array_equal(trace.pool, Pools(4000, 11, first=5, source="measured").pool)
+    assert Pools(4000, 11, first=2, source="measured").pool.max() == 1
+    completion = np.array([trace.round(t).completion for t in range(1, 41)])
+    for j, own in enumerate(shares):
+        drawn = completion[:, trace.pool == j].ravel()
+        values, counts = np.unique(own, return_counts=True)
+        seen = (drawn[:, None] == values).sum(axis=0)
+        assert seen.sum() == len(drawn)
+        expected = counts / len(own) * len(drawn)
+        assert (np.abs(seen - expected) < 5 * np.sqrt(expected)).all()

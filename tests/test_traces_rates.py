@@ -90,13 +90,6 @@ def test_independent_draws(dynamics):
     assert together.mean() == pytest.approx((p[1:] * p[:-1]).mean(), abs=0.002)
 
 
-@pytest.mark.parametrize("dynamics", PROBABILITIES)
-@pytest.mark.parametrize("t", [1, 6, 11, 16, 10**6])
-def test_probabilities_stay_within_0_and_1(dynamics, t):
-    p = BernoulliRates(LEVELS, 0, dynamics).participation(t)
-    assert np.all((p >= 0) & (p <= 1))
-
-
 # Markov
 
 
