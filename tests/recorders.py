@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
+
+from waiting import wait_until
 
 from traces.record import Recorder
 from traces.recorded.device_log import read_device_log
@@ -25,6 +27,15 @@ class Device:
         self.shows += seconds
         self.up += seconds
 
+    def online(self, path: Path, *waits: float, client: int = 0) -> Recorder:
+        """Return a recorder that has logged time online after each of some waits."""
+        recorder = self.recorder(path, client)
+        recorder.online()
+        for seconds in waits:
+            self.wait(seconds)
+            recorder.online()
+        return recorder
+
 
 def sessions(path: Path, num_clients: int = 1) -> list[list[tuple[float, float]]]:
     """Each client's intervals online, in seconds since T0, with adjacent ones joined."""
@@ -39,13 +50,10 @@ def sessions(path: Path, num_clients: int = 1) -> list[list[tuple[float, float]]
     return found
 
 
-def run(*arguments: str, **options) -> subprocess.Popen:
-    command = [sys.executable, "-m", "traces.record", *arguments]
-    return subprocess.Popen(command, cwd=ROOT, text=True, stderr=subprocess.PIPE, **options)
+def run(*arguments: Any, module: tuple[Any, ...] = ("-m", "traces.record")) -> subprocess.Popen:
+    command = [sys.executable, *module, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def wait_for_lines(path: Path, count: int) -> None:
-    deadline = time.monotonic() + 20
-    while not path.exists() or path.read_bytes().count(b"\n") < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def wait_for_lines(path: Path, count: int, process: subprocess.Popen) -> None:
+    wait_until(lambda: path.is_file() and path.read_bytes().count(b"\n") >= count, process)

@@ -49,29 +49,23 @@ def test_record_and_replay(tmp_path):
 @pytest.mark.parametrize("back", [0.0, 0.3])
 def test_the_same_millisecond_or_a_small_step_back_is_no_wrong_clock(tmp_path, back):
     path, device = tmp_path / "log.csv", Device()
-    recorder = device.recorder(path, 0)
-    recorder.online()
-    device.wait(60)
-    recorder.online()
+    recorder = device.online(path, 60)
     device.shows -= back
-    recorder.online()
-    assert recorder.held_back == ""
-    device.wait(60)
-    recorder.online()
-    assert recorder.held_back == ""
-    ((start, end),) = sessions(path, 1)[0]
-    assert (start, end) == (0, pytest.approx(120 - back))
+    for wait in (0, 60):
+        device.wait(wait)
+        recorder.online()
+        assert recorder.held_back == ""
+    assert sessions(path) == [[(0, pytest.approx(120 - back))]]
 
 
 def test_work_of_less_than_a_millisecond_is_a_session_of_one(tmp_path):
     """A session of no length could not be read."""
     path, device = tmp_path / "log.csv", Device()
-    recorder = device.recorder(path, 0)
+    recorder = device.recorder(path)
     for _ in range(2):
         device.wait(60)
         recorder.worked(steps=1, seconds=0.0001)
-    ((first, second),) = sessions(path, 1)
-    assert (first, second) == (pytest.approx((59.999, 60)), pytest.approx((119.999, 120)))
+    assert sessions(path) == [[pytest.approx((59.999, 60)), pytest.approx((119.999, 120))]]
 
 
 def test_work_between_two_lines_of_another_recorder(tmp_path):
@@ -103,15 +97,9 @@ def test_work_between_two_lines_of_another_recorder(tmp_path):
 
 def test_gaps(tmp_path):
     path, device = tmp_path / "log.csv", Device()
-    recorder = device.recorder(path)
-    recorder.online()
-    device.wait(10)
-    recorder.online()
+    device.online(path, 10)
     device.wait(0.5)
-    recorder = device.recorder(path)  # restarted at once
-    recorder.online()
-    device.wait(10)
-    recorder.online()
+    recorder = device.online(path, 10)  # restarted at once
     recorder.offline()
     device.wait(100)
     recorder.online()
@@ -122,15 +110,9 @@ def test_gaps(tmp_path):
 
 def test_several_devices_in_a_folder(tmp_path):
     for client in range(3):
-        device = Device(T0 + 100 * client)
-        recorder = device.recorder(tmp_path, client)
-        recorder.online()
-        device.wait(50)
-        recorder.online()
+        Device(T0 + 100 * client).online(tmp_path, 50, client=client)
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"client-{k}.csv" for k in range(3)]
     assert sessions(tmp_path, 4) == [[(0, 50)], [(100, 150)], [(200, 250)], []]
-    trace = Recorded(3, 0, file=str(tmp_path), round_seconds=100.0)
-    assert [trace.round(t).online.tolist() for t in (1, 2)] == [[True, False, False], [False, True, False]]
 
 
 def test_client_app_logs_its_work(tmp_path, caplog):
@@ -167,12 +149,8 @@ def test_client_app_logs_its_work(tmp_path, caplog):
 
 def test_clock_of_1970_until_it_is_set(tmp_path):
     path, device = tmp_path / "log.csv", Device(shows=30.0)
-    recorder = device.recorder(path)
-    recorder.online()
-    for _ in range(2):
-        device.wait(60)
-        recorder.online()
-        assert recorder.held_back == "the clock shows a time before 2020-01-01 00:00:00 UTC"
+    recorder = device.online(path, 60, 60)
+    assert recorder.held_back == "the clock shows a time before 2020-01-01 00:00:00 UTC"
     recorder.worked(steps=3, seconds=60.0)  # its time is unknown, only a comment remains
     assert path.read_text().splitlines()[1:] == ["# client 0: 3 steps in 60.000 s, 0 bytes up"]
     device.wait(20)
@@ -184,16 +162,10 @@ def test_clock_of_1970_until_it_is_set(tmp_path):
 
 def test_clock_behind_the_log_after_a_power_cut(tmp_path):
     """A device that restarts with the time it saved an hour ago, until its clock is set."""
-    path, device = tmp_path / "log.csv", Device(T0)
-    recorder = device.recorder(path)
-    recorder.online()
-    device.wait(100)
-    recorder.online()
+    path = tmp_path / "log.csv"
+    Device(T0).online(path, 100)
     device = Device(shows=T0 - 3500)  # the power was cut
-    recorder = device.recorder(path)
-    recorder.online()
-    device.wait(60)
-    recorder.online()
+    recorder = device.online(path, 60)
     assert recorder.held_back == "the clock shows a time before 2023-11-14 22:15:00 UTC"
     device.wait(10)
     device.shows = T0 + 400
@@ -203,21 +175,15 @@ def test_clock_behind_the_log_after_a_power_cut(tmp_path):
 
 def test_clock_set_back_and_forth_while_online(tmp_path):
     path, device = tmp_path / "log.csv", Device()
-    recorder = device.recorder(path)
-    recorder.online()
-    device.wait(100)
-    recorder.online()
-    device.wait(60)
-    device.shows -= 3600
-    recorder.online()
-    assert recorder.held_back
-    device.wait(3640)
-    recorder.online()  # the clock shows 200 s: all before that was online, back to the last entry
-    assert sessions(path) == [[(0, 200)]]
-    device.wait(60)
-    device.shows += 1000  # or the device was asleep
-    recorder.online()
-    device.wait(60)
-    device.shows -= 0.7  # a small correction leaves no gap
-    recorder.online()
-    assert sessions(path) == [[(0, 200), (1200, pytest.approx(1319.3))]]
+    recorder = device.online(path, 100)
+    for wait, step, held_back, expected in (
+        (60, -3600, True, [(0, 100)]),
+        (3640, 0, False, [(0, 200)]),  # it shows 200 s: all before was online, back to the last entry
+        (60, 1000, False, [(0, 200), (1200, 1260)]),  # or the device was asleep
+        (60, -0.7, False, [(0, 200), (1200, pytest.approx(1319.3))]),  # a small correction leaves no gap
+    ):
+        device.wait(wait)
+        device.shows += step
+        recorder.online()
+        assert bool(recorder.held_back) == held_back
+        assert sessions(path) == [expected]
