@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from flexfl.config import Settings
-from flexfl.ground.wording import say
 
 Record = dict[str, Any]
 
@@ -58,23 +55,3 @@ def observing(observers: Sequence[Observer], settings: Settings) -> Iterator[Non
             started.callback(observer.close)
             observer.start(settings)
         yield
-
-
-def trying_again(observe: Callable[[Record], None], console: Console) -> Callable[[Record], None]:
-    """Return a function that passes records to an observer that keeps what it cannot write yet.
-
-    The first error of the system, such as a full disk, is printed as a warning; none of them ends the run.
-    """
-    warned = False
-
-    def pass_on(record: Record) -> None:
-        nonlocal warned
-        try:
-            observe(record)
-        except OSError as error:
-            if not warned:
-                line = f"warning: metrics.jsonl: {error.strerror}; the run continues and retries each round"
-                say(console, line)
-            warned = True
-
-    return pass_on

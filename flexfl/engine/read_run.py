@@ -54,11 +54,6 @@ class Run:
         return str(self.versions.get("flexfl", "unknown"))
 
     @property
-    def command(self) -> str:
-        """The command line; empty if it was not recorded."""
-        return command_of(self.config)
-
-    @property
     def metric(self) -> Metric:
         """The metric of its task; accuracy where an older version did not record it."""
         metric = self.summary.get("metric")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from signal import SIGINT, Signals
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from flexfl.engine.availability import TraceClientManager
 from flexfl.engine.checkpoints.checkpointing import Checkpointing, Position
 from flexfl.engine.experiment import Experiment, prepare
 from flexfl.engine.interrupts import deferring, stopping_on_interrupt
-from flexfl.engine.observers import LoggedRun, Observer, observing, trying_again
+from flexfl.engine.observers import LoggedRun, Observer, observing
 from flexfl.engine.read_run import records_in
 from flexfl.engine.run_folder import FolderLost, RunFolder, finite, weights_sha256
 from flexfl.engine.sequential_sgd import SequentialSGD
@@ -118,6 +119,7 @@ def drive(
         The folder is that of a run that cannot be resumed.
     """
     settings, state = experiment.settings, _State()
+    folder.warn = partial(say, console)
     with ExitStack() as watched:
         watched.callback(folder.close)
         try:
@@ -135,7 +137,7 @@ def drive(
                 experiment.strategy,
                 TraceClientManager(experiment.availability, transport, settings.seed),
                 settings.evaluate_every,
-                [state.round, trying_again(folder.round, console), *(o.round for o in observers[2:])],
+                [observer.round for observer in observers],
                 experiment.trace.seconds,
             )
             start = time.perf_counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import logging
 import math
 import os
 import platform
@@ -13,7 +14,7 @@ import shutil
 import sys
 import time
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from flexfl.engine.parts import own_sources
 from flexfl.engine.read_run import read_config
 from flexfl.ground.files import replacing
 
+log = logging.getLogger(__name__)
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
 
 
@@ -65,7 +67,8 @@ class RunFolder(Observer):
         else:
             self.path = _new_folder(settings)
         self._metrics = (self.path / "metrics.jsonl").open("ab", buffering=0)
-        self._unwritten = b""
+        self._unwritten, self._warned = b"", False
+        self.warn: Callable[[str], object] = log.warning  # takes a line
         _lock(self._metrics, self.path)
         config = settings.as_mapping() | {"resume": ""}
         if self.resumed:
@@ -111,12 +114,19 @@ class RunFolder(Observer):
     def round(self, record: Record) -> None:
         """Append the record of a round; FolderLost if the folder has been removed.
 
-        OSError: it cannot be written, as on a full disk; the next call tries again, so no record is lost.
+        On a full disk it warns once, and the next call tries again, so no record is lost.
         """
         if not os.fstat(self._metrics.fileno()).st_nlink:
             raise FolderLost(f"{self.path}: the run folder has been removed")
         self._unwritten += (_json(record) + "\n").encode()
-        self._write()
+        try:
+            self._write()
+        except OSError as error:
+            if not self._warned:
+                self.warn(
+                    f"warning: metrics.jsonl: {error.strerror}; the run continues and retries each round"
+                )
+            self._warned = True
 
     def try_to_write_weights(self, arrays: Sequence[NDArray[Any]]) -> str:
         """Save the final weights, one array per tensor; return what went wrong, empty if nothing did."""

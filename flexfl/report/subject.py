@@ -73,7 +73,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
         else:
             run = read_run(folder)
             own = [Finished(Cell(run.settings, {}), run)]
-            commands.append(run.command)
+            commands.append(command_of(run.config))
         if not own:
             raise ValueError(f"{folder}: no run of this comparison is finished")
         tasks[folder] = ", ".join(sorted({cell.settings.task for cell, _ in own}))

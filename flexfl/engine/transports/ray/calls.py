@@ -34,12 +34,11 @@ ALONE, LAST = 2, 3
 
 
 class _Call(NamedTuple):
-    """A call that has not ended: its worker and part, when it started, and when it is overdue."""
+    """A call that has not ended, and when it started."""
 
     worker: Worker
     part: Part
     since: float
-    overdue: float
 
 
 class Calls:
@@ -92,14 +91,16 @@ class Calls:
             queue = self._together or self._alone
             if not queue:
                 return
-            part, now = queue.popleft(), time.monotonic()
-            limit = self._timeout * len(part.jobs) + GRACE if self._timeout else float("inf")
-            self._running[self._submit(worker, part)] = _Call(worker, part, now, now + limit)
+            part = queue.popleft()
+            self._running[self._submit(worker, part)] = _Call(worker, part, time.monotonic())
 
     def _overdue(self) -> list[Any]:
         """Return calls whose worker should have ended itself by now: a signal may have stopped it."""
-        now = time.monotonic()
-        return [reference for reference, call in self._running.items() if now > call.overdue]
+        return [
+            reference
+            for reference, (_, part, since) in self._running.items()
+            if self._timeout and time.monotonic() - since > self._timeout * len(part.jobs) + GRACE
+        ]
 
     def _end(self, reference: Any, overdue: bool = False) -> tuple[Part, Any] | None:
         """Return what a call has returned; None if its clients will be asked again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import heapq
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, cast
@@ -160,15 +161,13 @@ class RayTransport(VirtualTransport):
 
         This process owns it, so that it outlives the actor that made it.
         """
-        return self._stored(memory)
+        with self._object_store():
+            return ray.put(memory)
 
     def read(self, stored: Any) -> Memory:
         """Return a client's memory, from the object store."""
-        self._liveness.check()
-        try:
+        with self._object_store():
             return cast(Memory, ray.get(stored))
-        except RayError as error:
-            raise engine_lost(error) or error from error
 
     def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Scores]:
         """Have clients evaluate in all actors at once."""
@@ -214,12 +213,16 @@ class RayTransport(VirtualTransport):
     def _put(self, broadcast: Broadcast) -> Any:
         """Put the arrays into the object store; small ones go with each call, which is faster."""
         size = sum(array.nbytes for array in (broadcast.weights, *broadcast.shared))
-        return pack_broadcast(broadcast) if size <= SMALL else self._stored(tuple(broadcast))
+        if size <= SMALL:
+            return pack_broadcast(broadcast)
+        with self._object_store():
+            return ray.put(tuple(broadcast))
 
-    def _stored(self, value: Any) -> Any:
-        """Put a value into the object store."""
-        self._liveness.check()  # without its raylet, `put` would end this process
+    @contextmanager
+    def _object_store(self) -> Iterator[None]:
+        """Use the object store, which without its raylet would end this process."""
+        self._liveness.check()
         try:
-            return ray.put(value)
+            yield
         except RayError as error:
             raise engine_lost(error) or error from error
