@@ -79,25 +79,9 @@ def broken(faults: dict[int, str], flag: str = "") -> Callable[[Any], Any]:
     return partial(BrokenData, faults=faults, flag=flag)
 
 
-ENGINES = [
-    pytest.param({}, id="inline"),
-    pytest.param({"engine": "ray", "num_workers": 2}, id="ray", marks=pytest.mark.slow),
-]
-
-
-@pytest.fixture
-def cluster_if_needed(request: pytest.FixtureRequest) -> None:
-    if request.node.callspec.params["engine"]:
-        request.getfixturevalue("ray_cluster")
-
-
-@pytest.mark.usefixtures("cluster_if_needed")
-@pytest.mark.parametrize("engine", ENGINES)
-def test_broken_clients_fail_with_the_reason_in_the_record(
-    simulate: Callable[..., Any], engine: dict
-) -> None:
+def test_broken_clients_fail_with_the_reason_in_the_record(simulate: Callable[..., Any]) -> None:
     faults = {1: "labels", 2: "raises", 4: "nan", 6: "exits", 7: "memory"}
-    run = simulate(broken(faults), trace="always", num_clients=8, **engine)
+    run = simulate(broken(faults), trace="always", num_clients=8)
     assert len(run.rounds) == 3
     for record in run.rounds:
         assert record["selected"] == [*range(8)]
@@ -248,9 +232,8 @@ def _torn(*_: Any) -> Any:
     raise OSError("the file has been truncated")
 
 
-@pytest.mark.usefixtures("cluster_if_needed")
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_client_that_cannot_evaluate_is_left_out(simulate: Callable[..., Any], engine: dict) -> None:
+@pytest.mark.slow
+def test_a_client_that_cannot_evaluate_is_left_out(simulate: Callable[..., Any], ray_cluster: None) -> None:
     """Flower's own FedAvg, which lets clients evaluate."""
     evaluated: list[list[str]] = []
 
@@ -265,7 +248,8 @@ def test_a_client_that_cannot_evaluate_is_left_out(simulate: Callable[..., Any],
         trace="always",
         evaluate_on="objective",
         num_rounds=2,
-        **engine,
+        engine="ray",
+        num_workers=2,
     )
     assert evaluated == [["0", "1", "3", "4", "5", "client 2: OSError: the card is full"]] * 2
     assert all(np.isfinite(record["client_loss"]) for record in run.rounds)

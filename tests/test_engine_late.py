@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.common import ndarrays_to_parameters
 from flwr.server.strategy import FedAvg
 
 from clients.environment import make_trace
@@ -58,19 +57,14 @@ def test_late_updates_are_those_of_their_task(simulate: Callable[..., Any]) -> N
     np.testing.assert_allclose(second.weights, first.weights, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("strategy", ["scheme-c", "efl", "fedlaavg:memory=client"])
-def test_dropped_replies_are_named(simulate: Callable[..., Any], strategy: str) -> None:
-    played = simulate(**RUN, strategy=strategy)
+def test_dropped_replies_are_named(simulate: Callable[..., Any]) -> None:
+    played = simulate(**RUN, strategy="scheme-c")
     reasons = [reason for record in played.rounds for reason in record["failed"].values()]
     assert any("late reply of round 1:" in reason and "takes none" in reason for reason in reasons)
     assert not any("late" in record for record in played.rounds)
-    assert np.isfinite(played.weights).all()
-
-
-def test_a_lost_reply_is_not_waited_for(simulate: Callable[..., Any]) -> None:
-    played = simulate(trace="always+late:p=1+lost:p=1", strategy="fedbuff")
-    assert all(record["selected"] == list(range(6)) for record in played.rounds)
-    assert not any("at_work" in record for record in played.rounds)
+    lost = simulate(trace="always+late:p=1+lost:p=1", strategy="fedbuff")
+    assert all(record["selected"] == list(range(6)) for record in lost.rounds)  # nobody is waited for
+    assert not any("at_work" in record for record in lost.rounds)
 
 
 @pytest.mark.parametrize(("departure", "counts"), [("include", True), ("exclude", False)])
@@ -87,9 +81,7 @@ def test_a_client_departs_while_at_work(simulate: Callable[..., Any], departure:
 
 def test_strategies_of_flower_get_no_late_replies(simulate: Callable[..., Any]) -> None:
     def stock(experiment: Any) -> FedAvg:
-        return FedAvg(
-            fraction_evaluate=0.0, initial_parameters=ndarrays_to_parameters(experiment.initial.arrays())
-        )
+        return FedAvg(fraction_evaluate=0.0, initial_parameters=experiment.initial)
 
     played = simulate(**RUN, stock=stock)
     reasons = {reason for record in played.rounds for reason in record["failed"].values()}

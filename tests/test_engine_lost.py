@@ -1,6 +1,5 @@
 """Ray dies: the run ends with one sentence, before Ray ends the process silently."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,20 +12,8 @@ RUN = """
 import os, random, signal, sys, threading
 from pathlib import Path
 from flexfl.config import Settings
-from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.experiment import prepare
-from flexfl.engine.run import virtual_transport
-from flexfl.engine.server import RoundServer
-from flexfl.engine.transports.base import EngineLost
-
-settings = Settings(
-    # Clients without memory that train long: Ray is asked for something during a small part of the time
-    # only, so that its death hardly ever comes between that and the question whether it lives.
-    strategy="fedavg", model="mlp", num_clients=4, num_rounds=10**6, evaluate_every=10**6, local_steps=500,
-    trace="always", num_workers=1, client_gpus=0.0,
-)
-experiment = prepare(settings)
-transport = virtual_transport(experiment)
+from flexfl.engine.observers import Observer
+from flexfl.engine.run import simulate
 
 def kill():
     for entry in Path("/proc").iterdir():
@@ -37,20 +24,20 @@ def kill():
         if sys.argv[1] in name and int(rest.split()[1]) == os.getpid():
             os.kill(int(entry.name), signal.SIGKILL)
 
-def observe(record):
-    if record["round"] == 5:
-        threading.Timer(random.random() / 10, kill).start()
+class Killer(Observer):
+    def round(self, record):
+        if record["round"] == 5:
+            threading.Timer(random.random() / 10, kill).start()
 
-manager = TraceClientManager(experiment.availability, transport, 0)
-server = RoundServer(experiment.strategy, manager, 10**6, [observe])
-try:
-    server.fit(10**6)
-except EngineLost as error:
-    message = str(error)
-finally:
-    transport.close()
-print(message)
-sys.exit(1)
+settings = Settings(
+    # Clients without memory that train long: Ray is asked for something during a small part of the time
+    # only, so that its death hardly ever comes between that and the question whether it lives.
+    strategy="fedavg", model="mlp", num_clients=4, num_rounds=10**6, evaluate_every=10**6, local_steps=500,
+    trace="always", engine="ray", num_workers=1, client_gpus=0.0, checkpoint_every=-1,
+)
+*_, ended = simulate(settings, Path(sys.argv[2]), watch=lambda run: [Killer()])
+print(ended.summary["failed"], flush=True)
+os._exit(1)
 """
 
 
@@ -59,12 +46,11 @@ sys.exit(1)
 def test_a_dead_ray_ends_the_run_with_one_sentence(tmp_path: Path) -> None:
     started = {
         name: subprocess.Popen(
-            [sys.executable, "-c", RUN, name],
+            [sys.executable, "-c", RUN, name, str(tmp_path / name)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         for name in ("gcs_server", "raylet")
     }

@@ -93,18 +93,13 @@ def test_it_learns_from_data_of_clients_that_are_never_there(simulate: Callable[
     assert all(r["selected"] == r["active"] == [] and r["bytes_up"] == 0 for r in ideal.rounds)
 
 
-def test_same_seed_same_weights(simulate: Callable[..., Any]) -> None:
-    settings = {"strategy": "sequential-sgd", "departures": "0=2", "trace": "always"}
-    once, again, other = (simulate(**settings, seed=seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(once.weights, again.weights)
-    assert not np.array_equal(once.weights, other.weights)
-
-
 def test_every_oracle_does_the_same_steps(simulate: Callable[..., Any]) -> None:
     settings = {"strategy": "sequential-sgd", "num_rounds": 4}
-    loop, *others = (
-        simulate(**settings, cohort=cohort) for cohort in ("loop", "compiled", "stacked", "chain", "vmap")
+    loop, again, *others = (
+        simulate(**settings, cohort=cohort)
+        for cohort in ("loop", "loop", "compiled", "stacked", "chain", "vmap")
     )
+    np.testing.assert_array_equal(again.weights, loop.weights)
     for other in others:
         np.testing.assert_allclose(other.weights, loop.weights, rtol=1e-4, atol=1e-6)
 

@@ -125,14 +125,13 @@ def test_a_long_line_is_not_read(run: Path, monkeypatch: Any) -> None:
         valid_records(run)
 
 
-FILES = ("config.toml", "metrics.jsonl", "summary.json", "clients.json", "weights.npz")
-
-
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "name", ["config.toml", "metrics.jsonl", "summary.json", "clients.json", "weights.npz"]
+)
 def test_files_of_other_kinds(run: Path, name: str, capsys: Any) -> None:
     """The report is made from the rest, or one line says why not; nothing waits."""
+    file = run / name
     for kind in ("pipe", "folder", "device", b"", bytes(range(256)), b'{"a":' * 5000):
-        file = run / name
         file.unlink(missing_ok=True)
         if kind == "pipe":
             os.mkfifo(file)
@@ -172,15 +171,14 @@ def test_any_content_is_read_or_refused(run: Path, data: st.DataObject) -> None:
         assert str(run) in str(error)  # noqa: PT017
 
 
-@pytest.mark.parametrize("folder", ["..", "", 5, None, ["x"], "../../elsewhere", "cells/.."])
-def test_a_comparison_reads_only_the_cells_beside_it(run: Path, tmp_path: Path, folder: Any) -> None:
+def test_a_comparison_reads_only_the_cells_beside_it(run: Path, tmp_path: Path) -> None:
     """Nothing of other folders is read, and nothing is written there."""
     elsewhere = shutil.copytree(run, tmp_path / "elsewhere")
     before = sorted(elsewhere.iterdir())
     compared = tmp_path / "runs" / "compare-x"
     compared.mkdir(parents=True)
-    for named in (folder, str(elsewhere)):
-        (compared / "cells.json").write_text(json.dumps([{"folder": named, "strategy": "x"}]))
+    for folder in ("..", "", 5, None, ["x"], "../../elsewhere", "cells/..", str(elsewhere)):
+        (compared / "cells.json").write_text(json.dumps([{"folder": folder, "strategy": "x"}]))
         with pytest.raises(ValueError, match=r"is not a cell|no run of this comparison is finished"):
             read_subject([compared])
     assert sorted(elsewhere.iterdir()) == before
