@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -24,14 +24,7 @@ from flexfl.loggers.registry import logger_types
 def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[], object]) -> int:
     """Do what the command line says; return the exit code.
 
-    Parameters
-    ----------
-    parser
-        Reports errors, in one line, and exits.
-    arguments
-        What it has read.
-    imported
-        Called when everything is imported that takes long.
+    The parser reports errors, in one line, and exits; `imported` is called when all slow imports are done.
     """
     console = Console(stderr=arguments.json)
     try:
@@ -49,7 +42,9 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             return _compare(values, arguments, console)
         if arguments.reach is not None or arguments.fresh:
             raise ValueError("reach and fresh are for comparisons: give a setting several values")
-        settings = settings_of(values, arguments.config or "command line")
+        source = arguments.config or "command line"
+        read = resumed_settings if values.get("resume") else Settings.from_mapping
+        settings = read(values, source)
         if arguments.show_trace is not None:
             from flexfl.report.trace_report import show_trace
 
@@ -76,13 +71,7 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
 
 
 def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Console) -> int:
-    """Run all cells of a comparison, or of a rehearsal; return the exit code.
-
-    Raises
-    ------
-    ValueError
-        A setting is unknown or invalid.
-    """
+    """Run all cells of a comparison, or of a rehearsal; return the exit code."""
     if arguments.show_trace is not None:
         raise ValueError("show-trace: give one value per setting")
     if arguments.reach is not None and not 0 <= arguments.reach < math.inf:
@@ -97,16 +86,3 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
     if arguments.json:
         print(json.dumps(done.as_json()))
     return done.exit_code
-
-
-def settings_of(values: Mapping[str, Any], source: str) -> Settings:
-    """Return the settings of a run, which may be one to resume.
-
-    Raises
-    ------
-    ValueError
-        A setting is unknown, invalid, or differs from the run's.
-    """
-    if values.get("resume"):
-        return resumed_settings(values, source)
-    return Settings.from_mapping(values, source)

@@ -21,14 +21,8 @@ def deployed_values(settings: Settings, **changes: Any) -> dict[str, Any]:
     """Return the settings for `flwr run` on devices that differ from their defaults, by kebab-case key.
 
     No trace is among them, as one that is named is replayed: members are the devices that connect. Paths are
-    given in full, as Flower starts its processes in another folder.
-
-    Parameters
-    ----------
-    settings
-        Of the simulation.
-    changes
-        Settings that only devices need, by field.
+    given in full, as Flower starts its processes in another folder. `changes` are settings that only devices
+    need, by field.
     """
     defaults, values = Settings().as_mapping(), replace(settings, **changes).as_mapping()
     chosen = {key: value for key, value in values.items() if value != defaults[key] and key not in LEFT_OUT}

@@ -104,13 +104,7 @@ def _add_commands(parser: Parser) -> None:
 
 
 def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Merge the configuration file and the flags, which override it; several values are a list.
-
-    Raises
-    ------
-    ValueError
-        A file cannot be read.
-    """
+    """Merge the configuration file and the flags, which override it; several values are a list."""
     values = read_toml(arguments.config) if arguments.config else {}
     values = at_scale(values, arguments.scale, f"config {arguments.config}" if arguments.config else "scale")
     if arguments.show_trace is not None:

@@ -22,45 +22,27 @@ MAX_CLIENTS = 2**20  # in a log that numbers them
 
 
 def rehearsal_values(log: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a rehearsal: those given, and what follows from the log.
+    """Return the settings of a rehearsal, by kebab-case key: those given, and what follows from the log.
 
-    Parameters
-    ----------
-    log
-        What follows `recorded:file=` in a trace: FILE, or FILE,OPTION=VALUE,...
-    values
-        Settings by kebab-case key; several values are a list.
-
-    Raises
-    ------
-    ValueError
-        The log cannot be read, or a setting contradicts it.
+    `log` is what follows `recorded:file=` in a trace: FILE, or FILE,OPTION=VALUE,... ValueError: the log
+    cannot be read, or a setting contradicts it.
     """
     for key in ("trace", "resume", "cell"):
         if values.get(key):
-            advice = (
-                "--rehearse FILE,OPTION=VALUE+... changes the trace" if key == "trace" else "leave it out"
-            )
+            change = "--rehearse FILE,OPTION=VALUE+... changes the trace"
+            advice = change if key == "trace" else "leave it out"
             raise ValueError(f"{key} does not go with a rehearsal: {advice}")
     first, *others = trace_specs(f"recorded:file={log}")
     options = bind("trace", TRACES, first).options
     found = read_device_log("rehearse", options["file"], MAX_CLIENTS)
-    if speeds := missing_speeds(found, options):
-        first += f",{speeds}"
+    speeds = speeds_by_device(found)
+    # Sessions without a speed get those of the other devices. Where the log has no speeds at all, a device
+    # that is online throughout a round just finishes its steps.
+    if len(speeds) and np.isnan(found.speed).any() and not {"speed", "spread"} & options.keys():
+        first += f",speed={np.median(speeds):.6g},spread={np.log(speeds).std():.6g}"
     devices = int(np.flatnonzero(np.diff(found.first))[-1]) + 1
     given = {"strategy": METHODS, "seed": SEEDS, "num-clients": devices}
     return {**given, **values, "trace": "+".join([first, *others])}
-
-
-def missing_speeds(log: DeviceLog, options: Mapping[str, Any]) -> str:
-    """Return options that give sessions without a speed those of the other devices; empty if none need it.
-
-    Where the log has no speeds at all, a device that is online throughout a round just finishes its steps.
-    """
-    speeds = speeds_by_device(log)
-    if not len(speeds) or not np.isnan(log.speed).any() or {"speed", "spread"} & options.keys():
-        return ""
-    return f"speed={np.median(speeds):.6g},spread={np.log(speeds).std():.6g}"
 
 
 def speeds_by_device(log: DeviceLog) -> NDArray[np.float64]:

@@ -50,13 +50,7 @@ def listing() -> Iterator[str]:
 
 
 def listing_of(parts: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield the same lines of some parts only, given by kind and spec.
-
-    Raises
-    ------
-    ValueError
-        There is no such part.
-    """
+    """Yield the same lines of some parts only, given by kind and spec; ValueError: there is none such."""
     yield HOW
     for kind, specs in groupby(parts, key=lambda part: part[0]):
         yield ""

@@ -22,17 +22,7 @@ from flexfl.report.after_run import report_run
 class PreparedRun:
     """A run before its first round: with its data, its clients and its folder.
 
-    Parameters
-    ----------
-    settings, method
-        Of the run.
-    console
-        Where its progress is shown.
-
-    Raises
-    ------
-    ValueError, MemoryError, EngineLost
-        There can be no such run.
+    ValueError, MemoryError, EngineLost: there can be no such run.
     """
 
     def __init__(self, settings: Settings, method: Method, console: Console) -> None:
@@ -48,15 +38,7 @@ class PreparedRun:
             raise
 
     def drive(self, parser: Parser, as_json: bool) -> int:
-        """Run it; return the exit code.
-
-        Parameters
-        ----------
-        parser
-            Reports errors, in one line, and exits.
-        as_json
-            Whether the summary is printed.
-        """
+        """Run it; return the exit code. `as_json` prints the summary."""
         experiment, console = self.experiment, self.console
         watch = partial(watching, experiment.settings, experiment.data.criterion.metric, console)
         try:

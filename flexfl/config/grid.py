@@ -29,21 +29,10 @@ class Cell:
 
 
 def at_scale(values: Mapping[str, Any], scale: str, source: str) -> dict[str, Any]:
-    """Return what a file says about an experiment at one of its scales.
+    """Return what a file says about an experiment at one of its scales, `full` or `small`.
 
-    Parameters
-    ----------
-    values
-        Settings by kebab-case key; under `small`, those that replace others where minutes have to do.
-    scale
-        `full` or `small`.
-    source
-        Where the values come from, for messages.
-
-    Raises
-    ------
-    ValueError
-        The file has no such scale.
+    Under `small` it may have settings that replace others where minutes have to do. `source` is where the
+    values come from, for messages; likewise below.
     """
     small = values.get("small", {})
     if not isinstance(small, dict):
@@ -55,22 +44,10 @@ def at_scale(values: Mapping[str, Any], scale: str, source: str) -> dict[str, An
 
 
 def overridden(values: Mapping[str, Any], flags: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return what a file says, and what flags say instead.
+    """Return what a file says, and what flags say instead, by kebab-case key: one value, or a list.
 
     Of settings that the file's `[[cell]]` tables set, flags choose the tables: with a number of a paper in
-    it, a table is not changed.
-
-    Parameters
-    ----------
-    values, flags
-        Settings by kebab-case key: one value, or a list of several.
-    source
-        Where the values come from, for messages.
-
-    Raises
-    ------
-    ValueError
-        No cell has what a flag says.
+    it, a table is not changed. ValueError: no cell has what a flag says.
     """
     tables = values.get("cell")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
@@ -94,20 +71,11 @@ def is_comparison(values: Mapping[str, Any]) -> bool:
 
 
 def cells(values: Mapping[str, Any], source: str) -> list[Cell]:
-    """Return the cells of a comparison.
+    """Return the cells of a comparison, all combinations of several values.
 
-    Parameters
-    ----------
-    values
-        Settings by kebab-case key: one value, or a list of several. Under `cell`, a list of tables with
-        settings that go together, each once, and in them `paper`, the number that a paper reports.
-    source
-        Where they come from, for messages.
-
-    Raises
-    ------
-    ValueError
-        A setting is invalid, a list is empty, two cells are the same, or there are too many.
+    Under `cell` is a list of tables with settings that go together, each once, and in them `paper`, the
+    number that a paper reports. ValueError: a setting is invalid, a list is empty, two cells are the same, or
+    there are too many.
     """
     lists = {key: value for key, value in values.items() if _is_varied(key, value)}
     for key, several in lists.items():

@@ -205,24 +205,15 @@ class Settings:
             value, most = getattr(self, f.name), MAX_SEED if f.name == "seed" else MAX_COUNT
             if isinstance(value, int | float) and value > most:
                 raise ValueError(f"{f.name.replace('_', '-')} is {value}; it must be at most {most:,}")
-        if self.clients_per_round > self.num_clients:
-            raise ValueError(
-                f"clients-per-round is {self.clients_per_round}; "
-                f"it must be at most num-clients, {self.num_clients}"
-            )
-        if self.min_nodes > self.num_clients:
-            raise ValueError(
-                f"min-nodes is {self.min_nodes}; it must be at most num-clients, {self.num_clients}"
-            )
+        for key, value in (("clients-per-round", self.clients_per_round), ("min-nodes", self.min_nodes)):
+            if value > self.num_clients:
+                raise ValueError(f"{key} is {value}; it must be at most num-clients, {self.num_clients}")
 
     @property
     def strategy_options(self) -> dict[str, str]:
         """The `option` settings, by key; the value is everything after the first `=`.
 
-        Raises
-        ------
-        ValueError
-            One of them is not KEY=VALUE, or a key is given twice.
+        ValueError: one of them is not KEY=VALUE, or a key is given twice.
         """
         options: dict[str, str] = {}
         for text in self.option:
@@ -236,19 +227,10 @@ class Settings:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], source: str) -> Settings:
-        """Make settings from a mapping with kebab-case keys.
+        """Make settings from a mapping with kebab-case keys; those left out keep their defaults.
 
-        Parameters
-        ----------
-        values
-            Values by key; other settings keep their defaults.
-        source
-            Where the values come from, for messages.
-
-        Raises
-        ------
-        ValueError
-            A key is unknown or a value is of the wrong type or out of range.
+        `source` is where the values come from, for messages. ValueError: a key is unknown, or a value is of
+        the wrong type or out of range.
         """
         known = {f.name.replace("_", "-"): f for f in fields(cls)}
         chosen: dict[str, Any] = {}
@@ -288,14 +270,9 @@ def shown(value: Any) -> str:
 
 
 def read_toml(path: str) -> dict[str, Any]:
-    """Read a `--config` file, whose top-level keys are settings.
+    """Read a `--config` file, whose top-level keys are settings; ValueError: it cannot be read.
 
     The `config.toml` of a run folder is such a file; what else it records is ignored.
-
-    Raises
-    ------
-    ValueError
-        The file cannot be read, or is not TOML.
     """
     try:
         values = parse_toml(read_text(path, MAX_BYTES))

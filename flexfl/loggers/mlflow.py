@@ -42,7 +42,7 @@ class MLflow(Logger):
         found = self._client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self._client.create_experiment(name)
         tags = {"comparison": self.run.group} if self.run.group else {"run_dir": str(self.run.folder)}
-        if self.run.after is not None and self._go_on(experiment):
+        if self.run.after is not None and self._resume(experiment):
             return
         self._id = self._client.create_run(experiment, run_name=self.run.name, tags=tags).info.run_id
         parameters = [Param(key, str(value)) for key, value in hyperparameters(settings).items()]
@@ -67,8 +67,8 @@ class MLflow(Logger):
             with redirect_stdout(sys.stderr):  # it may print where the run is to be seen
                 self._client.set_terminated(self._id, self._status)
 
-    def _go_on(self, experiment: str) -> bool:
-        """Go on with the run of this run's folder, if there is one."""
+    def _resume(self, experiment: str) -> bool:
+        """Resume the run of this run's folder, if there is one."""
         folder = str(self.run.folder).replace("'", "")
         found = self._client.search_runs([experiment], f"tags.run_dir = '{folder}'", max_results=1)
         for run in found:

@@ -19,24 +19,11 @@ PLAIN_LINES = 40  # about how many rounds are printed if the output is not a ter
 
 
 class ProgressReport(Observer):
-    """Shows each round: accuracy, loss, and participation; and in the end a table.
-
-    Parameters
-    ----------
-    console
-        Where to print.
-    metric
-        What is reported beside the loss.
-
-    Attributes
-    ----------
-    failures
-        How often clients failed, by reason.
-    """
+    """Shows each round: metric, loss, and participation; and in the end a table."""
 
     def __init__(self, console: Console, metric: Metric = ACCURACY) -> None:
         self.console, self.metric = console, metric
-        self.failures: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()  # of clients, by reason
         self._virtual_seconds: float | None = None
         self._score, self._evaluated = "", 0
         self._bar = progress_bar("round ", console)
@@ -76,8 +63,8 @@ class ProgressReport(Observer):
         participation = _participation(record)
         self._bar.update(self._task, completed=server_round, description=f"{score}  {participation}")
         for event in record.get("events", []):
-            what = ", ".join(f"{k} {_short(v)}" for k, v in event.items())
-            say(self._bar.console, f"round {server_round}: {what}")
+            text = ", ".join(f"{k} {_short(v)}" for k, v in event.items())
+            say(self._bar.console, f"round {server_round}: {text}")
         for note in record.get("notes", []):
             say(self._bar.console, f"round {server_round}: {note}")
         every = max(1, self.num_rounds // PLAIN_LINES)

@@ -26,10 +26,7 @@ LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow
 def logger_types(settings: Settings) -> dict[str, type[Logger]]:
     """Return the loggers that the settings name, by name.
 
-    Raises
-    ------
-    ValueError
-        A name is unknown or given twice, or a logger's package is not installed.
+    ValueError: a name is unknown or given twice, or a logger's package is not installed.
     """
     found: dict[str, type[Logger]] = {}
     for name in filter(None, (part.strip() for part in settings.log.split(","))):
@@ -53,17 +50,7 @@ def _require(name: str, logger: type[Logger]) -> None:
 
 
 class Guarded(Observer):
-    """Passes everything on until the logger raises; then it warns, and the run continues without the logger.
-
-    Parameters
-    ----------
-    name
-        Of the logger.
-    logger
-        Logs the run.
-    console
-        Where to warn.
-    """
+    """Passes everything on until the logger raises; then it warns, and the run continues without it."""
 
     def __init__(self, name: str, logger: Observer, console: Console) -> None:
         self.name, self.logger, self.console = name, logger, console
@@ -101,33 +88,17 @@ class Guarded(Observer):
 
 
 def loggers_of(settings: Settings, run: LoggedRun, console: Console) -> list[Observer]:
-    """Return the loggers that the settings name, guarded.
-
-    Raises
-    ------
-    ValueError
-        See `logger_types`.
-    """
+    """Return the loggers that the settings name, guarded; see `logger_types`."""
     return [Guarded(name, logger(run), console) for name, logger in logger_types(settings).items()]
 
 
 def watching(settings: Settings, metric: Metric, console: Console, run: LoggedRun) -> list[Observer]:
-    """Return what a user watches a run with: its loggers, and the display of its progress.
-
-    Raises
-    ------
-    ValueError
-        See `logger_types`.
-    """
+    """Return the loggers of a run, and the display of its progress."""
     return [*loggers_of(settings, run, console), ProgressReport(console, metric)]
 
 
 def log_finished(
-    settings: Settings,
-    records: Iterable[Record],
-    summary: dict[str, Any],
-    run: LoggedRun,
-    console: Console,
+    settings: Settings, records: Iterable[Record], summary: dict[str, Any], run: LoggedRun, console: Console
 ) -> None:
     """Log a run that has ended already."""
     loggers = loggers_of(settings, run, console)
