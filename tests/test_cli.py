@@ -19,26 +19,8 @@ from flexfl.config import Settings
 ROOT = Path(__file__).parents[1]
 SMALL = ["--engine=inline", "--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3"]
 SMALL += ["--local-steps=4", "--batch-size=5"]
-KEYS = [
-    "strategy",
-    "task",
-    "model",
-    "rounds",
-    "client_fits",
-    "seconds",
-    "metric",
-    "final",
-    "run_dir",
-    "weights_sha256",
-    "no_reply_counted",
-    "interrupted",
-]
-
-
-def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Call the program as a user does, in a process of its own."""
-    call = [sys.executable, "sim.py", *map(str, arguments)]
-    return subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
+KEYS = "strategy task model rounds client_fits seconds metric final run_dir weights_sha256"
+KEYS += " no_reply_counted interrupted"
 
 
 def strict_json(text: str) -> Any:
@@ -66,10 +48,11 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def test_a_run_from_the_shell(tmp_path: Path) -> None:
-    done = command(*SMALL, "--trace=always", "--run-dir", tmp_path, "--json")
+    call = [sys.executable, "sim.py", *SMALL, "--trace=always", "--run-dir", str(tmp_path), "--json"]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     summary = strict_json(done.stdout.splitlines()[-1])
-    assert list(summary) == KEYS
+    assert list(summary) == KEYS.split()
     assert list(summary["final"]) == ["accuracy", "loss", "train_loss", "tested_examples"]
     assert (summary["strategy"], summary["task"]) == ("scheme-c", "digits")
     assert (summary["rounds"], summary["client_fits"]) == (3, 12)
@@ -78,12 +61,6 @@ def test_a_run_from_the_shell(tmp_path: Path) -> None:
     folder = Path(summary["run_dir"])
     assert [folder] == list(tmp_path.iterdir())
     assert re.fullmatch(r"\d{8}-\d{6}-scheme-c-digits-always-seed=0", folder.name)
-    assert {p.name for p in folder.iterdir()} >= {
-        "config.toml",
-        "metrics.jsonl",
-        "weights.npz",
-        "summary.json",
-    }
     assert strict_json((folder / "summary.json").read_text()) == summary
     records = [strict_json(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["round"] for record in records] == [0, 1, 2, 3]
@@ -102,18 +79,21 @@ def test_a_run_from_the_shell(tmp_path: Path) -> None:
 
 
 def test_the_config_of_a_run_folder_repeats_the_run(run: Any, tmp_path: Path) -> None:
-    settings = ["--strategy=fedavg:weights=uniform", "--option=departure=include", "--seed=7"]
-    first = run(*settings, "--arrivals=1=2", "--departures=0=3")
+    """Also layers, and an option's value with commas and equals signs, here the folder for a table's file."""
+    folder = tmp_path / "tables" / "a,b=c"
+    options = [
+        "--strategy=mimic:table-memory=0",
+        "--option=departure=include",
+        f"--option=table-folder={folder}",
+    ]
+    layers = ["--server-opt=adam", "--amplify=2,1.5", "--arrivals=1=2", "--departures=0=3", "--seed=7"]
+    first = run(*options, *layers)
+    folder.rmdir()
     again = run("--config", Path(first["run_dir"]) / "config.toml", base=[])
+    assert folder.is_dir()
     assert again["run_dir"] != first["run_dir"]
     for key in ("strategy", "rounds", "client_fits", "final", "weights_sha256"):
         assert again[key] == first[key], key
-
-
-def test_the_seed_determines_the_weights(run: Any) -> None:
-    first, same, other = run("--seed=1"), run("--seed=1"), run("--seed=2")
-    assert same["weights_sha256"] == first["weights_sha256"] != other["weights_sha256"]
-    assert len({summary["run_dir"] for summary in (first, same, other)}) == 3
 
 
 def test_flags_override_the_file(run: Any, tmp_path: Path) -> None:
@@ -126,26 +106,6 @@ def test_flags_override_the_file(run: Any, tmp_path: Path) -> None:
     assert (config["option"], config["train-loss"]) == (["departure=include", "weights=n"], False)
 
 
-def test_layers_change_the_run_and_are_repeated_with_it(run: Any) -> None:
-    plain, adam, both = run(), run("--server-opt=adam:rate=0.05"), run("--server-opt=adam", "--amplify=2,1.5")
-    assert len({summary["weights_sha256"] for summary in (plain, adam, both)}) == 3
-    again = run("--config", Path(both["run_dir"]) / "config.toml", base=[])
-    assert again["weights_sha256"] == both["weights_sha256"]
-    assert run("--server-opt=sgd", "--amplify=1,1")["final"]["loss"] == pytest.approx(plain["final"]["loss"])
-
-
-def test_the_value_of_an_option_may_have_commas_and_equals_signs(run: Any, tmp_path: Path) -> None:
-    """The value is everything after the first `=`: here the folder for the table's file."""
-    folder = tmp_path / "tables" / "a,b=c"
-    options = ["--strategy=mimic", f"--option=table-folder={folder}", "--option=table-memory=0"]
-    first = run(*options)
-    assert folder.is_dir()
-    folder.rmdir()
-    again = run("--config", Path(first["run_dir"]) / "config.toml", base=[])
-    assert folder.is_dir()
-    assert again["weights_sha256"] == first["weights_sha256"]
-
-
 @pytest.mark.parametrize("extra", [[], ["--evaluate-on=objective"]])
 def test_a_federation_that_all_clients_leave(run: Any, extra: list[str]) -> None:
     summary = run("--departures=0-3=2", *extra)
@@ -156,40 +116,29 @@ def test_a_federation_that_all_clients_leave(run: Any, extra: list[str]) -> None
         strict_json(line)
 
 
-def test_a_trace_with_a_clock_adds_virtual_seconds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def records(trace: str) -> list[dict[str, Any]]:
-        assert sim.main([*SMALL, f"--trace={trace}", f"--run-dir={tmp_path}", "--json"]) == 0
-        out, err = capsys.readouterr()
-        assert ("virtual seconds" in err) == ("phones" in trace)
-        summary = strict_json(out)
-        assert list(summary) == KEYS
-        lines = (Path(summary["run_dir"]) / "metrics.jsonl").read_text().splitlines()
-        return [strict_json(line) for line in lines]
-
-    phones = records("phones:round-seconds=300+lost:p=0.1")
-    assert [record.get("virtual_seconds") for record in phones] == [None, 300, 600, 900]
-    assert not any("virtual_seconds" in record for record in records("always"))
+@pytest.mark.parametrize(
+    ("trace", "seconds"), [("phones:round-seconds=300", [None, 300, 600, 900]), ("always", [None] * 4)]
+)
+def test_virtual_seconds(tmp_path: Path, capsys: Any, trace: str, seconds: list[float | None]) -> None:
+    assert sim.main([*SMALL, f"--trace={trace}", f"--run-dir={tmp_path}", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert ("virtual seconds" in err) == (trace != "always")
+    lines = (Path(strict_json(out)["run_dir"]) / "metrics.jsonl").read_text().splitlines()
+    assert [strict_json(line).get("virtual_seconds") for line in lines] == seconds
 
 
 def test_help_has_the_settings_in_groups_with_what_they_may_be() -> None:
     shown = sim.make_parser().format_help()
-    titles = [
-        "task and method",
-        "the federation",
-        "participation",
-        "training",
-        "engine",
-        "evaluation and output",
-    ]
-    assert re.findall(r"^(\w[\w ]*):$", shown, re.MULTILINE) == ["options", *titles]
+    titles = re.findall(r"^(\w[\w ]*):$", shown, re.MULTILINE)
+    expected = (
+        "options, task and method, the federation, participation, training, engine, evaluation and output"
+    )
+    assert ", ".join(titles) == expected
     assert "--trace" in shown.partition("\nparticipation:")[2].partition("\ntraining:")[0]
     text = " ".join(shown.split())
     assert "(auto | compiled | stacked | vmap | compiled-chain | chain | loop; default: auto)" in text
     assert "N, clients in the federation (at least 1; default: 20)" in text
     assert "the clients' learning rate (positive; default: 0.2)" in text
-    assert "(test | present | objective | everybody; default: test)" in text
 
 
 def test_the_name_of_a_run_folder_tells_runs_apart_and_is_bounded(run: Any, tmp_path: Path) -> None:
@@ -246,10 +195,6 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
     ("arguments", "says"),
     [
         # names and options
-        ("--option=nonesuch=1", "scheme-c has no option 'nonesuch'; known: .*departure.*reboot"),
-        ("--strategy=fedavg:weights=all", "weights is 'all'; .*n, uniform"),
-        ("--strategy=fedavg:weights", "character 8 .*key=value"),
-        ("--strategy=scheme-d", "did you mean scheme-"),
         ("--strategy=fedau:cutof=3", "did you mean cutoff"),
         ("--strategy=fedavg:seed=3", "--seed"),
         ("--option=weights", "KEY=VALUE"),
@@ -262,24 +207,19 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--strategy=fedavg,mifa", "spaces"),
         ("--nonesuch=1", "--nonesuch=1"),
         # numbers
-        ("--learning-rate=nan", "learning-rate is nan"),
         ("--num-rounds=many", "--num-rounds: .*'many'"),
-        ("--num-clients=1000000000000000", "num-clients is 10+; .*1,000,000,000"),
         ("--model=mlp:hidden=1000000000", r"[\d,.]+ GB.* this machine has [\d,.]+ GB"),
         ("--model=mlp:hidden=10000000000", "more weights than any machine"),
         # settings that do not go together
         ("--arrivals=3=40 --num-rounds=20", "client 3 .*round 40.* 20 rounds"),
-        ("--arrivals=9=2", "client 9 .*0 to 3"),
         ("--arrivals=1=5 --departures=1=3", "client 1 departs in round 3 .*round 5"),
         ("--trace=always+late --strategy=sequential-sgd", "sequential-sgd .*late"),
         ("--strategy=fedau:estimator=known --trace=pools", "use a trace that has them"),
         ("--strategy=efl --amplify=2,2", "efl takes neither --server-opt nor --amplify"),
-        ("--amplify=1000,2", "period is 1000"),
         ("--task=synthetic --partition=iid", "leave the partition out"),
         ("--task=synthetic --model=cnn", "images"),
         ("--model=lenet --cohort=stacked", "cohort stacked: .*linear layers"),
         ("--num-clients=5000", "5000 clients .*1438"),
-        ("--clients-per-round=5", "clients-per-round is 5; .*num-clients, 4"),
         ("--task=mnist --data-dir=nonesuch --cohort=nonesuch", "cohort is 'nonesuch'; "),
         # files
         ("--run-dir=/dev/null", "run-dir /dev/null: Not a directory"),

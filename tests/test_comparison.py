@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -44,8 +45,13 @@ def files(folder: Path) -> dict[Path, int]:
 # What runs, and what does not run again
 
 
-def test_a_cell_is_what_a_single_run_gives(run: Any, tmp_path: Path) -> None:
-    run("--strategy", "fedavg", "mifa", "--seed", "0", "1")
+def weights_of(folder: Path) -> str:
+    digest: str = json.loads((folder / "summary.json").read_text())["weights_sha256"]
+    return digest
+
+
+def test_cells_are_single_runs_and_train_once(run: Any, tmp_path: Path, capsys: Any) -> None:
+    first = run("--strategy", "fedavg", "mifa", "--seed", "0", "1")
     for strategy in ("fedavg", "mifa"):
         (cell,) = (tmp_path / "cells").glob(f"{strategy}-*-seed1-*")
         alone = ["--strategy", strategy, "--seed", "1", "--engine", "inline"]
@@ -58,38 +64,25 @@ def test_a_cell_is_what_a_single_run_gives(run: Any, tmp_path: Path) -> None:
             for path in (cell, single)
         )
         assert there == here
-
-
-def weights_of(folder: Path) -> str:
-    digest: str = json.loads((folder / "summary.json").read_text())["weights_sha256"]
-    return digest
-
-
-def test_finished_cells_are_left_alone(run: Any, tmp_path: Path) -> None:
-    first = run("--strategy", "fedavg", "mifa", "--seed", "0", "1")
+    capsys.readouterr()
     before = files(tmp_path / "cells")
-    again = run("--strategy", "fedavg", "mifa", "--seed", "0", "1")
-    assert again == first
-    assert files(tmp_path / "cells") == before
-    more = run("--strategy", "fedavg", "mifa", "scheme-c", "--seed", "0", "1", "2")
+    more = run("--strategy", "fedavg", "mifa", "scheme-c", "--seed", "0", "1")
     after = files(tmp_path / "cells")
     assert {path: after[path] for path in before} == before
-    assert len(after) == len(before) * 9 // 4
-    assert more["folder"] == first["folder"]
-    assert [row["seeds"] for row in more["rows"]] == [[0, 1, 2]] * 3
+    assert len(after) == len(before) * 6 // 4
+    assert (more["folder"], more["rows"][:2]) == (first["folder"], first["rows"])
 
 
 def test_what_trains_again(run: Any, tmp_path: Path) -> None:
     """A cell that was cut off, and one of other defaults, which its name does not say; with --fresh, all."""
     first = run("--seed", "0", "1")
-    (cell,) = (tmp_path / "cells").glob("*-seed1-*")
+    (cell, other) = (next((tmp_path / "cells").glob(f"*-seed{seed}-*")) for seed in (0, 1))
     (cell / "summary.json").write_text('{"strategy": ')
+    config = (other / "config.toml").read_text()
+    (other / "config.toml").write_text(config.replace("learning-rate = 0.2", "learning-rate = 0.7"))
     assert run("--seed", "0", "1") == first
     assert json.loads((cell / "summary.json").read_text())["rounds"] == 3
-    config = (cell / "config.toml").read_text()
-    (cell / "config.toml").write_text(config.replace("learning-rate = 0.2", "learning-rate = 0.7"))
-    assert run("--seed", "0", "1") == first
-    assert "learning-rate = 0.2" in (cell / "config.toml").read_text()
+    assert "learning-rate = 0.2" in (other / "config.toml").read_text()
     before = files(tmp_path / "cells")
     assert run("--seed", "0", "1", "--fresh") == first
     after = files(tmp_path / "cells")
@@ -107,28 +100,21 @@ def test_a_cell_of_a_log_that_has_grown_runs_again(run: Any, tmp_path: Path) -> 
     assert run(*runs)["rows"][0]["cost"]["uploads"] < first["rows"][0]["cost"]["uploads"]
 
 
-def test_fairness_towards_clients(run: Any) -> None:
-    """The worst client and the tenth percentile, of the accuracies on the members' own hold-outs."""
-    shown = run("--seed", "0", "1", "--evaluate-clients", "2", "--partition", "classes:m=2")
+def test_cells_that_fail_and_those_of_another_version(run: Any, tmp_path: Path, capsys: Any) -> None:
+    """The others have the accuracies on the members' own held-out examples, too."""
+    arguments = ["--partition", "classes:m=2", "classes:m=11", "--seed", "0", "1", "--evaluate-clients", "2"]
+    shown = run(*arguments, code=1)
     (row,) = shown["rows"]
+    assert row["varied"] == {"partition": "classes:m=2"}
     assert 0 <= row["worst"]["mean"] <= row["tenth"]["mean"] < 1
-
-
-def test_cells_of_another_version_are_named(run: Any, tmp_path: Path, capsys: Any) -> None:
-    run("--seed", "0", "1")
-    for config in (tmp_path / "cells").glob("*/config.toml"):
-        config.write_text(config.read_text().replace('flexfl = "', 'flexfl = "9.'))
-    assert sim.main([*SMALL, "--run-dir", str(tmp_path), "--seed", "0", "1"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "2 finished cells of version 9." in shown
-    assert "--fresh trains them again" in shown
-
-
-def test_a_cell_that_fails_is_named_and_the_others_go_on(run: Any) -> None:
-    shown = run("--partition", "iid", "classes:m=11", "--seed", "0", "1", code=1)
-    assert [row["varied"] for row in shown["rows"]] == [{"partition": "iid"}]
     assert len(shown["failed"]) == 2
     assert all("m must be between 1 and the data's 10 classes" in r for r in shown["failed"].values())
+    for config in (tmp_path / "cells").glob("*/config.toml"):
+        config.write_text(config.read_text().replace('flexfl = "', 'flexfl = "9.'))
+    assert sim.main([*SMALL, "--run-dir", str(tmp_path), *arguments]) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert "2 finished cells of version 9." in text
+    assert "--fresh trains them again" in text
 
 
 @pytest.mark.parametrize(
@@ -168,12 +154,6 @@ def test_a_file_with_lists_and_tables(run: Any, tmp_path: Path) -> None:
 # On Ray, and signals
 
 
-def on_ray(run_dir: Path, arguments: list[str]) -> list[str]:
-    """Return the command of a comparison with two workers; the second `--num-workers` counts."""
-    command = [sys.executable, "sim.py", *SMALL, *arguments]
-    return [*command, "--num-workers", "2", "--json", "--run-dir", str(run_dir)]
-
-
 def until_a_cell_is_finished(process: subprocess.Popen[str], cells: Path) -> None:
     while not list(cells.glob("[!.]*/summary.json")):
         assert process.poll() is None
@@ -183,9 +163,9 @@ def until_a_cell_is_finished(process: subprocess.Popen[str], cells: Path) -> Non
 @pytest.mark.slow
 def test_a_signal_shows_what_is_finished_and_the_rest_goes_on_later(run: Any, tmp_path: Path) -> None:
     """Finished cells are left alone, and the one that was at work goes on from its last checkpoint."""
-    arguments = ["--seed", *map(str, range(3)), "--num-rounds", "300", "--checkpoint-every", "10"]
+    arguments = ["--seed", *"012", "--num-rounds", "100", "--checkpoint-every", "10"]
     command = [sys.executable, "sim.py", *SMALL, *arguments, "--json", "--run-dir", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    with subprocess.Popen(command, stdout=PIPE, text=True, cwd=ROOT) as process:
         until_a_cell_is_finished(process, tmp_path / "cells")
         done = {f".{path.name}" for path in tmp_path.glob("cells/[!.]*")}
         while not {path.name for path in tmp_path.glob("cells/.*") if saved_rounds(path)} - done:
@@ -208,44 +188,21 @@ def test_a_signal_shows_what_is_finished_and_the_rest_goes_on_later(run: Any, tm
     assert {path: after[path] for path in finished} == finished
     cell = unfinished.with_name(unfinished.name.removeprefix("."))
     assert (cell / "metrics.jsonl").read_text().splitlines()[: saved + 1] == records
-    assert {path.name for path in cell.iterdir()} == {
-        path.name for path in next(iter(finished)).parent.iterdir()
-    }
+    (other, *_) = finished
+    assert {path.name for path in cell.iterdir()} == {path.name for path in other.parent.iterdir()}
     assert not unfinished.exists()
 
 
 @pytest.mark.slow
-def test_on_ray_the_same_also_if_a_signal_comes(run: Any, tmp_path: Path) -> None:
-    """While the driver waits for Ray."""
-    arguments = ["--strategy", "mimic", "--num-rounds", "1000"]
-    seeds = ["--seed", *map(str, range(4))]
-    command = on_ray(tmp_path, [*arguments, *seeds])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        until_a_cell_is_finished(process, tmp_path / "cells")
-        process.send_signal(signal.SIGINT)
-        shown, _ = process.communicate()
-    assert process.returncode == 130
-    found = json.loads(shown)
-    assert found["interrupted"]
-    (row,) = found["rows"]
-    assert 1 <= len(row["seeds"]) < 4
-    seed = row["seeds"][0]
-    (cell,) = tmp_path.glob(f"cells/*-seed{seed}-*")
-    alone = ["--seed", str(seed), "--engine", "inline", "--run-dir", str(tmp_path / "one")]
-    assert sim.main([*SMALL, *arguments, *alone]) == 0
-    (single,) = (tmp_path / "one").iterdir()
-    assert weights_of(cell) == weights_of(single)
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
-def test_a_cell_whose_process_dies_goes_on_once(tmp_path: Path) -> None:
-    """That of seed 0 dies twice and has failed, that of seed 1 once."""
-    arguments = ["--seed", "0", "1", "--num-rounds", "1500", "--checkpoint-every", "10"]
-    command = on_ray(tmp_path, arguments)
+def test_on_ray_a_cell_may_lose_its_process_once_and_a_signal_ends_the_comparison(tmp_path: Path) -> None:
+    """That of seed 0 dies twice and has failed, that of seed 1 once; the bits are those of a single run."""
+    arguments = ["--strategy", "mimic", "--num-rounds", "600", "--checkpoint-every", "10"]
+    command = [sys.executable, "sim.py", *SMALL, *arguments, "--seed", *"0123", "--num-workers", "2"]
+    command += ["--json", "--run-dir", str(tmp_path)]  # the second number of workers counts
     env = {**os.environ, "FLWR_HOME": str(tmp_path)}
     to_kill, killed = {"seed0": 2, "seed1": 1}, set[int]()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env) as process:
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, cwd=ROOT, env=env) as process:
         while any(to_kill.values()) and process.poll() is None:
             time.sleep(0.01)
             for pid in {*processes_of(tmp_path)} - killed - {process.pid}:
@@ -254,10 +211,23 @@ def test_a_cell_whose_process_dies_goes_on_once(tmp_path: Path) -> None:
                         os.kill(pid, signal.SIGKILL)
                         killed.add(pid)
                         to_kill[name] -= 1
+        assert process.stderr
+        assert any(line.startswith("failed: ") for line in process.stderr)
+        until_a_cell_is_finished(process, tmp_path / "cells")
+        process.send_signal(signal.SIGINT)
         shown, _ = process.communicate()
     assert not any(to_kill.values())
-    assert json.loads(shown)["rows"][0]["seeds"] == [1]
-    assert process.returncode == 1
+    assert process.returncode == 130
+    found = json.loads(shown)
+    assert found["interrupted"]
+    assert [*found["failed"]] == ["mimic seed 0"]
+    seed, *others = found["rows"][0]["seeds"]
+    assert len(others) < 2  # of three
+    (cell,) = tmp_path.glob(f"cells/*-seed{seed}-*")
+    alone = ["--seed", str(seed), "--engine", "inline", "--run-dir", str(tmp_path / "one")]
+    assert sim.main([*SMALL, *arguments, *alone]) == 0
+    (single,) = (tmp_path / "one").iterdir()
+    assert weights_of(cell) == weights_of(single)
 
 
 def _trains(pid: int, cells: Path, name: str) -> bool:

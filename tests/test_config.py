@@ -43,28 +43,13 @@ def test_parsing_inverts_writing(name: str, options: dict[str, str]) -> None:
     assert (spec.name, dict(spec.options)) == (name, options)
 
 
-@given(WORDS, st.lists(st.tuples(WORDS, WORDS), unique_by=lambda pair: pair[0]), WORDS)
-def test_the_message_gives_the_position_of_the_error(
-    name: str, before: list[tuple[str, str]], broken: str
-) -> None:
-    good = "".join(f"{k}={v}," for k, v in before)
-    text = f"{name}:{good}{broken}"
-    with pytest.raises(ValueError, match=r"at character \d+ is not key=value") as caught:
-        parse("trace", text)
-    position = int(re.findall(r"at character (\d+) is not key=value", str(caught.value))[-1])
-    assert text[position - 1 :] == broken
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "name is missing at character 1"),
-        (":p=1", "name is missing at character 1"),
         ("bernoulli:", "option is missing at character 11"),
         ("bernoulli:p", "'p' at character 11"),
         ("a:p=1,,q=2", "'' at character 7"),
-        ("a:p=", "'p=' at character 3"),
-        ("a:=1", "'=1' at character 3"),
         ("a:p=1,p=2", "'p' at character 7 .*twice"),
     ],
 )
@@ -114,23 +99,13 @@ def test_errors_name_the_spec_and_the_option(text: str, says: str) -> None:
         build("thing", REGISTRY, text, 7)
 
 
-@given(st.text(), st.text())
-def test_any_option_value_is_converted_or_a_value_error(key: str, value: str) -> None:
-    for option in ("count", "rate", "on", key):
-        try:
-            build("thing", REGISTRY, f"one:{option}={value}", 7)
-        except ValueError:
-            continue
-
-
 def test_flower_app_has_the_same_settings_with_the_same_defaults() -> None:
     pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     there, here = pyproject["tool"]["flwr"]["app"]["config"], Settings().as_mapping()
     assert list(there) == list(here)
     here["option"] = ""  # Flower has no lists; a string stands for one
-    assert [(value, type(value)) for value in there.values()] == [
-        (value, type(value)) for value in here.values()
-    ]
+    for key, value in here.items():
+        assert (there[key], type(there[key])) == (value, type(value)), key
 
 
 def test_settings_can_be_restored_from_their_mapping() -> None:
@@ -144,23 +119,17 @@ def test_settings_can_be_restored_from_their_mapping() -> None:
     ("values", "says"),
     [
         ({"num-round": 3}, "here: unknown setting 'num-round'; known: strategy, option, task"),
-        ({"num_rounds": 3}, "here: unknown setting 'num_rounds'"),
         ({"num-rounds": "3"}, "here: num-rounds is '3'; .*int"),
-        ({"num-rounds": 3.0}, "here: num-rounds is 3.0; .*int"),
         ({"num-rounds": True}, "here: num-rounds is True; .*int"),
         ({"learning-rate": "0.1"}, "here: learning-rate is '0.1'; .*float"),
         ({"train-loss": 1}, "here: train-loss is 1; .*bool"),
-        ({"strategy": ["fedavg"]}, "here: strategy is .*; .*str"),
         ({"num-clients": 0}, "num-clients is 0; .*at least 1"),
-        ({"num-workers": -1}, "num-workers is -1; .*at least 0"),
         ({"clients-per-round": 21}, "clients-per-round is 21; .*num-clients, 20"),
         ({"holdout": 1.0}, "holdout is 1.0; .*below 1"),
         ({"client-gpus": 2}, "client-gpus is 2.0; .*0 to 1"),
         ({"learning-rate": float("inf")}, "learning-rate is inf; .*finite"),
-        ({"learning-rate": 0.0}, "learning-rate is 0.0; .*positive"),
         ({"holdout": float("nan")}, "holdout is nan; .*finite"),
         ({"cohort-size": -(10**400)}, "cohort-size is -1000"),
-        ({"engine": "spark"}, "engine is 'spark'; .*auto, ray, inline"),
         ({"evaluate-on": "present "}, "evaluate-on is 'present '; .*did you mean present"),
         ({"evaluate-on": "members"}, "evaluate-on is 'members'; did you mean objective"),
     ],
@@ -175,7 +144,6 @@ def test_invalid_settings(values: dict[str, Any], says: str) -> None:
     [
         ({"num-clients": 10**9}, "num-clients is 1000000000: .* 93.1 GB.* 16.0 GB"),
         ({"local-steps": 10**9}, "local-steps is 1000000000: .* 447.0 GB"),
-        ({"local-epochs": 10**8}, "local-epochs is 100000000: "),
         ({"model": "mlp:hidden=1000000"}, "smaller model"),
         ({"trace": "late:rounds=1000000000000000000"}, "rounds"),
         ({"server-opt": "adam:tau=0"}, "tau is 0"),
@@ -210,7 +178,7 @@ def test_a_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
         read_toml(str(file))
 
 
-def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
-    for path, says in ((tmp_path / "nothing.toml", "No such file"), (tmp_path, "Is a directory")):
-        with pytest.raises(ValueError, match=f"{re.escape(str(path))}: {says}"):
-            read_toml(str(path))
+@pytest.mark.parametrize(("name", "says"), [("nothing.toml", "No such file"), ("", "Is a directory")])
+def test_a_file_that_does_not_exist(tmp_path: Path, name: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"{re.escape(str(tmp_path / name))}: {says}"):
+        read_toml(str(tmp_path / name))
