@@ -94,7 +94,6 @@ def build_for(
 def make_trace(settings: Settings) -> Trace:
     """Return the availability of all clients in all rounds, arrivals and departures included."""
     parts = [_one_trace(spec, settings) for spec in trace_specs(settings.trace)]
-    trace: Trace = parts[0] if len(parts) == 1 else Combined(*parts)
     if settings.arrivals or settings.departures:
         rounds = {}
         for name in ("arrivals", "departures"):
@@ -102,8 +101,8 @@ def make_trace(settings: Settings) -> Trace:
                 rounds[name] = parse_rounds(getattr(settings, name))
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-        trace = Membership(trace, rounds["arrivals"], rounds["departures"])
-    return trace
+        parts.append(Membership(settings.num_clients, rounds["arrivals"], rounds["departures"]))
+    return parts[0] if len(parts) == 1 else Combined(*parts)
 
 
 def trace_specs(text: str) -> list[str]:

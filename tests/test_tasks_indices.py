@@ -63,14 +63,13 @@ def test_a_run(tmp_path: Path, write: Callable[..., str]) -> None:
         ("[[0], [1], []]", "client 2 has no rows, but every client needs at least one"),
         ("[[0], [1], [true]]", "client 2 needs a list of whole numbers"),
         ("[[0], [1], [6]]", "client 2 has row 6, but the training examples are rows 0 to 5"),
-        (f"[[0], [1], [{9**400}]]", "client 2 has row 49774141229384921928, but"),
+        (f"[[0], [1], [{9**400}]]", "client 2 needs a list of whole numbers"),
         ("[[0, 1], [5], [2, 1]]", "clients 0 and 2 both have row 1; an example belongs to one client only"),
         ("[[0], [5, 3, 5], [2]]", "client 1 has twice row 5"),
         ("7", "expected a list of rows for each client"),
         ("[[0], [1],", "not as expected: Expecting value: line 1 column 11"),
         (b"\xff\xfe", "not as expected: line 1 is not UTF-8"),
-        ("[" * 100_000, "too deeply nested"),
-        (f"[{'9' * 5000}]", "not as expected: Exceeds the limit"),
+        ("[" * 100_000, "not as expected: it is nested too deeply"),
     ],
 )
 def test_bad_files(write: Callable[..., str], content: str | bytes, message: str) -> None:

@@ -15,7 +15,7 @@ from flexfl.config import Settings
 from flexfl.report.participation import State, StateGrid
 from flexfl.report.trace_report import describe, participation_of, print_lines
 from flexfl.report.trace_statistics import SpellLengths, observe
-from traces import Membership, RoundAvailability, Trace
+from traces import Combined, Membership, RoundAvailability, Trace
 
 OFF = -1.0
 
@@ -100,7 +100,7 @@ def test_a_lost_reply_counts_as_dropped():
 
 
 def test_clients_count_only_while_they_are_members():
-    trace = Membership(Given(ROWS), {2: 3}, {0: 3})
+    trace = Combined(Given(ROWS), Membership(3, {2: 3}, {0: 3}))
     seen = {}
     report = report_on(trace, 4, on_round=lambda t, states: seen.update({t: states}))
     assert seen[1].tolist() == [State.COMPLETE, State.INCOMPLETE, State.ABSENT]
@@ -132,7 +132,7 @@ def test_nothing_ever_arrives():
 
 
 def test_nobody_is_a_member():
-    report = report_on(Membership(Given(ROWS[:2]), {0: 5, 1: 5, 2: 5}, {}), 2)
+    report = report_on(Combined(Given(ROWS[:2]), Membership(3, {0: 5, 1: 5, 2: 5}, {})), 2)
     assert report.online == [None, None]
     assert report.availability_period is None
     assert list(describe(report))

@@ -6,10 +6,9 @@ import pytest
 from traces import Combined, Membership
 from traces.patterns.bernoulli import Always, Bernoulli
 from traces.patterns.daily import Diurnal
-from traces.patterns.late import Late
-from traces.patterns.lost import Lost
 from traces.patterns.markov import Markov
 from traces.patterns.pools import Pools
+from traces.patterns.replies import Late, Lost
 
 N = 10_000
 
@@ -31,10 +30,10 @@ def test_the_largest_delay_counts():
         """Another kind of late replies."""
 
     one, other = Late(50, 3, p=0.5, rounds=2), Later(50, 4, p=0.5, rounds=9)
-    trace = Membership(Combined(Always(50, 0), one, other), {2: 5}, {})
+    trace = Combined(Always(50, 0), one, other, Membership(50, {2: 5}, {}))
     assert trace.has_late_replies
     assert np.array_equal(trace.late(6), np.maximum(one.late(6), other.late(6)))
-    assert not Membership(Combined(Always(50, 0), Lost(50, 0)), {}, {}).has_late_replies
+    assert not Combined(Always(50, 0), Lost(50, 0), Membership(50, {}, {})).has_late_replies
 
 
 def test_combination():

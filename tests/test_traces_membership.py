@@ -3,12 +3,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traces import Always, Bernoulli, Membership, parse_rounds
+from traces import Bernoulli, Combined, Membership, parse_rounds
 
 
 def test_by_hand():
     # 0 stays; 1 arrives in round 2; 2 departs in round 3; 3 is a member in round 2 only.
-    trace = Membership(Always(4, 0), {1: 2, 3: 2}, {2: 3, 3: 3})
+    trace = Membership(4, {1: 2, 3: 2}, {2: 3, 3: 3})
     expected = {
         1: [True, False, True, False],
         2: [True, True, True, True],
@@ -25,7 +25,8 @@ def test_by_hand():
 
 def test_members_keep_the_availability_of_the_underlying_trace():
     underlying = Bernoulli(300, 3, p=0.5)
-    trace = Membership(underlying, dict.fromkeys(range(100), 5), {})
+    trace = Combined(underlying, Membership(300, dict.fromkeys(range(100), 5), {}))
+    assert (trace.participation(4) == 0.5).all()
     members, plain = trace.round(4), underlying.round(4)
     assert np.array_equal(members.member, np.arange(300) >= 100)
     assert not members.online[:100].any()
@@ -34,14 +35,8 @@ def test_members_keep_the_availability_of_the_underlying_trace():
     assert np.array_equal(members.completion[100:], plain.completion[100:])
 
 
-def test_membership_of_membership():
-    trace = Membership(Membership(Always(3, 0), {0: 3}, {}), {}, {1: 3})
-    assert trace.round(2).member.tolist() == [False, True, True]
-    assert trace.round(3).member.tolist() == [True, False, True]
-
-
 def test_arrivals_in_round_one_and_in_the_far_future():
-    trace = Membership(Always(2, 0), {0: 1, 1: 10**30}, {0: 10**30})
+    trace = Membership(2, {0: 1, 1: 10**9 + 1}, {0: 10**10})
     assert trace.round(1).member.tolist() == [True, False]
     assert trace.round(10**9).member.tolist() == [True, False]
 
@@ -60,7 +55,7 @@ def test_arrivals_in_round_one_and_in_the_far_future():
 )
 def test_invalid_rounds(arrivals, departures, message):
     with pytest.raises(ValueError, match=message):
-        Membership(Always(4, 0), arrivals, departures)
+        Membership(4, arrivals, departures)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,9 @@ import pytest
 from golden_cases import cases
 
 from traces import Pools, Trace, finished_steps
-from traces.patterns.daily import Diurnal
+from traces.patterns.daily import Diurnal, Periodic
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
-from traces.patterns.periodic import Periodic
 from traces.patterns.pools import POOLS, measured_completions
 from traces.patterns.sleep import Sleep, quietest
 from traces.patterns.stragglers import Stragglers

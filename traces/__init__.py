@@ -6,15 +6,13 @@ from traces.base import RoundAvailability, Trace, finished_steps
 from traces.compose import Combined
 from traces.membership import Membership, parse_rounds
 from traces.patterns.bernoulli import Always, Bernoulli
-from traces.patterns.daily import Diurnal, Sine
+from traces.patterns.daily import Diurnal, Periodic, Sine
 from traces.patterns.labels import labels
-from traces.patterns.late import Late
-from traces.patterns.lost import Lost
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
-from traces.patterns.periodic import Periodic
 from traces.patterns.pools import Pools
 from traces.patterns.rates import rates
+from traces.patterns.replies import Late, Lost
 from traces.patterns.sleep import Sleep
 from traces.patterns.stragglers import Stragglers
 from traces.recorded.device_log import Recorded

@@ -13,7 +13,7 @@ from flexfl.tasks.criteria import (
     SquaredError,
 )
 from flexfl.tasks.data import Examples, FederatedData, PartitionedData, are_classes, blank
-from flexfl.tasks.dataset import Dataset, DatasetTask
+from flexfl.tasks.dataset import Dataset, DatasetTask, TaskSource
 from flexfl.tasks.digits import digits
 from flexfl.tasks.images import Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn
 from flexfl.tasks.models import MODELS, initialise
@@ -21,7 +21,6 @@ from flexfl.tasks.partition import PARTITIONS, Partition, PartitionFn
 from flexfl.tasks.sentiment140 import Sentiment140
 from flexfl.tasks.shakespeare import Shakespeare
 from flexfl.tasks.sizes import SIZES, SizesFn
-from flexfl.tasks.source import TaskSource
 from flexfl.tasks.synthetic import Synthetic
 from flexfl.tasks.tabular import Tabular
 

@@ -1,13 +1,12 @@
 """Partitions from a file: the rows of each client, as lists of indices."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.files import read_text
+from flexfl.ground.files import parse_json, read_text
 from flexfl.tasks.sizes import equal
 
 MAX_BYTES = 512 << 20  # of a file, which takes up to twenty times as much memory while it is read
@@ -23,8 +22,6 @@ def indices(
 
     Parameters
     ----------
-    labels, sizes, rng
-        See `PartitionFn`; sizes are those of `equal`, which the file overrides.
     file
         The JSON file.
     """
@@ -39,19 +36,11 @@ def indices(
 
 def _content(place: str, file: str) -> Any:
     try:
-        return json.loads(read_text(file, MAX_BYTES), object_pairs_hook=_once)
+        return parse_json(read_text(file, MAX_BYTES))
     except OSError as error:
         raise ValueError(f"{place}: cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise ValueError(f"{place}: too deeply nested for lists of rows") from None
-    except ValueError as error:  # also: not UTF-8, a NUL in the name, a key twice, a number of 5,000 digits
+    except ValueError as error:  # also: not UTF-8, or a NUL in the name
         raise ValueError(f"{place}: not as expected: {error}") from None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a key occurs twice")
-    return dict(pairs)
 
 
 def _lists(place: str, content: Any, num_clients: int) -> Sequence[Any]:

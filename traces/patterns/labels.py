@@ -35,10 +35,6 @@ def labels(
 
     Parameters
     ----------
-    num_clients
-        N.
-    seed
-        Seed of all draws.
     label_shares : (N, L) float64
         Share of each label in each client's data; rows sum to 1.
     floor

@@ -24,10 +24,6 @@ def rates(
 
     Parameters
     ----------
-    num_clients
-        N.
-    seed
-        Seed of all draws.
     p
         Rate of all clients, or the lowest.
     highest

@@ -36,10 +36,8 @@ class VirtualClock(SeededTrace):
 
     Parameters
     ----------
-    num_clients
-        N.
     seed
-        Seed of all draws: of devices, and of speeds that are not recorded.
+        Draws devices, and speeds that are not recorded.
     file
         The recordings.
     round_seconds

@@ -48,10 +48,6 @@ class DeviceRun(SeededTrace):
 
     Parameters
     ----------
-    num_clients : int
-        N; clients that the run did not have are never members.
-    seed : int
-        Not used: nothing is drawn.
     file : str
         `metrics.jsonl` of a run on devices.
     repeat : bool

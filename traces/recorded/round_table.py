@@ -22,10 +22,6 @@ class RoundTable(SeededTrace):
 
     Parameters
     ----------
-    num_clients : int
-        N.
-    seed : int
-        Not used: nothing is drawn.
     file : str
         The table, CSV or JSON lines (see `traces.files.tables`).
     repeat : bool
