@@ -62,7 +62,7 @@ class CAFed(FlexibleStrategy):
     def _excluded(self) -> Clients:
         """Return the members with q_k = 0, by the losses and the availability so far."""
         members = np.flatnonzero(self.roster.contributors)
-        f = np.array([self.membership.losses.gamma(k) for k in members.tolist()], np.float64)  # None: NaN
+        f = self.membership.losses.gammas(members)  # NaN where not known
         if np.isnan(f).all():
             return members[:0]
         f[np.isnan(f)] = np.nanmean(f)
@@ -81,9 +81,10 @@ def worth_keeping(
 ) -> NDArray[np.bool_]:
     """Exclude clients in some order, each if it reduces the error by `tolerance`; who is kept, shape (N,)."""
     kept, share, loss = np.ones(len(p), bool), 1.0, float(p @ f)  # the sums over those kept
+    penalty = bias * f.max()
 
     def error(share: float, loss: float) -> float:
-        return float(loss / share + bias * f.max() * (1 - share) ** 2)
+        return float(loss / share + penalty * (1 - share) ** 2)
 
     for k in order[p[order] > 0].tolist():
         less = share - p[k], loss - p[k] * f[k]

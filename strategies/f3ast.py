@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.allowed import Range
+from strategies.core.by_client import extend
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
 from strategies.core.strategy import FlexibleStrategy
 from strategies.fedavg import FedAvgOptions
-from strategies.memory.table import extend
 
 
 class F3AST(FlexibleStrategy):

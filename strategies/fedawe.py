@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.allowed import NotNegative
+from strategies.core.by_client import extend
 from strategies.core.decoding import largest
 from strategies.core.instructions import Task
 from strategies.core.norms import MAX_RESULT
@@ -28,7 +29,6 @@ from strategies.core.options import ServerRateOptions
 from strategies.core.replies import Replies
 from strategies.core.strategy import FlexibleStrategy
 from strategies.memory.models import HeldModels
-from strategies.memory.table import extend
 
 
 class FedAWE(FlexibleStrategy):

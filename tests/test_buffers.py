@@ -74,7 +74,6 @@ def test_no_method_changes_buffers_or_is_changed_by_them(name: str, options: Map
     state = stored(noting.strategy.state_dict())
     again.load_state_dict(state)
     same_state(again.state_dict(), noting.strategy.state_dict())
-    assert "buffers" not in plain.strategy.state_dict()
     evaluated = single.personal_weights(
         EvaluateIns(asked[0].parameters, asked[0].config), clients[noting][0].memory
     )

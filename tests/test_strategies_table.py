@@ -12,10 +12,11 @@ from fakes import collected, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strategies.core.by_client import extend
 from strategies.core.parameters import Layout
 from strategies.core.replies import Replies
 from strategies.core.state import Rows
-from strategies.memory.table import ClientTable, SummedTable, TableOptions, extend
+from strategies.memory.table import ClientTable, SummedTable, TableOptions
 
 M = 5
 LAYOUT = Layout.of([np.zeros((2, 2)), np.zeros(1)])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from strategies.core.by_client import ByClient
 from strategies.core.replies import Replies
-from strategies.core.state import Stateful
+from strategies.core.roster import Clients
 
 SMOOTHING = 0.3  # weight of the newest loss in the running mean
 
@@ -23,24 +24,23 @@ def exclusion_pays(remaining: int, gamma: float, shift: int, constant: float = 1
     return remaining >= constant * math.sqrt(gamma * shift)
 
 
-def judge(gamma: float | None, shift: int, num_rounds: int, constant: float) -> dict[str, Any]:
+def judge(gamma: float, shift: int, num_rounds: int, constant: float) -> dict[str, Any]:
     """Decide on a departure after round `shift`, with the numbers that the decision rests on.
 
-    An unknown Gamma_l (`gamma` None) or an unknown T (`num_rounds` 0) counts in favour of excluding.
+    An unknown Gamma_l (`gamma` NaN) or an unknown T (`num_rounds` 0) counts in favour of excluding.
     """
-    remaining = max(0, num_rounds - shift)
-    exclude = gamma is None or not num_rounds or exclusion_pays(remaining, gamma, shift, constant)
+    remaining, known = max(0, num_rounds - shift), not math.isnan(gamma)
+    exclude = not known or not num_rounds or exclusion_pays(remaining, gamma, shift, constant)
     return {
         "objective": "exclude" if exclude else "include",
         "remaining": remaining,
-        "gamma": gamma,
+        "gamma": gamma if known else None,
         "tau_0": shift,
         "constant": constant,
     }
 
 
-@dataclass
-class LossTracker(Stateful):
+class LossTracker(ByClient):
     """Estimates Gamma_l from the losses that a client reports beside its weights.
 
     F_l(w*) is estimated by the running mean of its training loss near the global model, F_l^* by the lowest
@@ -50,25 +50,27 @@ class LossTracker(Stateful):
 
     saved = ("mean", "lowest")
 
-    mean: dict[int, float] = field(default_factory=dict)
-    lowest: dict[int, float] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.mean: NDArray[np.float64] = np.empty(0)  # NaN where no loss was reported
+        self.lowest: NDArray[np.float64] = np.empty(0)
 
     def update(self, replies: Replies) -> None:
         """Take in the losses of a round."""
-        columns = (replies.clients, replies.train_loss, replies.final_loss)
-        for client, loss, final in zip(*(column.tolist() for column in columns), strict=True):
-            if math.isfinite(loss):
-                self.mean[client] = loss + (1 - SMOOTHING) * (self.mean.get(client, loss) - loss)
-            if math.isfinite(final):
-                self.lowest[client] = min(final, self.lowest.get(client, np.inf))
+        clients, loss, final = replies.clients, replies.train_loss, replies.final_loss
+        self.extend(int(clients.max()) + 1)
+        mean = self.mean[clients]
+        new = loss + (1 - SMOOTHING) * (np.where(np.isnan(mean), loss, mean) - loss)
+        self.mean[clients] = np.where(np.isfinite(loss), new, mean)
+        self.lowest[clients] = np.fmin(self.lowest[clients], np.where(np.isfinite(final), final, np.nan))
 
     def forget(self, client: int) -> None:
         """Forget a client: should it come back, it is new."""
-        self.mean.pop(client, None)
-        self.lowest.pop(client, None)
+        self.extend(client + 1)
+        self.mean[client] = self.lowest[client] = np.nan
 
-    def gamma(self, client: int) -> float | None:
-        """Gamma_l of a client; None if it never reported a loss."""
-        if client not in self.mean:
-            return None
-        return max(0.0, self.mean[client] - self.lowest.get(client, 0.0))
+    def gammas(self, clients: Clients) -> NDArray[np.float64]:
+        """Gamma_l of some clients, NaN for those that never reported a loss, shape (K,)."""
+        self.extend(int(clients.max(initial=-1)) + 1)
+        lowest = self.lowest[clients]
+        gammas: NDArray[np.float64] = self.mean[clients] - np.where(np.isnan(lowest), 0.0, lowest)
+        return np.maximum(gammas, 0.0)

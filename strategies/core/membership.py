@@ -108,7 +108,7 @@ class Members(Stateful):
             return
         event: Event = {"event": "departure", "client": client, "objective": self.options.departure}
         if self.options.departure == "auto":
-            gamma = self.losses.gamma(client)
+            (gamma,) = self.losses.gammas(np.array([client])).tolist()
             horizon = (self._round - 1, self.options.num_rounds)
             event |= judge(gamma, *horizon, self.options.departure_constant)
         self._remove(client, event["objective"] == "include")

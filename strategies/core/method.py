@@ -50,7 +50,7 @@ class Method(Stateful, ABC):
 
     options: Options
     saved: ClassVar[tuple[str, ...]] = (
-        *("weights", "version", "round", "learning_rate"),
+        *("weights", "buffers", "version", "round", "learning_rate"),
         *("membership", "tasks", "norms", "layers"),
     )
     rule: ClassVar[Rule] = SGD

@@ -202,18 +202,12 @@ class FlexibleStrategy(Method, Strategy):
 
     # Resuming
 
-    def state_dict(self) -> StateDict:
-        """Return the state; the model's buffers are part of it if there are any."""
-        return super().state_dict() | ({"buffers": self.buffers.copy()} if len(self.buffers) else {})
-
     def load_state_dict(self, state: StateDict) -> None:
         """Restore a state: a strategy with the same options then continues bit by bit like the saved one."""
         if take(state, "weights").shape != self.weights.shape:
             shapes = f"{take(state, 'weights').shape} where {self.weights.shape} are expected"
             raise ValueError(f"the state has weights of shape {shapes}")
         super().load_state_dict(state)
-        if len(self.buffers):
-            self.buffers = np.array(take(state, "buffers"), np.float64)
         self._sent = self._pack()
 
     # Details

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flexfl.ground.allowed import NotNegative
 from flexfl.ground.spill import SpillFile
+from strategies.core.by_client import extend
 from strategies.core.options import Options
 from strategies.core.parameters import Layout
 from strategies.core.replies import Replies
@@ -246,11 +247,3 @@ class SummedTable(ClientTable):
         """Take over rows and sum."""
         super().load_state_dict(state)
         self.total = np.array(take(state, "total"), np.float64)
-
-
-def extend(array: NDArray[Any], size: int, fill: int) -> NDArray[Any]:
-    """Lengthen an array to at least `size`, ahead of need, so that arrivals one by one stay cheap."""
-    if size <= len(array):
-        return array
-    more = np.full(max(size, 2 * len(array)) - len(array), fill, array.dtype)
-    return np.concatenate([array, more])

@@ -89,12 +89,12 @@ def judge(
     An unknown J (no client reported losses) or T (`num_rounds` 0) counts in favour of keeping the client.
     """
     found = worst(availability, roster, server_round, options.abandon_after)
-    shares = roster.shares
-    gammas = {k: gamma for k in np.flatnonzero(shares).tolist() if (gamma := losses.gamma(k)) is not None}
-    if found is None or not gammas or not options.num_rounds:
+    shares, gammas = roster.shares, losses.gammas(np.arange(len(roster)))
+    known = (shares > 0) & ~np.isnan(gammas)
+    if found is None or not known.any() or not options.num_rounds:
         return None
     client, away = found
-    J = float(np.average([*gammas.values()], weights=shares[[*gammas]]))
+    J = float(np.average(gammas[known], weights=shares[known]))
     E = options.mean_steps(roster.num_examples[roster.member])
     done, constant = server_round - 1, options.abandon_constant
     if not abandoning_pays(away, J, E, done, options.num_rounds, constant):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.core.by_client import ByClient
 from strategies.core.roster import Clients
-from strategies.core.state import Stateful
-from strategies.memory.table import extend
 
 Counts = NDArray[np.int64]
 
 
-class Availability(Stateful):
+class Availability(ByClient):
     """Counts of the rounds since each client became a member: in which it was available, selected or not."""
 
     saved = ("rounds", "seen", "stayed_on", "stayed_off", "online")
@@ -26,7 +25,7 @@ class Availability(Stateful):
 
     def observe(self, available: Clients, num_clients: int) -> None:
         """Note which of the clients are available in a round."""
-        self._extend(num_clients)
+        self.extend(num_clients)
         now = np.zeros(len(self.rounds), bool)
         now[available] = True
         known = self.rounds > 0
@@ -38,7 +37,7 @@ class Availability(Stateful):
 
     def reset(self, client: int) -> None:
         """Let a client's membership begin."""
-        self._extend(client + 1)
+        self.extend(client + 1)
         for name in self.saved:
             getattr(self, name)[client] = 0
 
@@ -52,7 +51,3 @@ class Availability(Stateful):
         off = self.rounds[clients] - 1 - on
         stays = self.stayed_on[clients] / np.maximum(on, 1) + self.stayed_off[clients] / np.maximum(off, 1)
         return np.where((on > 0) & (off > 0), stays - 1, 0.0)
-
-    def _extend(self, size: int) -> None:
-        for name in self.saved:
-            setattr(self, name, extend(getattr(self, name), size, 0))

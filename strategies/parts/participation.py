@@ -9,10 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.core.by_client import ByClient
 from strategies.core.options import Options
 from strategies.core.roster import Clients, Roster
-from strategies.core.state import Stateful
-from strategies.memory.table import extend
 
 Counts = NDArray[np.int64]
 
@@ -45,7 +44,7 @@ def check_estimator(estimator: str, options: Options, roster: Roster) -> None:
         )
 
 
-class Intervals(Stateful):
+class Intervals(ByClient):
     """The intervals of all members, in closed form: a round costs as much as the clients that reply.
 
     `cutoff` is K, the longest interval; 0: none is cut.
@@ -61,13 +60,13 @@ class Intervals(Stateful):
 
     def reset(self, client: int, server_round: int) -> None:
         """Begin a client's first interval with this round."""
-        self._extend(client + 1)
+        self.extend(client + 1)
         self.start[client] = self.last[client] = server_round - 1
         self.ended[client] = 0
 
     def means(self, clients: Clients, server_round: int) -> NDArray[np.float64]:
         """omega_k before this round, 1 where no interval has ended, shape (K,)."""
-        self._extend(int(clients.max(initial=-1)) + 1)
+        self.extend(int(clients.max(initial=-1)) + 1)
         start, last, ended = self.start[clients], self.last[clients], self.ended[clients]
         cuts = (server_round - 1 - last) // self.cutoff if self.cutoff else np.zeros_like(last)
         total, count = last - start + self.cutoff * cuts, ended + cuts
@@ -75,11 +74,7 @@ class Intervals(Stateful):
 
     def observe(self, clients: Clients, server_round: int) -> None:
         """End the intervals of those who take part in this round."""
-        self._extend(int(clients.max(initial=-1)) + 1)
+        self.extend(int(clients.max(initial=-1)) + 1)
         gaps = server_round - self.last[clients]
         self.ended[clients] += -(-gaps // self.cutoff) if self.cutoff else 1
         self.last[clients] = server_round
-
-    def _extend(self, size: int) -> None:
-        self.start, self.last = extend(self.start, size, 0), extend(self.last, size, 0)
-        self.ended = extend(self.ended, size, 0)
