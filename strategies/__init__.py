@@ -21,15 +21,19 @@ from flexfl.ground.specs import build, find
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
 from strategies.cafed import CAFed
-from strategies.core.instructions import Task
-from strategies.core.membership import AvailabilityManager
-from strategies.core.options import Options
-from strategies.core.parameters import FlatParameters, Layout
-from strategies.core.replies import Replies
-from strategies.core.report import RoundReport
-from strategies.core.roster import Roster
+from strategies.core import (
+    AvailabilityManager,
+    EvaluateFn,
+    FlatParameters,
+    FlexibleStrategy,
+    Layout,
+    Options,
+    Replies,
+    Roster,
+    RoundReport,
+    Task,
+)
 from strategies.core.schedules import SCHEDULES
-from strategies.core.strategy import EvaluateFn, FlexibleStrategy
 from strategies.efl import EFL
 from strategies.f3ast import F3AST
 from strategies.fedau import FedAU

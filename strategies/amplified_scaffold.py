@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.allowed import Count, Positive
-from strategies.core.by_client import extend
-from strategies.core.replies import Replies
+from strategies.core import Replies, extend
 from strategies.memory.table import ClientTable
 from strategies.parts.amplification import Amplification
 from strategies.scaffold import Scaffold, ScaffoldOptions

@@ -11,8 +11,7 @@ from typing import Literal
 
 from flexfl.ground.allowed import Share
 from flexfl.ground.contract import Rule
-from strategies.core.options import Options
-from strategies.core.replies import Replies
+from strategies.core import Options, Replies
 from strategies.parts.personal import Personalised
 
 

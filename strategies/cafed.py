@@ -22,10 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.allowed import NotNegative
-from strategies.core.instructions import Task
-from strategies.core.replies import Replies
-from strategies.core.roster import Clients
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import Clients, FlexibleStrategy, Replies, Task
 from strategies.fedavg import FedAvgOptions
 from strategies.parts.availability import Availability
 

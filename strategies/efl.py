@@ -25,15 +25,10 @@ from numpy.typing import NDArray
 from flexfl.ground.allowed import CountOrZero, NotNegative, Range
 from flexfl.ground.contract import Rule
 from flexfl.ground.contract.ternary import Rounding, Ties, kept, ternary
-from strategies.core.instructions import Sent, Task
-from strategies.core.replies import Replies
-from strategies.core.roster import Clients
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import Clients, FlexibleStrategy, Replies, Sent, Task, Vector
 from strategies.parts.abandoning import AbandonmentOptions, judge
 from strategies.parts.availability import Availability
 from strategies.schemes import scheme_c
-
-Vector = NDArray[np.float64]
 
 
 class EFL(FlexibleStrategy):

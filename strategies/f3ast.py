@@ -17,13 +17,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flexfl.ground.allowed import Range
-from strategies.core.by_client import extend
-from strategies.core.replies import Replies
-from strategies.core.roster import Clients
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import Clients, FlexibleStrategy, Replies, Vector, extend
 from strategies.fedavg import FedAvgOptions
 
 
@@ -37,11 +33,11 @@ class F3AST(FlexibleStrategy):
 
     def setup(self) -> None:
         """Start with all members as new ones: they get a first rate before the first selection."""
-        self.rates: NDArray[np.float64] = np.ones(len(self.roster))  # r_k / decay
+        self.rates: Vector = np.ones(len(self.roster))  # r_k / decay
         self.decay = 1.0  # of all rates together, so that a round need not change them all
         self.new: list[int] = np.flatnonzero(self.roster.member).tolist()
 
-    def rate(self, clients: Clients) -> NDArray[np.float64]:
+    def rate(self, clients: Clients) -> Vector:
         """r_k of some clients, shape (K,)."""
         return self.decay * self.rates[clients]
 

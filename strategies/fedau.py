@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flexfl.ground.allowed import CountOrZero
-from strategies.core.replies import Replies
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import FlexibleStrategy, Replies
 from strategies.fedavg import FedAvgOptions
 from strategies.parts.participation import Intervals, check_estimator, inverse_rates
 

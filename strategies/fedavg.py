@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from strategies.core.options import ServerRateOptions
-from strategies.core.replies import Replies
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import FlexibleStrategy, Replies, ServerRateOptions
 
 
 class FedAvg(FlexibleStrategy):

@@ -21,13 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.allowed import NotNegative
-from strategies.core.by_client import extend
+from strategies.core import FlexibleStrategy, Replies, ServerRateOptions, Task, extend
 from strategies.core.decoding import largest
-from strategies.core.instructions import Task
 from strategies.core.norms import MAX_RESULT
-from strategies.core.options import ServerRateOptions
-from strategies.core.replies import Replies
-from strategies.core.strategy import FlexibleStrategy
 from strategies.memory.models import HeldModels
 
 

@@ -20,11 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.allowed import Count, NotNegative, Range
-from strategies.core.instructions import Sent
-from strategies.core.options import ServerRateOptions
-from strategies.core.replies import Replies
-from strategies.core.state import Stateful
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import FlexibleStrategy, Replies, Sent, ServerRateOptions, Stateful
 
 
 class FedBuff(FlexibleStrategy):

@@ -15,13 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flexfl.ground.allowed import Positive
 from flexfl.ground.contract import Rule
-from strategies.core.options import Options
-from strategies.core.replies import Replies
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import FlexibleStrategy, Options, Replies, Vector
 
 
 class FedDyn(FlexibleStrategy):
@@ -34,7 +31,7 @@ class FedDyn(FlexibleStrategy):
 
     def setup(self) -> None:
         """Start with h = g_k = 0."""
-        self.h: NDArray[np.float64] = np.zeros(self.layout.size)
+        self.h: Vector = np.zeros(self.layout.size)
 
     def update(self, replies: Replies) -> None:
         """Algorithm 1, lines 9 to 11."""
@@ -54,7 +51,7 @@ class FedDyn(FlexibleStrategy):
         if not keep:
             self.h = self.h * ((remaining + 1) / remaining) if remaining else np.zeros_like(self.h)
 
-    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
+    def on_farewell(self, client: int, memory: Vector | None) -> None:
         """h := h - g_l / (N - 1); if the client did not answer, its g_l stays."""
         if memory is not None and self.roster.num_contributors:
             self.h = self.h - memory / self.roster.num_contributors

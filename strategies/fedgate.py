@@ -16,8 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from strategies.core.options import ServerRateOptions
-from strategies.core.replies import Replies
+from strategies.core import Replies, ServerRateOptions
 from strategies.memory.table import TableOptions
 from strategies.parts.tracking import GradientTracking
 

@@ -20,11 +20,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.instructions import Task
-from strategies.core.method import LateReplies
-from strategies.core.replies import Replies
-from strategies.core.roster import Clients
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import Clients, FlexibleStrategy, LateReplies, Replies, Task
 from strategies.memory.table import MemoryOptions, SummedTable
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flexfl.ground.contract import Rule
-from strategies.core.instructions import Task
-from strategies.core.replies import Replies
+from strategies.core import Replies, Task, Vector
 from strategies.fedlaavg import FedLaAvg
 
 
@@ -51,7 +49,7 @@ class FedLaAvgClientMemory(FedLaAvg):
     def on_departure(self, client: int, keep: bool) -> None:
         """Nothing yet: u_l is asked for in the client's farewell."""
 
-    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
+    def on_farewell(self, client: int, memory: Vector | None) -> None:
         """Take the u_l of a client that leaves the objective out of the sum."""
         if memory is None:
             self.orphans += 1

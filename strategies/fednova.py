@@ -16,12 +16,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flexfl.ground.allowed import NotNegative
-from strategies.core.options import ServerRateOptions
-from strategies.core.replies import Replies
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import FlexibleStrategy, Replies, ServerRateOptions, Vector
 from strategies.fedprox import FedProx
 
 
@@ -38,11 +35,11 @@ class FedNova(FlexibleStrategy):
         tau = float(q @ work / q.sum())
         self.weights += self.options.server_rate * tau * replies.weighted_sum(q / a)
 
-    def normalisers(self, replies: Replies) -> NDArray[np.float64]:
+    def normalisers(self, replies: Replies) -> Vector:
         """a_k of those who replied, shape (K,)."""
         return replies.steps.astype(np.float64)
 
-    def weights_of(self, replies: Replies) -> NDArray[np.float64]:
+    def weights_of(self, replies: Replies) -> Vector:
         """q_k of those who replied, shape (K,)."""
         if self.options.q == "present":
             return replies.mean_coefficients("n")
@@ -55,7 +52,7 @@ class FedNovaProximal(FedNova):
 
     rule = FedProx.rule
 
-    def normalisers(self, replies: Replies) -> NDArray[np.float64]:
+    def normalisers(self, replies: Replies) -> Vector:
         """a_k of those who replied, shape (K,)."""
         pull = replies.learning_rate * self.options.mu
         return (1 - (1 - pull) ** replies.steps) / pull

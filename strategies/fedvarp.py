@@ -21,9 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.allowed import CountOrZero, Share
-from strategies.core.by_client import extend
-from strategies.core.replies import Replies
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import FlexibleStrategy, Replies, extend
 from strategies.fedavg import FedAvgOptions
 from strategies.memory.table import SummedTable, TableOptions
 from strategies.parts.participation import Intervals, check_estimator, inverse_rates

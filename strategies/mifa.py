@@ -16,8 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from strategies.core.replies import Replies
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import FlexibleStrategy, Replies
 from strategies.memory.table import SummedTable, TableOptions
 
 

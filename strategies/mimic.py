@@ -15,12 +15,9 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flexfl.ground.allowed import Positive, Range
-from strategies.core.replies import Replies
-from strategies.core.roster import Clients
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import Clients, FlexibleStrategy, Replies, Vector
 from strategies.memory.table import MemoryOptions
 from strategies.memory.zero_sum import ZeroSumTable
 
@@ -61,7 +58,7 @@ class MimiC(FlexibleStrategy):
         if not keep:
             self.corrections.depart(client, self.roster.num_contributors)
 
-    def gradient_per_delta(self, replies: Replies) -> NDArray[np.float64]:
+    def gradient_per_delta(self, replies: Replies) -> Vector:
         """ghat_i / delta_i, shape (K,): -1 / (eta s_i) by the client's own steps; -1 in units of updates."""
         if self.options.units == "update":
             return -np.ones(len(replies))

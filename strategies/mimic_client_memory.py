@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.contract import Rule
-from strategies.core.instructions import Task
-from strategies.core.replies import Replies
+from strategies.core import Replies, Task
 from strategies.memory.table import ClientTable
 from strategies.mimic import MimiC
 

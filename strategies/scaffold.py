@@ -17,10 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from flexfl.ground.contract import CORRECTED
-from strategies.core.instructions import Task
-from strategies.core.options import ServerRateOptions
-from strategies.core.replies import Replies
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import FlexibleStrategy, Replies, ServerRateOptions, Task
 from strategies.memory.table import ClientTable, TableOptions
 
 

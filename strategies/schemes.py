@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexfl.ground.allowed import Positive, Range
-from strategies.core.options import Options
-from strategies.core.replies import Replies
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import FlexibleStrategy, Options, Replies
 from strategies.parts.reboot import FastReboot
 
 Coefficients = NDArray[np.float64]

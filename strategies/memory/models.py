@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.by_client import extend
-from strategies.core.parameters import FlatParameters, FloatVector, Layout, stacked
-from strategies.core.roster import Clients
-from strategies.core.state import StateDict, Stateful, take
+from strategies.core import Clients, FlatParameters, Layout, Stateful, extend
+from strategies.core.parameters import FloatVector, stacked
+from strategies.core.state import StateDict, take
 
 
 class HeldModels(Stateful):

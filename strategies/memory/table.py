@@ -15,12 +15,8 @@ from numpy.typing import NDArray
 
 from flexfl.ground.allowed import NotNegative
 from flexfl.ground.spill import SpillFile
-from strategies.core.by_client import extend
-from strategies.core.options import Options
-from strategies.core.parameters import Layout
-from strategies.core.replies import Replies
-from strategies.core.roster import Clients
-from strategies.core.state import Rows, StateDict, Stateful, take
+from strategies.core import Clients, Layout, Options, Replies, Stateful, extend
+from strategies.core.state import Rows, StateDict, take
 
 Vectors = NDArray[np.floating[Any]]
 Block = NDArray[np.float64]

@@ -10,15 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strategies.core.parameters import Layout
-from strategies.core.replies import Replies
-from strategies.core.roster import Clients
-from strategies.core.state import Stateful
+from strategies.core import Clients, Layout, Replies, Stateful, Vector
 from strategies.memory.table import ALL, ClientTable, TableOptions
-
-Vector = NDArray[np.float64]
 
 
 class ZeroSumTable(Stateful):

@@ -18,9 +18,8 @@ from typing import Any, Literal
 import numpy as np
 
 from flexfl.ground.allowed import Count, Positive
+from strategies.core import Options, Roster
 from strategies.core.departures import LossTracker
-from strategies.core.options import Options
-from strategies.core.roster import Roster
 from strategies.parts.availability import Availability
 
 

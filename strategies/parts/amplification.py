@@ -7,7 +7,7 @@ next anchor. P should be a multiple of the period of participation. Rounds witho
 
 from __future__ import annotations
 
-from strategies.core.layers import Layer, Vector
+from strategies.core import Layer, Vector
 
 
 class Amplification(Layer):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.by_client import ByClient
-from strategies.core.roster import Clients
+from strategies.core import ByClient, Clients
 
 Counts = NDArray[np.int64]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from flexfl.ground import dotted
 from flexfl.ground.specs import bind
-from strategies.core.layers import Layer, LayerFactory
+from strategies.core import Layer, LayerFactory
 from strategies.parts.amplification import Amplification
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.by_client import ByClient
-from strategies.core.options import Options
-from strategies.core.roster import Clients, Roster
+from strategies.core import ByClient, Clients, Options, Roster
 
 Counts = NDArray[np.int64]
 

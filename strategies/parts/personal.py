@@ -11,11 +11,10 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from flexfl.ground.contract import metrics
+from strategies.core import AvailabilityManager, FlexibleStrategy
 from strategies.core.decoding import MAX_LOSS, is_count
 from strategies.core.instructions import RoundInstructions
-from strategies.core.membership import AvailabilityManager
 from strategies.core.report import shortened
-from strategies.core.strategy import FlexibleStrategy
 
 _LOSS = "loss"
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strategies.core.replies import Replies
-from strategies.core.roster import Roster
-from strategies.core.state import Stateful
+from strategies.core import Replies, Roster, Stateful, Vector
 
 
 def boost(since_shift: int, peak: float = 3.0) -> float:
@@ -49,7 +46,7 @@ class FastReboot(Stateful):
 
     def multipliers(
         self, replies: Replies, roster: Roster, server_round: int, learning_rate: float
-    ) -> tuple[NDArray[np.float64], list[dict[str, Any]]]:
+    ) -> tuple[Vector, list[dict[str, Any]]]:
         """Factor of each reply's coefficient, shape (K,), and the decisions taken in this round."""
         factors = np.ones(len(replies))
         if self.mode == "off":
@@ -65,7 +62,7 @@ class FastReboot(Stateful):
         return factors, events
 
     def _decide(
-        self, arrived: list[int], replies: Replies, shares: NDArray[np.float64], learning_rate: float
+        self, arrived: list[int], replies: Replies, shares: Vector, learning_rate: float
     ) -> list[dict[str, Any]]:
         """Judge those of the arrived devices (rows of `replies`) that reply for the first time."""
         per_gradient = 1 / (learning_rate * replies.steps)  # gradient = -delta / (eta s)
@@ -87,5 +84,5 @@ class FastReboot(Stateful):
         return events
 
 
-def _norm(replies: Replies, coefficients: NDArray[np.float64]) -> float:
+def _norm(replies: Replies, coefficients: Vector) -> float:
     return float(np.linalg.norm(replies.weighted_sum(coefficients)))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flexfl.ground.contract import CORRECTED
-from strategies.core.instructions import Task
-from strategies.core.strategy import FlexibleStrategy
+from strategies.core import FlexibleStrategy, Task
 from strategies.memory.table import TableOptions
 from strategies.memory.zero_sum import ZeroSumTable
 
