@@ -24,7 +24,6 @@ that raises an exception counts as inactive in that round.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 from itertools import repeat
@@ -43,7 +42,7 @@ from flwr.common import (
 from numpy.typing import NDArray
 
 from clients.memory.handshake import Memory, open_memory
-from clients.rules import check_memory
+from clients.rules import usable_memory
 from clients.rules.base import Oracle, no_fisher
 from clients.rules.vectors import Vector, as_array, copy_of
 from clients.training import LocalDeadline, do_steps, finish, make_rule, of_weights
@@ -204,13 +203,9 @@ def read(instruction: FitIns | EvaluateIns) -> tuple[FitConfig, list[NDArray[Any
 
 
 def _open(memory: Memory | None, config: FitConfig, weights: list[NDArray[Any]]) -> tuple[Memory, bool]:
-    """Open the client's memory; one of another rule or model counts as none, with a warning."""
-    if memory is not None and config.last_accepted is not None:
-        try:
-            check_memory(memory, config.rule, _num_trained(config, weights), np.result_type(*weights))
-        except ValueError as error:
-            logging.getLogger(__name__).warning("the client's memory cannot be used: %s", error)
-            memory = None
+    """Open the client's memory, if the rule keeps one and it is of this rule and model."""
+    if config.last_accepted is not None:
+        memory = usable_memory(memory, config.rule, _num_trained(config, weights), np.result_type(*weights))
     return open_memory(memory, config.last_accepted)
 
 

@@ -14,7 +14,6 @@ import logging
 import os
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from clients.device.leave import is_leaving
 from clients.device.local_data import DataSpec
 from clients.memory.handshake import Memory
 from clients.memory.stores import ContextStore, FileStore, Store
-from clients.rules import check_memory
+from clients.rules import usable_memory
 from flexfl.ground.contract import FitConfig, Scalar, metrics
 
 log = logging.getLogger("flwr")
@@ -52,15 +51,19 @@ class Node:
         """Return the client's memory, if its rule keeps one; it has to be of this rule and M weights."""
         if config.last_accepted is None:
             return None
-        check = partial(check_memory, rule=config.rule, size=size, dtype=dtype)
-        return self.store.of_run(config.run).load(check)
+        return usable_memory(self._store(config).load(), config.rule, size, dtype)
 
     def keep(self, config: FitConfig, memory: Memory) -> None:
         """Store the client's memory, before the reply is sent: the server may rely on it."""
         try:
-            self.store.of_run(config.run).save(memory)
+            self._store(config).save(memory)
         except OSError as error:
             raise OSError(f"cannot keep the client's memory: {error}") from error
+
+    def _store(self, config: FitConfig) -> Store:
+        """Return where the memory is: in a folder, that of the run which the server has resumed."""
+        resumed = config.run and self.state_dir
+        return FileStore(self.state_dir, config.run, self.client) if resumed else self.store
 
     def worked(self, steps: int, seconds: float, up_bytes: int) -> None:
         """Record how long the steps took; a failure to do so does not discard them."""

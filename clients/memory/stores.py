@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, cast
@@ -26,25 +25,15 @@ KEPT_SECONDS = 30 * 24 * 3600.0
 
 log = logging.getLogger(__name__)
 
-Check = Callable[[Memory], None]
-"""Raises ValueError if a memory is not one of this client's rule and model."""
-
 
 class Store(Protocol):
     """Keeps the memory of one client in one run."""
 
-    def load(self, check: Check | None = None) -> Memory | None:
-        """Return the memory that was saved last; None if there is none.
-
-        One that cannot be read, or that `check` refuses, is removed with a warning, and counts as none: the
-        client then starts without a memory, as after a reinstallation.
-        """
+    def load(self) -> Memory | None:
+        """Return the memory that was saved last; None if there is none, or if it cannot be read."""
 
     def save(self, memory: Memory) -> None:
         """Store a memory; once this returns, `load` returns it."""
-
-    def of_run(self, run: str) -> Store:
-        """Return the store of another run, which the server has resumed; empty: of this one."""
 
 
 class ContextStore:
@@ -53,23 +42,11 @@ class ContextStore:
     def __init__(self, context: Context) -> None:
         self.context = context
 
-    def load(self, check: Check | None = None) -> Memory | None:
+    def load(self) -> Memory | None:
         """See `Store.load`."""
         if RECORD not in self.context.state:
             return None
-        try:
-            memory = from_bytes(cast(bytes, self.context.state.config_records[RECORD]["bytes"]))
-            if check is not None:
-                check(memory)
-        except ValueError as error:
-            log.warning("the memory in Flower's Context cannot be used (%s); %s", error, _WITHOUT)
-            del self.context.state[RECORD]
-            return None
-        return memory
-
-    def of_run(self, run: str) -> Store:
-        """Return this store: Flower keeps no Context from one run to another."""
-        return self
+        return from_bytes(cast(bytes, self.context.state.config_records[RECORD]["bytes"]))
 
     def save(self, memory: Memory) -> None:
         """See `Store.save`."""
@@ -87,24 +64,17 @@ class FileStore:
         self.client = client
         self.path = Path(folder) / f"run-{run_id}-client-{client}.safetensors"
 
-    def of_run(self, run: str) -> Store:
-        """See `Store.of_run`."""
-        return FileStore(self.path.parent, run, self.client) if run else self
-
-    def load(self, check: Check | None = None) -> Memory | None:
-        """See `Store.load`; the file is renamed to `<name>.bad`, so that one can look into it."""
+    def load(self) -> Memory | None:
+        """See `Store.load`; a file that cannot be read is renamed to `<name>.bad`, with a warning."""
         try:
             with open_regular(self.path) as file:
-                memory = from_bytes(file.read())
-            if check is not None:
-                check(memory)
+                return from_bytes(file.read())
         except FileNotFoundError:
             return None
         except (OSError, ValueError, MemoryError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             self._set_aside(reason or type(error).__name__)
             return None
-        return memory
 
     def save(self, memory: Memory) -> None:
         """See `Store.save`; an OSError says that the folder cannot be written to, or is full."""
@@ -129,7 +99,8 @@ class FileStore:
             what = f"is now {bad.name}"
         except OSError as error:
             what = f"stays ({error.strerror})"
-        log.warning("%s is not a client memory (%s) and %s; %s", self.path, reason, what, _WITHOUT)
+        text = "%s is not a client memory (%s) and %s; the client continues without one"
+        log.warning(text, self.path, reason, what)
 
     def _remove_old(self) -> None:
         """Remove what other runs have left of this client, but the newest few."""
@@ -144,6 +115,3 @@ class FileStore:
             if i >= KEPT_RUNS or written[path] < oldest:
                 with suppress(OSError):  # one that cannot be removed does no harm
                     path.unlink()
-
-
-_WITHOUT = "the client continues without one"

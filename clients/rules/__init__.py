@@ -5,6 +5,7 @@ The same rule trains one client, a cohort of clients, and a client on a device.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from clients.rules.pfedme import PFedMe
 from clients.rules.uploads import CorrectedUpload, DifferenceUpload
 from flexfl.ground import dotted
 
-__all__ = ["RULES", "SGD", "check_memory", "rule_named"]
+__all__ = ["RULES", "SGD", "rule_named", "usable_memory"]
+
+log = logging.getLogger(__name__)
 
 RULES: dict[str, type[SGD]] = {
     "sgd": SGD,
@@ -46,11 +49,16 @@ def rule_named(name: str) -> type[SGD]:
     return rule
 
 
-def check_memory(memory: Memory, rule: str, size: int, dtype: np.dtype[Any]) -> None:
-    """Raise ValueError if a stored memory belongs to another rule or model; unknown rules are not checked."""
-    try:
-        known = rule_named(rule)
-    except ValueError:
-        return
-    for state in (memory.committed, memory.pending or {}):
-        known.check_state(state, size, dtype)
+def usable_memory(memory: Memory | None, rule: str, size: int, dtype: np.dtype[Any]) -> Memory | None:
+    """Return a stored memory; None, with a warning, if it belongs to another rule or model.
+
+    The client then continues without one, as after a reinstallation.
+    """
+    if memory is not None:
+        try:
+            for state in (memory.committed, memory.pending or {}):
+                rule_named(rule).check_state(state, size, dtype)
+        except ValueError as error:
+            log.warning("the client's memory cannot be used (%s); the client continues without one", error)
+            return None
+    return memory

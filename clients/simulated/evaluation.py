@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -90,19 +90,13 @@ def _at_once(
     model: FlatModel, examples: Examples, starts: Sequence[int], threads: int
 ) -> list[tuple[float, Tensor]]:
     """Measure several batches at a time."""
-    modules: SimpleQueue[nn.Module] = SimpleQueue()
-    for _ in range(threads):
-        modules.put(copy.deepcopy(model.module))
+    copies, own = [copy.deepcopy(model.module) for _ in range(threads)], threading.local()
 
-    def measure(start: int) -> tuple[float, Tensor]:
-        module = modules.get()
-        try:
-            return _measure(model, module, examples, start)
-        finally:
-            modules.put(module)
+    def take_copy() -> None:
+        own.module = copies.pop()
 
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(measure, starts))
+    with ThreadPoolExecutor(threads, initializer=take_copy) as pool:
+        return list(pool.map(lambda start: _measure(model, own.module, examples, start), starts))
 
 
 def _measure(model: FlatModel, module: nn.Module, examples: Examples, start: int) -> tuple[float, Tensor]:
