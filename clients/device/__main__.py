@@ -12,9 +12,11 @@ import argparse
 import json
 import signal
 import socket
+import ssl
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -72,52 +74,54 @@ def check(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name} is {getattr(options, name):g}; give 0.05 to 3600 seconds")
     if options.key and not options.root_certificates:
         raise ValueError("--key needs --root-certificates: Flower takes keys over encrypted connections only")
-    for name in ("root_certificates", "key"):
-        _check_file("--" + name.replace("_", "-"), getattr(options, name))
-    for name in ("state_dir", "record_trace"):
-        if path := getattr(options, name):
-            _check_writable("--" + name.replace("_", "-"), Path(path), is_folder=name == "state_dir")
+    checks: dict[str, Callable[[str], None]] = {
+        "root_certificates": _check_certificates,
+        "key": _check_key,
+        "state_dir": partial(_check_writable, is_folder=True),
+        "record_trace": _check_writable,
+    }
+    for name, check_path in checks.items():
+        try:
+            if path := getattr(options, name):
+                check_path(path)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ValueError(f"--{name.replace('_', '-')} {path}: {reason}") from None
     if not options.data and (options.target or options.classes):
         raise ValueError("--target and --classes describe the examples that --data names; give it, too")
 
 
-def _check_file(option: str, path: str) -> None:
-    """Raise ValueError unless a certificate or a key can be read, if one is given."""
-    if not path:
-        return
+def _check_certificates(path: str) -> None:
+    """Raise ValueError unless the file has certificates."""
     try:
-        content = Path(path).read_bytes()[:65536]
-    except OSError as error:
-        raise ValueError(f"{option} {path}: {error.strerror}") from None
-    kind = b"PRIVATE KEY" if option == "--key" else b"CERTIFICATE"
-    if b"-----BEGIN " not in content or kind + b"-----" not in content:
-        what = "private key" if option == "--key" else "certificate"
-        raise ValueError(f"{option} {path}: it is not a {what} in PEM format (-----BEGIN ...)")
-    if option == "--key":
-        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-        from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-
-        try:
-            usable = isinstance(load_ssh_private_key(content, None), EllipticCurvePrivateKey)
-        except Exception:  # whatever is wrong with it
-            usable = False
-        if not usable:
-            raise ValueError(
-                f"{option} {path}: Flower cannot use it; make one with "
-                "ssh-keygen -t ecdsa -b 384 -N '' -f FILE"
-            )
+        ssl.create_default_context(cafile=path)
+    except ssl.SSLError:
+        raise ValueError("it is not a certificate in PEM format (-----BEGIN ...)") from None
 
 
-def _check_writable(option: str, path: Path, is_folder: bool) -> None:
+def _check_key(path: str) -> None:
+    """Raise ValueError unless the file has a private key that Flower can use."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    content = Path(path).read_bytes()
+    try:
+        usable = isinstance(load_ssh_private_key(content, None), EllipticCurvePrivateKey)
+    except Exception:  # whatever is wrong with it
+        usable = False
+    if not usable:
+        raise ValueError("Flower cannot use it; make one with ssh-keygen -t ecdsa -b 384 -N '' -f FILE")
+
+
+def _check_writable(path: str, is_folder: bool = False) -> None:
     """Make a folder, and raise ValueError unless one can write where the path says."""
     try:
         if is_folder:
-            path.mkdir(parents=True, exist_ok=True)
-        folder = path if path.is_dir() else path.parent
-        with tempfile.TemporaryFile(dir=folder):
+            Path(path).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path if Path(path).is_dir() else Path(path).parent):
             pass
     except OSError as error:
-        raise ValueError(f"{option} {path}: {error.strerror}; it must be writable") from None
+        raise ValueError(f"{error.strerror}; it must be writable") from None
 
 
 def own_data(options: argparse.Namespace, folder: Path) -> dict[str, str]:
