@@ -44,11 +44,6 @@ class BatchIndices(NamedTuple):
         """Number U to which the distinct examples are padded, rounded up as `padded_length` is."""
         return _rounded_up(self.num_distinct)
 
-    def unique(self) -> tuple[Indices, Indices]:
-        """Return the sorted distinct indices, and the position of each index among them."""
-        distinct, positions = np.unique(self.indices, return_inverse=True)
-        return distinct, positions
-
 
 @lru_cache(maxsize=1024)
 def _rounded_up(size: int) -> int:

@@ -44,16 +44,14 @@ class Vmap(CohortOracle):
         if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
             raise ValueError("cohort vmap: the model has batch normalization; use cohort loop")
         self._names = [name for name, _ in module.named_parameters()]
-        self._sizes = [p.numel() for p in module.parameters()]
         self._grad_and_loss = vmap(grad_and_value(self._loss))
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        parts = zip(torch.split(y, self._sizes, dim=1), self.model.shapes, strict=True)
-        views = (part.view(-1, *shape) for part, shape in parts)
-        parameters = dict(zip(self._names, views, strict=True))
-        gradients, losses = self._grad_and_loss(parameters, batch.inputs, batch.targets, batch.weights)
-        return torch.cat([gradients[name].flatten(1) for name in self._names], dim=1), losses
+        gradients, losses = self._grad_and_loss(y, batch.inputs, batch.targets, batch.weights)
+        return gradients, losses
 
-    def _loss(self, parameters: dict[str, Tensor], x: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    def _loss(self, y: Tensor, x: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """The mean loss of one client."""
+        parameters = dict(zip(self._names, self.model.views(y), strict=True))
         outputs = functional_call(self.model.module, parameters, (x,))
         return (self.model.criterion.losses(outputs, targets) * weights).sum()

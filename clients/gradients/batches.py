@@ -80,7 +80,7 @@ class CohortBatches:
         distinct = np.zeros((len(self.clients), self.clients[0].padded_distinct), np.int64)
         positions = []
         for k, client in enumerate(self.clients):
-            own, inverse = client.unique()
+            own, inverse = np.unique(client.indices, return_inverse=True)
             distinct[k, : len(own)] = own
             positions.append(inverse)
         flat = torch.from_numpy(distinct).to(self.inputs.device).view(-1)
@@ -131,7 +131,7 @@ class DeviceData:
             return CohortBatches(*self._all, of_all, dtype, self.augmentation)
         parts, of_parts, start = [], [], 0
         for client, wanted in zip(clients, indices, strict=True):
-            distinct, positions = wanted.unique()
+            distinct, positions = np.unique(wanted.indices, return_inverse=True)
             parts.append(self.data.examples(client, distinct))
             of_parts.append(wanted._replace(indices=start + positions))
             start += len(distinct)

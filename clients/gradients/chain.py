@@ -8,6 +8,7 @@ before max pooling is applied after it, to fewer numbers: the maximum of the ReL
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ class ChainLayer(ABC):
     """A layer that stores what its backward pass needs of the last forward pass; without parameters here."""
 
     num_params = 0  # tensors
+    grads: Sequence[Tensor] = ()  # of these, after the backward pass
 
     @abstractmethod
     def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
@@ -37,9 +39,9 @@ class ChainLayer(ABC):
         Unless `needs_input_grad`, the result is not used and may be anything.
         """
 
-    def gradients(self) -> list[Tensor]:
+    def gradients(self) -> Sequence[Tensor]:
         """Return the gradients of the parameters."""
-        return []
+        return self.grads
 
     def descend(self, params: list[Tensor], rate: Tensor) -> None:
         """Subtract the gradients times `rate`, shape (1,), from the parameters."""
@@ -66,11 +68,8 @@ class Convolution(ChainLayer):
         input_grad, *grads = aten.convolution_backward(
             error, self.x, params[0], self.bias_sizes, *options, wanted
         )
-        self.grads: list[Tensor] = grads[: self.num_params]
+        self.grads = grads[: self.num_params]
         return input_grad  # type: ignore[no-any-return]
-
-    def gradients(self) -> list[Tensor]:
-        return self.grads
 
 
 class Linear(ChainLayer):

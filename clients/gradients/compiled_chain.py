@@ -50,9 +50,6 @@ class CompiledConvolution(ChainLayer):
             input_grad = input_grad[:, self.rows : height - self.rows, self.columns : width - self.columns]
         return input_grad.contiguous()
 
-    def gradients(self) -> list[Tensor]:
-        return self.grads
-
 
 class CompiledPooling(ChainLayer):
     """Max pooling of squares of 2 times 2 pixels, for images of shape (channels, height, width, B)."""
