@@ -66,10 +66,10 @@ class Misbehaving(numpy_client.NumPyTrainer):
             result.parameters = ndarrays_to_parameters([np.nan * array for array in arrays])
         return result
 
-    def _batches(self, config, steps):
-        for batch in super()._batches(config, steps):
+    def _gradients(self, *step):
+        for gradient in super()._gradients(*step):
             time.sleep(self.pause)
-            yield batch
+            yield gradient
 
 
 def losing(client, node):
