@@ -123,9 +123,8 @@ class RunFolder(Observer):
             self._write()
         except OSError as error:
             if not self._warned:
-                self.warn(
-                    f"warning: metrics.jsonl: {error.strerror}; the run continues and retries each round"
-                )
+                effect = "the run continues and retries each round"
+                self.warn(f"warning: metrics.jsonl: {error.strerror}; {effect}")
             self._warned = True
 
     def try_to_write_weights(self, arrays: Sequence[NDArray[Any]]) -> str:
@@ -204,16 +203,16 @@ def _new_folder(settings: Settings) -> Path:
     parts = [slug([spec], length) for spec, length in named]
     name = "-".join([time.strftime("%Y%m%d-%H%M%S"), *parts, f"seed={settings.seed}"])
     base = Path(settings.run_dir) / name
-    for attempt in range(1, 1000):
-        path = base if attempt == 1 else base.with_name(f"{base.name}-{attempt}")
+    path, attempt = base, 1
+    while True:
         try:
             path.mkdir(parents=True)
+            return path
         except FileExistsError:
-            continue
+            attempt += 1
+            path = base.with_name(f"{base.name}-{attempt}")
         except OSError as error:
             raise ValueError(f"run-dir {settings.run_dir}: {error.strerror}") from None
-        return path
-    raise ValueError(f"run-dir {settings.run_dir}: 1000 runs started within one second")
 
 
 def _lock(file: Any, path: Path) -> None:

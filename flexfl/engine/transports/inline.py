@@ -20,25 +20,21 @@ class InlineTransport(VirtualTransport):
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
         self.clients = VirtualClients(simulation.environment)
-        self.stored = Memories()
+        self.stored = Memories()  # in RAM, or in a file
 
     def store(self, client: int, memory: Memory) -> Any:
-        """Store a client's memory: in RAM, or in a file."""
         with _storing():
             return self.stored.store(client, memory)
 
     def read(self, stored: Any) -> Memory:
-        """Return a client's memory, from RAM or from the file."""
         return cast(Memory, self.clients.load(stored))
 
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
-        """Have clients train, in this process."""
         with _storing():  # errors of clients are caught inside
             answers = self.clients.fit(broadcast, jobs)
         yield answers
 
     def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> list[Scores]:
-        """Have clients evaluate, in this process."""
         with _storing():
             return [self.clients.evaluate(broadcast, jobs)]
 

@@ -54,15 +54,12 @@ class LateReplies(Transport):
         self._delayed: dict[int, Delayed] = {}
 
     def reachable(self) -> NDArray[np.intp] | None:
-        """Return the clients that are connected now."""
         return self.transport.reachable()
 
     def at_work(self) -> NDArray[np.intp]:
-        """Return the clients whose replies are delayed, in ascending order."""
         return np.union1d(np.array([*self._delayed], np.intp), self.transport.at_work())
 
     def proxy(self, client: int) -> ClientProxy:
-        """Return the proxy of one client."""
         return self.transport.proxy(client)
 
     def fit(
@@ -87,15 +84,12 @@ class LateReplies(Transport):
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
     ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        """Have clients evaluate."""
         return self.transport.evaluate(server_round, instructions, timeout)
 
     def record(self) -> dict[str, Any]:
-        """Return what devices add to the record of the last round."""
         return self.transport.record()
 
     def state_dict(self) -> StateDict:
-        """Return the delayed replies, and the state of the transport."""
         state = nested("transport", self.transport.state_dict())
         described: list[dict[str, Any]] = []
         for number, (client, delayed) in enumerate(self._delayed.items()):
@@ -106,7 +100,6 @@ class LateReplies(Transport):
         return state | {"delayed": described}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Restore the delayed replies, and the state of the transport."""
         self.transport.load_state_dict(within("transport", state))
         self._delayed = {}
         for number, reply in enumerate(take(state, "delayed")):
@@ -116,7 +109,6 @@ class LateReplies(Transport):
             self._delayed[reply["client"]] = Delayed(reply["arrival"], proxy, result)
 
     def close(self) -> None:
-        """Release the resources of the transport; delayed replies are dropped."""
         self.transport.close()
 
 

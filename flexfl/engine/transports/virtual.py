@@ -86,13 +86,7 @@ class VirtualTransport(Transport):
 
     @abstractmethod
     def store(self, client: int, memory: Memory) -> Any:
-        """Store a client's memory; the client's next job carries what this returns.
-
-        Raises
-        ------
-        EngineLost
-            There is no room for it.
-        """
+        """Store a client's memory; the client's next job carries what this returns."""
 
     @abstractmethod
     def read(self, stored: Any) -> Memory:
@@ -108,7 +102,6 @@ class VirtualTransport(Transport):
         return {"memories": Rows(keys, versions, Vectors(len(keys), packed))}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Restore the clients' memories."""
         clients, rounds, packed = take(state, "memories")
         self.memories = {
             client: self.store(client, from_bytes(data.tobytes()))
@@ -117,7 +110,6 @@ class VirtualTransport(Transport):
         self._rounds = dict(zip(clients.tolist(), rounds.tolist(), strict=True))
 
     def proxy(self, client: int) -> ClientProxy:
-        """Return the proxy of one client."""
         return VirtualProxy(client, self, self.simulation.initial)
 
     def fit(
@@ -177,7 +169,6 @@ class VirtualTransport(Transport):
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
     ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        """Have clients evaluate their models on their own test examples."""
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
         results: EvaluateResults = []
         failures: list[ClientFailure] = []

@@ -26,7 +26,7 @@ OK = Status(Code.OK, "")
 
 
 class VirtualProxy(ClientProxy):
-    """A virtual client, whose name is its index."""
+    """A virtual client, whose name is its index; it can be used alone, and its failures are raised."""
 
     def __init__(self, client: int, transport: Transport, initial: Parameters) -> None:
         super().__init__(str(client))
@@ -35,29 +35,24 @@ class VirtualProxy(ClientProxy):
     def get_properties(
         self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
     ) -> GetPropertiesRes:
-        """Return its index, as `client-id`."""
         return GetPropertiesRes(OK, {metrics.CLIENT_ID: int(self.cid)})
 
     def get_parameters(
         self, ins: GetParametersIns, timeout: float | None, group_id: int | None
     ) -> GetParametersRes:
-        """Return the initial weights, the same at every client."""
         return GetParametersRes(OK, self.initial)
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        """Train this client alone; a failure raises `ClientFailure`."""
         results, failures = self.transport.fit(group_id or 1, [(self, ins)], timeout)
         if failures:
             raise failures[0]
         return results[0][1]
 
     def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
-        """Evaluate this client alone; a failure raises `ClientFailure`."""
         results, failures = self.transport.evaluate(group_id or 1, [(self, ins)], timeout)
         if failures:
             raise failures[0]
         return results[0][1]
 
     def reconnect(self, ins: ReconnectIns, timeout: float | None, group_id: int | None) -> DisconnectRes:
-        """Do nothing: there is no connection to close."""
         return DisconnectRes("")

@@ -81,11 +81,9 @@ class RayClients(VirtualClients):
         return self.fit(unpack_broadcast(broadcast), unpack_jobs(jobs))
 
     def evaluate_and_send(self, broadcast: Sent, jobs: Packed) -> Scores:
-        """Evaluate."""
         return self.evaluate(unpack_broadcast(broadcast), unpack_jobs(jobs))
 
     def load(self, memory: Any) -> Memory | None:
-        """Return a client's memory from the object store."""
         return None if memory is None else cast(Memory, ray.get(memory))
 
 
@@ -124,7 +122,7 @@ class RayTransport(VirtualTransport):
         self._suspects: set[int] = set()  # clients that have made a worker fail
 
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
-        """Have clients train in all actors at once; yields the answers of each actor when it is done.
+        """Yield the answers of each actor when it is done.
 
         Actors on this machine write their vectors into memory that they share with this process; actors on
         other machines, and those that take over the clients of one that failed, send them as one array.
@@ -165,12 +163,10 @@ class RayTransport(VirtualTransport):
             return ray.put(memory)
 
     def read(self, stored: Any) -> Memory:
-        """Return a client's memory, from the object store."""
         with self._object_store():
             return cast(Memory, ray.get(stored))
 
     def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Scores]:
-        """Have clients evaluate in all actors at once."""
         sent = self._put(broadcast)
 
         def submit(worker: Worker, part: Part) -> Any:
