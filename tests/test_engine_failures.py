@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -260,7 +261,8 @@ def test_without_members_the_evaluation_on_objective_is_nan(simulate: Callable[.
     nobody = Roster(experiment.data.sizes, np.zeros(6, bool))
     arrays = experiment.initial.arrays()
     for on, finite in (("objective", False), ("test", True)):
-        evaluator = GlobalEvaluator(experiment.data, experiment.build_model, nobody, on, train_loss=True)
+        settings = replace(experiment.settings, evaluate_on=on, train_loss=True)
+        evaluator = GlobalEvaluator(settings, experiment.data, experiment.build_model, nobody)
         loss, metrics = evaluator(1, arrays, {})
         assert np.isfinite([loss, metrics["accuracy"]]).all() == finite
         assert np.isnan(metrics["train-loss"])

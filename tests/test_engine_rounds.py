@@ -1,6 +1,7 @@
 """What a round does, and what its record contains."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,6 @@ def test_members_are_evaluated_on_their_own_examples(simulate: Callable[..., Any
     assert shown[-1]["tenth_percentile_accuracy"] == np.percentile(accuracies, 10)
     sizes = [len(data.holdout(np.array([k]))[1]) for k in range(1, 6)]
     assert min(sizes) > 1
-    evaluator.on = "objective"
+    evaluator.settings = replace(evaluator.settings, evaluate_on="objective")
     _, told = evaluator(0, played.experiment.strategy.layout.split(played.weights), {})
     assert told["accuracy"] == pytest.approx(np.average(accuracies, weights=sizes))

@@ -14,6 +14,7 @@ from torch import nn
 
 from clients.gradients.flat import FlatModel
 from clients.simulated.evaluation import evaluate, mean_scores
+from flexfl.config import Settings
 from flexfl.ground.contract import metrics
 from flexfl.tasks import Examples, FederatedData
 from strategies import Roster
@@ -24,32 +25,15 @@ LIMIT = 1_000_000  # examples that the training loss is computed on
 class GlobalEvaluator:
     """Loss and metric of the global weights; an `evaluate_fn` for this project's and Flower's strategies.
 
-    Parameters
-    ----------
-    on
-        `test`: the data set's test split; otherwise the held-out examples of clients: of those who are there
-        now (`present`), of those in the objective (`objective`, Ruan et al., Figure 4), or of all clients,
-        as each is a member in some round (`everybody`). The first two change when clients come and go.
-    train_loss
-        Whether each evaluation also computes the training loss.
-    clients_every
-        Rounds between evaluations on each member's own held-out examples; 0: none.
-    num_rounds
-        The last round, in which members are evaluated as well.
+    They are tested on the data set's test split, or on the held-out examples of clients: of those who are
+    there now (`present`), of those in the objective (`objective`, Ruan et al., Figure 4), or of all clients,
+    as each is a member in some round (`everybody`). The first two change when clients come and go.
     """
 
     def __init__(
-        self,
-        data: FederatedData,
-        build: Callable[[], nn.Module],
-        roster: Roster,
-        on: str = "test",
-        train_loss: bool = False,
-        clients_every: int = 0,
-        num_rounds: int = 0,
+        self, settings: Settings, data: FederatedData, build: Callable[[], nn.Module], roster: Roster
     ) -> None:
-        self.clients_every, self.num_rounds = clients_every, num_rounds
-        self.data, self.roster, self.on, self.with_train_loss = data, roster, on, train_loss
+        self.settings, self.data, self.roster = settings, data, roster
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model, self.metric = FlatModel(build(), device, data.criterion), data.criterion.metric
         self._tested: bytes | None = None  # whose examples the test set has
@@ -62,9 +46,10 @@ class GlobalEvaluator:
         self._load(arrays)
         loss, score = self._score(self._test_examples())
         measured: dict[str, Scalar] = {self.metric.name: score, **self._counts}
-        if self.with_train_loss:
+        if self.settings.train_loss:
             measured[metrics.TRAIN_LOSS] = self.train_loss(arrays)
-        if self.clients_every and (server_round % self.clients_every == 0 or server_round == self.num_rounds):
+        every, last = self.settings.evaluate_clients, self.settings.num_rounds
+        if every and (server_round % every == 0 or server_round == last):
             found = self.by_client(np.flatnonzero(self.roster.member))
             if len(found):
                 worst, tenth = (0, 10) if self.metric.higher_is_better else (100, 90)
@@ -103,7 +88,7 @@ class GlobalEvaluator:
 
     def _test_examples(self) -> Examples:
         """Return the present test set, and note its size in `_counts`."""
-        if self.on == "test":
+        if self.settings.evaluate_on == "test":
             return self._examples
         tested = self._whose()
         if self._tested != (now := tested.tobytes()):
@@ -121,9 +106,10 @@ class GlobalEvaluator:
 
     def _whose(self) -> NDArray[np.bool_]:
         """Whose held-out examples are the test set now, shape (N,)."""
-        if self.on == "everybody":
+        if self.settings.evaluate_on == "everybody":
             return np.ones(len(self.data.sizes), np.bool_)
-        return self.roster.member & ~self.roster.departed if self.on == "present" else self.roster.member
+        present = self.settings.evaluate_on == "present"
+        return self.roster.member & ~self.roster.departed if present else self.roster.member
 
     def _holdouts(self, clients: NDArray[np.intp]) -> list[Examples]:
         """Return the held-out examples of each of some clients."""

@@ -113,15 +113,7 @@ def prepare(
     initial = FlatParameters(layout.flatten(arrays), layout)
     trace = observed() if observed is not None else trace
     roster = Roster(data.sizes, trace.round(1).member, trace.participation)
-    evaluator = GlobalEvaluator(
-        data,
-        build_model,
-        roster,
-        settings.evaluate_on,
-        settings.train_loss,
-        settings.evaluate_clients,
-        settings.num_rounds,
-    )
+    evaluator = GlobalEvaluator(settings, data, build_model, roster)
     strategy = strategies.make(method.strategy, initial, roster, evaluator, options=method.options)
     if isinstance(strategy, SequentialSGD):
         strategy.trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)

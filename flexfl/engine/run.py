@@ -36,8 +36,11 @@ from flexfl.engine.transports.virtual import Simulation
 from flexfl.ground.contract import FitConfig
 from flexfl.ground.wording import say
 
-# What a run may report of its clients in the end: personal models, and the global one on their hold-outs.
-OF_CLIENTS = (
+# What a run may report in the end besides the global model's loss and metric: what it was tested on, personal
+# models, and the global one on the clients' hold-outs.
+FINAL = (
+    "tested_examples",
+    "tested_clients",
     "client_loss",
     "client_{}",
     "client_tested_examples",
@@ -47,7 +50,6 @@ OF_CLIENTS = (
 )
 # What ends a run though the program is right: it is one line.
 FAILURES = (OSError, MemoryError, EngineLost, FolderLost)
-TESTED = ("tested_examples", "tested_clients")  # what the global model was tested on
 
 
 def virtual_transport(
@@ -123,10 +125,8 @@ def drive(
     with ExitStack() as watched:
         watched.callback(folder.close)
         try:
-            checkpoints = Checkpointing(
-                folder, experiment.strategy, transport, settings.checkpoint_every, console
-            )
-            before = checkpoints.resume(settings) if folder.resumed else Position()
+            checkpoints = Checkpointing(experiment, transport, folder, console)
+            before = checkpoints.resume()
             run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
             observers = [state, folder, *watch(run), checkpoints]
             for record in records_in(folder.path):
@@ -200,7 +200,7 @@ def _train(server: RoundServer, num_rounds: int, before: Position) -> str:
 def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[str, Any]:
     """Return the content of `summary.json`."""
     settings, last, metric = experiment.settings, ended.last, experiment.data.criterion.metric
-    of_clients = [key.format(metric.key) for key in OF_CLIENTS]
+    measured = [key.format(metric.key) for key in FINAL]
     summary: dict[str, Any] = finite(
         {
             "strategy": settings.strategy,
@@ -214,7 +214,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
                 metric.key: last.get(metric.key),
                 "loss": last.get("loss"),
                 "train_loss": experiment.evaluator.train_loss(ended.arrays),
-                **{key: last[key] for key in (*TESTED, *of_clients) if key in last},
+                **{key: last[key] for key in measured if key in last},
             },
             "run_dir": str(folder.path),
             "weights_sha256": weights_sha256(ended.arrays),

@@ -8,15 +8,14 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from flexfl.config import Settings
 from flexfl.engine.checkpoints.resume import what_changed
 from flexfl.engine.checkpoints.store import CheckpointStore
 from flexfl.engine.checkpoints.unsaved import Unsaved
+from flexfl.engine.experiment import Experiment
 from flexfl.engine.observers import Observer, Record
 from flexfl.engine.run_folder import RunFolder
 from flexfl.engine.transports.base import Transport
 from flexfl.ground.wording import say
-from strategies import FlexibleStrategy
 from strategies.core.state import StateDict, nested, take, within
 
 FOLDER = "checkpoint"
@@ -40,43 +39,39 @@ class ResumeError(ValueError):
 class Checkpointing(Observer):
     """Saves what a run needs to resume: the strategy, the clients' memories, and how far the records reach.
 
-    The trace has no state: it is a function of the round. `every` is the number of rounds between two
-    checkpoints; 0: as often as 5 % of the time allows; -1: never.
+    The trace has no state: it is a function of the round.
     """
 
     def __init__(
-        self,
-        folder: RunFolder,
-        strategy: FlexibleStrategy,
-        transport: Transport,
-        every: int,
-        console: Console,
+        self, experiment: Experiment, transport: Transport, folder: RunFolder, console: Console
     ) -> None:
-        self.folder, self.strategy, self.transport = folder, strategy, transport
-        self.every, self.console = every, console
+        self.settings, self.strategy, self.transport = experiment.settings, experiment.strategy, transport
+        self.every, self.folder, self.console = self.settings.checkpoint_every, folder, console
         self._store = CheckpointStore(folder.path / FOLDER)
-        self._unsaved = Unsaved(strategy)
+        self._unsaved = Unsaved(self.strategy)
         self._saved = -1  # round of the last checkpoint
         self._spent, self._seconds_a_byte = 0.0, 1 / ASSUMED_SPEED
         self._start = self._last = time.perf_counter()
         self._seconds_before = 0.0
         self._warned = False
 
-    def resume(self, settings: Settings) -> Position:
-        """Load the newest undamaged checkpoint; without any checkpoint, start over.
+    def resume(self) -> Position:
+        """Load the newest undamaged checkpoint of a resumed run; without any checkpoint, start over.
 
         Raises
         ------
         ResumeError
             All checkpoints are damaged, or belong to another run.
         """
+        if not self.folder.resumed:
+            return Position()
         try:
             found = self._store.load(lambda state: self.folder.check_length(take(state, "metrics_bytes")))
             if found is None:
                 self.folder.truncate(0)
                 say(self.console, f"{self.folder.path} has no checkpoint: the run starts over")
                 return Position()
-            for change in what_changed(self.folder.path, settings):
+            for change in what_changed(self.folder.path, self.settings):
                 what = "the results may differ from those of an uninterrupted run"
                 say(self.console, f"warning: {change}: {what}")
             for reason in found.damaged:
