@@ -27,7 +27,7 @@ class Line(NamedTuple):
     failures: Mapping[int, int]
 
 
-def event_figure(runs: Sequence[tuple[str, History]]) -> Figure | None:
+def event_figure(runs: Sequence[tuple[str, History]], notes: Sequence[str] = ()) -> Figure | None:
     """Return the figure of the runs, by name, that have any events or failures; None if there are none."""
     eventful = plots.merged(
         ((name, history) for name, history in runs if history.events or history.failures),
@@ -38,7 +38,7 @@ def event_figure(runs: Sequence[tuple[str, History]]) -> Figure | None:
         return None
     clock, several = all(history.has_clock for _, history in shown), len(eventful) > 1
     views: dict[str, Plot] = {}
-    notes = ["Failed and rejected replies are grouped by reason; larger dots stand for more replies."]
+    notes = [*notes, "Failed and rejected replies are grouped by reason; larger dots stand for more replies."]
     lines = [_lines(history) for _, history in shown]
     for number, (name, history) in enumerate(shown):
         for x in ("rounds", "time") if clock else ("rounds",):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+( ± [\d.,]+)?|")
+MAX_VALUES = 12  # shown of a setting
 
 Plot = dict[str, Any]
 
@@ -44,6 +45,19 @@ class Table(NamedTuple):
     def numeric(self) -> list[bool]:
         """Which columns have only numbers; they are aligned to the right."""
         return [all(_NUMBER.fullmatch(row[i]) for row in self.rows) for i in range(len(self.headings))]
+
+
+def values_table(column: str, mappings: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of keys with all the different values that they have, the first ones of many."""
+    values: dict[str, dict[str, None]] = {}
+    for key, value in (pair for mapping in mappings for pair in mapping.items()):
+        text = ", ".join(value) if isinstance(value, list) else str(value)
+        values.setdefault(key, {})[text or "(default)"] = None
+    rows = []
+    for key, texts in values.items():
+        more = [f"and {len(texts) - MAX_VALUES} more"] if len(texts) > MAX_VALUES else []
+        rows.append([key, " | ".join([*list(texts)[:MAX_VALUES], *more])])
+    return Table([column, "version" if column == "package" else "value"], rows)
 
 
 @dataclass(frozen=True)

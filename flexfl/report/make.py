@@ -13,7 +13,6 @@ from flexfl.analysis.client_numbers import ClientNumbers
 from flexfl.analysis.compute import numbers_of_run
 from flexfl.comparison import tables
 from flexfl.comparison.results import Finished, rows_of
-from flexfl.config import Settings
 from flexfl.engine.read_run import Run, valid_records
 from flexfl.engine.run_folder import finite
 from flexfl.ground.files import replacing
@@ -21,7 +20,7 @@ from flexfl.ground.wording import count
 from flexfl.report.bias_figure import client_figure
 from flexfl.report.curves import curves_figure
 from flexfl.report.event_figure import event_figure
-from flexfl.report.figure import Figure, Table
+from flexfl.report.figure import Figure, Table, values_table
 from flexfl.report.history import History, history_of
 from flexfl.report.page import Page, Results, render
 from flexfl.report.participation import Participation, of_run, try_trace
@@ -65,16 +64,13 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
             histories[run.path] = history_of(records, run.metric.key)
             if i == 0 and len(participations) < MAX_RUNS:
                 took_part = of_run(records, run.settings, trace or try_trace(run.settings))
-                participations += [] if took_part is None else [(label, took_part)]
-            found = numbers_of_run(run, compute)
-            if isinstance(found, str):
+                participations += [(label, took_part)] if took_part else []
+            if isinstance(found := numbers_of_run(run, compute), str):
                 reasons[found] += 1
             else:
                 numbers[label].append(found)
-    missing = [
-        f"Numbers of clients are missing for {count(times, 'run')}: {reason}."
-        for reason, times in reasons.items()
-    ]
+    about = "Numbers of clients are missing for"
+    missing = [f"{about} {count(times, 'run')}: {reason}." for reason, times in reasons.items()]
     figures = _figures(subject, histories, numbers, participations, missing)
     first = subject.runs[0].run
     has_bias = any(figure.name == "bias" for figure in figures)
@@ -106,17 +102,12 @@ def _figures(
     some = [f"Only the first {MAX_RUNS} of {len(groups)} combinations of settings."]
     figures = [
         curves_figure(by_label, papers, subject.metric),
-        _noted(participation_figure(participations), [*seed, *(some if len(groups) > MAX_RUNS else [])]),
+        participation_figure(participations, [*seed, *(some if len(groups) > MAX_RUNS else [])]),
         client_figure(numbers, missing),
-        _noted(event_figure([(label, of[0]) for label, of in by_label.items()]), seed),
+        event_figure([(label, of[0]) for label, of in by_label.items()], seed),
         phase_figure(by_label),
     ]
     return [figure for figure in figures if figure is not None]
-
-
-def _noted(figure: Figure | None, notes: Sequence[str]) -> Figure | None:
-    """Return a figure with further notes before its own."""
-    return None if figure is None else replace(figure, notes=[*notes, *figure.notes])
 
 
 def _title(subject: Subject) -> str:
@@ -134,10 +125,8 @@ def _subtitle(subject: Subject) -> str:
         sorted({getattr(cell.settings, key) for cell, _ in runs})
         for key in ("num_clients", "num_rounds", "seed")
     )
-    parts = [
-        f"{' or '.join(f'{value:,}' for value in values)} {noun}"
-        for values, noun in ((clients, "clients"), (rounds, "rounds"))
-    ]
+    parts = [f"{' or '.join(f'{n:,}' for n in clients)} clients"]
+    parts += [f"{' or '.join(f'{n:,}' for n in rounds)} rounds"]
     seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
     if not subject.is_comparison:
         return " · ".join([*parts, seed, runs[0].run.path.name])
@@ -218,29 +207,6 @@ def _results(subject: Subject, histories: Histories) -> Results | None:
 
 def _settings(runs: Sequence[Run]) -> list[tuple[str, Table]]:
     """Return tables of the settings and versions, with all values that occur."""
-    settings = _values([_texts(run.settings) for run in runs])
-    rows = [[key, _listed(values)] for key, values in settings.items()]
-    versions = _values([{key: str(value) for key, value in run.versions.items()} for run in runs])
-    found = [("Settings", Table(["setting", "value"], rows))]
-    if versions:
-        found.append(
-            ("Versions", Table(["package", "version"], [[k, ", ".join(v)] for k, v in versions.items()]))
-        )
-    return found
-
-
-def _texts(settings: Settings) -> dict[str, str]:
-    values = settings.as_mapping().items()
-    return {key: ", ".join(v) if isinstance(v, list) else str(v) for key, v in values}
-
-
-def _values(mappings: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """Return the different values of each key, in order."""
-    keys = dict.fromkeys(key for own in mappings for key in own)
-    return {key: [*dict.fromkeys(own[key] for own in mappings if key in own)] for key in keys}
-
-
-def _listed(texts: Sequence[str]) -> str:
-    """List the values of a setting, the first ones if there are many."""
-    more = [f"and {len(texts) - 12} more"] if len(texts) > 12 else []
-    return " | ".join([*(text or "(default)" for text in texts[:12]), *more])
+    settings = values_table("setting", [run.settings.as_mapping() for run in runs])
+    versions = values_table("package", [run.versions for run in runs])
+    return [("Settings", settings), *([("Versions", versions)] if versions.rows else [])]

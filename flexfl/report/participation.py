@@ -75,6 +75,12 @@ class StateGrid:
         self.states = np.zeros((-(-num_clients // self.step), len(self.rounds)), np.int8)
         self._column = {t: column for column, t in enumerate(self.rounds)}
 
+    @property
+    def notes(self) -> list[str]:
+        """A sentence on what is kept, if these are not all clients."""
+        shown = f"One in {self.step} of the {self.num_clients:,} clients is shown."
+        return [shown] if self.step > 1 else []
+
     def add(self, t: int, states: States) -> None:
         """Add the states of a round, shape (N,)."""
         self.states[:, self._column[t]] = states[:: self.step]
@@ -161,11 +167,9 @@ def of_run(records: Sequence[Record], settings: Settings, trace: Trace | str) ->
             shares[1, column] = active / n
         elif members := int(now.member.sum()):
             shares[:, column] = int(now.online.sum()) / members, active / members
-    if grid.step > 1:
-        notes.append(f"One in {grid.step} of the {n:,} clients is shown.")
     hours = np.array([by_round[t].get("virtual_seconds") or np.nan for t in rounds]) / 3600
     has_clock = bool(np.isfinite(hours).all())
-    return Participation(grid, shares[0], shares[1], hours if has_clock else None, notes)
+    return Participation(grid, shares[0], shares[1], hours if has_clock else None, notes + grid.notes)
 
 
 def states_of(

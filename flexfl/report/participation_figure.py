@@ -36,12 +36,13 @@ class Drawn(NamedTuple):
     picture: Picture
 
 
-def participation_figure(runs: Sequence[tuple[str, Participation]]) -> Figure | None:
+def participation_figure(
+    runs: Sequence[tuple[str, Participation]], notes: Sequence[str] = ()
+) -> Figure | None:
     """Return the figure of runs, by name; None if there are none. Those that are equal are shown once."""
-    runs = plots.merged(
+    shown = plots.merged(
         runs, lambda a, b: a.rounds == b.rounds and np.array_equal(a.grid.states, b.grid.states)
     )
-    shown = runs[:MAX_RUNS]
     if not shown:
         return None
     every = [
@@ -81,7 +82,7 @@ def participation_figure(runs: Sequence[tuple[str, Participation]]) -> Figure | 
         ],
         cells,
         _table(shown),
-        _notes(every, names) + ([f"Only the first {len(shown)} are shown."] if runs[len(shown) :] else []),
+        [*notes, *_notes(every, names)],
         height=560,
     )
 

@@ -27,7 +27,7 @@ from flexfl.ground.specs import bind
 from flexfl.ground.wording import count, say
 from flexfl.report import plots
 from flexfl.report.bias_figure import bias_figure
-from flexfl.report.figure import Figure, Table
+from flexfl.report.figure import Figure, Table, values_table
 from flexfl.report.page import Page, render
 from flexfl.report.participation import Participation, StateGrid
 from flexfl.report.participation_figure import participation_figure
@@ -93,14 +93,10 @@ def describe(report: TraceReport) -> Iterator[tuple[str, str]]:
     yield "longest absence", _longest(report.gaps)
     names = ", ".join(map(str, report.never_seen_first))
     more = ", ..." if report.never_seen > len(report.never_seen_first) else ""
-    yield (
-        "never seen",
-        f"{count(report.never_seen, 'client')}: {names}{more}" if report.never_seen else "none",
-    )
-    if report.availability_period is None:
-        yield "Assumption 4", "(FedLaAvg) does not hold in these rounds: some member is never online"
-    else:
-        yield "Assumption 4", f"(FedLaAvg) holds in these rounds for E >= {report.availability_period}"
+    yield "never seen", f"{count(report.never_seen, 'client')}: {names}{more}" if names else "none"
+    holds = f"holds in these rounds for E >= {report.availability_period}"
+    fails = "does not hold in these rounds: some member is never online"
+    yield "Assumption 4", f"(FedLaAvg) {fails if report.availability_period is None else holds}"
     yield "tau_max", f"(MimiC) without a reply for at most {_longest(report.unanswered)}"
     for bias in report.bias:
         yield bias.scheme, _weights(bias)
@@ -132,13 +128,8 @@ def _weights(bias: Bias) -> str:
 
 def participation_of(trace: Trace, report: TraceReport, grid: StateGrid) -> Participation:
     """Return the participation in all rounds of a trace that were observed."""
-    notes = []
-    if trace.has_late_replies:
-        notes.append(
-            "Late work arrives in a later round. Until then its client gets no new task, which is not shown."
-        )
-    if grid.step > 1:
-        notes.append(f"One in {grid.step} of the {grid.num_clients:,} clients is shown.")
+    late = "Late work arrives in a later round. Until then its client gets no new task, which is not shown."
+    notes = [*([late] if trace.has_late_replies else []), *grid.notes]
     seconds = [trace.seconds(t) for t in grid.rounds]
     hours = None if seconds[-1] is None else np.array(seconds, np.float64) / 3600
     online, took_part = (np.array(shares, np.float64) for shares in (report.online, report.took_part))
@@ -161,18 +152,14 @@ def _page(
     settings: Settings, report: TraceReport, participation: Participation, lines: Sequence[tuple[str, str]]
 ) -> Page:
     """Return the page about a trace, with its statistics as lines of a name and a text."""
-    values = settings.as_mapping()
-    rows = [
-        [key, "(default)" if values[key] == "" else str(values[key])]
-        for key in (name.replace("_", "-") for name in SHOWN)
-    ]
+    values = {name.replace("_", "-"): getattr(settings, name) for name in SHOWN}
     figures = [participation_figure([("", participation)]), _scheme_figure(report)]
     return Page(
         title=f"Trace {_title(settings)}",
         subtitle=_subtitle(settings),
         figures=[figure for figure in figures if figure is not None],
         text_tables=[("Statistics", Table(["statistic", "value"], [[*line] for line in lines]))],
-        settings=[("Settings", Table(["setting", "value"], rows))],
+        settings=[("Settings", values_table("setting", [values]))],
         command=shlex.join(sys.argv),
     )
 
