@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from flower import processes_of
 from killed import saved_rounds
+from waiting import wait_until
 
 import sim
 
@@ -155,21 +156,18 @@ def test_a_file_with_lists_and_tables(run: Any, tmp_path: Path) -> None:
 
 
 def until_a_cell_is_finished(process: subprocess.Popen[str], cells: Path) -> None:
-    while not list(cells.glob("[!.]*/summary.json")):
-        assert process.poll() is None
-        time.sleep(0.05)
+    wait_until(lambda: [*cells.glob("[!.]*/summary.json")], process)
 
 
 @pytest.mark.slow
 def test_a_signal_shows_what_is_finished_and_the_rest_goes_on_later(run: Any, tmp_path: Path) -> None:
     """Finished cells are left alone, and the one that was at work goes on from its last checkpoint."""
-    arguments = ["--seed", *"012", "--num-rounds", "100", "--checkpoint-every", "10"]
+    arguments = ["--seed", *"012", "--num-rounds", "300", "--checkpoint-every", "10"]
     command = [sys.executable, "sim.py", *SMALL, *arguments, "--json", "--run-dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=PIPE, text=True, cwd=ROOT) as process:
         until_a_cell_is_finished(process, tmp_path / "cells")
         done = {f".{path.name}" for path in tmp_path.glob("cells/[!.]*")}
-        while not {path.name for path in tmp_path.glob("cells/.*") if saved_rounds(path)} - done:
-            assert process.poll() is None
+        wait_until(lambda: {p.name for p in tmp_path.glob("cells/.*") if saved_rounds(p)} - done, process)
         process.send_signal(signal.SIGTERM)
         shown, _ = process.communicate()
     assert process.returncode == 143

@@ -25,22 +25,12 @@ def printed(records: list[dict[str, Any]]) -> list[str]:
 
 
 def test_an_old_accuracy_is_not_shown_as_a_new_one() -> None:
-    lines = printed(
-        [
-            {"round": 1, "active": [0, 1], "loss": 2.0, "accuracy": 0.5},
-            {"round": 2, "active": [0]},
-            {"round": 3, "active": [], "loss": 1.0, "accuracy": 0.75},
-        ]
-    )
-    assert lines == [
-        "round 1/3  accuracy 0.5000  loss 2.0000  2 clients",
-        "round 2/3  (round 1: accuracy 0.5000  loss 2.0000)  1 client",
-        "round 3/3  accuracy 0.7500  loss 1.0000  0 clients",
+    rounds = ({"active": []}, {"active": [0, 1], "loss": 2.0, "accuracy": 0.5}, {"active": [0]})
+    assert printed([{"round": t, **record} for t, record in enumerate(rounds, start=1)]) == [
+        "round 1/3    0 clients",
+        "round 2/3  accuracy 0.5000  loss 2.0000  2 clients",
+        "round 3/3  (round 2: accuracy 0.5000  loss 2.0000)  1 client",
     ]
-
-
-def test_rounds_before_the_first_evaluation() -> None:
-    assert printed([{"round": 1, "active": [0]}]) == ["round 1/1    1 client"]
 
 
 @pytest.mark.parametrize("width", [40, 60, 120])

@@ -10,6 +10,7 @@ import pytest
 from flwr.common.config import parse_config_args
 
 import sim
+from flexfl.analysis.client_numbers import ClientNumbers, keep_numbers
 from flexfl.cli.deployment import deployed_values, flower_command
 from flexfl.cli.fleet import rehearsal_values
 from flexfl.cli.rehearsal import forecast
@@ -79,24 +80,15 @@ def test_what_follows_from_the_log(write: Any) -> None:
 
 
 def test_a_forecast_is_half_the_sum_of_the_differences(tmp_path: Path) -> None:
-    numbers = {
-        **{
-            "format": 2,
-            "clients": [3, 5, 8],
-            "examples": [1, 1, 2],
-            "rates": [1, 1, 1],
-            "metric": "accuracy",
-        },
-        **{"is_share": True, "scores": [], "scores_on": "", "notes": ["Shares of the updates: a part."]},
-    }
+    data, notes = [0.25, 0.25, 0.5], ["Shares of the updates: a part."]
     for name, shares in (("a", [0.5, 0.2, 0.3]), ("b", [0.3, 0.2, 0.5])):
         (tmp_path / name).mkdir()
-        content = numbers | {"data_shares": [0.25, 0.25, 0.5], "update_shares": shares}
-        (tmp_path / name / "clients.json").write_text(json.dumps(content))
+        numbers = ([3, 5, 8], [1, 1, 2], data, [1, 1, 1], shares, "accuracy", True, [], "", notes)
+        keep_numbers(tmp_path / name, ClientNumbers(*numbers))
     found = forecast([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
     assert found is not None
     assert (found.bias, found.least, found.ratio) == pytest.approx((0.15, 5, 0.8))
-    assert found.notes == ["Shares of the updates: a part."]
+    assert found.notes == notes
     assert forecast([tmp_path / "c"]) is None
 
 
@@ -105,16 +97,8 @@ def test_nothing_is_deployed_where_no_reply_ever_counted(
 ) -> None:
     """The first device is too slow for a single step, the other is never there when a round starts."""
     log = write("client,start,end,steps_per_second\n0,0,600,0.001\n1,10,20,1\n")
-    arguments = [
-        *SMALL,
-        f"--run-dir={tmp_path / 'runs'}",
-        "--rehearse",
-        log,
-        "--strategy",
-        "mifa",
-        "--seed=0",
-    ]
-    assert sim.main([*arguments, "--json"]) == 3
+    own = [f"--run-dir={tmp_path / 'runs'}", f"--rehearse={log}", "--strategy=mifa", "--seed=0", "--json"]
+    assert sim.main([*SMALL, *own]) == 3
     out, err = capsys.readouterr()
     assert (json.loads(out)["deploy"], json.loads(out)["command"]) == (None, None)
     assert "no reply ever counted: there is nothing to deploy" in err

@@ -257,10 +257,10 @@ def test_several_folders(run: Path, compared: Path, tmp_path: Path, capsys: Any)
     index = (moved / "cells.json").read_text()
     (moved / "cells.json").write_text(index.replace(str(compared.parent), "where/they/were"))
     subject = read_subject([run, moved])
-    assert [found.label.split(" · ")[0] for found in subject.runs] == ["scheme-c", "fedavg", "fedavg", "mifa"]
-    assert [set(found.varied) for found in subject.runs] == [{"strategy", "trace", "seed"}] * 4
-    assert [found.paper for found in subject.runs] == [None, 43.21, 43.21, None]
-    assert str(tmp_path) in str(subject.runs[1].path)
+    assert [label.split(" · ")[0] for label in subject.groups] == ["scheme-c", "fedavg", "mifa"]
+    assert [set(cell.varied) for cell, _ in subject.runs] == [{"strategy", "trace", "seed"}] * 4
+    assert [cell.paper for cell, _ in subject.runs] == [None, 43.21, 43.21, None]
+    assert str(tmp_path) in str(subject.runs[1].run.path)
     assert subject.missing == ["mifa · seed 1: not finished"]
     pages = []
     for folders in ([moved, run], [run, moved]):
