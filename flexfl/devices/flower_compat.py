@@ -21,6 +21,7 @@ __all__ = [
     "fitins_to_recorddict",
     "getpropertiesins_to_recorddict",
     "is_simulated",
+    "node_proxy",
     "recorddict_to_evaluateres",
     "recorddict_to_fitres",
     "recorddict_to_getpropertiesres",
@@ -30,3 +31,10 @@ __all__ = [
 def is_simulated(grid: Grid) -> bool:
     """Whether the nodes of a Grid are those of Flower's Simulation Runtime."""
     return bool(grid.run.primary_task_type == TaskType.SIMULATION)
+
+
+def node_proxy(grid: Grid, node: int, client: str) -> GridClientProxy:
+    """Return a proxy of the client that a node speaks for."""
+    proxy = GridClientProxy(node, grid, grid.run.run_id)
+    proxy.cid = client
+    return proxy

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from flwr.app import Message, MessageType, RecordDict
-from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, MessageTypeLegacy
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flexfl.devices.deadlines import GRACE_SECONDS, RoundDeadlines
-from flexfl.devices.flower_compat import GridClientProxy
-from flexfl.devices.messages import Messages, Sent
+from flexfl.devices.flower_compat import node_proxy
+from flexfl.devices.messages import QUESTION, UNKNOWN, Messages, Sent
 from flexfl.devices.nodes import PATIENCE_SECONDS, Nodes
 from flexfl.devices.packing import WHO_ARE_YOU, claimed_client, packed, unpacked, with_scalars
 from flexfl.engine.transports.base import (
@@ -39,18 +39,18 @@ RESTARTED = "its node was restarted"
 
 
 class Arrived(NamedTuple):
-    """What came of a client's task: a result, or why there is none."""
+    """What came of a task: a result, or why there is none."""
 
-    client: int
     sent: Sent
     result: FitRes | EvaluateRes | str
 
 
 class GridTransport(Transport):
-    """Reaches clients through Flower's Grid, in simulation and on devices.
+    """Reaches clients through Flower's Grid, in simulation and on devices; see `Transport`.
 
     Nodes are asked for the index of their client when they come online, and answer while rounds are running.
     Who has not replied when a round ends is at work: it gets no further task, and its reply is a late one.
+    Nodes keep the memories of their clients, so there is no state to save.
 
     Parameters
     ----------
@@ -110,14 +110,12 @@ class GridTransport(Transport):
 
         That includes those whose reply has come since: it counts in the next call of `fit`.
         """
-        replied = (a.client for a in self._arrived if isinstance(a.result, FitRes))
+        replied = (arrived.sent.client for arrived in self._arrived if isinstance(arrived.result, FitRes))
         return np.array(sorted({*self.messages.busy(), *replied}), np.intp)
 
     def proxy(self, client: int) -> ClientProxy:
         """Return the proxy of one client."""
-        proxy = GridClientProxy(self.nodes.of_client[client], self.grid, self.grid.run.run_id)
-        proxy.cid = str(client)
-        return proxy
+        return node_proxy(self.grid, self.nodes.of_client[client], str(client))
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
@@ -125,17 +123,17 @@ class GridTransport(Transport):
         """Have clients train, until all or enough have replied, or the deadline has passed."""
         if not instructions:
             self._wait_for_somebody()
-        asked = {int(proxy.cid): proxy for proxy, _ in instructions}
+        asked = {int(proxy.cid) for proxy, _ in instructions}
         results, failures = self._round(FitRes, server_round, instructions, MessageType.TRAIN, timeout)
         arrived, self._arrived = self._arrived, []
-        for client, sent, late in arrived:
-            if client in asked or sent.kind != MessageType.TRAIN:
+        for sent, late in arrived:
+            if sent.client in asked or sent.kind != MessageType.TRAIN:
                 continue
             if isinstance(late, FitRes):
                 late.metrics.setdefault(metrics.ROUND, sent.round)
-                results.append((self.proxy(client), late))
+                results.append((self.proxy(sent.client), late))
             else:
-                failures.append(ClientFailure(str(client), f"task of round {sent.round}: {late}"))
+                failures.append(ClientFailure(str(sent.client), f"task of round {sent.round}: {late}"))
         for proxy, result in results:
             if result.metrics.get(metrics.DEPARTING) is True:
                 self.nodes.leave(int(proxy.cid))
@@ -159,61 +157,69 @@ class GridTransport(Transport):
 
     def _round(
         self,
-        kind: type[Result],
+        wanted: type[Result],
         server_round: int,
         instructions: Sequence[tuple[ClientProxy, FitIns | EvaluateIns]],
-        message_type: str,
+        kind: str,
         timeout: float | None,
     ) -> tuple[list[tuple[ClientProxy, Result]], list[ClientFailure]]:
         """Send instructions, and sort the replies that come before the end of the round."""
-        proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
-        why: dict[int, str] = {}
-        for client, sent in self.messages.busy().items():
-            if client in proxies:
-                why[client] = f"still at work on its task of round {sent.round}"
-        contents = {k: content for k, content in packed(instructions).items() if k not in why}
-        limit, deadline = timeout, None
-        if timeout is None and self.deadlines is not None and contents:
-            deadline = self.deadlines.of(contents)
-            limit = deadline + GRACE_SECONDS
-        if message_type == MessageType.TRAIN:
+        proxies, busy = {int(proxy.cid): proxy for proxy, _ in instructions}, self.messages.busy()
+        why = {k: f"still at work on its task of round {busy[k].round}" for k in proxies if k in busy}
+        contents = {int(name): content for name, content in packed(instructions).items()}
+        asked = contents.keys() - why.keys()
+        deadline: float | None = None
+        if timeout is None and self.deadlines is not None and asked:
+            deadline = self.deadlines.of(asked)
+        limit: float | None = timeout if deadline is None else deadline + GRACE_SECONDS
+        if kind == MessageType.TRAIN:
             self._deadline = deadline
-            contents = {k: with_scalars(c, self._scalars(k, deadline)) for k, c in contents.items()}
-        if self.resumed:
-            contents = {k: with_scalars(c, {fit.RUN: self.resumed}) for k, c in contents.items()}
+        tasks: list[tuple[int, int, RecordDict]] = []
+        for client in sorted(asked):
+            content = with_scalars(contents[client], self._scalars(client, kind, deadline))
+            tasks.append((self.nodes.of_client[client], client, content))
         start = time.monotonic()
-        why |= dict.fromkeys(self._send(contents, message_type, server_round, limit), "its node has gone")
-        asked = {client for client in contents if client not in why}
-        answers = self._answers(asked, message_type, server_round, start, limit)
+        gone = {*self.messages.send(tasks, kind, server_round, max(LEAST_TTL, 2 * (limit or 0.0)))}
+        answers = self._answers(kind, server_round, len(asked - gone), start, limit)
         elapsed = time.monotonic() - start
-        why |= dict.fromkeys(asked - answers.keys(), f"no reply within {elapsed:.0f} s")
+        why |= dict.fromkeys(gone, "its node has gone")
+        why |= dict.fromkeys(asked - gone - answers.keys(), f"no reply within {elapsed:.0f} s")
         results: list[tuple[ClientProxy, Result]] = []
         for client, answer in answers.items():
-            if isinstance(answer, kind):
+            if isinstance(answer, wanted):
                 results.append((proxies[client], answer))
             else:
                 why[client] = str(answer)
         return results, [ClientFailure(str(client), reason) for client, reason in why.items()]
 
+    def _scalars(self, client: int, kind: str, deadline: float | None) -> dict[str, Scalar]:
+        """Return what is added to an instruction of a client."""
+        scalars: dict[str, Scalar] = {fit.RUN: self.resumed} if self.resumed else {}
+        if kind == MessageType.TRAIN:
+            if self.replay:
+                scalars[fit.REPLAY] = True
+            if deadline is not None and self.deadlines is not None:
+                scalars[fit.DEADLINE_SECONDS] = round(self.deadlines.of_work(client, deadline), 3)
+        return scalars
+
     def _answers(
-        self, asked: set[int], kind: str, server_round: int, start: float, limit: float | None
+        self, kind: str, server_round: int, asked: int, start: float, limit: float | None
     ) -> dict[int, FitRes | EvaluateRes | str]:
         """Wait for the clients asked; return what came of their tasks, by client."""
         answers: dict[int, FitRes | EvaluateRes | str] = {}
-        enough = math.ceil(self.min_replies * len(asked)) or len(asked)
+        enough = math.ceil(self.min_replies * asked) or asked
 
         def done() -> bool:
             self._collect()
             others = []
             for arrived in self._arrived:
-                task = (arrived.sent.kind, arrived.sent.round)
-                if arrived.client in asked and task == (kind, server_round):
-                    answers[arrived.client] = arrived.result
+                if (arrived.sent.kind, arrived.sent.round) == (kind, server_round):
+                    answers[arrived.sent.client] = arrived.result
                 else:
                     others.append(arrived)
             self._arrived = others
             good = sum(not isinstance(answer, str) for answer in answers.values())
-            return len(answers) == len(asked) or good >= enough
+            return len(answers) == asked or good >= enough
 
         self._wait(done, start, limit)
         return answers
@@ -247,64 +253,31 @@ class GridTransport(Transport):
     def _look(self) -> None:
         """See who is online, and ask those who have come who they are."""
         for node in self.nodes.look(self.grid.get_nodes()):
-            self._arrived += [
-                Arrived(sent.client, sent, RESTARTED)
-                for sent in self.messages.give_up(node)
-                if sent.client is not None
-            ]
+            self._arrived += [Arrived(sent, RESTARTED) for sent in self.messages.give_up(node)]
         self._looked = time.monotonic()
-        for patience, nodes in _by_value(self.nodes.to_ask(self._looked)).items():
-            contents = dict.fromkeys(nodes, WHO_ARE_YOU)
-            self.messages.send(contents, {}, MessageTypeLegacy.GET_PROPERTIES, 0, ttl=patience)
-
-    def _send(
-        self, contents: Mapping[int, RecordDict], kind: str, server_round: int, limit: float | None
-    ) -> list[int]:
-        """Send messages by client; return the clients that cannot be reached."""
-        node_of = {client: self.nodes.of_client[client] for client in contents}
-        client_of = {node: client for client, node in node_of.items()}
-        by_node = {node_of[client]: content for client, content in contents.items()}
-        ttl = max(LEAST_TTL, 2 * (limit or 0.0))
-        return [client_of[node] for node in self.messages.send(by_node, client_of, kind, server_round, ttl)]
+        asked = self.nodes.to_ask(self._looked)
+        for patience in {*asked.values()}:
+            questions = [(node, UNKNOWN, WHO_ARE_YOU) for node, own in asked.items() if own == patience]
+            self.messages.send(questions, QUESTION, 0, ttl=patience)
 
     def _collect(self) -> None:
         """Take in what has come: replies, and who nodes are."""
         for sent, reply in self.messages.receive():
             taken = time.monotonic() - sent.time
-            if sent.client is None:
+            if sent.kind == QUESTION:
                 self._meet(sent.node, reply, taken)
                 continue
             result = reply if isinstance(reply, str) else unpacked(reply.content, sent.kind)
-            self._arrived.append(Arrived(sent.client, sent, result))
+            self._arrived.append(Arrived(sent, result))
             if isinstance(result, FitRes) and self.deadlines is not None:
                 self.deadlines.learn(sent.client, taken, result.metrics.get(metrics.SECONDS))
 
     def _meet(self, node: int, reply: Message | str, taken: float) -> None:
         """Take in who a node says that it is."""
         if isinstance(reply, str):
-            self.nodes.no_answer(node, _silence(reply, taken))
+            late = taken > PATIENCE_SECONDS - 1  # Flower's clock and ours differ a little
+            self.nodes.no_answer(node, f"no answer within {taken:.0f} s" if late else plain(reply))
             return
         client = self.nodes.answer(node, claimed_client(reply.content))
         if client is not None and self.deadlines is not None:
             self.deadlines.meet(client, taken)
-
-    def _scalars(self, client: int, deadline: float | None) -> dict[str, Scalar]:
-        """Return what is added to the task of a client."""
-        scalars: dict[str, Scalar] = {fit.REPLAY: True} if self.replay else {}
-        if deadline is not None and self.deadlines is not None:
-            scalars[fit.DEADLINE_SECONDS] = round(self.deadlines.of_work(client, deadline), 3)
-        return scalars
-
-
-def _silence(reason: str, taken: float) -> str:
-    """Say why a node did not identify itself: it failed, or its time was over."""
-    # Flower's clock and ours differ a little.
-    return f"no answer within {taken:.0f} s" if taken > PATIENCE_SECONDS - 1 else plain(reason)
-
-
-def _by_value(values: Mapping[int, float]) -> dict[float, list[int]]:
-    """Return the keys of each value."""
-    keys: dict[float, list[int]] = {}
-    for key, value in values.items():
-        keys.setdefault(value, []).append(key)
-    return keys

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.common import (
-    EvaluateRes,
-    FitRes,
-    MessageTypeLegacy,
-    Parameters,
-    ndarrays_to_parameters,
-    parameters_to_ndarrays,
-)
+from flwr.common import EvaluateRes, FitRes, Parameters, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy as ClassicStrategy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from flexfl.devices.flower_compat import (
-    GridClientProxy,
-    evaluateins_to_recorddict,
-    fitins_to_recorddict,
-)
-from flexfl.devices.packing import WHO_ARE_YOU, claimed_client, unpacked
+from flexfl.devices.flower_compat import node_proxy
+from flexfl.devices.messages import QUESTION
+from flexfl.devices.packing import WHO_ARE_YOU, claimed_client, packed, unpacked, with_scalars
 from flexfl.engine.transports.base import ClientFailure
 
 POLL_SECONDS = 0.1
@@ -93,7 +82,7 @@ class MessageStrategy(Strategy):
         self._keys = list(arrays)
         self._connect(grid, self.min_clients if server_round == 1 else 0)
         asked = self.strategy.configure_fit(server_round, self._as_parameters(arrays), self.manager)
-        return self._messages(server_round, asked, config, MessageType.TRAIN, fitins_to_recorddict)
+        return self._messages(server_round, asked, config, MessageType.TRAIN)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -108,7 +97,7 @@ class MessageStrategy(Strategy):
     ) -> list[Message]:
         """Ask clients to evaluate, if the strategy does."""
         asked = self.strategy.configure_evaluate(server_round, self._as_parameters(arrays), self.manager)
-        return self._messages(server_round, asked, config, MessageType.EVALUATE, evaluateins_to_recorddict)
+        return self._messages(server_round, asked, config, MessageType.EVALUATE)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return what the strategy makes of the evaluations, if clients were asked."""
@@ -152,9 +141,7 @@ class MessageStrategy(Strategy):
             for node, name in self._names.items():
                 registered = self.manager.all().get(name)
                 if node in online and registered is None:
-                    proxy = GridClientProxy(node, grid, grid.run.run_id)
-                    proxy.cid = name
-                    self.manager.register(proxy)
+                    self.manager.register(node_proxy(grid, node, name))
                 elif node not in online and registered is not None and registered.node_id == node:
                     self.manager.unregister(registered)
             if len(self.manager) >= least:
@@ -168,7 +155,7 @@ class MessageStrategy(Strategy):
         """Ask new nodes for the names of their clients; one that fails is asked again in the next round."""
         if not nodes:
             return
-        messages = [_message(WHO_ARE_YOU, node, MessageTypeLegacy.GET_PROPERTIES, 0) for node in nodes]
+        messages = [_message(WHO_ARE_YOU, node, QUESTION, 0) for node in nodes]
         for reply in grid.send_and_receive(messages, timeout=IDENTIFY_SECONDS):
             if not reply.has_error():
                 node = reply.metadata.src_node_id
@@ -176,25 +163,15 @@ class MessageStrategy(Strategy):
                 self._names[node] = str(node if client is None else client)
 
     def _messages(
-        self,
-        server_round: int,
-        asked: Sequence[tuple[ClientProxy, Any]],
-        config: ConfigRecord,
-        kind: str,
-        pack: Callable[[Any, bool], RecordDict],
+        self, server_round: int, asked: Sequence[tuple[ClientProxy, Any]], config: ConfigRecord, kind: str
     ) -> list[Message]:
-        """Put instructions into messages; one that clients share is packed once."""
-        packed: dict[int, RecordDict] = {}
-        self._asked = {}
-        messages = []
-        for proxy, instruction in asked:
-            if id(instruction) not in packed:
-                whole = replace(instruction, config={**config, **instruction.config})
-                packed[id(instruction)] = pack(whole, True)
-            node = proxy.node_id
-            self._asked[node] = proxy
-            messages.append(_message(packed[id(instruction)], node, kind, server_round))
-        return messages
+        """Put instructions into messages."""
+        self._asked = {proxy.node_id: proxy for proxy, _ in asked}
+        contents = packed(asked)
+        return [
+            _message(with_scalars(contents[proxy.cid], config), node, kind, server_round)
+            for node, proxy in self._asked.items()
+        ]
 
     def _received(
         self, server_round: int, replies: Iterable[Message], wanted: type[Res], kind: str

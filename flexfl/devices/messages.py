@@ -3,87 +3,54 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from flwr.app import Message, RecordDict
+from flwr.common import MessageTypeLegacy
 from flwr.serverapp import Grid
+
+QUESTION = MessageTypeLegacy.GET_PROPERTIES  # who a node is
+UNKNOWN = -1  # the client of a node that is asked who it is
 
 
 class Sent(NamedTuple):
-    """A message that was sent.
-
-    Attributes
-    ----------
-    node
-        Whom it was sent to.
-    client
-        The client that the node spoke for; None: that was the question.
-    kind
-        Its type, as Flower names it.
-    round
-        The round in which it was sent.
-    time
-        When it was sent, on the clock of `time.monotonic`.
-    """
+    """A message that was sent."""
 
     node: int
-    client: int | None
+    client: int
     kind: str
     round: int
-    time: float
+    time: float  # by `time.monotonic`
 
 
 class Messages:
-    """Sends messages and receives the answers, however late they come.
-
-    Parameters
-    ----------
-    grid
-        The Grid of the ServerApp.
-    """
+    """Sends messages and receives the answers, however late they come."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self._open: dict[str, Sent] = {}
 
     def send(
-        self,
-        contents: Mapping[int, RecordDict],
-        clients: Mapping[int, int],
-        kind: str,
-        server_round: int,
-        ttl: float | None = None,
+        self, contents: Sequence[tuple[int, int, RecordDict]], kind: str, server_round: int, ttl: float
     ) -> list[int]:
-        """Send messages by node, all at once; return the nodes that Flower does not reach any more.
+        """Send contents, each with its node and client, all at once; return the clients not reached.
 
-        Parameters
-        ----------
-        contents
-            What each node is sent.
-        clients
-            The clients that they speak for, where that is known.
-        kind
-            The type of the messages.
-        server_round
-            The round.
-        ttl
-            Seconds after which Flower refuses an answer and reports an error instead; None: 12 hours.
+        After `ttl` seconds Flower refuses an answer and reports an error instead.
         """
-        now, unreached = time.monotonic(), []  # before Flower's clock starts
-        messages = {
-            node: Message(content, dst_node_id=node, message_type=kind, group_id=str(server_round), ttl=ttl)
-            for node, content in contents.items()
-        }
-        accepted = (
-            {name for name in self.grid.push_messages([*messages.values()]) if name} if messages else ()
-        )
-        for node, message in messages.items():
+        now = time.monotonic()  # before Flower's clock starts
+        messages = [
+            Message(content, dst_node_id=node, message_type=kind, group_id=str(server_round), ttl=ttl)
+            for node, _, content in contents
+        ]
+        accepted = {*self.grid.push_messages(messages)} if messages else set()
+        unreached = []
+        for message, (node, client, _) in zip(messages, contents, strict=True):
             name = message.metadata.message_id  # which Flower has put in
             if name in accepted:
-                self._open[name] = Sent(node, clients.get(node), kind, server_round, now)
+                self._open[name] = Sent(node, client, kind, server_round, now)
             else:
-                unreached.append(node)
+                unreached.append(client)
         return unreached
 
     def receive(self) -> Iterator[tuple[Sent, Message | str]]:
@@ -96,11 +63,11 @@ class Messages:
                 yield sent, (reply.error.reason or "failed") if reply.has_error() else reply
 
     def give_up(self, node: int) -> list[Sent]:
-        """Expect no more answers of a node; return the messages that it has not answered."""
+        """Expect no more answers of a node; return the tasks that it has not answered."""
         given_up = {name: sent for name, sent in self._open.items() if sent.node == node}
         self._open = {name: sent for name, sent in self._open.items() if name not in given_up}
-        return [*given_up.values()]
+        return [sent for sent in given_up.values() if sent.kind != QUESTION]
 
     def busy(self) -> dict[int, Sent]:
-        """Return the messages, by client, that clients are still at work on."""
-        return {sent.client: sent for sent in self._open.values() if sent.client is not None}
+        """Return the tasks that clients are still at work on, by client."""
+        return {sent.client: sent for sent in self._open.values() if sent.kind != QUESTION}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 PATIENCE_SECONDS = 180.0  # for the first answer, which also fetches the app; doubled each time
 MAX_PATIENCE_SECONDS = 3600.0
-
-Event = dict[str, Any]
 
 
 class NodeInfo(Protocol):
@@ -22,50 +20,25 @@ class NodeInfo(Protocol):
     last_activated_at: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Node:
-    """What is known of a node.
+    """What is known of a node since it was started."""
 
-    Attributes
-    ----------
-    name
-        As Flower knows it: the name under which its key was registered, else its number.
-    key
-        Its public key, if it was registered; else it makes a new one at each start, which says nothing.
-    start
-        When it came online.
-    claim
-        The client that it says it is; None: it has not said.
-    patience
-        Seconds that the next question may take.
-    ask_at
-        When it is to be asked next.
-    reported
-        Whether it has been named in a record.
-    left
-        Whether its client has said that it leaves; so it is until the node is started again.
-    """
-
-    name: str
-    key: bytes
-    start: str
-    claim: int | None
-    patience: float
-    ask_at: float = 0.0
-    reported: bool = False
-    left: bool = False
+    name: str  # under which its key was registered, else its number
+    key: bytes  # if it was registered; else a node makes a new one at each start, which says nothing
+    start: str  # when it came online
+    claim: int | None  # the client that it says it is
+    patience: float  # seconds that the next question may take
+    ask_at: float = 0.0  # when it is to be asked next
+    reported: bool = False  # whether it has been named in a record
+    left: bool = False  # whether its client has said that it leaves
 
 
 class Nodes:
-    """The nodes that have been online, and the clients that they speak for.
+    """The nodes that have been online, and the clients 0..N-1 that they speak for.
 
-    Of two nodes with one `client-id` the first stays for as long as it is online. A client whose node was
+    Of two nodes with one `client-id`, the first keeps it for as long as it is online. A client whose node was
     registered with a key stays bound to that key.
-
-    Parameters
-    ----------
-    num_clients
-        N; clients are 0..N-1.
 
     Attributes
     ----------
@@ -78,7 +51,7 @@ class Nodes:
     def __init__(self, num_clients: int) -> None:
         self.num_clients = num_clients
         self.of_client: dict[int, int] = {}
-        self.events: list[Event] = []
+        self.events: list[dict[str, Any]] = []
         self._known: dict[int, Node] = {}
         self._online: set[int] = set()
         self._key_of: dict[int, bytes] = {}
@@ -97,17 +70,19 @@ class Nodes:
                 self._known[node] = Node(name, key, start, claim, PATIENCE_SECONDS)
                 restarted += [node] if before else []
         for node in sorted(self._online):  # whose client's earlier node may have gone offline
-            if self._known[node].claim is not None:
-                self._settle(node)
+            self._settle(node)
         return restarted
 
     def to_ask(self, now: float) -> dict[int, float]:
         """Return the nodes to ask who they are, and the seconds that each has for its answer."""
-        asked = {node: self._known[node] for node in self._online if self._known[node].ask_at <= now}
-        for node, known in asked.items():
-            longer = min(2 * known.patience, MAX_PATIENCE_SECONDS)
-            self._known[node] = replace(known, ask_at=now + known.patience, patience=longer)
-        return {node: known.patience for node, known in sorted(asked.items())}
+        asked = {}
+        for node in sorted(self._online):
+            known = self._known[node]
+            if known.ask_at <= now:
+                asked[node] = known.patience
+                known.ask_at = now + known.patience
+                known.patience = min(2 * known.patience, MAX_PATIENCE_SECONDS)
+        return asked
 
     def expects(self) -> bool:
         """Whether a node that is online has still to give its first answer."""
@@ -123,19 +98,18 @@ class Nodes:
         if known.claim != client:
             if known.claim is not None and self.of_client.get(known.claim) == node:
                 del self.of_client[known.claim]
-            known = replace(known, claim=client, reported=False)
-        self._known[node] = replace(known, ask_at=math.inf)
+            known.claim, known.reported = client, False
+        known.ask_at = math.inf
         self._settle(node)
         return client if self.of_client.get(client) == node else None
 
     def no_answer(self, node: int, reason: str) -> None:
         """Note that a node did not say who it is."""
-        self._tell(node, {"event": "unidentified-node", "reason": reason})
+        self._report(node, {"event": "unidentified-node", "reason": reason})
 
     def leave(self, client: int) -> None:
-        """Note that a client leaves for good: it is there no more until its node is started again."""
-        node = self.of_client[client]
-        self._known[node] = replace(self._known[node], left=True)
+        """Note that a client leaves for good: until its node is started again."""
+        self._known[self.of_client[client]].left = True
 
     def clients(self) -> list[int]:
         """Return the clients whose nodes are online, in ascending order."""
@@ -145,17 +119,12 @@ class Nodes:
             if node in self._online and not self._known[node].left
         )
 
-    def client(self, node: int) -> int | None:
-        """Return the client that a node speaks for."""
-        claim = self._known[node].claim
-        return claim if claim is not None and self.of_client.get(claim) == node else None
-
     def unidentified(self) -> list[str]:
         """Return the names of the nodes that are online and speak for nobody."""
-        return [self._known[node].name for node in sorted(self._online) if self.client(node) is None]
+        return [self._known[node].name for node in sorted(self._online - {*self.of_client.values()})]
 
     def _settle(self, node: int) -> None:
-        """Let a node speak for the client that it claims to be, or refuse it."""
+        """Let a node speak for the client that it claims to be, if any, or refuse it."""
         known = self._known[node]
         client = known.claim
         if client is None:
@@ -170,11 +139,11 @@ class Nodes:
             if known.key:
                 self._key_of[client] = known.key
             return
-        self._tell(node, {"event": "refused-node", "client": client, "reason": reason})
+        self._report(node, {"event": "refused-node", "client": client, "reason": reason})
 
-    def _tell(self, node: int, event: Event) -> None:
+    def _report(self, node: int, event: dict[str, Any]) -> None:
         """Name a node in the record, once."""
         known = self._known[node]
         if not known.reported:
             self.events.append({**event, "node": known.name})
-            self._known[node] = replace(known, reported=True)
+            known.reported = True

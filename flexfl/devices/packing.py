@@ -18,31 +18,29 @@ from flexfl.devices.flower_compat import (
     recorddict_to_getpropertiesres,
 )
 from flexfl.ground.contract import Scalar, metrics
-from strategies.core.instructions import RoundInstructions
 
 UNREADABLE = (ValueError, KeyError, TypeError, IndexError)
 WHO_ARE_YOU = getpropertiesins_to_recorddict(GetPropertiesIns({}))
 
 
-def packed(instructions: Sequence[tuple[ClientProxy, FitIns | EvaluateIns]]) -> dict[int, RecordDict]:
-    """Pack instructions by client; the one that clients share is packed only once."""
-    own = instructions.own if isinstance(instructions, RoundInstructions) else None
-    contents: dict[int, RecordDict] = {}
-    common: RecordDict | None = None
-    for proxy, instruction in instructions:
-        if own is None or proxy.cid in own:
-            contents[int(proxy.cid)] = _pack(instruction)
-        else:
-            common = _pack(instruction) if common is None else common
-            contents[int(proxy.cid)] = common
-    return contents
+def packed(instructions: Sequence[tuple[ClientProxy, FitIns | EvaluateIns]]) -> dict[str, RecordDict]:
+    """Pack instructions by the client's name; one that clients share is packed only once."""
+    distinct = {id(instruction): instruction for _, instruction in instructions}
+    contents = {key: _pack(instruction) for key, instruction in distinct.items()}
+    return {proxy.cid: contents[id(instruction)] for proxy, instruction in instructions}
 
 
-def with_scalars(content: RecordDict, scalars: Mapping[str, Scalar]) -> RecordDict:
-    """Return an instruction with further scalars; the arrays are the same ones."""
+def _pack(instruction: FitIns | EvaluateIns) -> RecordDict:
+    if isinstance(instruction, FitIns):
+        return fitins_to_recorddict(instruction, keep_input=True)
+    return evaluateins_to_recorddict(instruction, keep_input=True)
+
+
+def with_scalars(content: RecordDict, scalars: Mapping[str, Any]) -> RecordDict:
+    """Return an instruction with further scalars beside its own; the arrays are the same objects."""
     return RecordDict(
         {
-            key: ConfigRecord({**record, **scalars}) if isinstance(record, ConfigRecord) else record
+            key: ConfigRecord({**scalars, **record}) if isinstance(record, ConfigRecord) else record
             for key, record in content.items()
         }
     )
@@ -63,15 +61,9 @@ def unpacked(content: RecordDict, kind: str) -> FitRes | EvaluateRes | str:
     return result
 
 
-def claimed_client(content: RecordDict) -> Any:
+def claimed_client(content: RecordDict) -> Scalar | None:
     """Return the index of the client that a node says it is; None if it does not say."""
     try:
         return recorddict_to_getpropertiesres(content).properties.get(metrics.CLIENT_ID)
     except UNREADABLE:
         return None
-
-
-def _pack(instruction: FitIns | EvaluateIns) -> RecordDict:
-    if isinstance(instruction, FitIns):
-        return fitins_to_recorddict(instruction, keep_input=True)
-    return evaluateins_to_recorddict(instruction, keep_input=True)
