@@ -35,6 +35,18 @@ http_retry.MAX_RETRY_DELAY = 2
 start_client_internal.time = Impatient()
 sys.exit(flower_supernode())
 """
+# Imports what clients need, and forks one for every message that a SuperNode gets.
+RESIDENT = """
+import sys
+from pathlib import Path
+from clients.device.resident import Resident
+
+with Resident(Path(sys.argv[1]), ["clients.numpy_client", "clients.torch_client"]) as resident:
+    resident.prepare()
+    while True:
+        resident.answer()
+        resident.reap()
+"""
 # As under systemd: a key is refused while its dead node still counts as online.
 AGAIN = 'until "$@"; do sleep 1; done'
 
@@ -180,6 +192,13 @@ class Federation:
         options += ["--auth-supernode-private-key", str(self.keys / name)] if key else []
         command = [sys.executable, "-c", self.supernode, *options]
         self.start(name, ["sh", "-c", AGAIN, "sh", *command] if again else command)
+
+    def resident(self) -> None:
+        """Let all SuperNodes share one resident client, as a message's own imports take seconds."""
+        folder = self.folder / "resident"
+        folder.mkdir()
+        self.start("resident", [sys.executable, "-c", RESIDENT, str(folder)], PYTHONPATH=str(ROOT))
+        self.env["PATH"] = os.pathsep.join([str(folder), self.env["PATH"]])
 
     def kill(self, name: str) -> None:
         """End a process and what it has started, as a power cut does."""

@@ -81,19 +81,17 @@ def flwr_run(
     return done.stdout + done.stderr
 
 
-def flwr_runs(
-    env: dict[str, str], num_clients: int, runs: list[dict[str, Any]], *, app: Path = ROOT
-) -> list[str]:
+def flwr_runs(env: dict[str, str], runs: list[dict[str, Any]], *, app: Path = ROOT) -> list[str]:
     """Do several runs at the same time on one SuperLink, as they mostly wait; return their outputs.
 
-    `supernodes` of a run is another number of nodes for it, `app` another app. Each run has one worker, as
-    starting one takes longer than its work; with `cpus` = 1, it has one for each core.
+    A run has `num-clients` or 10 nodes, and one worker, as starting one takes longer than its work; with
+    `cpus` = 1, it has one for each core. `app` of a run is another app.
     """
 
     def call(settings: dict[str, Any]) -> str:
-        nodes = f"num-supernodes={settings.get('supernodes', num_clients)}"
+        nodes = f"num-supernodes={settings.get('num-clients', 10)}"
         nodes += f" client-resources-num-cpus={settings.get('cpus', os.cpu_count())}"
-        config = {key: value for key, value in settings.items() if key not in ("supernodes", "app", "cpus")}
+        config = {key: value for key, value in settings.items() if key not in ("app", "cpus")}
         folder = settings.get("app", app)
         return flwr_run(env, config, "here", "--federation-config", nodes, app=folder)
 

@@ -1,4 +1,4 @@
-"""A Grid that carries real messages to clients in this process."""
+"""Flower's classic server, and a Grid that carries real messages, with clients in this process."""
 
 from collections.abc import Iterable
 from copy import deepcopy
@@ -7,11 +7,48 @@ from typing import Any
 
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.client import ClientApp
+from flwr.client import Client, ClientApp
+from flwr.server import Server, SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 NODES = [1000 - 7 * k for k in range(10)]  # node numbers say nothing of the clients
+
+
+class HereProxy(ClientProxy):
+    """Reaches a client, except in the rounds in which it is absent."""
+
+    def __init__(self, name: str, client: Client, absent: Any = ()) -> None:
+        super().__init__(name)
+        self.client, self.absent = client, dict(absent)
+
+    def fit(self, ins: Any, timeout: Any, group_id: int | None) -> Any:
+        if self.cid in map(str, self.absent.get(group_id, ())):
+            raise ConnectionError
+        return self.client.fit(ins)
+
+    def _refuse(self, *args: Any) -> Any:
+        raise AssertionError("clients are asked for nothing else")
+
+    get_properties = get_parameters = evaluate = reconnect = _refuse
+
+
+def classic(strategy: Any, clients: dict[str, Client], num_rounds: int, absent: Any = ()) -> Any:
+    """Run rounds on Flower's classic server; return its history. `absent` are the clients by round."""
+    manager = SimpleClientManager()
+    for name, client in clients.items():
+        manager.register(HereProxy(name, client, absent))
+    server = Server(client_manager=manager, strategy=strategy)
+    server.set_max_workers(1)  # np.load in two threads fails now and then in Python 3.11 (gh-106905)
+    history, _ = server.fit(num_rounds, timeout=None)
+    return history
+
+
+def own_app_clients(app: Any) -> dict[str, Client]:
+    """Make the ten clients of examples/own-app: one or two digits each, and a part of the steps."""
+    nodes = [SimpleNamespace(node_config={"partition-id": k, "num-partitions": 10}) for k in range(10)]
+    return {str(k): app.client_fn(node) for k, node in enumerate(nodes)}
 
 
 class HereGrid(Grid):

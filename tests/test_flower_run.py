@@ -1,6 +1,6 @@
 """The same run under Flower's own engines: its Simulation Runtime, and SuperNodes on this machine.
 
-All but the first run train with `stacked`: each installed app would compile the steps of `compiled` anew.
+All but one train with `stacked`: each installed app would compile the steps of `compiled` anew.
 """
 
 import json
@@ -28,76 +28,43 @@ pytestmark = [
 
 
 def test_flwr_run_gives_the_same_result_as_sim(shared_flower: dict[str, str], tmp_path: Path) -> None:
-    """With failures, incomplete work, an arrival and a departure; and under traces that read files."""
-    settings = {"strategy": "scheme-c", "model": "logistic", "trace": "pools:first=8", "arrivals": "5=2"}
-    settings |= {"departures": "0=4", "num-clients": 6, "clients-per-round": 4, "num-rounds": 4}
-    settings |= {"local-steps": 6, "seed": 96}  # with it, a selected client drops in mid-round
-    traces = "+".join(part.format(**trace_files(tmp_path)) for part in COMPOSED)
-    composed = {"strategy": "fedau", "model": "logistic", "cohort": "stacked", "trace": traces, "seed": 27}
-    composed |= {"num-clients": 5, "num-rounds": 3, "local-steps": 5}
-    log = {"log": "tensorboard"} if find_spec("tensorboard") else {}
-    runs = [
-        {**settings, **log, "run-dir": str(tmp_path / "flwr"), "cpus": 1},
-        {**composed, "run-dir": str(tmp_path / "composed"), "supernodes": 5},
-    ]
-    output, other = flwr_runs(shared_flower, 6, runs)
-    sim({**settings, "run-dir": tmp_path / "inline"})
-    records = assert_same_run(tmp_path / "flwr", tmp_path / "inline", output)
-    assert len([*(tmp_path / "flwr").glob("*/events.out.tfevents.*")]) == len(log)
-    assert any(r["failed"] for r in records)
-    assert any(step < 6 for r in records for step in r["steps"])
-    assert [e["event"] for r in records for e in r["events"]] == ["arrival", "departure"]
-    assert {0, 5} <= {k for r in records for k in r["active"]}
-
-    sim({**composed, "run-dir": tmp_path / "composed-inline"})
-    records = assert_same_run(tmp_path / "composed", tmp_path / "composed-inline", other)
-    assert 2 < sum(len(r["active"]) for r in records) < 15
-    assert [r["virtual_seconds"] for r in records] == [
-        r["virtual_seconds"] for r in outcome(tmp_path / "composed")[0]
-    ]
-
-
-def test_flwr_run_keeps_memory_and_finds_own_parts(
-    shared_flower: dict[str, str], tmp_path: Path, own: Folder
-) -> None:
-    """Memory in Flower's Context, despite lost replies, for training and for evaluating personal models.
-
-    The task is regression, with data from a file. Beside it on the same SuperLink, a method, a rule and a
-    trace of one's own from the folder of an app.
-    """
+    """Three runs at the same time on one SuperLink, each held against the inline one."""
     x, y = load_diabetes(return_X_y=True)
     file = tmp_path / "diabetes.csv"
     np.savetxt(file, np.column_stack([x[:90], y[:90]]), "%.6g", delimiter=",", header=HEADER, comments="")
-    for name in ("my_methods.py", "my_traces.py"):
-        own.write(name, of_the_page(name))
-    app = copy_app(tmp_path / "app")
-    for part in own.path.iterdir():
-        shutil.copy(part, app)
-    settings = {
-        "strategy": "apfl:alpha-mode=step",
-        "task": f"csv:file={file},target=y,kind=regression",
-        "model": "logistic",
-        "learning-rate": 0.02,
-        "trace": "bernoulli:p=0.7+lost:p=0.3",
-        "evaluate-on": "objective",
-        "num-clients": 3,
-        "num-rounds": 3,
-        "local-steps": 4,
-        "seed": 5,  # with it, replies are lost, one of them of a client that participates again
-    }
-    named = {"model": "logistic", "cohort": "stacked", "num-clients": 3, "num-rounds": 2, "local-steps": 3}
-    mine = {**named, "strategy": "my_methods.Momentum:clip=0.1", "trace": "my_traces.Office:start=0"}
+    # Traces that read files, with failures, incomplete work, late replies, an arrival and a departure.
+    traces = "+".join(part.format(**trace_files(tmp_path)) for part in TRACES)
+    changing = {"strategy": "scheme-c", "model": "logistic", "trace": traces, "arrivals": "3=2", "seed": 27}
+    changing |= {"departures": "0=3", "clients-per-round": 4, "num-clients": 5, "num-rounds": 4}
+    changing |= {"local-steps": 6, "log": "tensorboard" if find_spec("tensorboard") else ""}
+    # Memory in Flower's Context, despite lost replies, for training and for evaluating personal models.
+    memory = {"strategy": "apfl:alpha-mode=step", "task": f"csv:file={file},target=y,kind=regression"}
+    memory |= {"model": "logistic", "learning-rate": 0.02, "trace": "bernoulli:p=0.7+lost:p=0.3"}
+    memory |= {"evaluate-on": "objective", "num-clients": 3, "num-rounds": 3, "local-steps": 4}
+    memory |= {"seed": 5}  # with it, replies are lost, one of them of a client that participates again
     # BatchNorm's running means beside the vectors of clients that send no weights, and dropout.
-    deep = {**named, "strategy": "mimic:memory=client", "trace": "bernoulli:p=0.8", "num-rounds": 3}
-    deep |= {"cohort": "auto", "model": "vgg11:norm=batch,width=1,hidden=4,dropout=0.5"}
-    runs = {"memory": settings, "mine": {**mine, "app": app}, "deep": deep}
-    folders = {key: tmp_path / key for key in runs}
-    outputs = flwr_runs(shared_flower, 3, [run | {"run-dir": str(folders[key])} for key, run in runs.items()])
+    deep = {"strategy": "mimic:memory=client", "model": "vgg11:norm=batch,width=1,hidden=4,dropout=0.5"}
+    deep |= {"trace": "bernoulli:p=0.8", "num-clients": 3, "num-rounds": 3, "local-steps": 3}
+    runs = {"changing": {**changing, "cpus": 1}, "memory": memory | {"cohort": "stacked"}, "deep": deep}
+    started = [run | {"run-dir": str(tmp_path / f"{key}-flower")} for key, run in runs.items()]
+    outputs = flwr_runs(shared_flower, started)
+    records = {}
     for (key, run), output in zip(runs.items(), outputs, strict=True):
-        run.pop("app", None)
-        sim({**run, "run-dir": tmp_path / f"{key}-inline"})
-        assert_same_run(folders[key], tmp_path / f"{key}-inline", output)
-    (here, _), (there, _) = (outcome(tmp_path / key) for key in ("memory-inline", "memory"))
+        run.pop("cpus", None)
+        sim({**run, "run-dir": tmp_path / key})
+        records[key] = assert_same_run(tmp_path / f"{key}-flower", tmp_path / key, output)
+
+    assert len([*(tmp_path / "changing-flower").glob("*/events.out.tfevents.*")]) == bool(changing["log"])
+    here = records["changing"]
+    assert [e["event"] for r in here for e in r["events"]] == ["arrival", "departure"]
+    assert {0, 3} <= {k for r in here for k in r["active"]}
+    assert any(r["failed"] for r in here)
+    assert any(step < 6 for r in here for step in r["steps"])
+    assert any(reason == "no reply by the end of the round" for r in here for reason in r["failed"].values())
+    there, _ = outcome(tmp_path / "changing-flower")
+    assert [r["virtual_seconds"] for r in there] == [r["virtual_seconds"] for r in here]
+
+    here, (there, _) = records["memory"], outcome(tmp_path / "memory-flower")
     assert any("reply lost" in record["failed"].values() for record in here)
     for record, expected in zip(there, here, strict=True):
         assert record.get("client_tested_clients") == expected.get("client_tested_clients")
@@ -106,7 +73,7 @@ def test_flwr_run_keeps_memory_and_finds_own_parts(
     assert "client_mean_absolute_error" in here[-1]
 
 
-COMPOSED = [
+TRACES = [
     "recorded:round-seconds=300,file={recorded}",
     "table:file={table}",
     "phones:round-seconds=300,cost=200",
@@ -143,14 +110,22 @@ def trace_files(folder: Path) -> dict[str, Path]:
 
 
 def test_a_killed_serverapp_goes_on_from_its_run_folder(
-    shared_flower: dict[str, str], tmp_path: Path
+    shared_flower: dict[str, str], tmp_path: Path, own: Folder
 ) -> None:
-    """Its process is killed in the middle of a round; `resume` goes on at once, with the same bits."""
-    settings = {"strategy": "mimic", "model": "logistic", "cohort": "stacked", "trace": "bernoulli:p=0.8"}
-    settings |= {"num-clients": 3, "num-rounds": 12, "local-steps": 4, "checkpoint-every": 2}
+    """With a method, a rule and a trace of one's own, from the folder of an app.
+
+    Its process is killed in the middle of a round; `resume` goes on at once, with the same bits.
+    """
+    app = copy_app(tmp_path / "app")
+    for name in ("my_methods.py", "my_traces.py"):
+        own.write(name, of_the_page(name))
+        shutil.copy(own.path / name, app)
+    settings = {"strategy": "my_methods.Momentum:clip=0.1", "trace": "my_traces.Office:start=0,hours=12"}
+    settings |= {"model": "logistic", "cohort": "stacked", "num-clients": 3, "num-rounds": 12}
+    settings |= {"local-steps": 4, "checkpoint-every": 2}
     with ThreadPoolExecutor(1) as pool:
         killed = {**settings, "run-dir": str(tmp_path / "flwr")}
-        output = pool.submit(flwr_runs, shared_flower, 3, [killed])
+        output = pool.submit(flwr_runs, shared_flower, [killed], app=app)
         while not any(path.read_bytes().count(b"\n") > 5 for path in tmp_path.glob("flwr/*/metrics.jsonl")):
             assert not output.done(), output.result()
             time.sleep(0.05)
@@ -163,6 +138,7 @@ def test_a_killed_serverapp_goes_on_from_its_run_folder(
         output.result()
     (folder,) = (tmp_path / "flwr").iterdir()
     assert not (folder / "summary.json").exists()
-    (resumed,) = flwr_runs(shared_flower, 3, [{**killed, "resume": str(folder)}])
+    (resumed,) = flwr_runs(shared_flower, [{**killed, "resume": str(folder)}], app=app)
     sim({**settings, "run-dir": tmp_path / "inline"})
-    assert_same_run(tmp_path / "flwr", tmp_path / "inline", resumed)
+    records = assert_same_run(tmp_path / "flwr", tmp_path / "inline", resumed)
+    assert any(len(record["active"]) < 3 for record in records)

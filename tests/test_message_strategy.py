@@ -2,7 +2,6 @@
 
 import importlib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,9 @@ import pytest
 from flwr.app import ConfigRecord
 from flwr.client import ClientApp, NumPyClient
 from flwr.common import ndarrays_to_parameters
-from flwr.server import Server, SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
-from message_grid import NODES, HereGrid, identify
+from message_grid import NODES, HereGrid, classic, identify, own_app_clients
 
 import strategies
 from flexfl.devices.message_strategy import MessageStrategy
@@ -22,24 +19,6 @@ from flexfl.devices.message_strategy import MessageStrategy
 ROOT = Path(__file__).parents[1]
 OWN_APP = ROOT / "examples" / "own-app"
 START = [np.zeros((64, 10), np.float32), np.zeros(10, np.float32)]
-
-
-class HereProxy(ClientProxy):
-    """Reaches a client of the classic server in this process."""
-
-    def __init__(self, name: str, client: Any, absent: Any) -> None:
-        super().__init__(name)
-        self.client, self.absent = client, absent
-
-    def fit(self, ins: Any, timeout: Any, group_id: int | None) -> Any:
-        if int(self.cid) in self.absent.get(group_id, ()):
-            raise ConnectionError
-        return self.client.fit(ins)
-
-    def _refuse(self, *args: Any) -> Any:
-        raise AssertionError("clients are asked for nothing else")
-
-    get_properties = get_parameters = evaluate = reconnect = _refuse
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +29,6 @@ def task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def client_app(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The clients of examples/own-app: one or two digits each, and a part of the steps."""
     monkeypatch.syspath_prepend(OWN_APP)
     return importlib.import_module("client_app")
 
@@ -60,23 +38,13 @@ def make(name: str, **options: Any) -> Any:
     return strategies.make(name, ndarrays_to_parameters(START), **{**defaults, **options})
 
 
-def classic(strategy: Any, client_app: Any, absent: Any) -> None:
-    manager = SimpleClientManager()
-    for k in range(10):
-        node = SimpleNamespace(node_config={"partition-id": k, "num-partitions": 10})
-        manager.register(HereProxy(str(k), client_app.client_fn(node), absent))
-    server = Server(client_manager=manager, strategy=strategy)
-    server.set_max_workers(1)  # np.load in two threads fails now and then in Python 3.11 (gh-106905)
-    server.fit(6, timeout=None)
-
-
 @pytest.mark.parametrize("name", ["fedavg", "scheme-c", "mimic"])
 def test_the_weights_are_those_of_the_classic_server(name: str, client_app: Any) -> None:
     """Bit by bit, with clients that fail or do not answer; the names of arrays are the user's."""
     failing, silent = {2: [0, 4], 5: range(10)}, {2: [7], 3: [1, 2, 3]}
     absent = {t: [*failing.get(t, ()), *silent.get(t, ())] for t in range(7)}
     expected = make(name, clients_per_round=6)
-    classic(expected, client_app, absent)
+    classic(expected, own_app_clients(client_app), 6, absent)
 
     strategy = make(name, clients_per_round=6)
     grid = HereGrid(client_app.app, failing=failing, silent=silent)

@@ -5,40 +5,20 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.client import Client, NumPyClient
-from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
+from flwr.client import NumPyClient
+from flwr.common import ndarrays_to_parameters
 from flwr.common.logger import FLOWER_LOGGER
-from flwr.server import Server, ServerApp, SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
+from flwr.server import ServerApp
+from message_grid import classic, own_app_clients
 
 import strategies
 
 ROOT = Path(__file__).parents[1]
-
-
-class HereProxy(ClientProxy):
-    """Reaches a client in this process."""
-
-    def __init__(self, name: str, client: Client) -> None:
-        super().__init__(name)
-        self.client = client
-
-    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> Any:
-        return self.client.fit(ins)
-
-    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> Any:
-        raise AssertionError("no client is asked to evaluate")
-
-    def _refuse(self, *args: Any) -> Any:
-        raise AssertionError("clients are asked for nothing else")
-
-    get_properties = get_parameters = reconnect = _refuse
 
 
 class Moving(NumPyClient):
@@ -66,17 +46,6 @@ def warnings() -> Iterator[list[str]]:
     FLOWER_LOGGER.removeHandler(handler)
 
 
-def play(strategy: Any, clients: dict[str, Client], num_rounds: int) -> Any:
-    """Run rounds on Flower's own server; return its history."""
-    manager = SimpleClientManager()
-    for name, client in clients.items():
-        manager.register(HereProxy(name, client))
-    server = Server(client_manager=manager, strategy=strategy)
-    server.set_max_workers(1)  # np.load in two threads fails now and then in Python 3.11 (gh-106905)
-    history, _ = server.fit(num_rounds, timeout=None)
-    return history
-
-
 def test_rejected_replies_are_told_and_counted(warnings: list[str]) -> None:
     """Each reason once for each client, numbers aside; steps as a float count if they are whole."""
     clients = {
@@ -87,7 +56,7 @@ def test_rejected_replies_are_told_and_counted(warnings: list[str]) -> None:
         "wrong": Moving({"steps": 99}).to_client(),
     }
     strategy = strategies.make("fedavg", ndarrays_to_parameters([np.zeros((2, 3)), np.zeros(3)]))
-    metrics = play(strategy, clients, 2).metrics_distributed_fit
+    metrics = classic(strategy, clients, 2).metrics_distributed_fit
     np.testing.assert_array_equal(strategy.weights, 2)
     told = {
         "half": "impossible number of steps 3.5 of 10",
@@ -123,11 +92,7 @@ def test_the_server_in_the_readme(monkeypatch: pytest.MonkeyPatch, warnings: lis
     server = example("README.md", "own server")
     assert isinstance(server["app"], ServerApp)
     made = server["server_fn"](None)
-    nodes = {
-        str(k): SimpleNamespace(node_config={"partition-id": k, "num-partitions": 10}) for k in range(10)
-    }
-    clients = {name: app.client_fn(node) for name, node in nodes.items()}
-    history = play(made.strategy, clients, made.config.num_rounds)
+    history = classic(made.strategy, own_app_clients(app), made.config.num_rounds)
     (first, *_, last) = [accuracy for _, accuracy in history.metrics_centralized["accuracy"]]
     assert first < 0.2
     assert last > 0.7

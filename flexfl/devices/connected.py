@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
 
+from flexfl.engine.transports.base import Transport
 from strategies import Roster
 from traces import RoundAvailability, Trace
 from traces.base import check_round, complete_if_online
-
-
-class Connection(Protocol):
-    """Knows which clients are connected, see `Transport`."""
-
-    def reachable(self) -> NDArray[np.intp]:
-        """Return the clients that are connected now, in ascending order."""
-
-    def at_work(self) -> NDArray[np.intp]:
-        """Return the clients that are still at work on an earlier task, in ascending order."""
 
 
 class ConnectedClients(Trace):
@@ -28,25 +17,13 @@ class ConnectedClients(Trace):
     A round is observed when it is asked for first, after the round before; later it stays what it was. Rounds
     that nobody has observed have the members of the roster.
 
-    Parameters
-    ----------
-    num_clients
-        N.
-    connection
-        Says who is connected.
-    founders
-        Members of round 1.
-    max_absence
-        Rounds after which a client that is not available has departed; 0: never.
-
-    Attributes
-    ----------
-    roster
-        The strategy's, once there is one: it knows who has announced a departure.
+    `founders` are the members of round 1; a client that is not available for more than `max_absence` rounds
+    has departed (0: never). `roster` is the strategy's, once there is one: it knows who has announced a
+    departure.
     """
 
     def __init__(
-        self, num_clients: int, connection: Connection, founders: NDArray[np.intp], max_absence: int = 0
+        self, num_clients: int, connection: Transport, founders: NDArray[np.intp], max_absence: int = 0
     ) -> None:
         self.num_clients, self.connection, self.max_absence = num_clients, connection, max_absence
         self.roster: Roster | None = None

@@ -14,13 +14,10 @@ RECENT = 5  # whose ways count
 
 
 class RoundDeadlines:
-    """Knows how long clients usually take.
+    """Knows how long clients usually take, and derives the deadlines of rounds from it.
 
-    Parameters
-    ----------
-    seconds
-        The deadline of every round; 0: ten times the median time that a client took so far, at least 60
-        seconds, and of all clients of the round the longest.
+    `seconds` is the deadline of every round; 0: ten times the median time that a client took so far, at least
+    60 seconds, and of all clients of the round the longest.
     """
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -30,16 +27,9 @@ class RoundDeadlines:
         self._besides: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
 
     def learn(self, client: int, taken: float, at_work: object = None) -> None:
-        """Note how long a client took to answer.
+        """Note the seconds from a task to its reply, and those that the client says it was at work.
 
-        Parameters
-        ----------
-        client
-            The client.
-        taken
-            Seconds from sending the message to receiving the reply.
-        at_work
-            Seconds that it was at work by its own word; what cannot be that counts as if it did not say.
+        An impossible duration of work counts as if the client had not said it.
         """
         self._taken[client].append(taken)
         if isinstance(at_work, int | float) and 0 <= at_work <= taken:
@@ -57,15 +47,7 @@ class RoundDeadlines:
         return self.seconds or max([LEAST_SECONDS, *usual])
 
     def of_work(self, client: int, seconds: float) -> float:
-        """Return when a client has to stop, in seconds after it has received its task.
-
-        Parameters
-        ----------
-        client
-            The client.
-        seconds
-            The deadline of the round.
-        """
+        """Return when a client has to stop in a round of so many seconds, after it has received its task."""
         besides = sorted(self._besides[client])
         if not besides:  # it may have been slow to say who it is as all nodes started at once
             return seconds - min(self._met.get(client, 0.0), seconds / 2)

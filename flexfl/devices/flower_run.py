@@ -91,13 +91,7 @@ def names_trace(grid: Grid, settings: Settings) -> bool:
 def _connect(
     nodes: GridTransport, members: NDArray[np.intp], settings: Settings, simulated: bool
 ) -> NDArray[np.intp]:
-    """Wait until enough of these clients are connected; return who is.
-
-    Raises
-    ------
-    ValueError
-        Too few are, after `connect-timeout`.
-    """
+    """Wait until enough of these clients are connected; return who is. ValueError: too few, in time."""
     least = min(settings.min_nodes or len(members), len(members))
     connected = nodes.connect(members, settings.connect_timeout, least)
     if len(connected) >= least:

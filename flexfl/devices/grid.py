@@ -64,11 +64,6 @@ class GridTransport(Transport):
         Share of the clients asked whose replies end a round; 0: all.
     replay
         Whether clients do only what the run's trace says.
-
-    Attributes
-    ----------
-    resumed
-        Flower's number of the resumed run, as text, so that clients keep their memories of it.
     """
 
     def __init__(
@@ -82,7 +77,7 @@ class GridTransport(Transport):
         super().__init__()
         self.grid, self.nodes, self.messages = grid, Nodes(num_clients), Messages(grid)
         self.deadlines, self.min_replies, self.replay = deadlines, min_replies, replay
-        self.resumed = ""
+        self.resumed = ""  # Flower's number of the resumed run, so that clients keep their memories of it
         self._arrived: list[Arrived] = []
         self._looked = -math.inf
         self._deadline: float | None = None

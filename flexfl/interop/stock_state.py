@@ -1,4 +1,4 @@
-"""The attributes of an object that knows nothing of states, such as a strategy of Flower, as a state."""
+"""The attributes of a strategy of Flower, which knows nothing of states, as a state."""
 
 from __future__ import annotations
 
@@ -15,27 +15,17 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Attributes(Stateful):
-    """What an object has, and objects of the same kind that it wraps: numbers, arrays, and lists of them.
+    """What a strategy has, and strategies that it wraps: numbers, arrays, and lists and dictionaries of them.
 
-    Functions and classes are left as they are: they say what the object does, not how far it has come.
-
-    Parameters
-    ----------
-    of
-        The object, a strategy of Flower.
+    Functions and classes are left as they are: they say what the object does, not how far it has come. An
+    attribute that cannot be saved is a ValueError.
     """
 
     def __init__(self, of: Strategy) -> None:
         self.of = of
 
     def state_dict(self) -> StateDict:
-        """Return the state.
-
-        Raises
-        ------
-        ValueError
-            An attribute cannot be saved.
-        """
+        """Return the attributes as JSON, with the arrays apart."""
         arrays: Arrays = {}
         return {"values": _encoded(self.of, type(self.of).__name__, arrays), **arrays}
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field, fields, make_dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar
@@ -20,7 +20,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
 from flexfl.ground.allowed import REQUIRED, as_options
-from flexfl.ground.contract import SGD, FitConfig
+from flexfl.ground.contract import SGD, FitConfig, fit
 from flexfl.interop.stock_state import Attributes
 from strategies import FlatParameters, FlexibleStrategy, Options, Replies
 from strategies.core.instructions import Task
@@ -42,13 +42,6 @@ DEFAULTS = {
 # What an algorithm raises where it has too few replies; any other error is one of its code.
 OF_TOO_FEW = (ArithmeticError, AssertionError, IndexError, ValueError)
 MU = "proximal_mu"  # what Flower's FedProx sends; our clients have a rule for it
-
-
-class LimitableManager(Protocol):
-    """The client manager of our engine, see `flexfl.engine.availability.TraceClientManager`."""
-
-    def limited_to(self, clients: Clients) -> ClientManager:
-        """Return a manager to which only these clients are available."""
 
 
 class StockStrategy(FlexibleStrategy):
@@ -117,7 +110,7 @@ class StockStrategy(FlexibleStrategy):
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Ask the clients that the strategy asks."""
-        self._manager = cast(LimitableManager, client_manager)
+        self._manager: Any = client_manager  # a `TraceClientManager` of the engine, which stands above
         return super().configure_fit(server_round, parameters, client_manager)
 
     def select(self, available: Clients) -> Clients:
@@ -202,20 +195,21 @@ class StockStrategy(FlexibleStrategy):
         """Make tasks of a round's instructions; with mu, clients do the local steps of FedProx."""
         plain, proximal = self._plain_task, any(ins.config.get(MU) for _, ins in asked)
         common, tasks = plain.to_wire(), {}
-        starts: dict[int, FlatParameters | None] = {id(self._sent): None}
+        own = {id(ins.parameters): ins.parameters for _, ins in asked if ins.parameters is not self._sent}
+        starts = {
+            key: FlatParameters(self._read_weights(parameters), self.layout)
+            for key, parameters in own.items()
+        }
         for proxy, instruction in asked:
             config = FitConfig.from_wire({**common, **instruction.config})
             rate, scalars = config.learning_rate, dict(config.own)
             if replace(config, learning_rate=plain.learning_rate, own={}) != plain:
-                sent = ", ".join(sorted(instruction.config.keys() & common.keys()))
-                raise ValueError(f"of {sent} only the learning rate may be another one than that of the run")
+                sent = ", ".join(sorted(instruction.config.keys() & common.keys() - {fit.LEARNING_RATE}))
+                raise ValueError(f"only the learning rate may differ from the run's, not {sent}")
             if proximal:
                 scalars["mu"] = scalars.get(MU, 0.0)
-            if id(instruction.parameters) not in starts:
-                vector = self._read_weights(instruction.parameters)
-                starts[id(instruction.parameters)] = FlatParameters(vector, self.layout)
             own_rate = None if rate == plain.learning_rate else rate
-            start = starts[id(instruction.parameters)]
+            start = starts.get(id(instruction.parameters))
             tasks[int(proxy.cid)] = Task(scalars=scalars, learning_rate=own_rate, weights=start)
         self._tasks, self._shared = tasks, next((task.scalars for task in tasks.values()), {})
         self.rule = FedProx.rule if proximal else SGD  # type: ignore[misc]
@@ -242,20 +236,10 @@ class StockStrategy(FlexibleStrategy):
 
 @lru_cache
 def stock_type(name: str, factory: Callable[..., Strategy]) -> type[StockStrategy]:
-    """Make a method of a strategy.
+    """Make a method of a strategy: of its class, or of a function that returns it.
 
-    Parameters
-    ----------
-    name
-        What users call it, for messages.
-    factory
-        Its class, or a function that returns it. Parameters of type int, float, bool and str are options;
-        those with the name of a general one, such as `seed`, get its value.
-
-    Raises
-    ------
-    ValueError
-        It demands something that neither an option nor the run can give.
+    Parameters of type int, float, bool and str are options; those with the name of a general one, such as
+    `seed`, get its value. ValueError: one is required that neither an option nor the run can give.
     """
     parameters = _parameters(factory)
     general = {field.name for field in fields(Options)}
