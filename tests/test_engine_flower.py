@@ -41,18 +41,6 @@ def stock_fedavg(experiment: Any) -> FedAvg:
 # Flower's strategies
 
 
-def test_flowers_fedavg_gives_the_same_result_as_ours(simulate: Callable[..., Any]) -> None:
-    ours = simulate(trace="always", strategy="fedavg")
-    theirs = simulate(trace="always", stock=stock_fedavg)
-    np.testing.assert_allclose(theirs.weights, ours.weights, rtol=1e-4, atol=1e-6)
-    for there, here in zip(theirs.rounds, ours.rounds, strict=True):
-        assert [there[key] for key in ("selected", "active", "steps", "failed")] == [
-            here[key] for key in ("selected", "active", "steps", "failed")
-        ]
-        assert there["loss"] == pytest.approx(here["loss"], rel=1e-4)
-    assert theirs.rounds[-1]["accuracy"] > theirs.records[0]["accuracy"]
-
-
 def test_flowers_fedavg_selects_the_clients_that_are_online(simulate: Callable[..., Any]) -> None:
     run = simulate(trace="bernoulli:p=0.4", stock=stock_fedavg, num_rounds=6, seed=3)
     counts = set()

@@ -310,25 +310,6 @@ class _History:
         return lambda *args: None
 
 
-@pytest.mark.parametrize("after", [1, 2, 6])
-def test_a_run_that_goes_on_has_the_members_of_its_roster(after: int) -> None:
-    class Everybody:
-        def reachable(self) -> Any:
-            return np.array([0, 1, 3])
-
-        def at_work(self) -> Any:
-            return np.array([], np.intp)
-
-    trace = ConnectedClients(4, Everybody(), np.array([0, 1, 3]))
-    trace.round(1)
-    roster = prepare(Settings(num_clients=4), tune=False).strategy.roster
-    roster.member[:] = [True, True, True, False]
-    trace.roster = roster
-    assert trace.round(after).member.tolist() == [True, True, True, False]
-    assert trace.round(after + 1).member.tolist() == [True, True, True, True]
-    assert trace.round(after).member.tolist() == [True, True, True, False]
-
-
 def test_a_trace_is_replayed_where_the_user_chose_one(federation: Federation) -> None:
     grid, default = federation.grid, Settings()
     assert not is_simulated(grid)
@@ -340,9 +321,19 @@ def test_a_trace_is_replayed_where_the_user_chose_one(federation: Federation) ->
     assert is_simulated(grid)
 
 
-def test_too_few_nodes_of_a_simulation(federation: Federation, tmp_path: Path) -> None:
-    federation.grid._run = replace(federation.grid.run, primary_task_type=TaskType.SIMULATION)
-    settings = Settings(num_clients=6, connect_timeout=0.0, run_dir=str(tmp_path / "runs"))
-    with pytest.raises(ValueError, match=r"only 0 of num-clients=6 .*num-supernodes=6"):
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (TaskType.SIMULATION, r"only 0 of num-clients=6 .*num-supernodes=6"),
+        (
+            TaskType.SERVER_APP,
+            r"only 0 of .* after 0 s; 4 are needed \(min-nodes\); clients 0, 1",
+        ),
+    ],
+)
+def test_too_few_nodes(federation: Federation, tmp_path: Path, kind: str, says: str) -> None:
+    federation.grid._run = replace(federation.grid.run, primary_task_type=kind)
+    settings = Settings(num_clients=6, min_nodes=4, connect_timeout=0.0, run_dir=str(tmp_path / "runs"))
+    with pytest.raises(ValueError, match=says):
         run_on_grid(federation.grid, settings)
     assert not (tmp_path / "runs").exists()

@@ -1,6 +1,5 @@
 """Any strategy of Flower as a method: its options, its results beside ours, and what it survives."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 from own_parts import Folder
 
-import sim
 from flexfl.analysis.update_shares import update_shares
 from flexfl.config import Settings
 from flexfl.engine.methods import method_of
@@ -158,16 +156,6 @@ def test_an_assumption_of_flowers_is_named(simulate: Callable[..., Any]) -> None
     reason = "AssertionError: Momentum should have been created on round 1."
     notes = [[e for e in record["events"] if e["event"] == "no update"] for record in run.rounds]
     assert notes == [[], *[[{"event": "no update", "reason": reason}]] * 2]
-
-
-def test_a_comparison_of_theirs_and_ours(own: Folder, capsys: pytest.CaptureFixture[str]) -> None:
-    small = ["--num-clients=6", "--num-rounds=3", "--local-steps=4", "--client-gpus=0", "--num-workers=1"]
-    named = ["--strategy", "fedavg", f"{STOCK}FedAvg", "--seed", "0", "1", "--trace=always"]
-    assert sim.main([*small, "--cohort-size=6", "--run-dir=runs", "--json", *named]) == 0
-    ours, theirs = json.loads(capsys.readouterr().out)["rows"]
-    assert theirs["varied"] == {"strategy": f"{STOCK}FedAvg"}
-    assert theirs["final"] == ours["final"]
-    assert abs(theirs["difference"]["mean"]) < 1e-6
 
 
 def test_the_shares_of_its_updates() -> None:
