@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common import EvaluateRes, FitRes, Parameters, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Strategy
 
 from flexfl.devices.flower_compat import node_proxy
 from flexfl.devices.messages import QUESTION
-from flexfl.devices.packing import WHO_ARE_YOU, claimed_client, packed, unpacked, with_scalars
+from flexfl.devices.packing import WHO_ARE_YOU, claimed_client, message, packed, unpacked, with_scalars
 from flexfl.engine.transports.base import ClientFailure
 
 POLL_SECONDS = 0.1
@@ -155,7 +155,7 @@ class MessageStrategy(Strategy):
         """Ask new nodes for the names of their clients; one that fails is asked again in the next round."""
         if not nodes:
             return
-        messages = [_message(WHO_ARE_YOU, node, QUESTION, 0) for node in nodes]
+        messages = [message(WHO_ARE_YOU, node, QUESTION, 0) for node in nodes]
         for reply in grid.send_and_receive(messages, timeout=IDENTIFY_SECONDS):
             if not reply.has_error():
                 node = reply.metadata.src_node_id
@@ -169,7 +169,7 @@ class MessageStrategy(Strategy):
         self._asked = {proxy.node_id: proxy for proxy, _ in asked}
         contents = packed(asked)
         return [
-            _message(with_scalars(contents[proxy.cid], config), node, kind, server_round)
+            message(with_scalars(contents[proxy.cid], config), node, kind, server_round)
             for node, proxy in self._asked.items()
         ]
 
@@ -193,10 +193,6 @@ class MessageStrategy(Strategy):
             failures.append(ClientFailure(proxy.cid, why[node]))
             _log(logging.WARNING, f"round {server_round}: {failures[-1]}")
         return results, failures
-
-
-def _message(content: RecordDict, node: int, kind: str, server_round: int) -> Message:
-    return Message(content, dst_node_id=node, message_type=kind, group_id=str(server_round))
 
 
 def _numbers(metrics: Mapping[str, Any]) -> MetricRecord:

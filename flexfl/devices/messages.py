@@ -10,6 +10,8 @@ from flwr.app import Message, RecordDict
 from flwr.common import MessageTypeLegacy
 from flwr.serverapp import Grid
 
+from flexfl.devices.packing import message
+
 QUESTION = MessageTypeLegacy.GET_PROPERTIES  # who a node is
 UNKNOWN = -1  # the client of a node that is asked who it is
 
@@ -39,14 +41,11 @@ class Messages:
         After `ttl` seconds Flower refuses an answer and reports an error instead.
         """
         now = time.monotonic()  # before Flower's clock starts
-        messages = [
-            Message(content, dst_node_id=node, message_type=kind, group_id=str(server_round), ttl=ttl)
-            for node, _, content in contents
-        ]
+        messages = [message(content, node, kind, server_round, ttl) for node, _, content in contents]
         accepted = {*self.grid.push_messages(messages)} if messages else set()
         unreached = []
-        for message, (node, client, _) in zip(messages, contents, strict=True):
-            name = message.metadata.message_id  # which Flower has put in
+        for sent, (node, client, _) in zip(messages, contents, strict=True):
+            name = sent.metadata.message_id  # which Flower has put in
             if name in accepted:
                 self._open[name] = Sent(node, client, kind, server_round, now)
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flwr.app import ConfigRecord, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, GetPropertiesIns
 from flwr.server.client_proxy import ClientProxy
 
@@ -21,6 +21,13 @@ from flexfl.ground.contract import Scalar, metrics
 
 UNREADABLE = (ValueError, KeyError, TypeError, IndexError)
 WHO_ARE_YOU = getpropertiesins_to_recorddict(GetPropertiesIns({}))
+
+
+def message(
+    content: RecordDict, node: int, kind: str, server_round: int, ttl: float | None = None
+) -> Message:
+    """Return a message to a node; after `ttl` seconds, 12 hours by default, Flower refuses an answer."""
+    return Message(content, dst_node_id=node, message_type=kind, group_id=str(server_round), ttl=ttl)
 
 
 def packed(instructions: Sequence[tuple[ClientProxy, FitIns | EvaluateIns]]) -> dict[str, RecordDict]:
