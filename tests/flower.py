@@ -47,13 +47,13 @@ def end_processes(home: Path) -> None:
 
 
 @contextmanager
-def installation(home: Path, programs: Path = BIN) -> Iterator[dict[str, str]]:
+def installation(home: Path) -> Iterator[dict[str, str]]:
     """Yield the environment variables of a separate Flower installation, and end its processes."""
     home.mkdir()
     http, control = free_ports(2)
     yield {
         **os.environ,
-        "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
         "FLWR_HOME": str(home),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http),
         "FLWR_LOCAL_CONTROL_API_PORT": str(control),

@@ -71,16 +71,14 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path, free_ports: Any) -
 
 STRANGERS = {
     "stranger": "[code: 2004] Failed to activate SuperNode",
-    "keyless": "[code: 2001] SuperNode authentication is enabled",
     "plain": "Connection attempt failed",
 }
 
 
 def strangers(federation: Federation) -> None:
-    """Start nodes that may not take part: with an unregistered key, without one, and without TLS."""
+    """Start nodes that may not take part: with an unregistered key, and without TLS."""
     federation.deploy("key.sh", str(federation.keys / "stranger"))
     federation.node("stranger", again=False, client_id=4)
-    federation.node("keyless", key=False, again=False, client_id=4)
     federation.node("plain", secure=False, key=False, again=False, client_id=4)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torchvision import datasets
 
 from flexfl.tasks import SIZES, TASKS, Augmentation, PartitionedData
 from flexfl.tasks.partition import iid
@@ -54,6 +53,8 @@ def write_pickle(path: Path, content: dict[str, Any]) -> list[str]:
 @pytest.mark.usefixtures("offline")
 def test_cifar(name: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images of one colour, their number; one byte more and they are refused, without being unpickled."""
+    from torchvision import datasets  # slow to import
+
     source = getattr(datasets, name)
     folder = tmp_path / source.base_folder
     folder.mkdir()
@@ -115,6 +116,8 @@ def test_svhn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / f"{part}_32x32.mat"
         savemat(path, {"X": x.astype(np.uint8), "y": y})
         known[part] = ["", path.name, hashlib.md5(path.read_bytes()).hexdigest()]
+    from torchvision import datasets
+
     monkeypatch.setattr(datasets.SVHN, "split_list", known)
     data = load("svhn", tmp_path, normalize=False, augment="flip")
     assert data.train[1].tolist() == [0, 1, 2, 3, 4, 9]
