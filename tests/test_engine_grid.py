@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.common import EvaluateIns, FitIns, FitRes, ndarrays_to_parameters
+from flwr.server import History
 from flwr.supercore.constant import TaskType
 from flwr.supercore.task_identity import TaskIdentity
 from grid_nodes import Federation, after, ask, eventually, trained, transport
@@ -167,14 +168,9 @@ def test_the_first_of_two_nodes_with_one_client_id_stays(federation: Federation)
     nodes = transport(federation, 2)
     second = federation.node(1)
     eventually(lambda: nodes.reachable().size and nodes.nodes.events)
-    assert nodes.record()["events"] == [
-        {
-            "event": "refused-node",
-            "client": 1,
-            "reason": f"client 1 is there already, as node {first}",
-            "node": str(second),
-        }
-    ]
+    refused = {"event": "refused-node", "client": 1, "node": str(second)}
+    reason = f"client 1 is there already, as node {first}"
+    assert nodes.record()["events"] == [{**refused, "reason": reason}]
     ask(nodes, 1, 1)
     assert (len(federation.seen[first]), len(federation.seen[second])) == (1, 0)
     assert nodes.record()["events"] == []  # said once
@@ -235,12 +231,10 @@ def test_a_node_that_does_not_say_who_it_is_holds_nobody_up(
 
 def test_members_are_who_has_connected(federation: Federation) -> None:
     """Three clients, of which two begin; one comes later, one leaves and returns, one is silent for long."""
-    said = {"departing": False}
+    said: dict[str, bool] = {}
 
     def leaving(ins: FitIns) -> FitRes:
-        return trained(
-            ins, round=int(ins.config["round"]), **({"departing": True} if said["departing"] else {})
-        )
+        return trained(ins, round=int(ins.config["round"]), **said)
 
     node = [federation.node(0), federation.node(1, leaving)]
     settings = Settings(num_clients=3, num_rounds=99, model="logistic", strategy="mifa:departure=exclude")
@@ -261,7 +255,7 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
     def play() -> dict[str, Any]:
         nonlocal number
         number += 1
-        return server._run_round(number, None, _History())
+        return server._run_round(number, None, History())
 
     def events(record: dict[str, Any]) -> list[tuple[str, int]]:
         return [(event["event"], event["client"]) for event in record["events"]]
@@ -285,7 +279,7 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
     assert play()["active"] == [0, 1, 2]
     left = play()
     assert (left["selected"], left["offline"], events(left)) == ([0, 2], 0, [("departure", 1)])
-    said["departing"] = False
+    said.clear()
     assert events(play()) == []  # it is still connected
     assert resumed().tolist() == [True, False, True]
     federation.stop(node[1])
@@ -293,21 +287,13 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
     federation.again(node[1])
     assert events(play()) == [("arrival", 1)]
     federation.stop(node[2])
-    assert [(r["offline"], events(r)) for r in (play(), play(), play())] == [
-        (1, []),
-        (1, []),
-        (0, [("departure", 2)]),
-    ]
+    silent = [(1, []), (1, []), (0, [("departure", 2)])]
+    assert [(record["offline"], events(record)) for record in (play(), play(), play())] == silent
     federation.again(node[2])
     eventually(lambda: 2 in nodes.reachable())
     assert resumed().tolist() == [True, True, True]
     assert events(play()) == [("arrival", 2)]
     assert trace.round(2).member.tolist() == [True, True, True]  # as it was
-
-
-class _History:
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args: None
 
 
 def test_a_trace_is_replayed_where_the_user_chose_one(federation: Federation) -> None:
