@@ -33,6 +33,7 @@ def test_unknown_option_lists_the_known_ones(name: str) -> None:
         ("fedavg", "learning_rate", [0.0, float("nan"), float("inf")]),
         ("fedavg", "departure", ["keep", ""]),
         ("fedavg", "server_rate", [0.0]),
+        ("fedavg", "max_update_norm", ["often", "0", "-1", "nan", "inf"]),
         ("scheme-c", "reboot_peak", [0.5]),
         ("fedlaavg", "memory", ["both"]),
         ("mifa", "table_memory", [-1.0]),

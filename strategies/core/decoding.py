@@ -33,9 +33,9 @@ def is_count(value: object) -> TypeGuard[int]:
     return is_integer(value) and 0 < value <= MAX_EXAMPLES
 
 
-def read_steps(told: Mapping[str, Any], planned: int) -> int:
+def read_steps(answer: Mapping[str, Any], planned: int) -> int:
     """Return the local steps that a client reports; where it does not, it has done all of them."""
-    steps = told.get(metrics.STEPS, planned)
+    steps = answer.get(metrics.STEPS, planned)
     if isinstance(steps, float) and steps.is_integer():
         steps = int(steps)
     if not is_integer(steps):
@@ -43,9 +43,9 @@ def read_steps(told: Mapping[str, Any], planned: int) -> int:
     return steps
 
 
-def read_loss(told: Mapping[str, Any], key: str) -> float:
+def read_loss(answer: Mapping[str, Any], key: str) -> float:
     """Return a loss that a client may or may not report."""
-    value = told.get(key)
+    value = answer.get(key)
     return float(value) if isinstance(value, int | float) and abs(value) <= MAX_LOSS else math.nan
 
 

@@ -75,7 +75,7 @@ class NormLimit(Stateful):
         return usual
 
     def _most(self, norms: NDArray[np.float64]) -> tuple[float, float]:
-        """Return the largest norm that is accepted without a word, and the usual one."""
+        """Return the largest norm that is accepted silently, and the usual one."""
         usual = self._median(norms)
         return USUAL * usual if self.limit in ("warn", "auto") else float(self.limit), usual
 

@@ -161,18 +161,18 @@ class ReplyReader:
     def _arrival(self, client: int, name: str, result: FitRes, sent: Sent, order: int) -> Arrival:
         """Check and decode one reply; a ValueError says why it is not active."""
         check_round(result, sent.round)
-        told, n = result.metrics, result.num_examples
+        answer, n = result.metrics, result.num_examples
         if not is_integer(n):
             raise ValueError(f"impossible number of examples {n!r}")
         planned = self.method.options.planned_steps(n) if sent.local_steps is None else sent.local_steps
-        steps, first = read_steps(told, planned), int(self.method.roster.first_size[client])
+        steps, first = read_steps(answer, planned), int(self.method.roster.first_size[client])
         check(faults_of_work(n, steps, planned, first), n=n, steps=steps, planned=planned, first=first)
         vector, buffers, extra = decode(result.parameters, self.method.rule, sent.weights)
         size, most = norm(vector - self._origin(sent)), MAX_NORM * steps / planned
         check(faults_of_update(size, most), size=size, most=most)
         self.method.check(sent, extra)
-        losses = read_loss(told, metrics.TRAIN_LOSS), read_loss(told, metrics.FINAL_LOSS)
-        reported = (client, n, steps, *losses, size, told.get(metrics.RESYNC) is True)
+        losses = read_loss(answer, metrics.TRAIN_LOSS), read_loss(answer, metrics.FINAL_LOSS)
+        reported = (client, n, steps, *losses, size, answer.get(metrics.RESYNC) is True)
         return Arrival(reported, name, sent, order, planned, vector, buffers, extra)
 
     def _collect(self, server_round: int, arrivals: list[Arrival]) -> Replies:

@@ -115,13 +115,13 @@ class Roster(Stateful):
     def share(self, clients: Clients, weights: str = "n") -> NDArray[np.float64]:
         """p_k = n_k / n, or 1 / N with `uniform`, over all members (not over those who reply). Shape (K,).
 
-        A member of unknown size counts as if it had the mean of the known sizes; 0 for those that are no
+        A member of unknown size counts as if it had the mean of the known sizes; 0 for clients that are not
         members.
         """
         if weights == "uniform":
             return np.full(len(clients), 1 / max(1, self.num_contributors))
-        told, total = self.num_examples[clients], self.total_size
-        known = np.where(told == 0, self._totals.unknown_size, told)
+        reported, total = self.num_examples[clients], self.total_size
+        known = np.where(reported == 0, self._totals.unknown_size, reported)
         sizes = np.where(self.member[clients] & ~self.data_less[clients], known, 0.0)
         return sizes / total if total else sizes
 
@@ -155,7 +155,7 @@ class Roster(Stateful):
         return bool(in_range and not self._index and (np.diff(clients) > 0).all())
 
     def register(self, name: str) -> int:
-        """Index of the client that Flower calls `name`; a new one is no member, of unknown size."""
+        """Index of the client that Flower calls `name`; a new one is not a member, and of unknown size."""
         known = self.find(name)
         if known is not None:
             return known

@@ -168,13 +168,13 @@ class FlexibleStrategy(Method, Strategy):
             self._sent = self._pack()
         if not self._recorded:
             report.warn(server_round, self._logged)
-        told: dict[str, Scalar] = {"active": len(replies), "rejected": len(report.rejected)}
-        told |= report.counts()
+        fit_metrics: dict[str, Scalar] = {"active": len(replies), "rejected": len(report.rejected)}
+        fit_metrics |= report.counts()
         known = np.isfinite(replies.train_loss)
         if known.any():
             mean = np.average(replies.train_loss[known], weights=replies.num_examples[known])
-            told[metrics.TRAIN_LOSS] = float(mean)
-        return self._sent, told
+            fit_metrics[metrics.TRAIN_LOSS] = float(mean)
+        return self._sent, fit_metrics
 
     # Evaluation
 
