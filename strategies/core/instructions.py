@@ -16,7 +16,7 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from flexfl.ground.contract import FitConfig, fit
-from strategies.core.parameters import FlatParameters, Layout, stacked
+from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.roster import Clients
 from strategies.core.state import StateDict, Stateful, take
 
@@ -165,6 +165,7 @@ class OpenTasks(Stateful):
         sent = [*self._sent.values()]
         models = {id(task.weights): task.weights for task in sent}
         position = {key: row for row, key in enumerate(models)}
+        vectors = [model.vector for model in models.values()]
         return {
             "clients": np.array([*self._sent], np.int64),
             "rounds": np.array([task.round for task in sent], np.int64),
@@ -172,7 +173,7 @@ class OpenTasks(Stateful):
             "versions": np.array([task.version for task in sent], np.int64),
             "local_steps": np.array([task.local_steps or 0 for task in sent], np.int64),
             "models": np.array([position[id(task.weights)] for task in sent], np.int64),
-            "weights": stacked(models.values(), self._layout),
+            "weights": np.array(vectors, self._layout.dtype).reshape(len(vectors), self._layout.size),
         }
 
     def load_state_dict(self, state: StateDict) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -124,14 +124,6 @@ class FlatParameters(Parameters):
     def num_bytes(self) -> int:
         """Size of the arrays without any framing."""
         return self.vector.nbytes + sum(a.nbytes for a in self.extra)
-
-
-def stacked(models: Collection[FlatParameters], layout: Layout) -> FloatVector:
-    """Return the vectors of some models as rows, shape (len, M), also of none."""
-    rows = np.zeros((len(models), layout.size), layout.dtype)
-    for row, model in zip(rows, models, strict=True):
-        row[:] = model.vector
-    return rows
 
 
 def read_parameters(parameters: Parameters, layout: Layout) -> tuple[FloatVector, list[NDArray[Any]]]:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.core import Clients, FlatParameters, Layout, Stateful, extend
-from strategies.core.parameters import FloatVector, stacked
+from strategies.core.parameters import FloatVector
 from strategies.core.state import StateDict, take
 
 
@@ -67,11 +67,12 @@ class HeldModels(Stateful):
 
     def state_dict(self) -> StateDict:
         """Return also the models, shape (R, M), their rounds and numbers of holders, shape (R,)."""
+        vectors = [model.vector for model in self._models.values()]  # one at least: the newest
         return {
             **super().state_dict(),
             "rounds": np.array([*self._models], np.int64),
             "holders": np.array([*self._holders.values()], np.int64),
-            "vectors": stacked(self._models.values(), self.layout),
+            "vectors": np.array(vectors, self.layout.dtype),
         }
 
     def load_state_dict(self, state: StateDict) -> None:

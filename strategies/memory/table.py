@@ -121,17 +121,8 @@ class ClientTable(Stateful):
             buffer = buffer if len(buffer) >= deltas.size else np.empty(deltas.size)
             vectors = buffer[: deltas.size].reshape(deltas.shape)
             vectors[:] = self.rows[at, columns]
-            self._before_write(columns, vectors)
             yield columns, deltas, vectors
-            stored = vectors.astype(self.dtype, copy=False)
-            self._write(clients, stored, columns)
-            self._after_write(columns, stored, deltas)
-
-    def _before_write(self, columns: slice, vectors: Block) -> None:
-        """Hook for some columns of vectors that are about to change."""
-
-    def _after_write(self, columns: slice, stored: Vectors, buffer: Block) -> None:
-        """Hook for the new vectors, as they are stored; `buffer`, of the same shape, may be overwritten."""
+            self._write(clients, vectors, columns)
 
     def drop(self, client: int) -> Vectors:
         """Forget a client; return the vector that it had, shape (M,)."""
@@ -220,14 +211,15 @@ class SummedTable(ClientTable):
         for _, delta, vector in self.blocks(replies):
             np.multiply(delta, per_delta, out=vector)
 
-    def _before_write(self, columns: slice, vectors: Block) -> None:
-        """Take vectors out of the sum."""
-        self.total[columns] -= np.ones(len(vectors)) @ vectors
-
-    def _after_write(self, columns: slice, stored: Vectors, buffer: Block) -> None:
-        """Put vectors into the sum as they are stored: otherwise it would not be that of the rows."""
-        buffer[:] = stored
-        self.total[columns] += np.ones(len(buffer)) @ buffer
+    def blocks(self, replies: Replies) -> Iterator[tuple[slice, Block, Block]]:
+        """See `ClientTable.blocks`."""
+        each = np.ones(len(replies))
+        for columns, deltas, vectors in super().blocks(replies):
+            self.total[columns] -= each @ vectors
+            yield columns, deltas, vectors
+            if vectors.dtype != self.dtype:  # the sum is that of the rows as they are stored
+                vectors[:] = vectors.astype(self.dtype)
+            self.total[columns] += each @ vectors
 
     def drop(self, client: int) -> Vectors:
         """Forget a client, in the sum too."""
