@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 import torch
 
 from clients.gradients.flat import FlatModel
@@ -72,24 +71,6 @@ def test_members_evaluate_when_the_server_does(simulate: Callable[..., Any], str
     assert [t for t, _ in run.history.losses_distributed] == [*tested]
     last = run.rounds[-1]
     assert last["client_accuracy"] > max(0.8, last["accuracy"])
-
-
-@pytest.mark.slow
-@every_method
-def test_ray_gives_the_same_result_as_inline(
-    simulate: Callable[..., Any], strategy: str, ray_cluster: None
-) -> None:
-    here, there = (
-        simulate(**RUN, strategy=strategy, engine=engine, num_workers=2) for engine in ("inline", "ray")
-    )
-    np.testing.assert_array_equal(there.weights, here.weights)
-    kept = there.server.transport.memories  # in the object store
-    assert kept.keys() == here.server.transport.memories.keys()
-    for client, memory in here.server.transport.memories.items():
-        for key, value in memory.pending.items():
-            np.testing.assert_array_equal(ray.get(kept[client]).pending[key], value)
-    for key in ("active", "failed", "client_accuracy", "client_loss", "client_tested_clients"):
-        assert [r.get(key) for r in there.rounds] == [r.get(key) for r in here.rounds], key
 
 
 def test_a_gradient_at_other_weights_does_not_change_the_model(simulate: Callable[..., Any]) -> None:
