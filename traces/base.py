@@ -49,37 +49,23 @@ class Trace(ABC):
 
     @abstractmethod
     def round(self, t: int) -> RoundAvailability:
-        """Return the availability in round t.
-
-        Returns
-        -------
-        RoundAvailability
-            Three arrays of shape (N,).
-        """
+        """Return the availability in round t."""
 
     def lost(self, t: int) -> NDArray[np.bool_]:
-        """Return which clients' replies of round t are lost after the work is done; by default none.
+        """Return whose replies of round t are lost after the work is done, shape (N,); by default none.
 
         To the server, a client whose reply is lost looks like an inactive one. The client does not notice.
-
-        Returns
-        -------
-        (N,) bool
-            Without meaning for clients that send no reply.
+        The value is without meaning for clients that send no reply.
         """
         check_round(t)
         return np.zeros(self.num_clients, np.bool_)
 
     def late(self, t: int) -> NDArray[np.int32]:
-        """Return by how many rounds replies to tasks of round t are late; by default none is, which is 0.
+        """Return by how many rounds replies to tasks of round t are late, shape (N,); by default 0.
 
         A reply that is late by d rounds arrives in round t + d; until then the client is at work, and gets no
-        new task. If it is lost, it never arrives, and the client is free after round t.
-
-        Returns
-        -------
-        (N,) int32
-            Without meaning for clients that send no reply.
+        new task. If it is lost, it never arrives, and the client is free after round t. The value is without
+        meaning for clients that send no reply.
         """
         check_round(t)
         return np.zeros(self.num_clients, np.int32)

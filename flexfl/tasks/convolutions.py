@@ -17,8 +17,6 @@ Dropout = Annotated[float, Range(least=0, below=1)]
 def cnn(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
     """Two 5x5 convolutions (32, 64) with max pooling, then 512 units: the CNN of McMahan et al.
 
-    References
-    ----------
     McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
     AISTATS 2017, section 3: 1,663,370 parameters on 28x28 images, which implies that
     the convolutions preserve the size of the image ("same" padding).
@@ -48,14 +46,12 @@ def lenet(
     parameters). The second pads only images smaller than 12 pixels, such as 8x8 digits, where a 5x5
     window would leave nothing to pool.
 
+    LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998.
+
     Parameters
     ----------
     padding
         Pixels by which the first convolution pads the images.
-
-    References
-    ----------
-    LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998.
     """
     from torch import nn
 
@@ -87,17 +83,15 @@ def cnn3x3(
 
     On CIFAR-10 by default (551,786 parameters); SVHN has hidden=128, CINIC-10 hidden=512+256 and dropout=0.2.
 
+    Wang and Ji, A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging,
+    ICLR 2024: the model of the authors' code.
+
     Parameters
     ----------
     hidden
         Units of the hidden layers, with `+` between them.
     dropout
         Share of the inputs of each linear layer that is dropped in training.
-
-    References
-    ----------
-    Wang and Ji, A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging,
-    ICLR 2024: the model of the authors' code.
     """
     from torch import nn
 
@@ -127,6 +121,9 @@ def vgg11(
     On 32x32 images with 10 classes it has 9,750,922 parameters. Pooling rounds up, so that smaller images are
     not pooled to nothing.
 
+    Simonyan and Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015,
+    configuration A, with the hidden layers that are usual on CIFAR-10.
+
     Parameters
     ----------
     norm
@@ -137,11 +134,6 @@ def vgg11(
         Channels of the first convolution; the last ones have eight times as many. 32 halves the model.
     hidden
         Units of the two hidden layers; 0: no hidden layers.
-
-    References
-    ----------
-    Simonyan and Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015,
-    configuration A, with the hidden layers that are usual on CIFAR-10.
     """
     from torch import nn
 

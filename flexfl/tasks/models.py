@@ -39,15 +39,13 @@ def logistic(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
 def mlp(input_shape: tuple[int, ...], num_outputs: int, *, hidden: Count = 200) -> nn.Module:
     """Two hidden layers of ReLU units: the 2NN of McMahan et al.
 
+    McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
+    AISTATS 2017, section 3: 199,210 parameters on 28x28 images.
+
     Parameters
     ----------
     hidden
         Units per hidden layer.
-
-    References
-    ----------
-    McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
-    AISTATS 2017, section 3: 199,210 parameters on 28x28 images.
     """
     from torch import nn
 
@@ -77,6 +75,9 @@ def lstm(
     By default it is McMahan et al.'s and LEAF's model of the next character (819,920 parameters with 80
     characters). Words that come as vectors, such as those of GloVe, need no embedding.
 
+    McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
+    section 3; Caldas et al., LEAF: A Benchmark for Federated Settings, 2018.
+
     Parameters
     ----------
     input_shape, num_outputs
@@ -94,11 +95,6 @@ def lstm(
     ------
     ValueError
         The inputs are not texts, or have no vocabulary.
-
-    References
-    ----------
-    McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
-    section 3; Caldas et al., LEAF: A Benchmark for Federated Settings, 2018.
     """
     from torch import nn
 

@@ -53,6 +53,9 @@ def dirichlet(
     therefore closer to what is left than to their q_k. Drawing for each class how it is shared among the
     clients, as in NIID-Bench, is another partition, in which the sizes follow from the draws.
 
+    Hsu et al., Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification, 2019.
+
     Parameters
     ----------
     alpha
@@ -60,11 +63,6 @@ def dirichlet(
         with each=class equal ones.
     each
         `client`: alpha is the total over the classes; `class`: every class has alpha.
-
-    References
-    ----------
-    Hsu et al., Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-    Classification, 2019.
     """
     _require_fit("dirichlet", labels, sizes)
     by_class = _shuffled_classes("dirichlet", labels, rng)
@@ -102,17 +100,15 @@ def similarity(
     With share=0 most clients have one class, or two; with share=1 the partition is `iid`. The clients' slices
     follow each other at random or by client number (`order`).
 
+    Karimireddy et al., SCAFFOLD, ICML 2020, section 7 ("s % similarity"); with order=sorted, Crawshaw and
+    Liu, NeurIPS 2024.
+
     Parameters
     ----------
     share
         Share of uniformly drawn examples, rounded to whole examples for each client.
     order
         `random`, or `sorted`: client k has the k-th slice.
-
-    References
-    ----------
-    Karimireddy et al., SCAFFOLD, ICML 2020, section 7 ("s % similarity"); with order=sorted, Crawshaw and
-    Liu, NeurIPS 2024.
     """
     _require_fit("similarity", labels, sizes)
     _require_classes("similarity", labels)
@@ -146,17 +142,15 @@ def classes(
     hold each digit of MNIST, and there are fewer images of the digit 5 than their sizes require. Each
     shard has at least one example.
 
+    McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
+    AISTATS 2017, section 3. Yan et al., FedLaAvg, 2020, 6.1.
+
     Parameters
     ----------
     m
         Number of classes of each client.
     order
         `random`, or `sorted`: of C classes, client k holds floor((k + i N) C / (N m)), i = 0..m-1.
-
-    References
-    ----------
-    McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
-    AISTATS 2017, section 3. Yan et al., FedLaAvg, 2020, 6.1.
     """
     return _shards("classes", labels, sizes, rng, m, order)
 
@@ -169,14 +163,12 @@ def label(
 
     The same as ``classes`` with m = 1; with Pareto sizes it is the setting of Ruan et al.
 
+    Ruan et al., Towards Flexible Device Participation in Federated Learning, AISTATS 2021, 5.1.
+
     Parameters
     ----------
     order
         `random`, or `sorted`: of C classes, client k holds floor(k C / N), as in FedLaAvg's code.
-
-    References
-    ----------
-    Ruan et al., Towards Flexible Device Participation in Federated Learning, AISTATS 2021, 5.1.
     """
     return _shards("label", labels, sizes, rng, 1, order)
 

@@ -23,17 +23,15 @@ def resnet18(
 
     On 32x32 images with 10 classes it has 11,173,962 parameters.
 
+    He et al., Deep Residual Learning for Image Recognition, CVPR 2016; group normalisation as in Hsieh et
+    al., The Non-IID Data Quagmire of Decentralized Machine Learning, ICML 2020.
+
     Parameters
     ----------
     norm
         Normalisation after each convolution.
     width
         Channels of the first stage; the last one has eight times as many.
-
-    References
-    ----------
-    He et al., Deep Residual Learning for Image Recognition, CVPR 2016; group normalisation as in Hsieh et
-    al., The Non-IID Data Quagmire of Decentralized Machine Learning, ICML 2020.
     """
     return _network("resnet18", input_shape, num_outputs, norm, width, (2, 2, 2, 2), bottleneck=False)
 
@@ -50,16 +48,14 @@ def resnet50(
 
     On 32x32 images with 10 classes it has 23,520,842 parameters.
 
+    He et al., Deep Residual Learning for Image Recognition, CVPR 2016.
+
     Parameters
     ----------
     norm
         Normalisation after each convolution.
     width
         Channels within the first stage's blocks; the last one's have eight times as many.
-
-    References
-    ----------
-    He et al., Deep Residual Learning for Image Recognition, CVPR 2016.
     """
     return _network("resnet50", input_shape, num_outputs, norm, width, (3, 4, 6, 3), bottleneck=True)
 

@@ -53,6 +53,9 @@ class Sentiment140(Checked):
     the directory, an archive of 81 MB is downloaded into it. No formal licence, and Twitter's terms: cite the
     paper.
 
+    Go, Bhayani and Huang, Twitter Sentiment Classification using Distant Supervision, 2009; Caldas et al.,
+    LEAF: A Benchmark for Federated Settings, 2018.
+
     Attributes
     ----------
     data_dir
@@ -66,11 +69,6 @@ class Sentiment140(Checked):
         including the padding and one number for all other words.
     glove
         File with a word and its D numbers in each line, such as glove.6B.25d.txt; other words are zero.
-
-    References
-    ----------
-    Go, Bhayani and Huang, Twitter Sentiment Classification using Distant Supervision, 2009; Caldas et al.,
-    LEAF: A Benchmark for Federated Settings, 2018.
     """
 
     data_dir: str = "data"

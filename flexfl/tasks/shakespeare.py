@@ -41,6 +41,8 @@ class Shakespeare(Checked):
     with Jon Bosak's markup, in the public domain or free to copy. LEAF takes Project Gutenberg's edition,
     whose roles differ a little.
 
+    Caldas et al., LEAF: A Benchmark for Federated Settings, 2018; McMahan et al., AISTATS 2017.
+
     Attributes
     ----------
     data_dir
@@ -52,10 +54,6 @@ class Shakespeare(Checked):
     stride, test_stride
         Characters from the beginning of a training or test sequence to that of the next: with 80, one in 80
         of LEAF's test sequences is used.
-
-    References
-    ----------
-    Caldas et al., LEAF: A Benchmark for Federated Settings, 2018; McMahan et al., AISTATS 2017.
     """
 
     data_dir: str = "data"

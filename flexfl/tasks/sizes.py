@@ -53,14 +53,12 @@ def pareto(
 ) -> NDArray[np.int64]:
     """Sizes in proportion to Pareto (type I) draws: few clients have most of the examples.
 
+    Ruan et al., Towards Flexible Device Participation in Federated Learning, AISTATS 2021, 5.1.
+
     Parameters
     ----------
     index
         Tail index of the Pareto distribution; the smaller, the more unequal the sizes.
-
-    References
-    ----------
-    Ruan et al., Towards Flexible Device Participation in Federated Learning, AISTATS 2021, 5.1.
     """
     _require_enough(num_clients, num_examples)
     # The logarithm of a Pareto draw is exponential; taken relative to the largest, it cannot overflow.
@@ -83,15 +81,13 @@ def normal(
     fit: the expected total of FedLaAvg's Normal(6e4 / N, (1e4 / N)^2) is exactly the 60,000 images of
     MNIST, so that half of all seeds would otherwise fail.
 
+    Yan et al., Distributed Non-Convex Optimization with Sublinear Speedup under Intermittent
+    Client Availability (FedLaAvg), 2020, 6.1.
+
     Parameters
     ----------
     mean, sd
         Mean and standard deviation of a client's number of examples.
-
-    References
-    ----------
-    Yan et al., Distributed Non-Convex Optimization with Sublinear Speedup under Intermittent
-    Client Availability (FedLaAvg), 2020, 6.1.
     """
     _require_enough(num_clients, num_examples)
     sizes = np.maximum(np.rint(rng.normal(mean, sd, num_clients)), 1)

@@ -53,6 +53,8 @@ class Synthetic(Checked):
     first 1,000 clients, a fifth as many as the client has, and at most about 100,000 in total, in the
     same proportions.
 
+    Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020 (arXiv 2018), 5.1.
+
     Attributes
     ----------
     alpha, beta
@@ -61,10 +63,6 @@ class Synthetic(Checked):
         One W, b ~ N(0, 1) and v = 0 for all clients; alpha and beta are then unused.
     mean_size
         Mean number of examples of a client: mean_size * N examples are divided among the N clients.
-
-    References
-    ----------
-    Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020 (arXiv 2018), 5.1.
     """
 
     alpha: NotNegative = 1.0

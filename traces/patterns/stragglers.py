@@ -17,17 +17,15 @@ class Stragglers(SeededTrace):
     others complete all their steps. A client that does x epochs has a completion of x / X, of however many
     steps its round has.
 
+    Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, 5.1 and 5.2. Wang et al.,
+    Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020, 5.
+
     Attributes
     ----------
     share
         Probability of being a straggler in a round, for each client independently.
     epochs
         X, from which the number of epochs is drawn.
-
-    References
-    ----------
-    Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, 5.1 and 5.2. Wang et al.,
-    Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020, 5.
     """
 
     share: Share = 0.5
