@@ -16,6 +16,7 @@ from flexfl.tasks import MODELS, TASKS, BinaryCrossEntropy, Dataset, DatasetTask
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 60
 LENGTH = 8
+OWN = {"partition": "", "num_clients": 4, "evaluate_clients": 15}
 
 
 class NextCharacter(nn.Module):
@@ -76,15 +77,13 @@ def test_they_train_with_client_memory(
 ) -> None:
     task, _, model = task.partition("+")
     run = simulate(
+        **OWN,
         task=task,
         model=model,
-        partition="",
         strategy="scaffold",
-        num_clients=4,
         num_rounds=15,
         local_steps=8,
         learning_rate=rate,
-        evaluate_clients=15,
     )
     assert improvement(run.records, "accuracy") > gain
     assert 0 < run.records[-1]["worst_client_accuracy"] <= run.records[-1]["tenth_percentile_accuracy"] <= 1
@@ -95,16 +94,14 @@ def test_they_train_with_client_memory(
 def test_regression_from_a_file(simulate: Callable[..., Any], diabetes: str) -> None:
     """The error is in the target's unit; predicting the mean would be wrong by 66."""
     run = simulate(
+        **OWN,
         task=diabetes,
         model="",
-        partition="",
         strategy="apfl",
-        num_clients=4,
         num_rounds=30,
         local_steps=10,
         learning_rate=0.02,
         evaluate_on="objective",
-        evaluate_clients=15,
     )
     last = run.records[-1]
     assert last["mean_absolute_error"] < 55
@@ -146,30 +143,19 @@ def test_a_run_folder_names_the_metric(
     assert json.loads((folder / "clients.json").read_text())["metric"] == "mean absolute error"
 
 
+MISFITS = {
+    "--task=labels --partition=label": "partition label: the targets of this task are not classes; use",
+    "--task=labels --trace=labels": "trace labels: the targets of task labels are not classes",
+    "--task=characters --model=logistic": "does not fit the task with inputs of shape (8,) (int64)",
+    "--model=gru": "the model does not fit the task with inputs of shape (1, 8, 8) (float32) and 10",
+}
+
+
 @pytest.mark.usefixtures("tasks")
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (
-            ["--task=labels", "--partition=label"],
-            "partition label: the targets of this task are not classes; use",
-        ),
-        (["--task=labels", "--trace=labels"], "trace labels: the targets of task labels are not classes"),
-        (
-            ["--task=characters", "--model=logistic"],
-            "does not fit the task with inputs of shape (8,) (int64)",
-        ),
-        (
-            ["--model=gru"],
-            "the model does not fit the task with inputs of shape (1, 8, 8) (float32) and 10",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], says: str
-) -> None:
+@pytest.mark.parametrize("flags", MISFITS)
+def test_what_does_not_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str) -> None:
     with pytest.raises(SystemExit) as caught:
-        sim.main([*flags, f"--run-dir={tmp_path}"])
+        sim.main([*flags.split(), f"--run-dir={tmp_path}"])
     assert caught.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert says in line
+    assert MISFITS[flags] in line

@@ -63,14 +63,6 @@ def test_clients_are_named_in_a_column(load: Any) -> None:
         assert all(floors.tolist().count(f) <= own.count(f) for f in floors.tolist())
 
 
-def test_numbers_are_ordered_by_value(load: Any) -> None:
-    text = "site,x,y\n" + "".join(f"{site},{k},{k % 2}\n" for k in range(9) for site in (10, 9, 2))
-    data = load("target=y,client=site", text, num_clients=3, partition="")
-    assert len(data.sizes) == 3
-    (ordered,) = {tuple(np.unique(data.train[1]))}
-    assert ordered == (0, 1)
-
-
 def test_the_test_set_does_not_depend_on_the_seed(load: Any) -> None:
     first, second = (load("target=city,drop=id", seed=seed) for seed in (0, 1))
     np.testing.assert_array_equal(first.test[0], second.test[0])

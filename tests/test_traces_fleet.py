@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import warnings
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -80,14 +79,6 @@ def test_a_fleet_log_gives_the_trace_of_its_plain_log(write):
     assert plain.devices == ()
 
 
-def test_json_lines(write):
-    records = csv.DictReader(FLEET.splitlines()[1:])
-    lines = (json.dumps({**r, "steps_per_second": float(r["steps_per_second"] or 1)}) for r in records)
-    fleet = replay(write, "\n".join(lines) + "\n")
-    assert fleet.devices == ("kitchen, pi", "pi-2", "")
-    assert rounds(fleet)[:3] == rounds(replay(write, PLAIN))[:3]
-
-
 def test_numbered_clients_and_seconds_in_another_order(write):
     fleet = replay(write, "end,client,x,start\n20,0,,0\n100,2,,10\n")
     assert rounds(fleet) == rounds(replay(write, "client,start,end\n0,0,20\n2,10,100\n"))
@@ -145,19 +136,6 @@ def test_what_is_written_is_read(write, devices, plan, columns, as_json):
     owner = np.repeat(np.arange(4), np.diff(log.first))
     assert list(zip(owner.tolist(), log.start.tolist(), log.end.tolist(), strict=True)) == expected
     assert (log.speed == 0.5).all()
-
-
-@fuzzed
-@given(st.text(alphabet='0123456789.,-:TZ+ "\n{}abc', max_size=60))
-def test_anything_else_is_a_value_error_of_one_line(write, text):
-    path = write("device,start,end\na,2026-03-01T08:00,2026-03-01T09:00\n" + text)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            read_device_log("test", path, 9)
-        except ValueError as error:
-            assert len(str(error).splitlines()) == 1  # noqa: PT017
-            assert str(error).startswith(f"test: {path}, line ")  # noqa: PT017
 
 
 FIRST, NINE = "2026-03-01T08:00,2026-03-01T09:00", "2026-03-01T08:30,2026-03-01T09:30"

@@ -30,6 +30,7 @@ def phone(active, inactive, **changes):
 
 READERS = {
     "log": lambda path: read_device_log("test", path, 5).num_devices,
+    "fleet": lambda path: read_device_log("test", path, 5).num_devices,
     "table": lambda path: RoundTable(5, 0, file=path).round(1),
     "fedscale": lambda path: read_fedscale("test", path),
     "flash": lambda path: read_flash("test", path),
@@ -43,6 +44,8 @@ VALID = {
         {"a": {"guid": "x", "messages": "".join(f"2020-01-31 08:00:{e}\n" for e in EVENTS)}}
     ).encode(),
     "log": b"client,start,end,steps_per_second\n0,1,2,3\n1,2.5,3,\n0,4,9,1e-3\n",
+    "fleet": b"device,start,end\na,2026-03-01T08:00Z,2026-03-01 09:00\n"
+    b'"b, c",2026-03-01 08:00,2026-03-02 08:00\n',
     "table": b"round,client,completion\n1,0,1\n1,2,0.5\n2,,\n3,1,0\n3,0,0.25\n",
     "sleep": b"client,seconds\n0,5\n1,7.5\n",
     "run": b'{"round": 1, "members": [0, 1], "available": [0, 1], "selected": [0, 1], "active": [0], '
@@ -64,7 +67,7 @@ OTHERS = {
     "html": b"<!DOCTYPE html>\n<title>404</title>\n",
     **{code: VALID["table"].decode().replace("1", "é").encode(code) for code in ("utf-16", "latin-1")},
 }
-TABLES, DOCUMENTS = ("log", "table", "sleep"), ("fedscale", "flash")
+TABLES, DOCUMENTS = ("log", "fleet", "table", "sleep"), ("fedscale", "flash")
 
 
 def refused(path, read):
@@ -99,22 +102,18 @@ def test_damaged_files(write, reader, data, rest):
 @pytest.mark.parametrize("reader", READERS)
 def test_files_of_other_formats(write, reader):
     for other, content in OTHERS.items():
-        assert refused(write(content), READERS[reader]) == (other != reader), other
+        same = other == reader or {other, reader} == {"log", "fleet"}
+        assert refused(write(content), READERS[reader]) != same, other
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "unreadable", "missing"])
-def test_what_is_no_file_is_refused_at_once(tmp_path, reader, kind):
-    path = tmp_path / "trace.csv"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        (path / "inner.csv").mkdir(parents=True)
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    elif kind == "unreadable":  # reading fails, not opening
-        path.symlink_to("/proc/self/mem")
-    assert refused(str(path), READERS[reader])
+def test_what_is_not_a_file_is_refused_at_once(tmp_path, reader):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder" / "inner.csv").mkdir(parents=True)
+    (tmp_path / "device").symlink_to("/dev/zero")
+    (tmp_path / "unreadable").symlink_to("/proc/self/mem")  # reading fails, not opening
+    for kind in ("pipe", "folder", "device", "unreadable", "missing"):
+        assert refused(str(tmp_path / kind), READERS[reader]), kind
 
 
 @pytest.mark.parametrize("reader", TABLES)

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,37 +7,16 @@ from traces import Bernoulli, Combined, Membership, parse_rounds
 
 def test_by_hand():
     # 0 stays; 1 arrives in round 2; 2 departs in round 3; 3 is a member in round 2 only.
-    trace = Membership(4, {1: 2, 3: 2}, {2: 3, 3: 3})
-    expected = {
-        1: [True, False, True, False],
-        2: [True, True, True, True],
-        3: [True, True, False, False],
-        4: [True, True, False, False],
-    }
-    for t in (3, 1, 4, 2, 2):
-        member, online, completion = trace.round(t)
-        assert member.tolist() == expected[t]
-        assert online.tolist() == expected[t]
-        assert completion.tolist() == expected[t]
-        assert completion.dtype == np.float32
-
-
-def test_members_keep_the_availability_of_the_underlying_trace():
-    underlying = Bernoulli(300, 3, p=0.5)
-    trace = Combined(underlying, Membership(300, dict.fromkeys(range(100), 5), {}))
-    assert (trace.participation(4) == 0.5).all()
-    members, plain = trace.round(4), underlying.round(4)
-    assert np.array_equal(members.member, np.arange(300) >= 100)
-    assert not members.online[:100].any()
-    assert not members.completion[:100].any()
-    assert np.array_equal(members.online[100:], plain.online[100:])
-    assert np.array_equal(members.completion[100:], plain.completion[100:])
-
-
-def test_arrivals_in_round_one_and_in_the_far_future():
-    trace = Membership(2, {0: 1, 1: 10**9 + 1}, {0: 10**10})
-    assert trace.round(1).member.tolist() == [True, False]
-    assert trace.round(10**9).member.tolist() == [True, False]
+    trace = Membership(4, {0: 1, 1: 2, 3: 2}, {2: 3, 3: 3})
+    expected = {1: [1, 0, 1, 0], 2: [1, 1, 1, 1], 3: [1, 1, 0, 0], 4: [1, 1, 0, 0], 10**9: [1, 1, 0, 0]}
+    online = Bernoulli(4, 3, p=0.5)
+    both = Combined(online, trace)
+    for t in (3, 1, 4, 2, 2, 10**9):
+        for array in trace.round(t):
+            assert array.tolist() == expected[t]
+        assert both.round(t).member.tolist() == expected[t]
+        assert both.round(t).online.tolist() == (online.round(t).online & expected[t]).tolist()
+    assert both.participation(1).tolist() == [0.5] * 4
 
 
 @pytest.mark.parametrize(
