@@ -42,7 +42,6 @@ class SharedRows:
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
-        self._retired: list[_Block] = []
 
     def lend(self, count: int, width: int, dtype: np.dtype[Any]) -> tuple[Lease, NDArray[Any]]:
         """Lend rows of shape (count, width), with arbitrary content, and what a worker needs to open them.
@@ -52,14 +51,12 @@ class SharedRows:
         OSError
             Neither shared memory nor the folder for temporary files has enough space.
         """
-        self._close(self._retired)
+        self._close([block for block in self._blocks if block.retired])
         size = max(1, count * width * dtype.itemsize)
         free = [block for block in self._blocks if block.is_free]
         block = next((block for block in free if block.size >= size), None)
         if block is None:
-            for small in free:
-                small.close()
-                self._blocks.remove(small)
+            self._close(free)  # too small
             block = _Block(size)
             self._blocks.append(block)
         rows = block.rows(count, width, dtype)
@@ -70,18 +67,17 @@ class SharedRows:
 
         Other workers can open it until the next loan.
         """
-        self._retired += [block for block in self._blocks if not block.is_free]
-        self._blocks = [block for block in self._blocks if block.is_free]
+        for block in self._blocks:
+            block.retired |= not block.is_free
 
     def close(self) -> None:
         """Remove the files; existing views stay valid."""
-        self._close(self._retired)
         self._close(self._blocks)
 
-    @staticmethod
-    def _close(blocks: list[_Block]) -> None:
-        while blocks:
-            blocks.pop().close()
+    def _close(self, blocks: list[_Block]) -> None:
+        for block in [*blocks]:
+            block.close()
+            self._blocks.remove(block)
 
 
 class AttachedRows:
@@ -107,7 +103,7 @@ class _Block:
     """A file in shared memory, or if that is too small, in the folder for temporary files."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
+        self.size, self.retired = size, False
         folders = [folder for folder in (SHARED_MEMORY,) if os.path.isdir(folder)]
         for folder in [*folders, tempfile.gettempdir()]:
             self._fd, self.path = tempfile.mkstemp(prefix=ROWS, dir=folder)
