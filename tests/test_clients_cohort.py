@@ -24,11 +24,16 @@ from flexfl.tasks.models import MODELS
 SIZES = [23, 7, 1, 12, 40, 5]
 
 
+def divided(sizes: list[int], shape: tuple[int, ...], classes: int) -> PartitionedData:
+    """Random examples of this shape, so many for each client."""
+    rng, count = np.random.default_rng(5), sum(sizes)
+    pool = (rng.normal(size=(count, *shape)).astype(np.float32), rng.integers(classes, size=count))
+    parts = np.split(np.arange(count), np.cumsum(sizes)[:-1])
+    return PartitionedData.divide(pool, pool, classes, parts, 0.0, 0)
+
+
 def make_data() -> PartitionedData:
-    rng = np.random.default_rng(5)
-    count = sum(SIZES)
-    pool = (rng.normal(size=(count, 1, 8, 8)).astype(np.float32), rng.integers(4, size=count))
-    return PartitionedData.divide(pool, pool, 4, np.split(np.arange(count), np.cumsum(SIZES)[:-1]), 0.0, 0)
+    return divided(SIZES, (1, 8, 8), 4)
 
 
 class OnDemand:
@@ -36,8 +41,7 @@ class OnDemand:
 
     def __init__(self, data: PartitionedData) -> None:
         self.sizes, self.num_outputs, self.input_shape = data.sizes, data.num_outputs, data.input_shape
-        self.criterion, self.test = data.criterion, data.test
-        self.test, self.examples = data.test, data.examples
+        self.criterion, self.test, self.examples = data.criterion, data.test, data.examples
         self.train_set, self.holdout = data.train_set, data.holdout
 
 
@@ -158,14 +162,8 @@ def test_the_size_of_a_cohort_changes_no_bit(
     widths: list[int], examples: int, batch_size: int, steps: int, rule: str, bias: bool
 ) -> None:
     """So it may be chosen by a measurement. Some clients stop early, and one trains alone at the end."""
-    count, rng = 40, np.random.default_rng(5)
-    pool = (
-        rng.normal(size=(count * examples, widths[0])).astype(np.float32),
-        rng.integers(widths[-1], size=count * examples),
-    )
-    data = PartitionedData.divide(
-        pool, pool, widths[-1], np.split(np.arange(count * examples), count), 0.0, 0
-    )
+    count = 40
+    data = divided([examples] * count, (widths[0],), widths[-1])
 
     def module() -> nn.Module:
         with torch.random.fork_rng(devices=[]):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from test_clients_cohort import divided
 from torch import nn
 from torch.nn import functional
 
@@ -28,12 +29,7 @@ SIZES = [23, 7, 12]
 
 
 def make_data(sizes: list[int] = SIZES) -> PartitionedData:
-    """Random examples of 4 numbers in 3 classes."""
-    rng = np.random.default_rng(5)
-    count = sum(sizes)
-    pool = (rng.normal(size=(count, 4)).astype(np.float32), rng.integers(3, size=count))
-    parts = np.split(np.arange(count), np.cumsum(sizes)[:-1])
-    return PartitionedData.divide(pool, pool, 3, parts, 0.0, 0)
+    return divided(sizes, (4,), 3)
 
 
 def make_module(normalise: bool = False) -> nn.Module:
