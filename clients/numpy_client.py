@@ -82,7 +82,7 @@ class NumPyTrainer(Client):
             arrays,
             self._gradients(model, config, steps, losses),
             n,
-            self.node.memory(config, sum(array.size for array in weights), np.result_type(*weights)),
+            self.node.memory(config),
             as_vector=np.asarray,
             steps=steps,
             fisher=lambda at: model.fisher(
@@ -105,8 +105,7 @@ class NumPyTrainer(Client):
         config, arrays = single.read(ins)
         weights, _ = config.split(arrays)
         model, held_out = self._model(weights), self.held_out
-        memory = self.node.memory(config, sum(array.size for array in weights), np.result_type(*weights))
-        own = single.personal_weights(ins, memory, as_vector=np.asarray)
+        own = single.personal_weights(ins, self.node.memory(config), as_vector=np.asarray)
         logits = model.logits(np.concatenate([array.ravel() for array in own]), _rows(held_out.x))
         loss, accuracy = evaluate(logits, held_out.y)
         return EvaluateRes(OK, loss, len(held_out.y), {metrics.ACCURACY: accuracy})

@@ -27,6 +27,7 @@ from clients import single
 from clients.device.local_task import local_clients
 from clients.device.node import Node, make_node
 from clients.environment import ClientEnvironment, client_settings, federated_data, make_trace, model_builder
+from clients.rules import usable_memory
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import VirtualClients
 from flexfl.config import Settings
@@ -117,7 +118,8 @@ class FlexibleClient(Client):
         """Return the weights, and this client's job as a list."""
         parts, own = config.split(arrays)
         weights = np.concatenate([array.ravel() for array in parts])
-        memory = self.node.memory(config, clients.model.num_trainable, clients.dtype)
+        size = clients.model.num_trainable
+        memory = usable_memory(self.node.memory(config), config.rule, size, clients.dtype)
         job = Job(self.client, own, config, completion, memory, until=until, stop=self.node.stopping)
         return Broadcast(weights), [job]
 

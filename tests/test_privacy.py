@@ -160,15 +160,15 @@ def train(strategy: Any, clients: ClientApp, num_rounds: int = 1) -> np.ndarray:
 def test_clipping_at_the_clients(method: str, options: Any) -> None:
     """Each client's update has norm 0.01, by Flower's mods, whatever it moved by; then comes the noise."""
 
-    def fixed(noise: float) -> Any:
+    def private(noise: float) -> Any:
         return DifferentialPrivacyClientSideFixedClipping(make(method, **options), noise, 0.01, 10)
 
-    unclipped = train(fixed(0.0), app([]))[0]
-    clipped = train(fixed(0.0), app([fixedclipping_mod]))
+    unclipped = train(private(0.0), app([]))[0]
+    clipped = train(private(0.0), app([fixedclipping_mod]))
     mean = 0.01 if method == "fedavg" else 0.01 * (25 * 2 + 30) / 55  # those with odd numbers do all steps
     assert clipped[0] == pytest.approx(mean, rel=1e-6)
     assert unclipped > 50 * clipped[0]  # in simulation no mods run: noise for updates that are not clipped
-    noised = train(fixed(1.0), app([fixedclipping_mod]))
+    noised = train(private(1.0), app([fixedclipping_mod]))
     assert noised[1:].std() == pytest.approx(0.001, rel=0.2)
 
     adaptive = DifferentialPrivacyClientSideAdaptiveClipping(make(method, **options), 0.5, 10, 0.01)

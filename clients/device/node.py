@@ -15,16 +15,13 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from flwr.app import Context
 
 from clients.device.leave import is_leaving
 from clients.device.local_data import DataSpec
 from clients.memory.handshake import Memory
 from clients.memory.stores import ContextStore, FileStore, Store
-from clients.rules import usable_memory
 from flexfl.ground.contract import FitConfig, Scalar, metrics
 
 log = logging.getLogger("flwr")
@@ -47,11 +44,9 @@ class Node:
         """Whether the client has to hand in what it has."""
         return os.path.exists(self.stop_file)
 
-    def memory(self, config: FitConfig, size: int, dtype: np.dtype[Any]) -> Memory | None:
-        """Return the client's memory, if its rule keeps one; it has to be of this rule and M weights."""
-        if config.last_accepted is None:
-            return None
-        return usable_memory(self._store(config).load(), config.rule, size, dtype)
+    def memory(self, config: FitConfig) -> Memory | None:
+        """Return the client's memory, if the rule of the task keeps one; see `usable_memory`."""
+        return None if config.last_accepted is None else self._store(config).load()
 
     def keep(self, config: FitConfig, memory: Memory) -> None:
         """Store the client's memory, before the reply is sent: the server may rely on it."""
