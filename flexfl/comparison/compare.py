@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from flexfl.comparison import tables
-from flexfl.comparison.results import Finished, Row, rows_of
+from flexfl.comparison.results import CellRun, Row, rows_of
 from flexfl.comparison.runner import Outcome, run_here, run_on_ray
 from flexfl.comparison.store import CellStore, identity, outdated
 from flexfl.config import Settings
@@ -34,7 +34,7 @@ from flexfl.loggers.registry import log_finished, logger_types
 class Comparison:
     """How a comparison ended."""
 
-    finished: Sequence[Finished]
+    finished: Sequence[CellRun]
     rows: Sequence[Row]
     folder: Path  # of the tables
     failed: Mapping[Settings, str]  # why cells failed
@@ -82,7 +82,7 @@ def compare(
             except Stopped as stopped:
                 number = stopped.number
     known = progress.finished
-    finished = [Finished(cell, known[cell.settings]) for cell in cells if cell.settings in known]
+    finished = [CellRun(cell, known[cell.settings]) for cell in cells if cell.settings in known]
     rows = rows_of(finished, first.strategy, reach)
     _write(progress.folder, cells, store, rows, reach)
     comparison = Comparison(finished, rows, progress.folder, progress.failed, number)

@@ -36,8 +36,8 @@ class Cost(NamedTuple):
     virtual_seconds: float  # on the trace's clock; NaN without one
 
 
-class Finished(NamedTuple):
-    """A finished cell of a comparison, and its run with the records."""
+class CellRun(NamedTuple):
+    """A cell of a comparison, and its run with the records."""
 
     cell: Cell
     run: Run
@@ -47,7 +47,7 @@ class Finished(NamedTuple):
 class Row:
     """The runs of a comparison that differ in the seed only, and what is compared of them."""
 
-    runs: Sequence[Finished]
+    runs: Sequence[CellRun]
     difference: Estimate | None = None  # of the final value to the first strategy's; None for the first
     reach: float | None = None  # a value of the metric
 
@@ -127,9 +127,9 @@ class Row:
         }
 
 
-def rows_of(finished: Sequence[Finished], first: str = "", reach: float | None = None) -> list[Row]:
+def rows_of(finished: Sequence[CellRun], first: str = "", reach: float | None = None) -> list[Row]:
     """Return the rows of finished runs; `first` is the strategy that the others are compared to."""
-    groups: dict[str, list[Finished]] = defaultdict(list)
+    groups: dict[str, list[CellRun]] = defaultdict(list)
     for one in finished:
         groups[str(one.cell.others)].append(one)
     rows = {key: Row(group, reach=reach) for key, group in groups.items()}

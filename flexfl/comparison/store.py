@@ -1,4 +1,4 @@
-"""Finished cells on disk: a comparison can be continued, and trains no cell twice."""
+"""CellRun cells on disk: a comparison can be continued, and trains no cell twice."""
 
 from __future__ import annotations
 

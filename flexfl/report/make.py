@@ -12,7 +12,7 @@ from typing import Any
 from flexfl.analysis.client_numbers import ClientNumbers
 from flexfl.analysis.compute import numbers_of_run
 from flexfl.comparison import tables
-from flexfl.comparison.results import Finished, rows_of
+from flexfl.comparison.results import CellRun, rows_of
 from flexfl.engine.read_run import Run, valid_records
 from flexfl.engine.run_folder import finite
 from flexfl.ground.files import replacing
@@ -187,7 +187,7 @@ def _results(subject: Subject, histories: Histories) -> Results | None:
         if records := histories[run.path].slim:
             shown = replace(cell, varied=cell.varied or {"strategy": cell.settings.strategy})
             summary = _summary(run, histories[run.path])
-            finished.append(Finished(shown, replace(run, summary=summary, records=records)))
+            finished.append(CellRun(shown, replace(run, summary=summary, records=records)))
     if not finished:
         return None
     rows = rows_of(finished, finished[0].cell.settings.strategy, subject.reach)

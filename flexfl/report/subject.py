@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flexfl.comparison.results import Finished
+from flexfl.comparison.results import CellRun
 from flexfl.config.grid import Cell
 from flexfl.config.settings import EXECUTION_ONLY, shown
 from flexfl.engine.read_run import command_of, is_number, read_json, read_run
@@ -23,7 +23,7 @@ UNIMPORTANT = EXECUTION_ONLY | {"cohort"}  # settings that do not make two runs 
 class Subject:
     """What a report is about: a run, or several that are compared."""
 
-    runs: Sequence[Finished]  # without their records
+    runs: Sequence[CellRun]  # without their records
     missing: Sequence[str]  # sentences about runs that a comparison lists but that do not exist
     command: str  # that made it; empty if there are several
     reach: float | None  # the value of the metric to which the tables show the cost
@@ -35,9 +35,9 @@ class Subject:
         return self.runs[0].run.metric
 
     @property
-    def groups(self) -> dict[str, list[Finished]]:
+    def groups(self) -> dict[str, list[CellRun]]:
         """The runs by labels that distinguish them; those of a group differ only in the seed."""
-        groups: dict[str, list[Finished]] = {}
+        groups: dict[str, list[CellRun]] = {}
         for found in self.runs:
             label = label_of(found.cell.others) or found.cell.settings.strategy
             groups.setdefault(label, []).append(found)
@@ -57,7 +57,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
 
     ValueError: a folder does not exist or has no run, or the folders have different tasks.
     """
-    runs: list[Finished] = []
+    runs: list[CellRun] = []
     missing: list[str] = []
     commands: list[str] = []
     reach: float | None = None
@@ -72,7 +72,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
             reach = about["reach"] if is_number(about.get("reach")) else reach
         else:
             run = read_run(folder)
-            own = [Finished(Cell(run.settings, {}), run)]
+            own = [CellRun(Cell(run.settings, {}), run)]
             commands.append(command_of(run.config))
         if not own:
             raise ValueError(f"{folder}: no run of this comparison is finished")
@@ -89,7 +89,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
     return Subject(runs, missing, commands[0] if single else "", reach, is_comparison)
 
 
-def _with_differences(runs: Sequence[Finished]) -> list[Finished]:
+def _with_differences(runs: Sequence[CellRun]) -> list[CellRun]:
     """Return the runs with the settings in which they differ, or their folders if these do not suffice."""
     if len(runs) == 1:
         return [*runs]
@@ -102,10 +102,10 @@ def _with_differences(runs: Sequence[Finished]) -> list[Finished]:
     varied = [{key: values[key] for key in names} for values in every]
     if len({json.dumps(own) for own in varied}) < len(runs):
         varied = [own | {"folder": run.path.name} for own, (_, run) in zip(varied, runs, strict=True)]
-    return [Finished(replace(cell, varied=own), run) for (cell, run), own in zip(runs, varied, strict=True)]
+    return [CellRun(replace(cell, varied=own), run) for (cell, run), own in zip(runs, varied, strict=True)]
 
 
-def _read_comparison(folder: Path) -> tuple[list[Finished], list[str], Mapping[str, Any]]:
+def _read_comparison(folder: Path) -> tuple[list[CellRun], list[str], Mapping[str, Any]]:
     """Return the finished runs of a comparison, sentences about the others, and `comparison.json`."""
     index, about = read_json(folder / CELLS), read_json(folder / COMPARISON)
     if not isinstance(index, list) or not all(isinstance(entry, dict) for entry in index):
@@ -119,7 +119,7 @@ def _read_comparison(folder: Path) -> tuple[list[Finished], list[str], Mapping[s
             raise ValueError(f"{folder / CELLS}: {shown(entry)} is not a cell")
         try:
             run = read_run(path)
-            runs.append(Finished(Cell(run.settings, varied, paper), run))
+            runs.append(CellRun(Cell(run.settings, varied, paper), run))
         except ValueError:  # also: settings of an unknown version
             missing.append(f"{label_of(varied)}: not finished")
     return runs, missing, about if isinstance(about, dict) else {}

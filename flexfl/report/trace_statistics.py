@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flexfl.report.participation import State, States
 from flexfl.report.plots import Numbers
 from strategies.schemes import scheme_a, scheme_b, scheme_c
-from traces import Trace, finished_steps
+from traces import RoundAvailability, Trace, finished_steps
 
 SCHEMES = {"scheme-a": scheme_a, "scheme-b": scheme_b, "scheme-c": scheme_c}
 NAMED = 3  # clients listed at each end of a ranking
@@ -100,18 +100,11 @@ def observe(
     weight, full = {name: np.zeros(n) for name in SCHEMES}, np.zeros(n)
     for t in range(1, num_rounds + 1):
         now = trace.round(t)
-        steps, lost = finished_steps(now.completion, planned), trace.lost(t)
-        replied = (steps > 0) & ~lost
-        states = np.zeros(n, np.int8)
-        for state, clients in (
-            (State.OFFLINE, now.member),
-            (State.DROPPED, now.online),
-            (State.LOST, (steps > 0) & lost),
-            (State.INCOMPLETE, replied),
-            (State.COMPLETE, replied & (steps >= planned)),
-        ):
-            states[clients] = state
-        on_round(t, _with_late(trace, t, states))
+        steps = finished_steps(now.completion, planned)
+        states = _states(now, steps, planned, trace.lost(t))
+        replied = states >= State.INCOMPLETE
+        late = replied & (trace.late(t) > 0) if trace.has_late_replies else np.zeros(n, np.bool_)
+        on_round(t, np.where(late, np.int8(State.LATE), states))
         counts += np.bincount(states, minlength=len(State))
         rounds_with += np.stack([now.member, replied])
         finished += float((steps / planned)[states == State.INCOMPLETE].sum())
@@ -131,6 +124,7 @@ def observe(
                 p = coefficients(shares[active], steps[active], planned[active], members)
                 weight[name][active] += p * steps[active] / planned[active]
     never_online = np.flatnonzero(was_member & ~was_online)
+    holds = was_member.any() and not len(never_online)  # the assumption of FedLaAvg
     selected = max(1, int(counts[State.DROPPED :].sum()))
     ratios = {name: _ratios(weight[name], full) for name in SCHEMES}
     return TraceReport(
@@ -148,19 +142,28 @@ def observe(
         finished=finished / max(1, int(counts[State.INCOMPLETE])),
         never_seen=len(never_online),
         never_seen_first=never_online[:10].tolist(),
-        availability_period=None
-        if len(never_online) or not was_member.any()
-        else int(gaps.longest.max()) + 1,
+        availability_period=int(gaps.longest.max()) + 1 if holds else None,
         bias=[_bias(name, weight[name], full, ratios[name]) for name in SCHEMES],
         rates=_over(rounds_with[1], rounds_with[0]),
         ratios=ratios,
     )
 
 
-def _with_late(trace: Trace, t: int, states: States) -> States:
-    if not trace.has_late_replies:
-        return states
-    return np.where((states >= State.INCOMPLETE) & (trace.late(t) > 0), np.int8(State.LATE), states)
+def _states(
+    now: RoundAvailability, steps: NDArray[np.int64], planned: NDArray[np.int64], lost: NDArray[np.bool_]
+) -> States:
+    """Return the states of all clients if those online are selected; late replies count as others."""
+    replied = (steps > 0) & ~lost
+    states = np.zeros(len(steps), np.int8)
+    for state, clients in (
+        (State.OFFLINE, now.member),
+        (State.DROPPED, now.online),
+        (State.LOST, (steps > 0) & lost),
+        (State.INCOMPLETE, replied),
+        (State.COMPLETE, replied & (steps >= planned)),
+    ):
+        states[clients] = state
+    return states
 
 
 class _Spells:
