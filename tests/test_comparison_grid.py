@@ -21,13 +21,9 @@ def test_one_value_each_is_a_run() -> None:
 
 def test_cells_are_the_product() -> None:
     found = cells({"strategy": ["fedavg", "mifa"], "num-rounds": 7, "seed": [0, 1, 2]}, "here")
-    assert [(cell.settings.strategy, cell.settings.seed) for cell in found] == [
-        (strategy, seed) for strategy in ("fedavg", "mifa") for seed in (0, 1, 2)
-    ]
-    assert all(
-        cell.settings == Settings(strategy=cell.settings.strategy, seed=cell.settings.seed, num_rounds=7)
-        for cell in found
-    )
+    pairs = [(strategy, seed) for strategy in ("fedavg", "mifa") for seed in (0, 1, 2)]
+    expected = [Settings(strategy=strategy, seed=seed, num_rounds=7) for strategy, seed in pairs]
+    assert [cell.settings for cell in found] == expected
     assert found[4].varied == {"strategy": "mifa", "seed": 1}
     assert [cell.others for cell in found] == [{"strategy": "fedavg"}] * 3 + [{"strategy": "mifa"}] * 3
 
@@ -91,13 +87,16 @@ def test_flags_choose_cells(flags: dict[str, Any], chosen: list[int]) -> None:
     assert values == {"seed": 3, "num-rounds": 9, "cell": [TABLES[number] for number in chosen]}
 
 
-def test_flags_that_no_cell_has() -> None:
-    with pytest.raises(
-        ValueError, match=r"here: no cell left has strategy=efl; there are fedavg, mifa, mimic"
-    ):
-        overridden({"cell": TABLES}, {"strategy": "efl"}, "here")
-    with pytest.raises(ValueError, match=r"no cell left has learning-rate=0\.05; there are 0\.1"):
-        overridden({"cell": TABLES}, {"strategy": "mifa", "learning-rate": 0.05}, "here")
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"strategy": "efl"}, "has strategy=efl; there are fedavg, mifa, mimic"),
+        ({"strategy": "mifa", "learning-rate": 0.05}, r"has learning-rate=0\.05; there are 0\.1"),
+    ],
+)
+def test_flags_that_no_cell_has(flags: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=f"here: no cell left {says}"):
+        overridden({"cell": TABLES}, flags, "here")
 
 
 def test_a_small_scale_replaces_settings() -> None:

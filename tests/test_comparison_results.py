@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from flexfl.comparison.results import Cost, Finished, Row, cost_to_reach, cost_until, estimate, rows_of
+from flexfl.comparison.results import CellRun, Cost, Row, cost_to_reach, cost_until, estimate, rows_of
 from flexfl.comparison.store import CellStore
 from flexfl.comparison.tables import columns, comma_separated, latex, markdown, terminal
 from flexfl.config.grid import cells
@@ -32,7 +32,7 @@ def finished(*accuracies: float | None, **more: Any) -> Run:
 def rows(values: dict[str, Any], *runs: Run, reach: float | None = None) -> list[Row]:
     """The rows of a comparison of which only the first cells are finished."""
     grid = cells(values, "here")
-    found = [Finished(cell, run) for cell, run in zip(grid, runs, strict=False)]
+    found = [CellRun(cell, run) for cell, run in zip(grid, runs, strict=False)]
     return rows_of(found, grid[0].settings.strategy, reach)
 
 

@@ -33,9 +33,9 @@ def needs(package: str) -> pytest.MarkDecorator:
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
     """Return a function that runs the command line and returns what `--json` prints, with standard error."""
 
-    def call(*arguments: str, base: list[str] = SMALL) -> dict[str, Any]:
+    def call(*arguments: str) -> dict[str, Any]:
         capsys.readouterr()
-        assert sim.main([*base, f"--run-dir={tmp_path}", "--json", *arguments]) == 0
+        assert sim.main([*SMALL, f"--run-dir={tmp_path}", "--json", *arguments]) == 0
         shown = capsys.readouterr()
         (line,) = shown.out.splitlines()  # nobody else writes to standard output
         return {**json.loads(line), "err": shown.err}
@@ -54,26 +54,13 @@ def expected(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_the_numbers_of_a_round() -> None:
-    record = {
-        "round": 2,
-        "seconds": {"train": 0.5},
-        "selected": [0, 1, "a"],
-        "active": [0, 1],
-        "failed": {"a": "reply lost"},
-        "offline": 4,
-        "steps": [3, None],
-        "events": [],
-        "loss": 0.25,
-        "accuracy": None,
-        "bytes_up": 10,
-        "converged": True,
-    }
-    assert scalars(record) == {
+    clients = {"selected": [0, 1, "a"], "active": [0, 1], "failed": {"a": "reply lost"}, "offline": 4}
+    others = {"loss": 0.25, "accuracy": None, "bytes_up": 10, "converged": True, "events": []}
+    record = {"round": 2, "seconds": {"train": 0.5}, **clients, "steps": [3, None], **others}
+    counts = {"selected": 3, "active": 2, "failed": 1, "offline": 4}
+    expected = {f"clients/{name}": number for name, number in counts.items()}
+    assert scalars(record) == expected | {
         "seconds/train": 0.5,
-        "clients/selected": 3,
-        "clients/active": 2,
-        "clients/failed": 1,
-        "clients/offline": 4,
         "local_steps": 3,
         "loss": 0.25,
         "bytes_up": 10,
@@ -108,11 +95,9 @@ def test_tensorboard(run: Any) -> None:
     assert {"accuracy", "virtual_seconds", "clients/active", "seconds/train", "final/accuracy"} <= set(there)
     assert_close(curves_of_events(folder), there)
     # The settings stand in the view of hyperparameters.
-    events = EventAccumulator(str(folder)).Reload()
-    assert {"_hparams_/session_start_info", "_hparams_/session_end_info"} <= events.PluginTagToContent(
-        "hparams"
-    ).keys()
-    assert b"learning-rate" in events.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    content = EventAccumulator(str(folder)).Reload().PluginTagToContent("hparams")
+    assert "_hparams_/session_end_info" in content
+    assert b"learning-rate" in content["_hparams_/session_start_info"]
 
 
 @pytest.fixture(scope="module")

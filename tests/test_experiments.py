@@ -29,6 +29,11 @@ def run(script: str, *arguments: str | Path) -> scripts.Done:
     return scripts.run(f"experiments/{script}.py", *arguments)
 
 
+def cells_of(line: str) -> list[str]:
+    """The cells of a line of a table."""
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
 def output_of(script: str, *arguments: str | Path) -> str:
     """Run a script that forks, which this process must not do once it has threads."""
     command = [sys.executable, f"experiments/{script}.py", *map(str, arguments)]
@@ -43,23 +48,17 @@ def test_a_row_for_each_method_and_a_column_for_each_trace(
 ) -> None:
     done = run(script, comparison, *flags)
     assert done.code == 0, done.err
-    header, _, *rows = done.out.splitlines()
-    assert [name.strip() for name in header.strip("|").split("|")] == [
-        "strategy",
-        "always",
-        "bernoulli:p=0.5",
-    ]
-    assert [row.split("|")[1].strip() for row in rows] == ["fedavg", "mifa"]
-    for row in rows:
-        for entry in row.split("|")[2:-1]:
-            assert float(entry.split()[0]) > 0
+    header, _, *rows = map(cells_of, done.out.splitlines())
+    assert header == ["strategy", "always", "bernoulli:p=0.5"]
+    assert [row[0] for row in rows] == ["fedavg", "mifa"]
+    assert all(float(entry.split()[0]) > 0 for row in rows for entry in row[1:])
 
 
 def test_the_columns_of_cafed(comparison: Path) -> None:
     done = run("cafed", comparison)
     assert done.code == 0, done.err
-    rows = [line.strip("|").split("|") for line in done.out.splitlines()]
-    assert [row[0].strip() for row in rows] == ["strategy", "---", "fedavg", "mifa"]
+    rows = [*map(cells_of, done.out.splitlines())]
+    assert [row[0] for row in rows] == ["strategy", "---", "fedavg", "mifa"]
     highest, mean, deviation = (float(entry) for entry in rows[2][1:])
     assert 0 < mean <= highest <= 100
     assert 0 <= deviation < 50
@@ -91,22 +90,19 @@ def test_without_old_updates_only_a_step_twice_too_long_diverges(comparison: Pat
     assert stability([np.arange(3)] * 200).limit == pytest.approx(2, rel=0.03)
     done = run("stability", comparison, "--strategy=mifa")
     assert done.code == 0, done.err
-    assert [row.split("|")[1].strip() for row in done.out.splitlines()[2:]] == [
-        "always",
-        "bernoulli:p=0.5",
-    ]
+    assert [cells_of(row)[0] for row in done.out.splitlines()[2:]] == ["always", "bernoulli:p=0.5"]
     assert "has no run of fedlaavg" in run("stability", comparison).err
 
 
 def test_a_setting_that_does_not_vary_is_read_from_the_runs(comparison: Path) -> None:
     done = run("swing", comparison, "--across", "task", "batch-size")
-    assert done.out.splitlines()[0].split("|")[2].strip() == "digits, 20"
-    assert "has no setting 'batch'" in run("swing", comparison, "--across", "batch").err
+    assert cells_of(done.out.splitlines()[0])[1] == "digits, 20"
 
 
-def test_a_missing_folder_or_column_is_named(comparison: Path, tmp_path: Path) -> None:
+def test_a_missing_folder_column_or_setting_is_named(comparison: Path, tmp_path: Path) -> None:
     assert "nonesuch" in run("pivot", tmp_path / "nonesuch").err
     assert "no column 'loss'; there are: " in run("pivot", comparison, "--value", "loss").err
+    assert "has no setting 'batch'" in run("swing", comparison, "--across", "batch").err
 
 
 def test_bias_by_class(tmp_path: Path) -> None:
@@ -117,8 +113,8 @@ def test_bias_by_class(tmp_path: Path) -> None:
     lines = [f"{key} = {value}" for key, value in small.items()]
     lines += ['partition = "label:order=sorted"', 'trace = ["always", "diurnal:period=5,groups=5"]']
     file.write_text("\n".join([*lines, 'strategy = ["fedavg", "fedlaavg", "sequential-sgd"]']))
-    _, _, *rows = output_of("bias_by_class", file, "--rounds=5").splitlines()
-    found = {row.split("|")[1].strip(): row.split("|")[2:-1] for row in rows}
+    _, _, *rows = map(cells_of, output_of("bias_by_class", file, "--rounds=5").splitlines())
+    found = {name: entries for name, *entries in rows}
     assert found.keys() == {"fedavg", "fedlaavg"}
     whole, late = ([float(x) for x in entry.split("/")] for entry in found["fedavg"])
     assert whole == [0, 0]
@@ -179,9 +175,7 @@ def test_moods_by_the_hour(tmp_path: Path) -> None:
         data = moods(data_dir=str(tmp_path), alpha=alpha).federate(24, None, SIZES["equal"], 0.0, 3)
         positive.append([data.train_set(np.array([client]))[1].mean() for client in range(24)])
     noon = 1 - abs(np.arange(24) - 12) / 12
-    np.testing.assert_allclose(positive[0], noon, atol=0.2)
-    np.testing.assert_allclose(positive[1], 0.25 + noon / 2, atol=0.2)
-    np.testing.assert_allclose(positive[2], 0.5, atol=0.2)
+    np.testing.assert_allclose(positive, [noon, 0.25 + noon / 2, np.full(24, 0.5)], atol=0.2)
     small = "--num-rounds=2 --local-steps=2 --engine=inline --num-workers=1 --no-report --num-clients=24"
     trace = f"--trace=sleep:period=24,file={hours}"
     places = [f"--data-dir={tmp_path}", f"--run-dir={tmp_path}"]

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,26 +95,21 @@ def test_curves_of_seeds() -> None:
     assert np.isnan(band.x["seconds"]).all()
 
 
-def test_events_and_failures() -> None:
+def test_events_failures_and_phases() -> None:
+    """`work` is recorded as a part of `train`: 0.5 s of which 0.4 s are work are 0.4 s and 0.1 s."""
     departure = {"event": "departure", "client": 3, "objective": "exclude", "gamma": 0.25}
     records = [
         record(1, learning_rate=0.1, failed={"1": "7 steps of 5", "2": "1e-9 steps of 2.5"}),
         record(2, learning_rate=0.2, events=[departure], failed={"1": "reply lost"}),
     ]
+    records[0]["seconds"] = {"select": 0.1, "train": 0.5, "work": 0.4, "write": 0.2}
     history = history_of(records)
+    phases = {name: values[0] for name, values in history.phases.items()}
+    assert phases == pytest.approx({"select": 0.1, "transfer": 0.1, "train": 0.4, "write": 0.2})
     assert [(e.round, e.client) for e in history.events] == [(2, 3), (2, None)]
     assert "dropped" in history.events[0].kind
     assert "gamma 0.25" in history.events[0].details
     assert history.failures == {"… steps of …": {1: 2}, "reply lost": {2: 1}}
-
-
-def test_the_phases_add_up_to_the_round() -> None:
-    """`work` is recorded as a part of `train`: 0.5 s of which 0.4 s are work are 0.4 s and 0.1 s."""
-    seconds = {"select": 0.1, "train": 0.5, "work": 0.4, "write": 0.2}
-    phases = history_of([record(1, seconds=seconds)]).phases
-    assert {name: values[0] for name, values in phases.items()} == pytest.approx(
-        {"select": 0.1, "transfer": 0.1, "train": 0.4, "write": 0.2}
-    )
 
 
 # What is kept of the clients
@@ -244,13 +238,6 @@ def test_a_comparison_made_again(compared: Path, tmp_path: Path, capsys: Any) ->
     assert "4 runs" in out
 
 
-def test_a_run_without_a_report(tmp_path: Path) -> None:
-    assert sim.main([*ONE, "--no-report", "--run-dir", str(tmp_path)]) == 0
-    (folder,) = tmp_path.iterdir()
-    names = {path.name for path in folder.iterdir()}
-    assert names == {"config.toml", "metrics.jsonl", "weights.npz", "summary.json", "checkpoint"}
-
-
 def test_several_folders(run: Path, compared: Path, tmp_path: Path, capsys: Any) -> None:
     moved = Path(shutil.copytree(compared.parent, tmp_path / "moved")) / compared.name
     shutil.rmtree(next((tmp_path / "moved" / "cells").glob("mifa-*-seed1-*")))
@@ -298,30 +285,21 @@ def test_names_and_reasons_are_not_markup(copied: Path) -> None:
     assert "<!--" not in text
 
 
-def spoil_task(folder: Path) -> list[str]:
-    other = folder.parent / "other"
-    shutil.copytree(folder, other)
-    config = (other / "config.toml").read_text()
-    (other / "config.toml").write_text(config.replace('task = "digits"', 'task = "mnist"'))
-    return [str(folder), str(other)]
-
-
-def spoil_config(folder: Path) -> list[str]:
-    (folder / "config.toml").write_text("strategy = \n")
-    return [str(folder)]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (lambda folder: [str(folder / "nowhere")], "does not exist"),
-        (lambda folder: [str(folder.parent)], "has no config.toml"),
-        (spoil_task, "different tasks and cannot be compared: digits"),
-        (spoil_config, "not TOML"),
-        (lambda folder: [str(folder), "--output", str(folder / "no" / "where.html")], "cannot be written"),
+        ("{}/nowhere", "does not exist"),
+        ("{}/..", "has no config.toml"),
+        ("{} {}/other", "different tasks and cannot be compared: digits"),
+        ("{}/broken", "not TOML"),
+        ("{} --output {}/no/where.html", "cannot be written"),
     ],
 )
-def test_bad_folders(copied: Path, arguments: Callable[[Path], list[str]], message: str, capsys: Any) -> None:
-    assert main(arguments(copied)) == 2
+def test_bad_folders(copied: Path, arguments: str, message: str, capsys: Any) -> None:
+    config = (copied / "config.toml").read_text()
+    for name, text in (("other", config.replace('task = "digits"', 'task = "mnist"')), ("broken", "task =")):
+        (copied / name).mkdir()
+        (copied / name / "config.toml").write_text(text)
+    assert main(arguments.replace("{}", str(copied)).split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
