@@ -48,7 +48,7 @@ with Resident(Path(sys.argv[1]), ["clients.numpy_client", "clients.torch_client"
         resident.reap()
 """
 # As under systemd: a key is refused while its dead node still counts as online.
-AGAIN = 'until "$@"; do sleep 1; done'
+AGAIN = 'until "$@"; do sleep 4; done'
 
 # A client app whose clients misbehave as their node config says: without PyTorch, but for client 0 under
 # other methods than scheme C, which is that of clients/app.py.

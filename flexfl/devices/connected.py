@@ -1,4 +1,4 @@
-"""Membership of a federation of devices: who has connected, as it is seen when a round begins."""
+"""Membership of a federation of devices: the clients that have connected when a round begins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from traces.base import check_round, complete_if_online
 
 
 class ConnectedClients(Trace):
-    """The rounds of a federation as they happen, in the form of a trace: members are who has connected.
+    """The rounds of a federation as they happen, as a trace whose members are the connected clients.
 
     A round is observed when it is asked for first, after the round before; later it stays what it was. Rounds
     that nobody has observed have the members of the roster.
@@ -55,7 +55,7 @@ class ConnectedClients(Trace):
         free = reachable & ~at_work
         self._seen[free] = t
         left = np.zeros_like(free) if self.roster is None else self.roster.departed_for_good
-        # Who has left for good comes back only with a new connection, who was silent with any sign of life.
+        # A client that left for good returns only with a new connection, a silent one with any sign of life.
         members = members | free & (~left | ~self._reachable)
         self._reachable = reachable
         if self.max_absence:

@@ -6,11 +6,11 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from statistics import median
 
-LEAST_SECONDS = 60.0  # of a deadline that nobody has set
+LEAST_SECONDS = 60.0  # of a deadline that is not set
 TIMES_USUAL = 10
 GRACE_SECONDS = 5.0  # a SuperNode looks for messages every 3 seconds
 REMEMBERED = 21  # tasks of each client
-RECENT = 5  # whose ways count
+RECENT = 5  # of these, for the time besides work
 
 
 class RoundDeadlines:
@@ -36,7 +36,7 @@ class RoundDeadlines:
             self._besides[client].append(taken - at_work)
 
     def meet(self, client: int, taken: float) -> None:
-        """Note how long a client took to say who it is, which is not work."""
+        """Note how long a client took to identify itself, which is not work."""
         if not self._taken[client]:
             self._taken[client].append(taken)
             self._met[client] = taken
@@ -49,7 +49,7 @@ class RoundDeadlines:
     def of_work(self, client: int, seconds: float) -> float:
         """Return when a client has to stop in a round of so many seconds, after it has received its task."""
         besides = sorted(self._besides[client])
-        if not besides:  # it may have been slow to say who it is as all nodes started at once
+        if not besides:  # it may have identified itself late, as all nodes started at once
             return seconds - min(self._met.get(client, 0.0), seconds / 2)
         # A step less is better than a reply that comes too late, but one mishap must not cost five rounds.
         return max(0.0, seconds - (besides[-2] if len(besides) > 2 else besides[-1]))

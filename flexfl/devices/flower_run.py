@@ -54,7 +54,7 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
         raise ValueError("max-absence: here trace, arrivals and departures decide who is a member")
     deadlines = RoundDeadlines(settings.round_deadline) if settings.round_deadline or not simulated else None
     nodes = GridTransport(grid, settings.num_clients, deadlines, settings.min_replies, replays)
-    nodes.reachable()  # asks them who they are, which they answer while the data are loaded
+    nodes.reachable()  # asks them to identify themselves, which they do while the data are loaded
 
     def connected() -> ConnectedClients:
         founders = _connect(nodes, np.arange(settings.num_clients), settings, simulated)
@@ -91,7 +91,7 @@ def names_trace(grid: Grid, settings: Settings) -> bool:
 def _connect(
     nodes: GridTransport, members: NDArray[np.intp], settings: Settings, simulated: bool
 ) -> NDArray[np.intp]:
-    """Wait until enough of these clients are connected; return who is. ValueError: too few, in time."""
+    """Return which of these clients are connected, once they are enough; ValueError: too few, in time."""
     least = min(settings.min_nodes or len(members), len(members))
     connected = nodes.connect(members, settings.connect_timeout, least)
     if len(connected) >= least:

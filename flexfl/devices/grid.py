@@ -31,7 +31,7 @@ from flexfl.ground.wording import plain
 from strategies.core.results import FitResults
 
 POLL_SECONDS = 0.1
-LOOK_SECONDS = 2.0  # between two looks at who is online, within a round
+LOOK_SECONDS = 2.0  # between two looks at the nodes, within a round
 LEAST_TTL = 43200.0  # of a task: longer than any round, as Flower refuses replies that come after it
 
 Result = TypeVar("Result", FitRes, EvaluateRes)
@@ -49,7 +49,7 @@ class GridTransport(Transport):
     """Reaches clients through Flower's Grid, in simulation and on devices; see `Transport`.
 
     Nodes are asked for the index of their client when they come online, and answer while rounds are running.
-    Who has not replied when a round ends is at work: it gets no further task, and its reply is a late one.
+    A client that has not replied when a round ends is at work: it gets no further task, and replies late.
     Nodes keep the memories of their clients, so there is no state to save.
 
     Parameters
@@ -83,7 +83,7 @@ class GridTransport(Transport):
         self._deadline: float | None = None
 
     def connect(self, members: NDArray[np.intp], timeout: float, least: int) -> NDArray[np.intp]:
-        """Wait until `least` of these clients are connected; return who is.
+        """Wait until `least` of these clients are connected; return those that are.
 
         After `timeout` seconds only nodes that are online and have not answered yet are waited for.
         """
@@ -117,7 +117,7 @@ class GridTransport(Transport):
     ) -> tuple[FitResults, list[ClientFailure]]:
         """Have clients train, until all or enough have replied, or the deadline has passed."""
         if not instructions:
-            self._wait_for_somebody()
+            self._wait_for_a_free_client()
         asked = {int(proxy.cid) for proxy, _ in instructions}
         results, failures = self._round(FitRes, server_round, instructions, MessageType.TRAIN, timeout)
         arrived, self._arrived = self._arrived, []
@@ -188,7 +188,7 @@ class GridTransport(Transport):
         return results, [ClientFailure(str(client), reason) for client, reason in why.items()]
 
     def _scalars(self, client: int, kind: str, deadline: float | None) -> dict[str, Scalar]:
-        """Return what is added to an instruction of a client."""
+        """Return the scalars added to the instruction of a client."""
         scalars: dict[str, Scalar] = {fit.RUN: self.resumed} if self.resumed else {}
         if kind == MessageType.TRAIN:
             if self.replay:
@@ -219,10 +219,10 @@ class GridTransport(Transport):
         self._wait(done, start, limit)
         return answers
 
-    def _wait_for_somebody(self) -> None:
-        """Wait until somebody is free, at most a deadline: rounds must not fly past while all are at work.
+    def _wait_for_a_free_client(self) -> None:
+        """Wait until a client is free, at most a deadline: rounds must not fly past while all are at work.
 
-        Where clients are free and none is at work, the method wants nobody.
+        Where clients are free and none is at work, the method selects none.
         """
 
         def free() -> set[int]:
@@ -246,7 +246,7 @@ class GridTransport(Transport):
             time.sleep(POLL_SECONDS)
 
     def _look(self) -> None:
-        """See who is online, and ask those who have come who they are."""
+        """Note which nodes are online, and ask the new ones to identify themselves."""
         for node in self.nodes.look(self.grid.get_nodes()):
             self._arrived += [Arrived(sent, RESTARTED) for sent in self.messages.give_up(node)]
         self._looked = time.monotonic()
@@ -256,7 +256,7 @@ class GridTransport(Transport):
             self.messages.send(questions, QUESTION, 0, ttl=patience)
 
     def _collect(self) -> None:
-        """Take in what has come: replies, and who nodes are."""
+        """Take in the messages that have come: replies, and the identities of nodes."""
         for sent, reply in self.messages.receive():
             taken = time.monotonic() - sent.time
             if sent.kind == QUESTION:
@@ -268,7 +268,7 @@ class GridTransport(Transport):
                 self.deadlines.learn(sent.client, taken, result.metrics.get(metrics.SECONDS))
 
     def _meet(self, node: int, reply: Message | str, taken: float) -> None:
-        """Take in who a node says that it is."""
+        """Take in the identity of a node."""
         if isinstance(reply, str):
             late = taken > PATIENCE_SECONDS - 1  # Flower's clock and ours differ a little
             self.nodes.no_answer(node, f"no answer within {taken:.0f} s" if late else plain(reply))

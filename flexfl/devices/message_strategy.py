@@ -87,7 +87,7 @@ class MessageStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Update the weights from the replies; those who were asked and did not reply are failures."""
+        """Update the weights from the replies; clients that were asked and did not reply are failures."""
         results, failures = self._received(server_round, replies, FitRes, MessageType.TRAIN)
         parameters, metrics = self.strategy.aggregate_fit(server_round, results, failures)
         return None if parameters is None else self._as_arrays(parameters), _numbers(metrics)
@@ -127,7 +127,7 @@ class MessageStrategy(Strategy):
         return self._arrays
 
     def _as_parameters(self, arrays: ArrayRecord) -> Parameters:
-        """Return the object that the strategy made, or, if somebody has changed the weights, a new one."""
+        """Return the object that the strategy made, or a new one if the weights were changed outside."""
         if arrays is not self._arrays:
             self._arrays, self._parameters = arrays, ndarrays_to_parameters(arrays.to_numpy_ndarrays())
         return self._parameters
@@ -176,7 +176,7 @@ class MessageStrategy(Strategy):
     def _received(
         self, server_round: int, replies: Iterable[Message], wanted: type[Res], kind: str
     ) -> tuple[list[tuple[ClientProxy, Res]], list[tuple[ClientProxy, Res] | BaseException]]:
-        """Sort replies into results and failures; errors of the SuperLink do not say who failed."""
+        """Sort replies into results and failures; errors of the SuperLink do not name the client."""
         waiting, why = dict(self._asked), dict.fromkeys(self._asked, "no reply")
         results: list[tuple[ClientProxy, Res]] = []
         for reply in replies:

@@ -12,8 +12,8 @@ from flwr.serverapp import Grid
 
 from flexfl.devices.packing import message
 
-QUESTION = MessageTypeLegacy.GET_PROPERTIES  # who a node is
-UNKNOWN = -1  # the client of a node that is asked who it is
+QUESTION = MessageTypeLegacy.GET_PROPERTIES  # the identity of a node
+UNKNOWN = -1  # the client of a node that has not been identified
 
 
 class Sent(NamedTuple):

@@ -57,7 +57,7 @@ class Nodes:
         self._key_of: dict[int, bytes] = {}
 
     def look(self, online: Iterable[NodeInfo]) -> list[int]:
-        """Take in who is online; return the nodes that were restarted since the last look."""
+        """Note which nodes are online; return those that were restarted since the last look."""
         restarted = []
         self._online = set()
         for info in online:
@@ -74,7 +74,7 @@ class Nodes:
         return restarted
 
     def to_ask(self, now: float) -> dict[int, float]:
-        """Return the nodes to ask who they are, and the seconds that each has for its answer."""
+        """Return the nodes that have to identify themselves, and the seconds that each has for it."""
         asked = {}
         for node in sorted(self._online):
             known = self._known[node]
@@ -90,7 +90,7 @@ class Nodes:
         return any(node.claim is None and not node.reported for node in known)
 
     def answer(self, node: int, client: Any) -> int | None:
-        """Take in who a node says that it is; return its client if it speaks for it."""
+        """Take in the client that a node claims to be; return it if the node speaks for it."""
         if not isinstance(client, int) or isinstance(client, bool) or not 0 <= client < self.num_clients:
             self.no_answer(node, f"its client-id is {client!r}, not one of 0..{self.num_clients - 1}")
             return None
@@ -104,7 +104,7 @@ class Nodes:
         return client if self.of_client.get(client) == node else None
 
     def no_answer(self, node: int, reason: str) -> None:
-        """Note that a node did not say who it is."""
+        """Note that a node did not identify itself."""
         self._report(node, {"event": "unidentified-node", "reason": reason})
 
     def leave(self, client: int) -> None:
@@ -120,7 +120,7 @@ class Nodes:
         )
 
     def unidentified(self) -> list[str]:
-        """Return the names of the nodes that are online and speak for nobody."""
+        """Return the names of the nodes that are online and speak for no client."""
         return [self._known[node].name for node in sorted(self._online - {*self.of_client.values()})]
 
     def _settle(self, node: int) -> None:

@@ -1,7 +1,7 @@
 """Strategies that were written for Flower alone: any of them runs under the traces, beside our methods.
 
-What they are given, what they are asked, and what becomes of their answers is decided here. Who takes part,
-which replies count and what the round's record says is as for every method: to the engine they are one.
+Their inputs, the questions they are asked and the use of their answers are decided here. Participation, the
+replies that count and the round's record are as for every method: to the engine they are one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StockStrategy(FlexibleStrategy):
         return cls.own_options
 
     def setup(self) -> None:
-        """Make the strategy with what it can be given of the run."""
+        """Make the strategy with the parameters that the run can give."""
         given = {field.name: getattr(self.options, field.name) for field in fields(self.options)}
         given |= {
             "initial_parameters": self._sent,
@@ -123,11 +123,11 @@ class StockStrategy(FlexibleStrategy):
         return np.array(sorted(self._tasks), np.intp)
 
     def shared_task(self) -> Task:
-        """Return what the strategy sends besides the weights."""
+        """Return the scalars that the strategy sends besides the weights."""
         return Task(scalars=self._shared)
 
     def task(self, client: int) -> Task | None:
-        """Return what the strategy sends to this client alone."""
+        """Return the task of this client alone, if it has one."""
         task = self._tasks[client]
         plain = Task(scalars=self._shared)
         return None if task == plain else task
@@ -151,7 +151,7 @@ class StockStrategy(FlexibleStrategy):
             self.report.measured |= {key.replace("-", "_"): value for key, value in metrics.items()}
 
     def empty_round(self) -> None:
-        """Tell the strategy that none of those whom it asked has replied."""
+        """Tell the strategy that none of the clients that it asked has replied."""
         if len(self.selected):
             self.update(Replies.none(self.layout.size))
 
