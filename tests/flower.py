@@ -18,6 +18,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
+RAY_GAVE_UP = "The current node timed out during startup"  # after 30 s, which cannot be set
 APPS: dict[str, set[Path]] = {}  # those that run or ran, by FLWR_HOME
 
 
@@ -92,8 +93,12 @@ def flwr_runs(env: dict[str, str], runs: list[dict[str, Any]], *, app: Path = RO
         nodes = f"num-supernodes={settings.get('num-clients', 10)}"
         nodes += f" client-resources-num-cpus={settings.get('cpus', os.cpu_count())}"
         config = {key: value for key, value in settings.items() if key not in ("app", "cpus")}
-        folder = settings.get("app", app)
-        return flwr_run(env, config, "here", "--federation-config", nodes, app=folder)
+        folder, output = settings.get("app", app), ""
+        for _ in range(5):
+            output = flwr_run(env, config, "here", "--federation-config", nodes, app=folder)
+            if RAY_GAVE_UP not in output:
+                break
+        return output
 
     start_superlink(env)
     installed = Path(env["FLWR_HOME"]) / "apps"
