@@ -228,12 +228,9 @@ class Recorder:
 
 def _sync_folder(folder: Path) -> None:
     """Write a new file's name to disk as well, where folders can be opened."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    if os.name != "nt":
+        descriptor = os.open(folder, os.O_RDONLY)
         os.fsync(descriptor)
-    finally:
         os.close(descriptor)
 
 

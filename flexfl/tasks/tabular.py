@@ -1,5 +1,6 @@
 """Tabular data from a CSV file: classification or regression, divided by a column or by a partition."""
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,11 +32,6 @@ class Columns:
     path: Path
     values: dict[str, list[str]]
 
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return len(next(iter(self.values.values()), []))
-
     def take(self, option: str, name: str) -> list[str]:
         """Remove a column without empty cells and return it."""
         texts = self.remove(option, name)
@@ -61,9 +57,8 @@ class Columns:
             except ValueError:
                 hint = "" if option == "target" else f"; if {name!r} is a category, name it in categories="
                 raise ValueError(f"{self.where(row, name)}: {text[:40]!r} is not a number{hint}") from None
-        if not np.isfinite(found).all():
-            row = int(np.flatnonzero(~np.isfinite(found))[0])
-            raise ValueError(f"{self.where(row, name)}: {texts[row][:40]!r} is not a finite number")
+            if not math.isfinite(found[row]):
+                raise ValueError(f"{self.where(row, name)}: {text[:40]!r} is not a finite number")
         return found
 
     def where(self, row: int, name: str) -> str:
@@ -157,14 +152,14 @@ class Tabular(DividedTask, Checked):
     def load(self) -> tuple[Dataset, list[str]]:
         """Read the file; return the data set and the client of each training example, if it has one."""
         columns = read_columns(Path(self.file))
+        test = _test_rows(len(next(iter(columns.values.values()))))
         for name in _names(self.drop):
             columns.remove("drop", name)
-        owners = columns.take("client", self.client) if self.client else [""] * columns.rows
-        test = _test_rows(len(owners))
+        owners = columns.take("client", self.client) if self.client else []
         y, num_outputs, criterion = self._targets(columns, test)
         x = self._features(columns, test)
         data = Dataset((x[~test], y[~test]), (x[test], y[test]), num_outputs, criterion)
-        return data, [owners[row] for row in np.flatnonzero(~test)]
+        return data, [owner for owner, held in zip(owners, test, strict=False) if not held]
 
     def _targets(self, columns: Columns, test: NDArray[np.bool_]) -> tuple[NDArray[Any], int, Criterion]:
         if self.kind == "regression":
