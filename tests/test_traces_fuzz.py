@@ -244,7 +244,22 @@ def test_log_against_its_definition(write, lines):
 
 fields = st.text(alphabet="0123456789.-+eE", max_size=5)
 plain = st.integers(0, 10**9).map(str) | st.floats(0, 1e6).map(str)
-odd = st.sampled_from(["", "# note", "1,2", "1,2,3,4", "1, 2,3", "1,2,3\r", "1,2,nan", "1e999,2,3", "2,,1"])
+odd = st.sampled_from(
+    [
+        "",
+        "# note",
+        "1,2",
+        "1,2,3,4",
+        "1, 2,3",
+        "1, ,3",
+        "1,2, ",
+        "1 2,3,4",
+        "1,2,3\r",
+        "1,2,nan",
+        "1e999,2,3",
+        "2,,1",
+    ]
+)
 line = st.tuples(plain, plain, plain | st.just("")).map(",".join) | odd
 line |= st.tuples(fields, fields, fields).map(",".join)
 

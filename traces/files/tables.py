@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from traces.files.lines import MAX_LINE_BYTES, decode_line, finite_number, json_object, open_data, shorten
 
 BLOCK_BYTES = 1 << 20
-_PLAIN = b"0123456789+-.eE,\n"
+_PLAIN = b"0123456789+-.eE, \r\n"
+_BLANKS = re.compile(rb"[ \r]*([,\n])[ \r]*")
 
 Row = Mapping[str, str]
 """The texts in a line by column, without those that are empty."""
@@ -140,7 +142,7 @@ class Table:
                 "them by commas, and put double quotes around a text with a comma"
             )
         pairs = zip(header, fields, strict=True)
-        return {name: field.strip() for name, field in pairs if name in self._known and field.strip()}
+        return {name: text for name, field in pairs if name in self._known and (text := field.strip())}
 
     def _json_row(self, place: str, text: str) -> Row:
         content = json_object(place, text)
@@ -192,6 +194,8 @@ def read_numbers(
 
 
 def _fields(place: str, text: str) -> list[str]:
+    if '"' not in text:
+        return text.split(",")
     try:
         return next(csv.reader([text], strict=True, skipinitialspace=True))
     except csv.Error as error:
@@ -210,7 +214,8 @@ def _parse_numbers(content: bytes, width: int) -> NDArray[np.float64] | None:
         return None
     if np.diff(np.flatnonzero(ends), prepend=-1).max() > MAX_LINE_BYTES:
         return None
-    text = content[:-1].replace(b"\n", b",")
+    text = _BLANKS.sub(rb"\1", content) if b" " in content or b"\r" in content else content
+    text = text[:-1].replace(b"\n", b",")
     for _ in range(2):  # missing values; of several in a row, one pass replaces every second
         text = text.replace(b",,", b",nan,")
     if text.endswith(b","):

@@ -63,13 +63,14 @@ class FleetLog:
         return whole_number(place, "client", value, 0)
 
     def _time(self, place: str, text: str) -> float:
-        time, kind = parse_timestamp(text), "timestamps"
-        if time is None:
-            try:
-                time, kind = finite_number(place, text), "seconds"
-            except ValueError as error:
-                raise ValueError(f"{error}, give {_TIME}") from None
-        self._note(place, "times", kind)
+        if (time := parse_timestamp(text)) is not None:
+            self._note(place, "times", "timestamps")
+            return time
+        try:
+            time = finite_number(place, text)
+        except ValueError as error:
+            raise ValueError(f"{error}, give {_TIME}") from None
+        self._note(place, "times", "seconds")
         return time
 
     def _note(self, place: str, what: str, kind: str) -> None:
