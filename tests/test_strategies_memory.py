@@ -51,12 +51,12 @@ def test_example_1_of_fedlaavg(t1: int, t2: int) -> None:
     FedAvg is at q^(k(t1+t2)) x0 + (1 - q^(k(t1+t2))) X after k periods, and so ends at X; FedLaAvg ends at
     the optimum (e1 + e2) / 2.
     """
-    gamma, e1, e2, x0 = 0.05, 0.0, 10.0, 3.0
+    gamma, e1, e2, x0 = 0.1, 0.0, 10.0, 3.0
     q = 1 - 2 * gamma
     X = (q**t2 * (e1 - e2) + e2 - e1 * q ** (t1 + t2)) / (1 - q ** (t1 + t2))
     fedavg = Quadratics("fedavg", [e1, e2], gamma, x0)
     fedlaavg = Quadratics("fedlaavg", [e1, e2], gamma, x0, clients_per_round=1)
-    for k in range(1, 1 + 700 // (t1 + t2)):
+    for k in range(1, 1 + 350 // (t1 + t2)):
         for client in [0] * t1 + [1] * t2:
             end = fedavg.play(client)
             latest = fedlaavg.play(client)
@@ -70,10 +70,10 @@ def test_example_1_of_fedlaavg(t1: int, t2: int) -> None:
 @pytest.mark.parametrize("name", ["mifa", "fedlaavg", "mimic"])
 def test_optimum_in_spite_of_dropouts(name: str) -> None:
     """One local step, constant rate, the first round not full: exactly the mean of the e_k."""
-    run = Quadratics(name, [0.0, 1.0, 5.0, -3.0], 0.05)
+    run = Quadratics(name, [0.0, 1.0, 5.0, -3.0], 0.1)
     rng = np.random.default_rng(0)
     run.play(2)
-    for _ in range(1200):
+    for _ in range(500):
         x = run.play(*np.flatnonzero(rng.random(4) < [0.9, 0.5, 0.4, 0.3]).tolist())
     assert x == pytest.approx(0.75, abs=1e-9)
 
@@ -82,11 +82,11 @@ def test_optimum_in_spite_of_dropouts(name: str) -> None:
 @pytest.mark.parametrize("departure", ["include", "exclude"])
 def test_optimum_after_a_departure(name: str, departure: str) -> None:
     """Excluded: exactly that of the others; included: drawn towards the client that left."""
-    run = Quadratics(name, [0.0, 2.0, 40.0], 0.05, departure=departure)
+    run = Quadratics(name, [0.0, 2.0, 40.0], 0.1, departure=departure)
     for number in range(30):
         run.play(number % 3, (number + 1) % 3)
     run.play(0, 1, departed=[2])
-    for number in range(600):
+    for number in range(300):
         x = run.play(number % 2)
     if departure == "exclude":
         assert x == pytest.approx(1.0, abs=1e-9)
