@@ -147,7 +147,7 @@ def test_the_page_gives_reasons_for_what_is_missing(tmp_path: Path) -> None:
         assert main([str(folder)]) == 0
         return (folder / "report.html").read_text()
 
-    assert "no clients whose updates could be told apart" in page()
+    assert "sequential-sgd trains without clients" in page()
     (folder / "clients.json").unlink()
     (folder / "weights.npz").write_bytes((folder / "weights.npz").read_bytes()[:100])
     assert "not a zip file" in page()

@@ -72,7 +72,7 @@ def applied_updates(
     """
     method = method_of(settings)
     if issubclass(method.strategy, SequentialSGD):
-        raise ValueError(f"strategy {settings.strategy} has no clients whose updates could be told apart")
+        raise ValueError(f"strategy {settings.strategy} trains without clients")
     data = Directions(sizes, groups)
     initial = FlatParameters(np.zeros(data.count), Layout(((data.count,),), np.dtype(np.float64)))
     roster = Roster(sizes, trace.round(1).member, trace.participation)

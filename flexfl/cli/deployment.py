@@ -11,7 +11,7 @@ from typing import Any
 
 from flexfl.config import Settings
 
-# What does nothing under `flwr run`, and who is there, which on devices is not simulated but happens.
+# Settings without effect under `flwr run`, and those that simulate who takes part.
 LEFT_OUT = {"engine", "num-workers", "client-gpus", "ray-address", "client-timeout", "cohort-size", "resume"}
 LEFT_OUT |= {"trace", "arrivals", "departures"}
 PATHS = {"data-dir", "run-dir"}

@@ -44,7 +44,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A method, or another combination of what is compared."""
+    """A method, or another combination of the varied settings."""
 
     row: Row
     to_best: Estimate | None  # difference to the best, over the seeds that both have; None for the best
@@ -123,7 +123,7 @@ def rehearse(cells: Sequence[Cell], console: Console, reach: float | None, fresh
     The cells are of `rehearsal_values`; see `compare` for the other arguments and the errors.
     """
     first = cells[0].settings
-    federated_data(first)  # what is impossible for as many clients as the log has is refused here
+    federated_data(first)  # refuses settings that are impossible for as many clients as the log has
     participation = show_trace(first, console)
     print_lines(console, [("local steps".ljust(15), describe_speeds(first))])
     comparison = compare_and_report(cells, console, reach, fresh)
@@ -193,7 +193,7 @@ def _show(done: Rehearsal, console: Console) -> None:
     rivals = [entry for entry in done.ranking[1:] if entry.to_best and _may_be_equal(entry.to_best)]
     if rivals:
         named = ", ".join(" ".join(map(str, entry.row.varied.values())) for entry in rivals)
-        note = f"with these seeds the first cannot be told from {named}; try more: --seed 0 1 2 ..."
+        note = f"the lead over {named} may be chance; try more seeds: --seed 0 1 2 ..."
         lines.append(("note", note))
     if done.deployed:
         lines.append(("devices", "start SuperNode K with --node-config 'client-id=K', numbered as above"))

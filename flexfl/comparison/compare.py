@@ -58,7 +58,7 @@ def compare(
 ) -> Comparison:
     """Train the cells that are not finished yet, and write the table of all.
 
-    All cells have the same `run_dir` and workers. The table says what it took to reach a value of the metric,
+    All cells have the same `run_dir` and workers. The table has the cost of reaching a value of the metric,
     `reach`; `fresh` trains finished cells again. ValueError: Ray cannot be started, or the folder cannot be
     written.
     """
@@ -116,7 +116,7 @@ class _Progress:
         if isinstance(outcome, str):
             self.failed[settings] = outcome
         else:
-            with deferring(*ENDING) as signals:  # what is finished is kept
+            with deferring(*ENDING) as signals:  # a finished cell is kept
                 self._store(settings, outcome)
             if signals:
                 raise Stopped(signals[0])

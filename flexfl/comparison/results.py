@@ -45,7 +45,7 @@ class CellRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """The runs of a comparison that differ in the seed only, and what is compared of them."""
+    """The runs of a comparison that differ in the seed only, and the numbers that are compared."""
 
     runs: Sequence[CellRun]
     difference: Estimate | None = None  # of the final value to the first strategy's; None for the first
@@ -169,7 +169,7 @@ def cost_until(records: Sequence[Mapping[str, Any]], last_round: int) -> Cost:
 
 
 def cost_to_reach(run: Run, goal: float) -> Cost | None:
-    """Return what it took to reach a value of the metric in an evaluation; None if it was never reached."""
+    """Return the cost of reaching a value of the metric in an evaluation; None if it was never reached."""
     for record in run.records:
         value = record.get(run.metric.key)
         if value is not None and run.metric.reaches(value, goal):

@@ -61,7 +61,7 @@ class MLflow(Logger):
         self._status = "KILLED" if summary["interrupted"] else failed
 
     def close(self) -> None:
-        """Send what is left, and how the run ended."""
+        """Send the rest, and how the run ended."""
         if self._id:
             self._flush()
             with redirect_stdout(sys.stderr):  # it may print where the run is to be seen

@@ -22,7 +22,7 @@ class TensorBoard(Logger):
         from torch.utils.tensorboard import SummaryWriter
 
         self._settings = settings
-        after = self.run.after  # what was logged of later rounds is not shown any more
+        after = self.run.after  # later rounds that were logged are hidden
         purge = None if after is None else after + 1
         self._writer = SummaryWriter(str(self.run.folder), purge_step=purge, flush_secs=FLUSH_SECONDS)
 
@@ -43,6 +43,6 @@ class TensorBoard(Logger):
             self._writer.add_scalar(name, value, summary["rounds"])
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the rest and close the file."""
         if self._writer is not None:
             self._writer.close()

@@ -46,6 +46,6 @@ class WandB(Logger):
         self._exit_code = int(summary["interrupted"] or "failed" in summary)
 
     def close(self) -> None:
-        """Send what is left, and whether the run failed."""
+        """Send the rest, and whether the run failed."""
         if self._run is not None:
             self._run.finish(exit_code=self._exit_code)

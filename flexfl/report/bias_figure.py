@@ -28,7 +28,7 @@ Pairs = Callable[[ClientNumbers], list[tuple[float, float]]]
 
 
 def client_figure(groups: Groups, notes: Sequence[str]) -> Figure | None:
-    """Return the figure of finished runs, with notes on what is missing; None if there are no numbers."""
+    """Return the figure of finished runs, with notes on missing numbers; None if there are no numbers."""
     shown = {label: group for label, group in [*groups.items()][: plots.MAX_LINES] if group}
     every = [own for group in shown.values() for own in group]
     if not every:
@@ -106,7 +106,7 @@ def _dots(x: Numbers, y: Numbers, name: str, i: int, most: int) -> Plot:
 
 
 def _means(x: Numbers, y: Numbers, i: int) -> Plot:
-    """Return the line through the means of groups of clients with similar x; one point is no line."""
+    """Return the line through the means of groups of clients with similar x; empty for one point."""
     groups = [part for part in np.array_split(np.argsort(x, kind="stable"), GROUPS) if len(part)]
     means: dict[float, list[float]] = {}
     for group in groups:  # those whose clients all have the same x are one

@@ -39,7 +39,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Page:
-    """The contents of a page; pairs are of a heading or name and what it stands above or beside."""
+    """The contents of a page; pairs are a heading or name and its content."""
 
     title: str
     subtitle: str

@@ -96,7 +96,7 @@ def _kinds(every: Sequence[Drawn]) -> dict[str, str]:
 
 
 def _notes(every: Sequence[Drawn], names: Mapping[str, str]) -> list[str]:
-    """Say what is a sample, and how much a cell stands for."""
+    """Describe samples, and how much a cell stands for."""
     found: dict[str, list[str]] = {}
     for run, participation, order, picture in every:
         if order == "index":

@@ -62,7 +62,7 @@ def plain(text: object) -> str:
 
 
 def numbers(values: Iterable[float], digits: int = 5) -> list[float | None]:
-    """Return numbers in few characters; what is not finite becomes None, a gap."""
+    """Return numbers in few characters; those that are not finite become None, a gap."""
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
 
 
