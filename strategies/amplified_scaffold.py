@@ -40,7 +40,7 @@ class AmplifiedScaffold(Scaffold):
         self.steps: NDArray[np.int64] = np.zeros(0, np.int64)  # m_k
         period, gamma = self.options.period, self.options.gamma
         self.amplification = Amplification(self.weights, period=period, factor=gamma)
-        self.layers.insert(0, self.amplification)
+        self.layers.append(self.amplification)  # on top: its anchor is the model
 
     def update(self, replies: Replies) -> None:
         """Move by the mean update, and add up the raw gradients, for some of the M weights at a time."""

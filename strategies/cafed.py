@@ -4,8 +4,9 @@ Rodio et al. 2023, "Federated Learning under Heterogeneous and Correlated Client
 Algorithm 1. With pi_k the share of rounds in which client k is available, w := w + eta_g sum_S q_k delta_k
 over the available clients (here E / s_k delta_k), where
 
-    q_k := p_k / pi_k;  then q_k := 0, one by one, if it reduces the error below by `tolerance`: first in
-    descending order of |lambda_k|, the correlation with the round before, then in ascending order of pi_k;
+    q_k := p_k / pi_k;  then q_k := 0, one by one, if it reduces the error below by more than `tolerance`:
+    first in descending order of |lambda_k|, the correlation with the round before, then in ascending order
+    of pi_k;
     error := sum_kept p_k f_k / sum_kept p_k + bias max_k f_k (sum_excluded p_k)^2,    f_k = F_k(w) - F_k^*.
 
 There, all available clients report F_k(w) before the selection, and F_k^* is given; here f_k comes from the
@@ -76,7 +77,7 @@ class CAFed(FlexibleStrategy):
 def worth_keeping(
     p: NDArray[np.float64], f: NDArray[np.float64], order: Clients, bias: float, tolerance: float
 ) -> NDArray[np.bool_]:
-    """Exclude clients in some order, each if it reduces the error by `tolerance`; who is kept, shape (N,)."""
+    """Exclude clients in some order, each if the error falls by more than `tolerance`; return who is kept."""
     kept, share, loss = np.ones(len(p), bool), 1.0, float(p @ f)  # the sums over those kept
     penalty = bias * f.max()
 
@@ -85,7 +86,7 @@ def worth_keeping(
 
     for k in order[p[order] > 0].tolist():
         less = share - p[k], loss - p[k] * f[k]
-        if kept[k] and less[0] > 1e-9 and error(share, loss) - error(*less) >= tolerance:
+        if kept[k] and less[0] > 1e-9 and error(share, loss) - error(*less) > tolerance:
             kept[k], (share, loss) = False, less
     return kept
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from fakes import M, N, Rounds, delta, make
 
+from strategies.parts.layering import layers_of
+
 
 def weights_of(name: str, **options: Any) -> np.ndarray:
     rounds, seen = Rounds(make(name, range(N - 1), local_steps=3, **options)), []
@@ -41,3 +43,13 @@ def test_a_discarded_update_is_not_amplified_later() -> None:
     for size in (0.01, 3e15, 0.01, 0.01, 0.01):
         weights = rounds.play({0 if size > 1 else 1: np.full(M, size)})
         assert np.abs(weights - start).max() < 1
+
+
+def test_the_change_of_a_period_is_that_of_the_model_whatever_layers_make_of_it() -> None:
+    """With a server rate of 1/2, P = 2 and gamma = 2, four updates of 1 move w by 2 (1 + 1) / 2 twice."""
+    options = {"period": 2, "gamma": 2.0, "layers": layers_of("sgd:rate=0.5", "")}
+    rounds = Rounds(make("amplified-scaffold", **options))
+    start = rounds.strategy.weights.copy()
+    for _ in range(4):
+        weights = rounds.play({0: np.ones(M)})
+    np.testing.assert_allclose(weights - start, 4)

@@ -18,7 +18,8 @@ def test_exclusion_by_hand() -> None:
     assert worth_keeping(p, f, order, 4.0, 0.0).tolist() == [True, True, True]
     assert worth_keeping(p, f, order, 3.0, 0.0).tolist() == [True, True, False]
     assert worth_keeping(p, f, order, 3.0, 0.2).tolist() == [True, True, True]
-    assert worth_keeping(p, f, order, 0.0, 0.0).tolist() == [False, True, False]  # 0 gains nothing
+    assert worth_keeping(p, f, order, 0.0, 0.0).tolist() == [True, True, False]  # leaving out 0 gains nothing
+    assert worth_keeping(p, 0 * f, order, 1.0, 0.0).all()  # as after one step each
     assert worth_keeping(p, f, order[::-1], 0.0, -np.inf).sum() == 1  # somebody stays
 
 
