@@ -39,13 +39,13 @@ def run(script: str, *flags: str | Path, file: Path) -> tuple[dict[str, Any], st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("contenders", ["inline,bare-busy", "ray,flower-message"])
-def test_throughput(data: Path, tmp_path: Path, contenders: str) -> None:
+def test_throughput(data: Path, tmp_path: Path) -> None:
+    contenders = ["inline", "bare-busy", "flower-message"]
     tiny = ("--num-clients=20", "--clients-per-round=4", "--rounds=1", "--turns=1")
-    flags = (*tiny, f"--data-dir={data}", f"--contenders={contenders}")
+    flags = (*tiny, f"--data-dir={data}", f"--contenders={','.join(contenders)}")
     content, shown = run("throughput", *flags, file=tmp_path / "t.json")
     results: list[dict[str, Any]] = content["results"]
-    assert [r["contender"] for r in results] == contenders.split(",")
+    assert [r["contender"] for r in results] == contenders
     assert all(r["rounds"] == len(r["turns"]) == 1 and r["clients_per_second"] > 0 for r in results)
     assert results[0]["ratio"] == 1.0
     assert shown.count("\n| 4 | ") == len(results)
@@ -57,17 +57,16 @@ def test_throughput(data: Path, tmp_path: Path, contenders: str) -> None:
 def test_limits(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operations of a step are counted as they are by hand."""
     monkeypatch.setattr("torch.set_num_threads", lambda number: None)  # other tests follow
-    few = ("--workloads", "lenet,tutorial", "--turns", "2", "--data-dir", data)
+    few = ("--workloads", "lenet", "--turns", "1", "--data-dir", data)
     content, shown = run("limits", *few, file=tmp_path / "l.json")
     assert content["matrix_product"] > 0
-    for result, name in zip(content["results"], ("lenet", "tutorial"), strict=True):
-        assert result["workload"] == name
-        assert min(result[way] for way in ("plain", "flexfl", "layers")) > 0
+    (result,) = content["results"]
+    assert min(result[way] for way in ("plain", "flexfl", "layers")) > 0
     # Products, forward and to the weights and but for the first layer to the inputs, of 16 images: LeNet's
     # layers have 25 * 6 * 28^2, 150 * 16 * 10^2, 400 * 120, 120 * 84 and 84 * 10 multiplications an image.
     first, others = 25 * 6 * 28**2, 150 * 16 * 10**2 + 400 * 120 + 120 * 84 + 84 * 10
-    assert content["results"][0]["flop_per_step"] == 2 * 16 * (2 * first + 3 * others)
-    assert shown.count("(compiled-chain)") == 2
+    assert result["flop_per_step"] == 2 * 16 * (2 * first + 3 * others)
+    assert shown.count("(compiled-chain)") == 1
 
 
 @pytest.mark.parametrize(
@@ -157,7 +156,7 @@ def test_what_checkpoints_cost(data: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_short_soak(tmp_path: Path) -> None:
-    flags = ["--num-rounds", "300", "--num-clients", "20", "--kill-every", "50"]
+    flags = ["--num-rounds", "100", "--num-clients", "20", "--kill-every", "30"]
     content, _ = run("soak", *flags, file=tmp_path / "s.json")
     assert content["exit_code"] == 0
     assert content["kills"] >= 1

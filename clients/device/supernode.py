@@ -19,6 +19,7 @@ from types import SimpleNamespace
 
 IDLE = 1.0  # a longer wait is one between two polls of the SuperLink
 REPLY_POLL = 0.1
+SETTLE = 3.0  # for the server to fetch the last reply: Flower withholds replies of a node that has gone
 
 
 def shorten_waits(poll: float, stop_file: str, departing_file: str) -> None:
@@ -32,13 +33,19 @@ def shorten_waits(poll: float, stop_file: str, departing_file: str) -> None:
     except ImportError:
         return
 
+    replied = -SETTLE
+
     def sleep(seconds: float) -> None:
-        if seconds <= IDLE:
+        nonlocal replied
+        if seconds <= IDLE:  # a message is in work
             time.sleep(min(seconds, REPLY_POLL))
-        elif os.path.exists(stop_file) and not _is_filled(departing_file):
-            signal.raise_signal(signal.SIGTERM)  # Flower ends in order: it tells the SuperLink
-        else:
+            replied = time.monotonic()
+        elif not os.path.exists(stop_file) or _is_filled(departing_file):
             time.sleep(min(seconds, poll))
+        elif (left := replied + SETTLE - time.monotonic()) > 0:
+            time.sleep(min(left, poll))
+        else:
+            signal.raise_signal(signal.SIGTERM)  # Flower ends in order: it tells the SuperLink
 
     vars(loop)["time"] = SimpleNamespace(**{**vars(time), "sleep": sleep})
 
