@@ -1,4 +1,4 @@
-"""The command line of flexfl, and the ServerApp of `flwr run`.
+"""The command line of fedtide, and the ServerApp of `flwr run`.
 
 python sim.py                                  # handwritten digits; clients come and go
 python sim.py --strategy fedavg --num-rounds 20
@@ -20,9 +20,9 @@ if __name__ == "__main__":
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from flexfl.cli.flags import make_parser
-from flexfl.config import Settings
-from flexfl.ground.allowed import did_you_mean
+from fedtide.cli.flags import make_parser
+from fedtide.config import Settings
+from fedtide.ground.allowed import did_you_mean
 
 server_app = ServerApp()
 
@@ -30,7 +30,7 @@ server_app = ServerApp()
 @server_app.main()
 def run_server(grid: Grid, context: Context) -> None:
     """Run under `flwr run`: the settings are the run configuration."""
-    from flexfl.devices.flower_run import run_on_grid  # imports PyTorch, which the command line may not need
+    from fedtide.devices.flower_run import run_on_grid  # imports PyTorch, which the command line may not need
 
     run_on_grid(grid, Settings.from_mapping(context.run_config, "run-config"))
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if __name__ == "__main__":
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    from flexfl.cli.command import execute  # which --help does not need
+    from fedtide.cli.command import execute  # which --help does not need
 
     return execute(parser, arguments, imported)
 

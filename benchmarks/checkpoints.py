@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import machine, machine_line, table, write_json
 from benchmarks.workloads import ensure_mnist
-from flexfl.config import Settings
-from flexfl.engine.checkpoints.store import FILE, CheckpointStore
-from flexfl.engine.run import simulate
+from fedtide.config import Settings
+from fedtide.engine.checkpoints.store import FILE, CheckpointStore
+from fedtide.engine.run import simulate
 
 SETTINGS = Settings(
     task="mnist",

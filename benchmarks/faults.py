@@ -32,12 +32,12 @@ import numpy as np
 import ray
 from flwr.common import parameters_to_ndarrays
 
-from flexfl.config import Settings
-from flexfl.engine.availability import TraceClientManager
-from flexfl.engine.experiment import prepare
-from flexfl.engine.run import virtual_transport
-from flexfl.engine.server import RoundServer
-from flexfl.engine.transports.base import EngineLost
+from fedtide.config import Settings
+from fedtide.engine.availability import TraceClientManager
+from fedtide.engine.experiment import prepare
+from fedtide.engine.run import virtual_transport
+from fedtide.engine.server import RoundServer
+from fedtide.engine.transports.base import EngineLost
 
 CULPRIT = 5  # the client that a fault is injected into
 RUN: dict[str, Any] = {"strategy": "apfl", "model": "logistic", "num_clients": 12, "local_steps": 4}

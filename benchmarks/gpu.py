@@ -34,9 +34,9 @@ from clients.memory.handshake import Memory
 from clients.rules import RULES
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, VirtualClients
-from flexfl.ground.contract import FitConfig
-from flexfl.tasks import PartitionedData
-from flexfl.tasks.models import MODELS, initialise
+from fedtide.ground.contract import FitConfig
+from fedtide.tasks import PartitionedData
+from fedtide.tasks.models import MODELS, initialise
 
 RTOL, ATOL = 1e-4, 1e-5
 STREAMS = 4

@@ -1,4 +1,4 @@
-"""Ways to keep a GPU busy that flexfl does not take by itself: recorded steps, and several streams at a time.
+"""Ways to keep a GPU busy that fedtide does not take by itself: recorded steps, and several streams.
 
 Both are for work of many short kernels, where the processor that starts them is the limit. A recorded step
 (a CUDA graph) starts all of its kernels in one call; several streams let the kernels of several workers run

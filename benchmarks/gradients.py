@@ -31,8 +31,8 @@ from clients.gradients.oracle import CohortOracle
 from clients.gradients.stacked import DualLinear, StackedLinear
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import VirtualClients
-from flexfl.config import Settings
-from flexfl.ground.contract import FitConfig
+from fedtide.config import Settings
+from fedtide.ground.contract import FitConfig
 
 WAYS: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "compiled": Compiled,
@@ -176,7 +176,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Measure and print the table."""
     arguments, about, results = parse(), machine(), []
-    with tempfile.TemporaryDirectory(prefix="flexfl-gradients-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="fedtide-gradients-") as scratch:
         data_dir, note = ensure_mnist(str(Path(arguments.data_dir).resolve()), scratch)
         for comparison in COMPARISONS:
             if comparison.workload in arguments.workloads.split(","):

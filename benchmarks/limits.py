@@ -4,10 +4,10 @@
     python benchmarks/limits.py --workloads tutorial --turns 20
 
 For each workload the forward and backward passes of a client's local steps are timed three ways in turns: a
-plain PyTorch loop, flexfl's oracle, and the convolutions and linear layers alone, each on its own inputs, in
+plain PyTorch loop, fedtide's oracle, and the convolutions and linear layers alone, each on its own inputs, in
 whichever memory format is faster for it, with nothing around them: no activation, no pooling, no optimiser,
-no batches. No program that leaves these layers to oneDNN is faster than they are alone; flexfl compiles those
-of few channels itself. A matrix product says what the core can do.
+no batches. No program that leaves these layers to oneDNN is faster than they are alone; fedtide compiles
+those of few channels itself. A matrix product says what the core can do.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from benchmarks.gradients import Clients
 from benchmarks.measure import machine, machine_line, table, write_json
 from benchmarks.workloads import WORKLOADS, Trainer, ensure_data, job_of, named_workloads, write_shards
 from clients.gradients.oracles import automatic
-from flexfl.engine.allocation import keep_freed_memory
-from flexfl.tasks import blank
+from fedtide.engine.allocation import keep_freed_memory
+from fedtide.tasks import blank
 
 SIDE = 1024  # of the matrices
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -104,12 +104,12 @@ def measure_workload(name: str, turns: int, data_dir: str, scratch: Path) -> dic
     flops, layers = flops_of(trainer.model, x), layers_of(trainer.model, x)
     clients = Clients(name, 20, 2, data_dir)
     oracle = automatic(clients.virtual.model, blank(clients.virtual.data, 2))
-    taken: dict[str, list[float]] = {"plain": [], "flexfl": [], "layers": []}
+    taken: dict[str, list[float]] = {"plain": [], "fedtide": [], "layers": []}
     for _ in range(turns + 1):
         start = time.process_time()
         trainer.train(0)
         taken["plain"].append((time.process_time() - start) / workload.local_steps)
-        taken["flexfl"].append(clients.milliseconds(oracle, 1) / 1000 / workload.local_steps)
+        taken["fedtide"].append(clients.milliseconds(oracle, 1) / 1000 / workload.local_steps)
         alone = sum(layer_seconds(layer, inputs, i == 0) for i, (layer, inputs) in enumerate(layers))
         taken["layers"].append(alone)
     seconds = {way: statistics.median(times[1:]) for way, times in taken.items()}
@@ -118,11 +118,11 @@ def measure_workload(name: str, turns: int, data_dir: str, scratch: Path) -> dic
 
 def describe(results: list[dict[str, Any]], peak: float) -> str:
     """Return the table."""
-    header = ["workload", "MFLOP per step", "plain", "flexfl", "layers alone", "flexfl / plain", "limit"]
+    header = ["workload", "MFLOP per step", "plain", "fedtide", "layers alone", "fedtide / plain", "limit"]
     rows = []
     for r in results:
-        speeds = [r["flop_per_step"] / r[way] / 1e9 for way in ("plain", "flexfl", "layers")]
-        ratios = [r["plain"] / r["flexfl"], r["plain"] / r["layers"]]
+        speeds = [r["flop_per_step"] / r[way] / 1e9 for way in ("plain", "fedtide", "layers")]
+        ratios = [r["plain"] / r["fedtide"], r["plain"] / r["layers"]]
         rows.append([f"{r['workload']} ({r['oracle']})", r["flop_per_step"] / 1e6, *speeds, *ratios])
     return f"GFLOP/s of one thread; a product of matrices: {peak / 1e9:.0f}.\n\n{table(header, rows)}"
 
@@ -143,7 +143,7 @@ def main() -> None:
     about, data_dir = machine(), str(Path(arguments.data_dir).resolve())
     torch.set_num_threads(1)
     keep_freed_memory()  # as a run does
-    with tempfile.TemporaryDirectory(prefix="flexfl-limits-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="fedtide-limits-") as scratch:
         for name in names:  # from where the last one has found or put them
             data_dir, _ = ensure_data(WORKLOADS[name], data_dir, scratch)
         results = [measure_workload(name, arguments.turns, data_dir, Path(scratch)) for name in names]

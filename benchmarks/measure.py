@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-JOB = "FLEXFL_BENCHMARK"  # the environment variable with the job
+JOB = "FEDTIDE_BENCHMARK"  # the environment variable with the job
 PACKAGES = ("flwr", "ray", "torch", "numpy", "pfl", "blazefl")
 PAUSE = 0.2  # minimum seconds between two measurements of the memory
 
@@ -113,7 +113,7 @@ class Measured:
 
 def measure(job: Job, timeout: float = 1800.0) -> Measured:
     """Run a job in separate processes and monitor them; all of them have ended when this returns."""
-    with tempfile.TemporaryDirectory(prefix="flexfl-benchmark-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="fedtide-benchmark-") as scratch:
         clock, log = Path(scratch, "clock"), Path(scratch, "log")
         clock.touch()
         job = {"rounds": 0, "seconds": 0.0, **job, "clock": str(clock), "scratch": scratch}
@@ -124,7 +124,7 @@ def measure(job: Job, timeout: float = 1800.0) -> Measured:
             "FLWR_HOME": scratch,
             "FLWR_TELEMETRY_ENABLED": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_worker_niceness": "0",  # for all contenders, as flexfl sets it for its own workers
+            "RAY_worker_niceness": "0",  # for all contenders, as fedtide sets it for its own workers
         }
         command = [sys.executable, "-m", "benchmarks.contender"]
         signal.signal(signal.SIGTERM, _exit)  # so that the job's processes end with this one

@@ -20,7 +20,7 @@ from benchmarks.measure import Job, machine, machine_line, measure, mebibytes, s
 
 IMAGES, TEXTS = "benchmarks.stand_in.images", "benchmarks.stand_in.texts"
 COLOUR, EMNIST = f"{IMAGES}:channels=3,side=32", f"{IMAGES}:channels=1,side=28,classes=47"
-ENGINES = {"inline": "with_flexfl", "ray": "with_flexfl", "flwr": "with_flwr_run"}
+ENGINES = {"inline": "with_fedtide", "ray": "with_fedtide", "flwr": "with_flwr_run"}
 
 
 class Case(NamedTuple):

@@ -124,12 +124,12 @@ def main() -> None:
     changes: dict[str, Any] = {}
     for change in arguments.set:
         changes |= tomllib.loads(change)
-    with tempfile.TemporaryDirectory(prefix="flexfl-scaling-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="fedtide-scaling-") as scratch:
         data_dir = str(Path(arguments.data_dir).resolve())
         if arguments.sections != "clients":
             data_dir, note = ensure_mnist(data_dir, scratch)
         for section, varied, settings in cases(arguments, data_dir):
-            job = {"module": "with_flexfl", "settings": {**settings, **changes}}
+            job = {"module": "with_fedtide", "settings": {**settings, **changes}}
             measured = measure(
                 {**job, "rounds": arguments.rounds, "seconds": arguments.seconds}, arguments.timeout
             )

@@ -24,11 +24,11 @@ from flwr.common import FitRes, Parameters
 
 from benchmarks.measure import Clock, Job, machine, machine_line, measure, mebibytes, table, write_json
 from benchmarks.workloads import WORKLOADS, ensure_mnist, settings_of
-from flexfl.config import Settings
-from flexfl.engine.availability import TraceClientManager
-from flexfl.engine.experiment import prepare
-from flexfl.engine.methods import method_of
-from flexfl.engine.run import virtual_transport
+from fedtide.config import Settings
+from fedtide.engine.availability import TraceClientManager
+from fedtide.engine.experiment import prepare
+from fedtide.engine.methods import method_of
+from fedtide.engine.run import virtual_transport
 from strategies import STRATEGIES
 
 LARGE = ("mimic", "mifa", "fedlaavg")
@@ -170,7 +170,7 @@ def main() -> None:
     """Measure and print the table."""
     arguments, about = parse(), machine()
     count, names = arguments.clients_per_round, list(filter(None, arguments.strategies.split(",")))
-    with tempfile.TemporaryDirectory(prefix="flexfl-server-step-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="fedtide-server-step-") as scratch:
         data_dir = str(Path(arguments.data_dir).resolve())
         values = settings_of(WORKLOADS["fedlaavg"], arguments.num_clients, count, data_dir)
         values |= {"engine": "inline", "local-steps": 2, "num-rounds": max(1, arguments.rounds)}

@@ -109,8 +109,8 @@ class Watched:
             "round": self.rounds(),
             "memory_mib": (memory_of(self.pids()) or 0) / 2**20,
             "open_files": len(os.listdir(f"/proc/{self.process.pid}/fd")),
-            "shared_mib": _size(Path("/dev/shm").glob("flexfl-*")) / 2**20,
-            "temporary_files": len([*Path(tempfile.gettempdir()).glob("flexfl-*")]),
+            "shared_mib": _size(Path("/dev/shm").glob("fedtide-*")) / 2**20,
+            "temporary_files": len([*Path(tempfile.gettempdir()).glob("fedtide-*")]),
             "folder_mib": _size(files) / 2**20,
         }
 

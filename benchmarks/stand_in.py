@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flexfl.tasks import Dataset, DatasetTask
+from fedtide.tasks import Dataset, DatasetTask
 
 
 def images(*, channels: int = 3, side: int = 32, classes: int = 10, count: int = 400) -> DatasetTask:

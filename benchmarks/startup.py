@@ -44,7 +44,7 @@ def seconds_of(name: str, checkout: Path) -> float:
     RuntimeError
         The command has failed; the message is the last line that it printed.
     """
-    with tempfile.TemporaryDirectory(prefix="flexfl-benchmark-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="fedtide-benchmark-") as scratch:
         runs, log = Path(scratch, "runs"), Path(scratch, "log")
         command = [sys.executable, "sim.py", *COMMANDS[name], "--run-dir", str(runs)]
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}

@@ -1,4 +1,4 @@
-"""Clients per second: flexfl, stock Flower, pfl-research and a plain PyTorch loop on the same work.
+"""Clients per second: fedtide, stock Flower, pfl-research and a plain PyTorch loop on the same work.
 
     python benchmarks/throughput.py --data-dir data
     python benchmarks/throughput.py --workload 2nn --contenders ray,inline,bare --seconds 30
@@ -34,8 +34,8 @@ from benchmarks.measure import (
 from benchmarks.workloads import WORKLOADS, Workload, ensure_data, job_of, settings_of, write_shards
 
 CONTENDERS = {
-    "ray": "flexfl on Ray",
-    "inline": "flexfl inline",
+    "ray": "fedtide on Ray",
+    "inline": "fedtide inline",
     "bare": "plain PyTorch loop",
     "bare-busy": "plain PyTorch loop on one core, all other cores doing the same",
     "flower-classic": "stock Flower, classic loop",
@@ -60,7 +60,7 @@ def job_for(
     """Return the job of one contender; sizes are N and K, places the directories of MNIST and the shards."""
     if contender in OURS:
         settings = {**settings_of(workload, *sizes, places[0]), "engine": contender, **changes}
-        return {"module": "with_flexfl", "settings": settings}
+        return {"module": "with_fedtide", "settings": settings}
     job = job_of(workload, *sizes, places[1])
     kind, _, api = contender.partition("-")
     module = MODULES[kind]
@@ -135,7 +135,7 @@ def describe(results: list[dict[str, Any]]) -> str:
         "rounds timed",
         "start-up s",
         "peak MiB",
-        "flexfl is faster by",
+        "fedtide is faster by",
     ]
     return table(header, rows)
 
@@ -168,7 +168,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--data-dir", default="data", help="directory of MNIST, downloaded if missing")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of flexfl (TOML)"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of fedtide (TOML)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     return parser.parse_args()
@@ -183,7 +183,7 @@ def main() -> None:
     for change in arguments.set:
         changes |= tomllib.loads(change)
     workload, results = WORKLOADS[arguments.workload], []
-    with tempfile.TemporaryDirectory(prefix="flexfl-throughput-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="fedtide-throughput-") as scratch:
         data_dir, note = ensure_data(workload, str(Path(arguments.data_dir).resolve()), scratch)
         write_shards(Path(scratch), workload, arguments.num_clients, data_dir)
         for count in counts:

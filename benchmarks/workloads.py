@@ -19,9 +19,9 @@ from torch.nn import functional
 
 from benchmarks.measure import Job
 from clients.environment import federated_data
-from flexfl.config import Settings
-from flexfl.ground.specs import bind
-from flexfl.tasks import MODELS
+from fedtide.config import Settings
+from fedtide.ground.specs import bind
+from fedtide.tasks import MODELS
 
 STAND_IN = "MNIST could neither be found nor downloaded; random images of its shapes are used instead."
 CIFAR = "benchmarks.stand_in.images:channels=3,side=32,count=10000"
@@ -51,7 +51,7 @@ WORKLOADS = {
 def settings_of(
     workload: Workload, num_clients: int, clients_per_round: int, data_dir: str
 ) -> dict[str, Any]:
-    """Return flexfl's settings for a workload: clients are always online, and nothing is evaluated."""
+    """Return fedtide's settings for a workload: clients are always online, and nothing is evaluated."""
     return {
         "strategy": "fedavg",
         "task": workload.task,
@@ -115,7 +115,7 @@ def write_stand_in(directory: Path, train: int = 60_000, test: int = 10_000) -> 
 
 
 def write_shards(directory: Path, workload: Workload, num_clients: int, data_dir: str) -> None:
-    """Write the clients' examples, one client after the other, for contenders other than flexfl."""
+    """Write the clients' examples, one client after the other, for contenders other than fedtide."""
     values = settings_of(workload, num_clients, num_clients, data_dir)
     data = federated_data(Settings.from_mapping(values, "benchmark"))
     x, y = data.train_set(np.arange(num_clients))
@@ -183,7 +183,7 @@ class Trainer:
 
 
 def job_of(workload: Workload, num_clients: int, clients_per_round: int, shards: str) -> Job:
-    """Return the job of the contenders other than flexfl."""
+    """Return the job of the contenders other than fedtide."""
     return {
         **asdict(workload),
         "num_clients": num_clients,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.contract import FitConfig
+from fedtide.ground.contract import FitConfig
 
 Indices = NDArray[np.intp]
 
@@ -22,7 +22,7 @@ class BatchIndices(NamedTuple):
     indices: Indices  # of the examples of all steps, concatenated
     lengths: NDArray[np.intp]  # (s,), number of examples in each step's batch
     num_distinct: int  # number of distinct indices
-    changes: NDArray[np.int64] | None = None  # of each example at random, see `flexfl.tasks.Augmentation`
+    changes: NDArray[np.int64] | None = None  # of each example at random, see `fedtide.tasks.Augmentation`
     seeds: NDArray[np.int64] | None = None  # (s,), of what the model draws in each step, as for dropout
 
     def split(self) -> list[Indices]:

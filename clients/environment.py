@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.config import Settings
-from flexfl.ground import dotted
-from flexfl.ground.specs import bind, parse
-from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
-from flexfl.tasks.division import checked_partition, checked_sizes
+from fedtide.config import Settings
+from fedtide.ground import dotted
+from fedtide.ground.specs import bind, parse
+from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
+from fedtide.tasks.division import checked_partition, checked_sizes
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
 
 if TYPE_CHECKING:

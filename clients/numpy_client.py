@@ -38,7 +38,7 @@ from clients.device.node import Node, make_node
 from clients.device.numpy_model import LinearLayers, evaluate
 from clients.draws import client_rng, draw_batches, draw_fisher
 from clients.rules.vectors import Vector, as_array
-from flexfl.ground.contract import FitConfig, metrics
+from fedtide.ground.contract import FitConfig, metrics
 
 OK = Status(Code.OK, "")
 
@@ -157,7 +157,7 @@ def load(spec: DataSpec | None) -> LocalData:
     """Return a device's own examples, or scikit-learn's digits without one; once per process."""
     if spec is not None:
         return local_data.read(spec)
-    from flexfl.tasks.digits import load_digits  # a device with data of its own needs no tasks
+    from fedtide.tasks.digits import load_digits  # a device with data of its own needs no tasks
 
     x, y = load_digits()
     return LocalData((x / 16).astype(np.float32), y.astype(np.int64), 10, "the digits")

@@ -30,8 +30,8 @@ from clients.environment import ClientEnvironment, client_settings, federated_da
 from clients.rules import usable_memory
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import VirtualClients
-from flexfl.config import Settings
-from flexfl.ground.contract import FitConfig, metrics
+from fedtide.config import Settings
+from fedtide.ground.contract import FitConfig, metrics
 from traces import Trace
 
 OK = Status(Code.OK, "")

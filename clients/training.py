@@ -17,7 +17,7 @@ from clients.memory.handshake import Memory
 from clients.rules import SGD, rule_named
 from clients.rules.base import Oracle, no_fisher
 from clients.rules.vectors import Rate, Vector, as_array, concatenate
-from flexfl.ground.contract import FitConfig
+from fedtide.ground.contract import FitConfig
 
 Arrays = Sequence[NDArray[Any]]
 

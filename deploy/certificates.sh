@@ -22,9 +22,9 @@ umask 077
 mkdir -p "$folder"
 cd "$folder"
 if [[ ! -e ca.key ]]; then
-    openssl req -x509 "${curve[@]}" -days 3650 -subj "/O=flexfl/CN=flexfl CA" -keyout ca.key -out ca.crt
+    openssl req -x509 "${curve[@]}" -days 3650 -subj "/O=fedtide/CN=fedtide CA" -keyout ca.key -out ca.crt
 fi 2> /dev/null
-openssl req -new "${curve[@]}" -subj "/O=flexfl/CN=${1:0:64}" -keyout server.key -out server.csr 2> /dev/null
+openssl req -new "${curve[@]}" -subj "/O=fedtide/CN=${1:0:64}" -keyout server.key -out server.csr 2> /dev/null
 openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -set_serial "0x$(openssl rand -hex 16)" -days "$days" \
     -sha256 -out server.pem 2> /dev/null \
     -extfile <(printf 'subjectAltName=%s\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n' "$names")

@@ -12,7 +12,7 @@ folder=$1 failed=0
 shift
 mkdir -p "$folder"
 for host in "$@"; do
-    rsync --archive --compress --timeout=30 "$host:${TRACE_DIR:-/var/lib/flexfl/traces}/" "$folder/" || {
+    rsync --archive --compress --timeout=30 "$host:${TRACE_DIR:-/var/lib/fedtide/traces}/" "$folder/" || {
         echo "deploy/collect.sh: nothing from $host" >&2
         failed=1
     }

@@ -8,7 +8,7 @@ cd "$STATE_DIR"
 read -r -a options <<< "${OPTIONS:-}"
 
 # The device's command: here, and nowhere else. A restart is no departure.
-exec "${BIN:-/opt/flexfl/.venv/bin}/python" -m clients.device --superlink "$SUPERLINK" --port "${PORT:-9094}" \
+exec "${BIN:-/opt/fedtide/.venv/bin}/python" -m clients.device --superlink "$SUPERLINK" --port "${PORT:-9094}" \
     --client-id "$CLIENT_ID" --state-dir "$STATE_DIR" ${TRACE_DIR:+--record-trace "$TRACE_DIR"} \
-    --root-certificates "${ROOT_CERTIFICATES:-/etc/flexfl/ca.crt}" --key "${KEY:-/etc/flexfl/device.key}" \
+    --root-certificates "${ROOT_CERTIFICATES:-/etc/fedtide/ca.crt}" --key "${KEY:-/etc/fedtide/device.key}" \
     --on-stop pause "${options[@]}"

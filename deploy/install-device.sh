@@ -11,23 +11,23 @@ if (($# < 3)) || ! [[ $1 =~ ^[0-9]+$ && $2 == *:* && -r $3 ]]; then
 fi
 deploy=$(cd "$(dirname "$0")" && pwd)
 dpkg -s python3-venv openssh-client > /dev/null 2>&1 || apt-get install -y python3-venv openssh-client
-id flexfl > /dev/null 2>&1 || useradd --system --home-dir /var/lib/flexfl flexfl
-[[ -z ${SUDO_USER:-} ]] || usermod --append --groups flexfl "$SUDO_USER" # who collects the traces
+id fedtide > /dev/null 2>&1 || useradd --system --home-dir /var/lib/fedtide fedtide
+[[ -z ${SUDO_USER:-} ]] || usermod --append --groups fedtide "$SUDO_USER" # who collects the traces
 
-mkdir -p /opt/flexfl/deploy /etc/flexfl
-cp "$deploy"/* /opt/flexfl/deploy/
-cp -r "$deploy"/../{clients,flexfl,strategies,traces} /opt/flexfl/
-[[ -x /opt/flexfl/.venv/bin/pip ]] || python3 -m venv /opt/flexfl/.venv
-/opt/flexfl/.venv/bin/pip install --quiet -r "/opt/flexfl/deploy/${4:-requirements-device-torch.txt}"
+mkdir -p /opt/fedtide/deploy /etc/fedtide
+cp "$deploy"/* /opt/fedtide/deploy/
+cp -r "$deploy"/../{clients,fedtide,strategies,traces} /opt/fedtide/
+[[ -x /opt/fedtide/.venv/bin/pip ]] || python3 -m venv /opt/fedtide/.venv
+/opt/fedtide/.venv/bin/pip install --quiet -r "/opt/fedtide/deploy/${4:-requirements-device-torch.txt}"
 
-install -m 644 "$3" /etc/flexfl/ca.crt
-"$deploy/key.sh" /etc/flexfl/device.key
-chown flexfl /etc/flexfl/device.key
-sed -e "s/^CLIENT_ID=.*/CLIENT_ID=$1/" -e "s/^SUPERLINK=.*/SUPERLINK=$2/" "$deploy/device.env" > /etc/flexfl/device.env
-install -m 644 "$deploy/flexfl-device.service" /etc/systemd/system/
+install -m 644 "$3" /etc/fedtide/ca.crt
+"$deploy/key.sh" /etc/fedtide/device.key
+chown fedtide /etc/fedtide/device.key
+sed -e "s/^CLIENT_ID=.*/CLIENT_ID=$1/" -e "s/^SUPERLINK=.*/SUPERLINK=$2/" "$deploy/device.env" > /etc/fedtide/device.env
+install -m 644 "$deploy/fedtide-device.service" /etc/systemd/system/
 if [[ -d /run/systemd/system ]]; then
     systemctl daemon-reload
-    systemctl enable --quiet systemd-time-wait-sync flexfl-device
-    systemctl restart --no-block flexfl-device
+    systemctl enable --quiet systemd-time-wait-sync fedtide-device
+    systemctl restart --no-block fedtide-device
 fi
-echo /etc/flexfl/device.key.pub
+echo /etc/fedtide/device.key.pub

@@ -12,19 +12,19 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 for package in python3-venv openssl rsync; do
     dpkg -s $package > /dev/null 2>&1 || apt-get install -y $package
 done
-id flexfl > /dev/null 2>&1 || useradd --system --home-dir /var/lib/flexfl flexfl
+id fedtide > /dev/null 2>&1 || useradd --system --home-dir /var/lib/fedtide fedtide
 
-mkdir -p /opt/flexfl /etc/flexfl
-rsync --archive --delete --exclude '.*' --exclude runs "$root/" /opt/flexfl/
-[[ -x /opt/flexfl/.venv/bin/pip ]] || python3 -m venv /opt/flexfl/.venv
-/opt/flexfl/.venv/bin/pip install --quiet -r "/opt/flexfl/${REQUIREMENTS:-requirements.txt}"
+mkdir -p /opt/fedtide /etc/fedtide
+rsync --archive --delete --exclude '.*' --exclude runs "$root/" /opt/fedtide/
+[[ -x /opt/fedtide/.venv/bin/pip ]] || python3 -m venv /opt/fedtide/.venv
+/opt/fedtide/.venv/bin/pip install --quiet -r "/opt/fedtide/${REQUIREMENTS:-requirements.txt}"
 
-CERTIFICATES=/etc/flexfl/certificates "$root/deploy/certificates.sh" "$@"
-chown flexfl /etc/flexfl/certificates/server.key
-[[ -e /etc/flexfl/superlink.env ]] || install -m 644 "$root/deploy/superlink.env" /etc/flexfl/
-install -m 644 "$root/deploy/flexfl-superlink.service" /etc/systemd/system/
+CERTIFICATES=/etc/fedtide/certificates "$root/deploy/certificates.sh" "$@"
+chown fedtide /etc/fedtide/certificates/server.key
+[[ -e /etc/fedtide/superlink.env ]] || install -m 644 "$root/deploy/superlink.env" /etc/fedtide/
+install -m 644 "$root/deploy/fedtide-superlink.service" /etc/systemd/system/
 if [[ -d /run/systemd/system ]]; then
     systemctl daemon-reload
-    systemctl enable --quiet flexfl-superlink
-    systemctl restart flexfl-superlink
+    systemctl enable --quiet fedtide-superlink
+    systemctl restart fedtide-superlink
 fi

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Starts the SuperLink, in the foreground. Its settings are environment variables, see superlink.env.
 set -euo pipefail
-certificates=${CERTIFICATES:-/etc/flexfl/certificates}
-exec "${BIN:-/opt/flexfl/.venv/bin}/flower-superlink" --host "${HOST:-0.0.0.0}" --port "${PORT:-8000}" \
+certificates=${CERTIFICATES:-/etc/fedtide/certificates}
+exec "${BIN:-/opt/fedtide/.venv/bin}/flower-superlink" --host "${HOST:-0.0.0.0}" --port "${PORT:-8000}" \
     --ssl-ca-certfile "$certificates/ca.crt" --ssl-certfile "$certificates/server.pem" \
     --ssl-keyfile "$certificates/server.key" --enable-supernode-auth \
-    --database "${DATABASE:-/var/lib/flexfl/superlink.db}"
+    --database "${DATABASE:-/var/lib/fedtide/superlink.db}"

@@ -18,9 +18,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from flexfl.tasks import TASKS, FederatedData, PartitionedData
-from flexfl.tasks.partition import PartitionFn
-from flexfl.tasks.sizes import SizesFn
+from fedtide.tasks import TASKS, FederatedData, PartitionedData
+from fedtide.tasks.partition import PartitionFn
+from fedtide.tasks.sizes import SizesFn
 from traces import RoundAvailability
 from traces.base import complete_if_online
 from traces.patterns.markov import Chains
@@ -92,7 +92,7 @@ class Correlated(SeededTrace):
 def main() -> None:
     """Print each method's highest accuracy, mean over all rounds, and deviation in the second half."""
     from benchmarks.measure import table  # not where the task and the trace are used
-    from flexfl.engine.read_run import records_in
+    from fedtide.engine.read_run import records_in
 
     (folder,) = map(Path, sys.argv[1:])
     runs: dict[str, list[list[float]]] = {}

@@ -23,9 +23,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from flexfl.config import Settings
-from flexfl.engine.read_run import records_in
-from flexfl.engine.run import simulate
+from fedtide.config import Settings
+from fedtide.engine.read_run import records_in
+from fedtide.engine.run import simulate
 
 LAST = 100  # rounds observed after the arrival
 COMMON: dict[str, Any] = {

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from flexfl.tasks import FederatedData
-from flexfl.tasks.partition import PartitionFn
-from flexfl.tasks.sentiment140 import Row, Sentiment140, Table
-from flexfl.tasks.sizes import SizesFn
+from fedtide.tasks import FederatedData
+from fedtide.tasks.partition import PartitionFn
+from fedtide.tasks.sentiment140 import Row, Sentiment140, Table
+from fedtide.tasks.sizes import SizesFn
 
 HOURS = 24
 

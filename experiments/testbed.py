@@ -76,7 +76,7 @@ def work(core: int, steps: int, connection: Connection) -> None:
     from torch.nn import functional
 
     from clients.environment import federated_data, model_builder
-    from flexfl.config import Settings
+    from fedtide.config import Settings
 
     torch.set_num_threads(1)
     settings = Settings(task="digits", model="mlp", num_clients=5, partition="iid")

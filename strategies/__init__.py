@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr.common import Parameters, parameters_to_ndarrays
 
-from flexfl.ground.allowed import (
+from fedtide.ground.allowed import (
     Count,
     CountOrZero,
     NotNegative,
@@ -17,7 +17,7 @@ from flexfl.ground.allowed import (
     Share,
     did_you_mean,
 )
-from flexfl.ground.specs import build, find
+from fedtide.ground.specs import build, find
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
 from strategies.cafed import CAFed

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Count, Positive
+from fedtide.ground.allowed import Count, Positive
 from strategies.core import Replies, extend
 from strategies.memory.table import ClientTable
 from strategies.parts.amplification import Amplification

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from flexfl.ground.allowed import Share
-from flexfl.ground.contract import Rule
+from fedtide.ground.allowed import Share
+from fedtide.ground.contract import Rule
 from strategies.core import Options, Replies
 from strategies.parts.personal import Personalised
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import NotNegative
+from fedtide.ground.allowed import NotNegative
 from strategies.core import Clients, FlexibleStrategy, Replies, Task
 from strategies.fedavg import FedAvgOptions
 from strategies.parts.availability import Availability

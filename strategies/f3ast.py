@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from flexfl.ground.allowed import Range
+from fedtide.ground.allowed import Range
 from strategies.core import Clients, FlexibleStrategy, Replies, Vector, extend
 from strategies.fedavg import FedAvgOptions
 

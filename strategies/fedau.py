@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from flexfl.ground.allowed import CountOrZero
+from fedtide.ground.allowed import CountOrZero
 from strategies.core import FlexibleStrategy, Replies
 from strategies.fedavg import FedAvgOptions
 from strategies.parts.participation import Intervals, check_estimator, inverse_rates

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import NotNegative
+from fedtide.ground.allowed import NotNegative
 from strategies.core import FlexibleStrategy, Replies, ServerRateOptions, Task, extend
 from strategies.core.decoding import largest
 from strategies.core.norms import MAX_RESULT

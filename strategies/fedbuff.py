@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Count, NotNegative, Range
+from fedtide.ground.allowed import Count, NotNegative, Range
 from strategies.core import FlexibleStrategy, Replies, Sent, ServerRateOptions, Stateful
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flexfl.ground.allowed import Positive
-from flexfl.ground.contract import Rule
+from fedtide.ground.allowed import Positive
+from fedtide.ground.contract import Rule
 from strategies.core import FlexibleStrategy, Options, Replies, Vector
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from flexfl.ground.contract import Rule
+from fedtide.ground.contract import Rule
 from strategies.core import Replies, Task, Vector
 from strategies.fedlaavg import FedLaAvg
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from flexfl.ground.allowed import NotNegative
+from fedtide.ground.allowed import NotNegative
 from strategies.core import FlexibleStrategy, Replies, ServerRateOptions, Vector
 from strategies.fedprox import FedProx
 

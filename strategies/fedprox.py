@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flexfl.ground.allowed import NotNegative
-from flexfl.ground.contract import Rule
+from fedtide.ground.allowed import NotNegative
+from fedtide.ground.contract import Rule
 from strategies.fedavg import FedAvg, FedAvgOptions
 
 

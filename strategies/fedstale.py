@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from flexfl.ground.allowed import Share
+from fedtide.ground.allowed import Share
 from strategies.fedvarp import FedVARP, FedVARPOptions
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import CountOrZero, Share
+from fedtide.ground.allowed import CountOrZero, Share
 from strategies.core import FlexibleStrategy, Replies, extend
 from strategies.fedavg import FedAvgOptions
 from strategies.memory.table import SummedTable, TableOptions

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from flexfl.ground.allowed import Positive, Range
+from fedtide.ground.allowed import Positive, Range
 from strategies.core import Clients, FlexibleStrategy, Replies, Vector
 from strategies.memory.table import MemoryOptions
 from strategies.memory.zero_sum import ZeroSumTable

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.contract import Rule
+from fedtide.ground.contract import Rule
 from strategies.core import Replies, Task
 from strategies.memory.table import ClientTable
 from strategies.mimic import MimiC

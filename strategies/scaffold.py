@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from flexfl.ground.contract import CORRECTED
+from fedtide.ground.contract import CORRECTED
 from strategies.core import FlexibleStrategy, Replies, ServerRateOptions, Task
 from strategies.memory.table import ClientTable, TableOptions
 

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Positive, Range
+from fedtide.ground.allowed import Positive, Range
 from strategies.core import FlexibleStrategy, Options, Replies
 from strategies.parts.reboot import FastReboot
 

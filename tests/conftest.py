@@ -97,11 +97,11 @@ def simulate() -> Callable[..., Run]:
 
     `wrap` replaces the clients' data, `stock` makes a strategy of Flower's own, `trace` may be an object.
     """
-    from flexfl.config import Settings
-    from flexfl.engine.availability import TraceClientManager
-    from flexfl.engine.experiment import prepare
-    from flexfl.engine.run import virtual_transport
-    from flexfl.engine.server import RoundServer
+    from fedtide.config import Settings
+    from fedtide.engine.availability import TraceClientManager
+    from fedtide.engine.experiment import prepare
+    from fedtide.engine.run import virtual_transport
+    from fedtide.engine.server import RoundServer
 
     def run(
         wrap: Callable[[Any], Any] = lambda data: data,

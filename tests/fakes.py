@@ -11,7 +11,7 @@ from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 
 import strategies
-from flexfl.engine.checkpoints.store import CheckpointStore
+from fedtide.engine.checkpoints.store import CheckpointStore
 from strategies import FlatParameters, FlexibleStrategy, Layout, Replies, Roster
 from strategies.core.instructions import Sent
 from strategies.core.state import Rows

@@ -135,7 +135,7 @@ def start_superlink(env: dict[str, str]) -> None:
 def copy_app(folder: Path) -> Path:
     """Copy the app into a new folder, and return that."""
     folder.mkdir()
-    for part in ("strategies", "clients", "traces", "flexfl"):
+    for part in ("strategies", "clients", "traces", "fedtide"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("sim.py", "README.md", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)

@@ -23,8 +23,8 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid import InMemoryGrid
 
-from flexfl.devices.deadlines import RoundDeadlines
-from flexfl.devices.grid import GridTransport
+from fedtide.devices.deadlines import RoundDeadlines
+from fedtide.devices.grid import GridTransport
 
 OK = Status(Code.OK, "")
 Answer = Callable[[FitIns], FitRes | None]

@@ -9,9 +9,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from flexfl.config import Settings
-from flexfl.engine.checkpoints.store import FILE
-from flexfl.engine.run import simulate
+from fedtide.config import Settings
+from fedtide.engine.checkpoints.store import FILE
+from fedtide.engine.run import simulate
 
 TESTS = Path(__file__).parent
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from clients.gradients.oracles import COHORTS
-from flexfl.engine.methods import METHODS
-from flexfl.loggers.registry import LOGGERS
-from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS
+from fedtide.engine.methods import METHODS
+from fedtide.loggers.registry import LOGGERS
+from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 from traces import TRACES

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import pytest
 
-from flexfl.ground.allowed import Checked, Count, Positive, Range, Share, checked, options_of
+from fedtide.ground.allowed import Checked, Count, Positive, Range, Share, checked, options_of
 
 if TYPE_CHECKING:
     from elsewhere import Unknown

@@ -16,7 +16,7 @@ def test_imports_go_downwards() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("modules", ["strategies, traces", "flexfl.cli.rehearsal"])
+@pytest.mark.parametrize("modules", ["strategies, traces", "fedtide.cli.rehearsal"])
 def test_neither_a_strategy_nor_the_driver_of_a_comparison_loads_torch(modules: str) -> None:
     code = f"import sys, {modules}; print(*{{'torch', 'ray', 'sklearn'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

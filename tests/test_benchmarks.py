@@ -61,7 +61,7 @@ def test_limits(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     content, shown = run("limits", *few, file=tmp_path / "l.json")
     assert content["matrix_product"] > 0
     (result,) = content["results"]
-    assert min(result[way] for way in ("plain", "flexfl", "layers")) > 0
+    assert min(result[way] for way in ("plain", "fedtide", "layers")) > 0
     # Products, forward and to the weights and but for the first layer to the inputs, of 16 images: LeNet's
     # layers have 25 * 6 * 28^2, 150 * 16 * 10^2, 400 * 120, 120 * 84 and 84 * 10 multiplications an image.
     first, others = 25 * 6 * 28**2, 150 * 16 * 10**2 + 400 * 120 + 120 * 84 + 84 * 10
@@ -137,12 +137,12 @@ def test_gradients(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_job_that_fails_or_does_not_end_is_named() -> None:
-    job = {"module": "with_flexfl", "settings": {"task": "nothing"}, "rounds": 1}
+    job = {"module": "with_fedtide", "settings": {"task": "nothing"}, "rounds": 1}
     measured = measure.measure(job, 1000)
     assert "unknown task 'nothing'" in measured.error
     assert measured.as_json()["seconds_per_round"] is None
     settings = {"engine": "inline", "model": "logistic", "num-rounds": 10**6, "client-gpus": 0.0}
-    job = {"module": "with_flexfl", "settings": settings, "seconds": 1e6}
+    job = {"module": "with_fedtide", "settings": settings, "seconds": 1e6}
     assert measure.measure(job, 1.0).error == "stopped after 1 s"
 
 

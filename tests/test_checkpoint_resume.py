@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from killed import kill_when, records, saved_rounds, start, writes_checkpoint
 
-from flexfl.config import Settings
-from flexfl.engine.read_run import records_in
-from flexfl.engine.run import simulate
+from fedtide.config import Settings
+from fedtide.engine.read_run import records_in
+from fedtide.engine.run import simulate
 
 ROUNDS = 30
 COMMON: dict[str, Any] = {

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from test_engine_run_folder import no_file_above
 
 import sim
-from flexfl.config import Settings
-from flexfl.engine.checkpoints.store import FILE, CheckpointStore
-from flexfl.engine.run import simulate
-from flexfl.engine.run_folder import RunFolder
-from flexfl.interop.stock_state import Attributes
+from fedtide.config import Settings
+from fedtide.engine.checkpoints.store import FILE, CheckpointStore
+from fedtide.engine.run import simulate
+from fedtide.engine.run_folder import RunFolder
+from fedtide.interop.stock_state import Attributes
 from strategies.core.state import Rows
 
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--local-steps=4", "--engine=inline"]
@@ -134,7 +134,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 def test_a_large_vector_is_stored_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite has a limit of 10^9 bytes."""
-    monkeypatch.setattr("flexfl.engine.checkpoints.store.PIECE", 1000)
+    monkeypatch.setattr("fedtide.engine.checkpoints.store.PIECE", 1000)
     folder, state = CheckpointStore(tmp_path), {"rows": rows({0: 1}, 300), "empty": rows({3: 4}, 0)}
     folder.save(1, state)
     folder.close()

@@ -14,7 +14,7 @@ import pytest
 from registries import KNOWN
 
 import sim
-from flexfl.config import Settings
+from fedtide.config import Settings
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--engine=inline", "--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3"]

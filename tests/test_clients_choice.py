@@ -18,11 +18,11 @@ from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import COHORTS, LARGEST, ORACLES, choose, make_oracle
 from clients.rules import RULES
 from clients.simulated.virtual import VirtualClients
-from flexfl.config import Settings
-from flexfl.ground.allowed import options_of
-from flexfl.tasks import Examples
-from flexfl.tasks.criteria import SquaredError
-from flexfl.tasks.models import MODELS
+from fedtide.config import Settings
+from fedtide.ground.allowed import options_of
+from fedtide.tasks import Examples
+from fedtide.tasks.criteria import SquaredError
+from fedtide.tasks.models import MODELS
 
 ROOT = Path(__file__).parents[1]
 IMAGE = (1, 8, 8)
@@ -188,7 +188,7 @@ from clients import numpy_client, torch_client
 from clients.device.__main__ import main
 from clients.memory.handshake import Memory
 from clients.memory.spill import Memories
-from flexfl.engine.transports.inline import InlineTransport
+from fedtide.engine.transports.inline import InlineTransport
 from test_clients_choice import IMAGE, MODELS, FlatModel, classes_of, make_oracle, nn, torch
 
 stored = Memories(0).store(0, Memory({"v": np.arange(3.0)}, 1))

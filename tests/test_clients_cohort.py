@@ -17,9 +17,9 @@ from torch import nn
 from clients.environment import ClientEnvironment
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, VirtualClients
-from flexfl.ground.contract import FitConfig
-from flexfl.tasks import PartitionedData
-from flexfl.tasks.models import MODELS
+from fedtide.ground.contract import FitConfig
+from fedtide.tasks import PartitionedData
+from fedtide.tasks.models import MODELS
 
 SIZES = [23, 7, 1, 12, 40, 5]
 

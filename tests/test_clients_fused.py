@@ -24,7 +24,7 @@ from clients.gradients.stacked import DualLinear
 from clients.rules import SGD
 from clients.rules.base import Correction
 from clients.simulated.cohort import run
-from flexfl.ground.contract import FitConfig
+from fedtide.ground.contract import FitConfig
 
 CONFIG = FitConfig(round=1, learning_rate=0.1, batch_size=3, local_steps=4)
 STEPS = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(lambda s: sorted(s, reverse=True))

@@ -9,9 +9,9 @@ import pytest
 from clients.environment import ClientEnvironment, model_builder
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, VirtualClients
-from flexfl.config import Settings
-from flexfl.ground.contract import FitConfig
-from flexfl.tasks import Augmentation, Dataset, DatasetTask, PartitionedData
+from fedtide.config import Settings
+from fedtide.ground.contract import FitConfig
+from fedtide.tasks import Augmentation, Dataset, DatasetTask, PartitionedData
 
 LOOP = [
     "cnn3x3:hidden=5,dropout=0.5",

@@ -13,7 +13,7 @@ from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters, parameters_
 import strategies
 from clients.app import client_fn as either
 from clients.numpy_client import client_fn
-from flexfl.ground.contract import Rule, ternary
+from fedtide.ground.contract import Rule, ternary
 
 ROOT = Path(__file__).parents[1]
 CONFIG: dict[str, Any] = {"round": 1, "local-steps": 5, "batch-size": 0, "learning-rate": 0.5}
@@ -52,7 +52,7 @@ config = {CONFIG} | {{"rule": "dynamic", "strength": 0.1, "last-accepted": 0}}
 weights = ndarrays_to_parameters([np.zeros((10, 64), np.float32), np.zeros(10, np.float32)])
 reply = client_fn(Context(7, 0, node, RecordDict(), {{"num-clients": 3}})).fit(FitIns(weights, config))
 assert reply.metrics["steps"] == 5 and (Path("{tmp_path}") / "run-7-client-0.safetensors").exists()
-print(*{{"ray", "sklearn", "scipy", "flexfl.tasks"}} & set(sys.modules))
+print(*{{"ray", "sklearn", "scipy", "fedtide.tasks"}} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -62,7 +62,7 @@ def test_a_run_is_the_same_with_its_memories_in_a_file(
         made.append(Memories(20_000))
         return made[-1]
 
-    monkeypatch.setattr("flexfl.engine.transports.inline.Memories", small)
+    monkeypatch.setattr("fedtide.engine.transports.inline.Memories", small)
     found = simulate(**run)
     assert made[0]._file is not None
     np.testing.assert_array_equal(found.weights, expected.weights)

@@ -24,8 +24,8 @@ from clients.app import client_fn
 from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
 from clients.memory.stores import ContextStore, FileStore
-from flexfl.config import Settings
-from flexfl.engine.experiment import prepare
+from fedtide.config import Settings
+from fedtide.engine.experiment import prepare
 
 SETTINGS: dict[str, Any] = {"model": "logistic", "num_clients": 6, "local_steps": 3, "trace": "always"}
 START = [np.zeros((10, 64), np.float32), np.zeros(10, np.float32)]

@@ -22,8 +22,8 @@ from clients.memory.handshake import Memory
 from clients.simulated.evaluation import evaluate
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, VirtualClients
-from flexfl.ground.contract import FitConfig
-from flexfl.tasks import PartitionedData
+from fedtide.ground.contract import FitConfig
+from fedtide.tasks import PartitionedData
 
 SIZES = [23, 7, 12]
 

@@ -111,7 +111,7 @@ def test_cells_that_fail_and_those_of_another_version(run: Any, tmp_path: Path, 
     assert len(shown["failed"]) == 2
     assert all("m must be between 1 and the data's 10 classes" in r for r in shown["failed"].values())
     for config in (tmp_path / "cells").glob("*/config.toml"):
-        config.write_text(config.read_text().replace('flexfl = "', 'flexfl = "9.'))
+        config.write_text(config.read_text().replace('fedtide = "', 'fedtide = "9.'))
     assert sim.main([*SMALL, "--run-dir", str(tmp_path), *arguments]) == 1
     text = " ".join(capsys.readouterr().out.split())
     assert "2 finished cells of version 9." in text

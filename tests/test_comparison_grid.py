@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from flexfl.config import Settings
-from flexfl.config.grid import at_scale, cells, is_comparison, overridden
-from flexfl.config.settings import read_toml
-from flexfl.engine.parts import check_names
+from fedtide.config import Settings
+from fedtide.config.grid import at_scale, cells, is_comparison, overridden
+from fedtide.config.settings import read_toml
+from fedtide.engine.parts import check_names
 
 ROOT = Path(__file__).parents[1]
 

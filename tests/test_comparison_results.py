@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from flexfl.comparison.results import CellRun, Cost, Row, cost_to_reach, cost_until, estimate, rows_of
-from flexfl.comparison.store import CellStore
-from flexfl.comparison.tables import columns, comma_separated, latex, markdown, terminal
-from flexfl.config.grid import cells
-from flexfl.engine.read_run import Run
+from fedtide.comparison.results import CellRun, Cost, Row, cost_to_reach, cost_until, estimate, rows_of
+from fedtide.comparison.store import CellStore
+from fedtide.comparison.tables import columns, comma_separated, latex, markdown, terminal
+from fedtide.config.grid import cells
+from fedtide.engine.read_run import Run
 
 
 def record(t: int, accuracy: float | None, active: int = 2, **more: Any) -> dict[str, Any]:

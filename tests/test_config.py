@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexfl.config import Settings
-from flexfl.config.settings import read_toml
-from flexfl.engine import memory_check
-from flexfl.engine.experiment import prepare
-from flexfl.ground.allowed import options_of
-from flexfl.ground.specs import Part, bind, build, parse, parse_options
+from fedtide.config import Settings
+from fedtide.config.settings import read_toml
+from fedtide.engine import memory_check
+from fedtide.engine.experiment import prepare
+from fedtide.ground.allowed import options_of
+from fedtide.ground.specs import Part, bind, build, parse, parse_options
 
 # Words that a spec can contain: without its separators, and without spaces at either end.
 WORDS = st.text(st.characters(exclude_characters=":,=", exclude_categories=["Cs"]), min_size=1).filter(

@@ -13,8 +13,8 @@ import strategies
 from clients import single
 from clients.memory.handshake import Memory
 from clients.rules import RULES
-from flexfl.ground.contract import SGD, FitConfig, Rule
-from flexfl.ground.contract.ternary import unpack
+from fedtide.ground.contract import SGD, FitConfig, Rule
+from fedtide.ground.contract.ternary import unpack
 
 DECLARED = [
     *((name, strategy, {}) for name, strategy in strategies.STRATEGIES.items()),

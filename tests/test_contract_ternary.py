@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flexfl.ground.contract.ternary import HEADER, pack, unpack
+from fedtide.ground.contract.ternary import HEADER, pack, unpack
 
 MAGNITUDES = st.floats(width=64) | st.floats(1e-300, 1e300)
 

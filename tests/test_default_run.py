@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sim
-from flexfl.config import Settings
+from fedtide.config import Settings
 
 DEFAULTS = Settings()
 

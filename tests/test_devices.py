@@ -14,7 +14,7 @@ from test_run_folder_page import described, keys_of
 import sim
 from clients.device import leave
 from clients.environment import federated_data
-from flexfl.config import Settings
+from fedtide.config import Settings
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,7 +13,7 @@ from own_parts import METHODS, Folder, of_the_page
 from waiting import PATIENCE
 
 import sim
-from flexfl.engine.transports.ray.cluster import start_ray
+from fedtide.engine.transports.ray.cluster import start_ray
 
 CLUSTER = """
 import sys

@@ -24,11 +24,11 @@ import clients.simulated.virtual
 import sim
 from clients.memory.spill import Memories
 from clients.simulated.faults import is_out_of_memory
-from flexfl.config import Settings
-from flexfl.engine.evaluation import GlobalEvaluator
-from flexfl.engine.transports.base import EngineLost
-from flexfl.ground.spill import SpillFile
-from flexfl.loggers.progress import final_table
+from fedtide.config import Settings
+from fedtide.engine.evaluation import GlobalEvaluator
+from fedtide.engine.transports.base import EngineLost
+from fedtide.ground.spill import SpillFile
+from fedtide.loggers.progress import final_table
 from strategies import Roster
 from traces import Always
 
@@ -221,7 +221,7 @@ def test_a_memory_that_cannot_be_stored_or_read_ends_the_run(
     simulate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No client is to blame, and all of them would fail in all rounds."""
-    monkeypatch.setattr("flexfl.engine.transports.inline.Memories", partial(Memories, 0))
+    monkeypatch.setattr("fedtide.engine.transports.inline.Memories", partial(Memories, 0))
     with no_file_above(0), pytest.raises(EngineLost, match=r"cannot be stored or read: .*File too large"):
         simulate(strategy="apfl")
     monkeypatch.setattr(SpillFile, "read", _torn)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from flexfl.config import Settings
-from flexfl.engine.experiment import prepare
+from fedtide.config import Settings
+from fedtide.engine.experiment import prepare
 
 SMALL: dict[str, Any] = {"model": "mlp", "num_clients": 6, "num_rounds": 5, "local_steps": 3}
 LARGE: dict[str, Any] = {"model": "mlp", "num_clients": 1000, "num_rounds": 10**7, "local_steps": 20}

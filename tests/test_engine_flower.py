@@ -1,4 +1,4 @@
-"""Flower's own strategies and interfaces on flexfl's engine."""
+"""Flower's own strategies and interfaces on fedtide's engine."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +16,11 @@ from flwr.common import (
 from flwr.server.criterion import Criterion
 from flwr.server.strategy import FedAvg
 
-from flexfl.config import Settings
-from flexfl.engine.availability import TraceClientManager
-from flexfl.engine.experiment import prepare
-from flexfl.engine.run import virtual_transport
-from flexfl.engine.transports.base import ClientFailure
+from fedtide.config import Settings
+from fedtide.engine.availability import TraceClientManager
+from fedtide.engine.experiment import prepare
+from fedtide.engine.run import virtual_transport
+from fedtide.engine.transports.base import ClientFailure
 
 INLINE: dict[str, Any] = {"model": "logistic", "engine": "inline", "client_gpus": 0.0}
 

@@ -16,17 +16,17 @@ from flwr.supercore.task_identity import TaskIdentity
 from grid_nodes import Federation, after, ask, eventually, trained, transport
 from numpy.typing import NDArray
 
-from flexfl.config import Settings
-from flexfl.devices import grid as transports
-from flexfl.devices import nodes as directory
-from flexfl.devices.connected import ConnectedClients
-from flexfl.devices.deadlines import RoundDeadlines
-from flexfl.devices.flower_compat import is_simulated
-from flexfl.devices.flower_run import names_trace, run_on_grid
-from flexfl.devices.grid import GridTransport
-from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.experiment import prepare
-from flexfl.engine.server import RoundServer
+from fedtide.config import Settings
+from fedtide.devices import grid as transports
+from fedtide.devices import nodes as directory
+from fedtide.devices.connected import ConnectedClients
+from fedtide.devices.deadlines import RoundDeadlines
+from fedtide.devices.flower_compat import is_simulated
+from fedtide.devices.flower_run import names_trace, run_on_grid
+from fedtide.devices.grid import GridTransport
+from fedtide.engine.availability import TraceClientManager, remember
+from fedtide.engine.experiment import prepare
+from fedtide.engine.server import RoundServer
 from strategies import Roster
 
 

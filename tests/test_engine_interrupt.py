@@ -18,12 +18,12 @@ from rich.console import Console
 from waiting import PATIENCE, wait_until
 
 import sim
-from flexfl.config import Settings
-from flexfl.engine.evaluation import GlobalEvaluator
-from flexfl.engine.experiment import prepare
-from flexfl.engine.interrupts import stopping_at_once
-from flexfl.engine.run import drive, virtual_transport
-from flexfl.engine.run_folder import RunFolder
+from fedtide.config import Settings
+from fedtide.engine.evaluation import GlobalEvaluator
+from fedtide.engine.experiment import prepare
+from fedtide.engine.interrupts import stopping_at_once
+from fedtide.engine.run import drive, virtual_transport
+from fedtide.engine.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--local-steps=4", "--trace=always"]

@@ -8,9 +8,9 @@ import pytest
 from flwr.server.strategy import FedAvg
 
 from clients.environment import make_trace
-from flexfl.config import Settings
-from flexfl.engine.experiment import prepare
-from flexfl.engine.transports.late import LATE
+from fedtide.config import Settings
+from fedtide.engine.experiment import prepare
+from fedtide.engine.transports.late import LATE
 
 RUN: dict[str, Any] = {"trace": "bernoulli:p=0.8+late:p=0.4,rounds=3", "num_clients": 12, "num_rounds": 12}
 

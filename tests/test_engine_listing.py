@@ -10,12 +10,12 @@ from registries import KNOWN
 
 import sim
 from clients.environment import make_trace, task_source
-from flexfl.cli.listing import methods_by_need
-from flexfl.config import Settings
-from flexfl.engine.experiment import prepare
-from flexfl.engine.methods import METHODS, method_of
-from flexfl.ground.specs import bind
-from flexfl.tasks import MODELS
+from fedtide.cli.listing import methods_by_need
+from fedtide.config import Settings
+from fedtide.engine.experiment import prepare
+from fedtide.engine.methods import METHODS, method_of
+from fedtide.ground.specs import bind
+from fedtide.tasks import MODELS
 from strategies import Options
 from strategies.apfl import APFL
 from strategies.schemes import SchemeC

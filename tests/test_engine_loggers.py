@@ -15,11 +15,11 @@ import pytest
 from rich.console import Console
 
 import sim
-from flexfl.config import Settings
-from flexfl.engine.read_run import records_in
-from flexfl.engine.run import simulate
-from flexfl.loggers.base import Logger, finals, scalars
-from flexfl.loggers.registry import LOGGERS, loggers_of
+from fedtide.config import Settings
+from fedtide.engine.read_run import records_in
+from fedtide.engine.run import simulate
+from fedtide.loggers.base import Logger, finals, scalars
+from fedtide.loggers.registry import LOGGERS, loggers_of
 
 SMALL = ["--engine=inline", "--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3"]
 SMALL += ["--local-steps=4", "--num-workers=1"]
@@ -116,7 +116,7 @@ def test_mlflow(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty
 
     def stored(uri: str) -> tuple[Any, Any]:
         client = MlflowClient(uri)
-        experiment = client.get_experiment_by_name("flexfl")
+        experiment = client.get_experiment_by_name("fedtide")
         return client, client.search_runs([experiment.experiment_id])
 
     for name in ("mlflow.db", "own.db"):
@@ -161,7 +161,7 @@ def test_wandb_offline(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     content = file.read_bytes()
     there = expected(Path(summary["run_dir"]))
-    for name in (*there, "learning-rate", Path(summary["run_dir"]).name, "flexfl"):
+    for name in (*there, "learning-rate", Path(summary["run_dir"]).name, "fedtide"):
         assert name.encode() in content, name
     assert repr(there["accuracy"][-1][1]).encode() in content
 
@@ -182,7 +182,7 @@ def test_each_cell_of_a_comparison_is_a_run(
     cells = ["--strategy", "fedavg", "mifa", "--seed", "0"]
     run(*cells)
     shown = run(*cells, "1", "--log=mlflow,tensorboard")  # those of seed 0 are finished, whatever the log
-    experiment = client.get_experiment_by_name("flexfl").experiment_id
+    experiment = client.get_experiment_by_name("fedtide").experiment_id
     logged = {r.info.run_name: r for r in client.search_runs([experiment])}
     assert logged.keys() == {"strategy=fedavg, seed=1", "strategy=mifa, seed=1"}
     folder = Path(shown["folder"])

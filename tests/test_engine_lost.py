@@ -11,9 +11,9 @@ ROOT = Path(__file__).parents[1]
 RUN = """
 import os, random, signal, sys, threading
 from pathlib import Path
-from flexfl.config import Settings
-from flexfl.engine.observers import Observer
-from flexfl.engine.run import simulate
+from fedtide.config import Settings
+from fedtide.engine.observers import Observer
+from fedtide.engine.run import simulate
 
 def kill():
     for entry in Path("/proc").iterdir():

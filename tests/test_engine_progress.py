@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from flexfl.config import Settings
-from flexfl.engine.observers import observing
-from flexfl.loggers.progress import ProgressReport, final_table
+from fedtide.config import Settings
+from fedtide.engine.observers import observing
+from fedtide.loggers.progress import ProgressReport, final_table
 
 
 def printed(records: list[dict[str, Any]]) -> list[str]:

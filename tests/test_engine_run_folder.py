@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flexfl.config import Settings
-from flexfl.engine.read_run import records_in
-from flexfl.engine.run_folder import RunFolder
+from fedtide.config import Settings
+from fedtide.engine.read_run import records_in
+from fedtide.engine.run_folder import RunFolder
 
 
 @contextmanager

@@ -8,9 +8,9 @@ import pytest
 from fakes import M, N, Rounds, make, stored, work
 from torch import nn
 
-from flexfl.engine.central import CentralTrainer
-from flexfl.engine.sequential_sgd import SequentialSGD
-from flexfl.tasks import PartitionedData
+from fedtide.engine.central import CentralTrainer
+from fedtide.engine.sequential_sgd import SequentialSGD
+from fedtide.tasks import PartitionedData
 
 
 class Notes:

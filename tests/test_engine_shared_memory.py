@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flexfl.engine.transports.ray.leftovers import (
+from fedtide.engine.transports.ray.leftovers import (
     CELL,
     ROWS,
     SESSION_LOCK,
@@ -18,7 +18,7 @@ from flexfl.engine.transports.ray.leftovers import (
     lock_session,
     remove_leftovers,
 )
-from flexfl.engine.transports.ray.shared_rows import AttachedRows, SharedRows
+from fedtide.engine.transports.ray.shared_rows import AttachedRows, SharedRows
 
 ROOT = Path(__file__).parents[1]
 FLOAT = np.dtype(np.float32)
@@ -100,8 +100,8 @@ def test_if_shared_memory_is_full_a_temporary_file_is_used(
 USER = """
 import sys, numpy as np
 from pathlib import Path
-from flexfl.engine.transports.ray.leftovers import CELL, locked_folder, lock_session
-from flexfl.engine.transports.ray.shared_rows import SharedRows
+from fedtide.engine.transports.ray.leftovers import CELL, locked_folder, lock_session
+from fedtide.engine.transports.ray.shared_rows import SharedRows
 
 lease, rows = SharedRows().lend(2, 2, np.dtype(np.float32))
 session = Path(sys.argv[1]) / "session_1"

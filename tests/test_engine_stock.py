@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from own_parts import Folder
 
-from flexfl.analysis.update_shares import update_shares
-from flexfl.config import Settings
-from flexfl.engine.methods import method_of
+from fedtide.analysis.update_shares import update_shares
+from fedtide.config import Settings
+from fedtide.engine.methods import method_of
 from traces import TRACES
 
 STOCK = "flwr.server.strategy."

@@ -11,13 +11,13 @@ from flwr.common import parameters_to_ndarrays
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexfl.config import Settings
-from flexfl.engine.availability import TraceClientManager, remember
-from flexfl.engine.experiment import prepare
-from flexfl.engine.run import virtual_transport
-from flexfl.engine.server import RoundServer
-from flexfl.engine.transports.late import with_late_replies
-from flexfl.engine.transports.ray.transport import assign
+from fedtide.config import Settings
+from fedtide.engine.availability import TraceClientManager, remember
+from fedtide.engine.experiment import prepare
+from fedtide.engine.run import virtual_transport
+from fedtide.engine.server import RoundServer
+from fedtide.engine.transports.late import with_late_replies
+from fedtide.engine.transports.ray.transport import assign
 
 RUN: dict[str, Any] = {
     "strategy": "scheme-c",

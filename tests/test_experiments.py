@@ -9,7 +9,7 @@ import pytest
 import scripts
 
 import sim
-from flexfl.config import Settings
+from fedtide.config import Settings
 
 ROOT = Path(__file__).parents[1]
 
@@ -127,7 +127,7 @@ def test_bias_by_class(tmp_path: Path) -> None:
 def test_groups_that_swap_labels_and_correlated_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four classes change places in each group; clients are there as often as their stationary rates say."""
     from experiments.cafed import Correlated, Swapped
-    from flexfl.tasks import PARTITIONS, SIZES, TASKS, digits
+    from fedtide.tasks import PARTITIONS, SIZES, TASKS, digits
 
     monkeypatch.setitem(TASKS, "images", lambda data_dir: digits())
     plain, swapped = (
@@ -168,7 +168,7 @@ def test_moods_by_the_hour(tmp_path: Path) -> None:
     assert sorted(written) == sorted((hour, 3600 * hour + 60 * k) for _, _, hour, k, *_ in posts)
 
     from experiments.sentiment import moods
-    from flexfl.tasks import SIZES
+    from fedtide.tasks import SIZES
 
     positive = []
     for alpha in (0.0, 0.25, 0.5):

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 from message_grid import NODES, HereGrid, classic, identify, own_app_clients
 
 import strategies
-from flexfl.devices.message_strategy import MessageStrategy
+from fedtide.devices.message_strategy import MessageStrategy
 
 ROOT = Path(__file__).parents[1]
 OWN_APP = ROOT / "examples" / "own-app"

@@ -12,13 +12,13 @@ from own_parts import METHODS, Folder
 import sim
 from clients.environment import federated_data
 from clients.rules import rule_named
-from flexfl.config import Settings
-from flexfl.engine.experiment import prepare
-from flexfl.engine.methods import method_of
-from flexfl.engine.parts import own_sources
-from flexfl.engine.read_run import find_runs
-from flexfl.ground.allowed import options_of
-from flexfl.ground.specs import find
+from fedtide.config import Settings
+from fedtide.engine.experiment import prepare
+from fedtide.engine.methods import method_of
+from fedtide.engine.parts import own_sources
+from fedtide.engine.read_run import find_runs
+from fedtide.ground.allowed import options_of
+from fedtide.ground.specs import find
 from strategies import make
 
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3", "--local-steps=4"]
@@ -30,7 +30,7 @@ import numpy as np
 from strategies import FlexibleStrategy, Options
 from strategies.parts.server_optimizers import ServerOptimizer
 from strategies.mimic import MimiC
-from flexfl.ground.contract import Rule
+from fedtide.ground.contract import Rule
 from traces import Trace
 
 NUMBER = 3

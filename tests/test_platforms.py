@@ -17,9 +17,9 @@ for name in ("posix_fallocate", "pread", "preadv", "pwrite", "pwritev", "O_CLOEX
 del signal.SIGHUP, signal.pthread_kill
 
 import sim
-from flexfl.engine.transports.ray.shared_rows import AttachedRows, SharedRows
+from fedtide.engine.transports.ray.shared_rows import AttachedRows, SharedRows
 for name in ("comparison.runner", "engine.transports.ray.transport"):
-    importlib.import_module("flexfl." + name)
+    importlib.import_module("fedtide." + name)
 shared = SharedRows()
 lease, rows = shared.lend(300, 1000, np.dtype(np.float32))
 AttachedRows().open(lease)[:] = 2

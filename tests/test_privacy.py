@@ -24,7 +24,7 @@ from message_grid import HereGrid, identify
 from privacy import complete, incomplete, influence, secure_aggregation_error
 
 import strategies
-from flexfl.devices.message_strategy import MessageStrategy
+from fedtide.devices.message_strategy import MessageStrategy
 
 PAGE = (Path(__file__).parents[1] / "docs" / "privacy.md").read_text(encoding="utf-8")
 ROWS = {

@@ -11,15 +11,15 @@ import pytest
 
 import sim
 from clients.environment import make_trace
-from flexfl.analysis.client_numbers import read_numbers
-from flexfl.analysis.update_shares import update_shares
-from flexfl.config import Settings
-from flexfl.engine.run import simulate
-from flexfl.report.__main__ import main
-from flexfl.report.curves import band_of
-from flexfl.report.history import history_of
-from flexfl.report.participation import COLUMNS, ROWS, State, StateGrid, of_run, states_of
-from flexfl.report.subject import read_subject
+from fedtide.analysis.client_numbers import read_numbers
+from fedtide.analysis.update_shares import update_shares
+from fedtide.config import Settings
+from fedtide.engine.run import simulate
+from fedtide.report.__main__ import main
+from fedtide.report.curves import band_of
+from fedtide.report.history import history_of
+from fedtide.report.participation import COLUMNS, ROWS, State, StateGrid, of_run, states_of
+from fedtide.report.subject import read_subject
 from traces import RoundAvailability
 
 SMALL = [

@@ -11,7 +11,7 @@ import pytest
 from waiting import wait_until
 
 import sim
-from flexfl.report.__main__ import main
+from fedtide.report.__main__ import main
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if CHROMIUM is None:

@@ -10,9 +10,9 @@ import pytest
 from test_engine_run_folder import no_file_above
 
 import sim
-from flexfl.engine.read_run import read_run
-from flexfl.engine.server import RoundServer
-from flexfl.report.__main__ import main as report
+from fedtide.engine.read_run import read_run
+from fedtide.engine.server import RoundServer
+from fedtide.report.__main__ import main as report
 
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=6", "--local-steps=4", "--engine=inline"]
 

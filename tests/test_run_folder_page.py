@@ -19,10 +19,10 @@ from test_engine_run_folder import no_file_above
 import clients.simulated.virtual
 import sim
 from clients.simulated.cohort import train
-from flexfl.config import Settings
-from flexfl.engine.read_run import records_in
-from flexfl.engine.run import simulate
-from flexfl.engine.run_folder import RunFolder
+from fedtide.config import Settings
+from fedtide.engine.read_run import records_in
+from fedtide.engine.run import simulate
+from fedtide.engine.run_folder import RunFolder
 
 PAGE = (Path(sim.__file__).parent / "docs" / "run-folder.md").read_text(encoding="utf-8")
 SMALL: dict[str, Any] = {"model": "logistic", "engine": "inline", "client_gpus": 0.0, "num_clients": 6}

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import flexfl.runs
+import fedtide.runs
 import sim
-from flexfl.engine import read_run as reader
-from flexfl.engine.read_run import find_runs, read_run, records_in, valid_records
-from flexfl.ground.files import read_arrays
-from flexfl.report.__main__ import main as report
-from flexfl.report.subject import read_subject
+from fedtide.engine import read_run as reader
+from fedtide.engine.read_run import find_runs, read_run, records_in, valid_records
+from fedtide.ground.files import read_arrays
+from fedtide.report.__main__ import main as report
+from fedtide.report.subject import read_subject
 
 SMALL = ["--model=logistic", "--num-clients=4", "--num-rounds=3", "--local-steps=2", "--engine=inline"]
 
@@ -53,7 +53,7 @@ def test_every_reader_says_how_a_run_ended(run: Path, status: str, capsys: Any) 
     found = read_run(run)
     assert (found.status, bool(found.problem)) == (status, status != "finished")
     assert found.final == summary["final"]["accuracy"]
-    assert flexfl.runs.main([str(run.parent)]) == 0
+    assert fedtide.runs.main([str(run.parent)]) == 0
     assert f" {status}" in capsys.readouterr().out
     assert report([str(run)]) == 0
     text = (run / "report.html").read_text()
@@ -71,14 +71,14 @@ def test_runs_are_listed_by_what_sets_them_apart(run: Path, tmp_path: Path, caps
     (tmp_path / "a-file").write_text("")
     runs = find_runs(tmp_path)
     assert [found.status for found in runs] == ["finished", "unfinished"]
-    assert flexfl.runs.differing(runs) == ["strategy", "seed"]
-    assert flexfl.runs.main([str(tmp_path)]) == 0
+    assert fedtide.runs.differing(runs) == ["strategy", "seed"]
+    assert fedtide.runs.main([str(tmp_path)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     for expected in ("[red]x", f"{runs[0].final:.4f}", "not finished"):
         assert expected in shown
-    assert flexfl.runs.main([str(tmp_path / "no-run")]) == 0
+    assert fedtide.runs.main([str(tmp_path / "no-run")]) == 0
     assert "no runs in" in capsys.readouterr().out
-    assert flexfl.runs.main([str(tmp_path / "nowhere")]) == 2
+    assert fedtide.runs.main([str(tmp_path / "nowhere")]) == 2
     assert "does not exist" in capsys.readouterr().err
 
 
@@ -144,7 +144,7 @@ def test_files_of_other_kinds(run: Path, name: str, capsys: Any) -> None:
         code = report([str(run), "--output", str(run.parent / "page.html")])
         assert code in (0, 2)
         assert len(capsys.readouterr().err.splitlines()) == (code == 2)
-        assert flexfl.runs.main([str(run.parent)]) == 0
+        assert fedtide.runs.main([str(run.parent)]) == 0
         if kind == "folder":
             file.rmdir()
 
@@ -166,7 +166,7 @@ def test_any_content_is_read_or_refused(run: Path, data: st.DataObject) -> None:
     (run / "metrics.jsonl").write_bytes(b"".join([*lines(run)[:2], json.dumps(record).encode() + b"\n"]))
     try:
         valid_records(run)
-        flexfl.runs.table_of(find_runs(run.parent))
+        fedtide.runs.table_of(find_runs(run.parent))
     except ValueError as error:
         assert str(run) in str(error)  # noqa: PT017
 

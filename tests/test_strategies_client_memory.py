@@ -192,7 +192,7 @@ def test_plain_weights_are_refused(name: str) -> None:
     before = clients.strategy.weights.copy()
     np.testing.assert_array_equal(clients.rounds.hear((0, result)), before)
     ((_, reason),) = clients.strategy.report.rejected
-    assert reason.endswith("memory=client needs the clients of flexfl")
+    assert reason.endswith("memory=client needs the clients of fedtide")
 
 
 # Clients that lost their memory

@@ -17,19 +17,19 @@ from tables import DEVICE_TABLES, Clients, E
 from torch.nn import functional
 
 import clients.rules.ternary
-import flexfl.ground.contract.ternary
+import fedtide.ground.contract.ternary
 import strategies
 from clients.app import client_fn
 from clients.gradients.flat import FlatModel
 from clients.rules.elastic import Elastic
-from flexfl.config import Settings
-from flexfl.engine.experiment import prepare
-from flexfl.engine.run import virtual_transport
-from flexfl.ground.contract import FitConfig
+from fedtide.config import Settings
+from fedtide.engine.experiment import prepare
+from fedtide.engine.run import virtual_transport
+from fedtide.ground.contract import FitConfig
 from strategies import Roster
 from strategies.core.decoding import decode
 
-TIES = st.sampled_from(flexfl.ground.contract.ternary.TIES)
+TIES = st.sampled_from(fedtide.ground.contract.ternary.TIES)
 SPARSITY = st.floats(0.01, 1)
 
 # Nothing is lost
@@ -106,7 +106,7 @@ def test_exact_ties_stay_exact(dtype: Any) -> None:
     for number in range(3):
         before, replies = strategy.weights.copy(), []
         for client, instruction in rounds.ask(range(count)).items():
-            packed = flexfl.ground.contract.ternary.pack(np.full(size, rng.normal() ** 2, dtype))
+            packed = fedtide.ground.contract.ternary.pack(np.full(size, rng.normal() ** 2, dtype))
             steps = int(rng.integers(1, 8))
             replies.append((client, reply(instruction, None, int(sizes[client]), [packed], steps=steps)))
         moved = np.flatnonzero(rounds.hear(*replies) != before)

@@ -10,7 +10,7 @@ from golden_cases import cases
 
 import strategies
 from clients.environment import make_trace
-from flexfl.config import Settings
+from fedtide.config import Settings
 from strategies import Roster
 from strategies.parts.participation import Intervals
 

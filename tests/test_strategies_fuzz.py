@@ -1,6 +1,6 @@
 """No reply raises, breaks the weights, is unpickled or ends learning, whatever clients send.
 
-Part of the contract of every strategy, see test_contract.py. `FLEXFL_FUZZ_EXAMPLES=1000 pytest -k hostile`
+Part of the contract of every strategy, see test_contract.py. `FEDTIDE_FUZZ_EXAMPLES=1000 pytest -k hostile`
 plays that many federations with each of them.
 """
 
@@ -36,7 +36,7 @@ from strategies import STRATEGIES
 from strategies.core.report import MAX_WARNINGS, RoundReport
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-EXAMPLES = int(os.environ.get("FLEXFL_FUZZ_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("FEDTIDE_FUZZ_EXAMPLES", "8"))
 checks = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strategies
-from flexfl.ground.contract import REPORTED
+from fedtide.ground.contract import REPORTED
 from strategies import FlatParameters, FlexibleStrategy, Layout, Roster
 from strategies.core.results import RoundResults
 from tests.fakes import NamedProxy, TableManager

@@ -13,7 +13,7 @@ from clients.gradients.batches import Batch
 from clients.gradients.chain import Chain
 from clients.gradients.flat import FlatModel
 from clients.gradients.stacked import StackedLinear
-from flexfl.tasks import BinaryCrossEntropy, Criterion, CrossEntropy, Dataset, Metric, SquaredError
+from fedtide.tasks import BinaryCrossEntropy, Criterion, CrossEntropy, Dataset, Metric, SquaredError
 
 LN2 = float(np.log(2))
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexfl.tasks import PARTITIONS, SIZES, TASKS, PartitionedData
-from flexfl.tasks.data import holdout_counts
+from fedtide.tasks import PARTITIONS, SIZES, TASKS, PartitionedData
+from fedtide.tasks.data import holdout_counts
 
 EVERYONE = partial(np.arange, dtype=np.intp)
 IID = PARTITIONS["iid"]
@@ -94,7 +94,7 @@ def test_examples_are_fresh_even_where_the_data_are_read_only(task):
 
 def test_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read from its file, and by it where that lies elsewhere."""
-    module = import_module("flexfl.tasks.digits")
+    module = import_module("fedtide.tasks.digits")
     here = module.load_digits()
     monkeypatch.setattr(module, "FILE", Path("nowhere"))
     for found, expected in zip(here, module.load_digits(), strict=True):

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from flexfl.tasks import SIZES, TASKS, Augmentation, PartitionedData
-from flexfl.tasks.partition import iid
+from fedtide.tasks import SIZES, TASKS, Augmentation, PartitionedData
+from fedtide.tasks.partition import iid
 
-DATA_DIR = Path(os.environ.get("FLEXFL_DATA_DIR", "none"))
+DATA_DIR = Path(os.environ.get("FEDTIDE_DATA_DIR", "none"))
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_damaged_images_are_refused(tmp_path: Path) -> None:
 )
 def test_the_whole_data_sets_are_standardised(task: str, folder: str, sizes: Any, capsys: Any) -> None:
     if not (DATA_DIR / folder).is_dir():
-        pytest.skip("FLEXFL_DATA_DIR does not name a directory with these images")
+        pytest.skip("FEDTIDE_DATA_DIR does not name a directory with these images")
     data = load(task, DATA_DIR)
     assert (len(data.train[1]), len(data.test[1])) == sizes
     x, y = data.train

@@ -9,9 +9,9 @@ import pytest
 
 import sim
 from clients.environment import federated_data
-from flexfl.config import Settings
-from flexfl.engine.run import simulate
-from flexfl.tasks import PARTITIONS, SIZES
+from fedtide.config import Settings
+from fedtide.engine.run import simulate
+from fedtide.tasks import PARTITIONS, SIZES
 
 LABELS = np.array([0, 1, 0, 1, 0, 1])
 WHOLE = [[4, 0], [3], [1, 2]]

@@ -4,8 +4,8 @@ from functools import partial
 import pytest
 import torch
 
-from flexfl.ground.allowed import REQUIRED, options_of
-from flexfl.tasks import MODELS, PARTITIONS, SIZES, TASKS, initialise
+from fedtide.ground.allowed import REQUIRED, options_of
+from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS, initialise
 
 
 def parameters(model: torch.nn.Module) -> int:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexfl.tasks import PARTITIONS, SIZES
+from fedtide.tasks import PARTITIONS, SIZES
 
 ORDERS = ("random", "sorted")
 DRAWN = [name for name in PARTITIONS if name != "indices"]  # not read from a file

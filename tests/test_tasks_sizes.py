@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexfl.tasks import SIZES
-from flexfl.tasks.sizes import apportion
+from fedtide.tasks import SIZES
+from fedtide.tasks.sizes import apportion
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from clients.environment import federated_data, task_source
-from flexfl.config import Settings
-from flexfl.tasks import FederatedData, SquaredError
+from fedtide.config import Settings
+from fedtide.tasks import FederatedData, SquaredError
 
 MANY = "x,y\n" + "".join(f"{k},{k / 7}\n" for k in range(2000))
 ROWS = """id,city,size,floor,price

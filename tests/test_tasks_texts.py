@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flexfl.tasks import SIZES, TASKS
-from flexfl.tasks.download import download
-from flexfl.tasks.glove import read_vectors
-from flexfl.tasks.sentiment140 import ARCHIVE, TABLE
-from flexfl.tasks.shakespeare import ALPHABET, read_play
+from fedtide.tasks import SIZES, TASKS
+from fedtide.tasks.download import download
+from fedtide.tasks.glove import read_vectors
+from fedtide.tasks.sentiment140 import ARCHIVE, TABLE
+from fedtide.tasks.shakespeare import ALPHABET, read_play
 
 fuzzed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80, deadline=None)
 PLAY = """<?xml version="1.0"?>

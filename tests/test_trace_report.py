@@ -11,10 +11,10 @@ from rich.console import Console
 
 import sim
 from clients.environment import make_trace
-from flexfl.config import Settings
-from flexfl.report.participation import State, StateGrid
-from flexfl.report.trace_report import describe, participation_of, print_lines
-from flexfl.report.trace_statistics import SpellLengths, observe
+from fedtide.config import Settings
+from fedtide.report.participation import State, StateGrid
+from fedtide.report.trace_report import describe, participation_of, print_lines
+from fedtide.report.trace_statistics import SpellLengths, observe
 from traces import Combined, Membership, RoundAvailability, Trace
 
 OFF = -1.0

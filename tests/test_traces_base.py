@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexfl.ground.allowed import Range, options_of
+from fedtide.ground.allowed import Range, options_of
 from traces import TRACES, Trace, finished_steps
 
 FROM_FILE = {"recorded", "flash", "table", "run"}  # need a file, see test_traces_clock.py and _readers

@@ -159,7 +159,7 @@ def test_any_order_of_rounds_and_of_lines(log):
 
 def test_the_clock_uses_the_local_steps_of_the_run(log, tmp_path):
     from clients.environment import make_trace
-    from flexfl.config import Settings
+    from fedtide.config import Settings
 
     log(BY_HAND)
     spec = f"recorded:round-seconds=100,file={tmp_path / 'log.csv'}"

@@ -58,7 +58,7 @@ def test_invalid_combinations():
 
 def test_specs_combine():
     from clients.environment import make_trace
-    from flexfl.config import Settings
+    from fedtide.config import Settings
 
     def make(spec, **changes):
         return make_trace(Settings(trace=spec, num_clients=20, seed=4, **changes))

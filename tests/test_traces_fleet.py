@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import sim
 from clients.environment import make_trace
-from flexfl.config import Settings
+from fedtide.config import Settings
 from traces.recorded.device_log import Recorded, read_device_log
 from traces.recorded.fleet_log import parse_timestamp
 

@@ -8,7 +8,7 @@ import pytest
 
 import sim
 from clients.environment import client_settings, federated_data, make_trace
-from flexfl.config import Settings
+from fedtide.config import Settings
 from traces import TRACES
 from traces.patterns.dynamics import BernoulliRates, CyclicRates, MarkovRates
 

@@ -7,7 +7,7 @@ from clients.device.node import Node
 from clients.environment import make_trace
 from clients.memory.stores import FileStore
 from clients.torch_client import FlexibleClient, environment
-from flexfl.config import Settings
+from fedtide.config import Settings
 
 
 def test_a_lost_reply_is_a_named_failure(simulate):

@@ -122,7 +122,7 @@ def test_client_app_logs_its_work(tmp_path, caplog):
     from clients.device.node import Node
     from clients.memory.stores import FileStore
     from clients.torch_client import FlexibleClient
-    from flexfl.config import Settings
+    from fedtide.config import Settings
 
     settings = Settings(trace="always", num_clients=4, model="logistic")
     weights = ndarrays_to_parameters([np.zeros(650, np.float32)])

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from clients.environment import make_trace
-from flexfl.analysis.update_shares import update_shares
-from flexfl.config import Settings
+from fedtide.analysis.update_shares import update_shares
+from fedtide.config import Settings
 
 SIZES = np.array([10, 20, 30, 40])
 DATA = SIZES / SIZES.sum()

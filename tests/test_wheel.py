@@ -14,9 +14,9 @@ from flower import ROOT, flwr_runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
 
-PACKAGES = {"clients", "flexfl", "strategies", "traces"}
+PACKAGES = {"clients", "fedtide", "strategies", "traces"}
 DATA = {
-    "flexfl/tasks/shakespeare.toml",
+    "fedtide/tasks/shakespeare.toml",
     "traces/patterns/pools.toml",
     "traces/patterns/pools_measured.json",
     "traces/recorded/phones.json",
@@ -61,8 +61,8 @@ def test_the_wheel_holds_the_packages_with_their_data_and_nothing_else(wheel: Pa
 
 def test_installed_packages_come_from_the_wheel_and_find_their_data(site: Path, tmp_path: Path) -> None:
     code = """
-import clients, flexfl, strategies, traces
-print(*(package.__file__ for package in (clients, flexfl, strategies, traces)))
+import clients, fedtide, strategies, traces
+print(*(package.__file__ for package in (clients, fedtide, strategies, traces)))
 for name, options in (("pools", {}), ("pools", {"source": "measured"}), ("phones", {})):
     print(len(traces.TRACES[name](30, 0, **options).round(1).completion))
 """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flexfl.ground.allowed import Checked, Count, CountOrZero
+from fedtide.ground.allowed import Checked, Count, CountOrZero
 from traces.base import RoundAvailability, Trace, check_round
 
 

@@ -202,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{PROG}: {text}", file=sys.stderr)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)  # which removes the folder
-    with tempfile.TemporaryDirectory(prefix="flexfl-device-") as name:
+    with tempfile.TemporaryDirectory(prefix="fedtide-device-") as name:
         try:
             plan = plan_of(options, Path(name), numpy)
         except ValueError as error:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.files import open_regular, read_named_arrays, read_rows, replacing
+from fedtide.ground.files import open_regular, read_named_arrays, read_rows, replacing
 
 MAX_BYTES = 1 << 30  # of the inputs, and of an .npz file
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".webp", ".tif", ".tiff")

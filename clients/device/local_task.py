@@ -13,8 +13,8 @@ from clients.draws import client_rng
 from clients.environment import ClientEnvironment, build_for, model_name
 from clients.gradients.flat import FlatModel
 from clients.simulated.virtual import VirtualClients
-from flexfl.config import Settings
-from flexfl.tasks import PartitionedData
+from fedtide.config import Settings
+from fedtide.tasks import PartitionedData
 
 Shapes = tuple[tuple[int, ...], ...]
 

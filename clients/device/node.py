@@ -22,7 +22,7 @@ from clients.device.leave import is_leaving
 from clients.device.local_data import DataSpec
 from clients.memory.handshake import Memory
 from clients.memory.stores import ContextStore, FileStore, Store
-from flexfl.ground.contract import FitConfig, Scalar, metrics
+from fedtide.ground.contract import FitConfig, Scalar, metrics
 
 log = logging.getLogger("flwr")
 

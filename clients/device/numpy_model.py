@@ -1,6 +1,6 @@
 """Networks of linear layers in NumPy, whose weights are one vector: `model=logistic` and `model=mlp`.
 
-They are those of flexfl/tasks/models.py: linear layers with ReLU between them, and the mean cross-entropy of
+They are those of fedtide/tasks/models.py: linear layers with ReLU between them, and the mean cross-entropy of
 classes as loss. Gradients agree with PyTorch's up to the rounding of sums.
 """
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 SCRIPT = "flwr-clientapp"
-OURS = ("clients", "flexfl", "traces", "strategies")
+OURS = ("clients", "fedtide", "traces", "strategies")
 _MAX_BYTES = 1 << 16
 _SECONDS = 10.0  # to hand the arguments of one message over
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from clients.draws import BatchIndices, Indices
 from clients.gradients.flat import as_tensor
-from flexfl.tasks import Augmentation, FederatedData, PartitionedData
+from fedtide.tasks import Augmentation, FederatedData, PartitionedData
 
 
 class Batch(NamedTuple):

@@ -15,7 +15,7 @@ from clients.gradients.batches import CohortBatches
 from clients.gradients.flat import FlatModel
 from clients.gradients.stacked import StackedLinear
 from clients.rules.base import Correction
-from flexfl.tasks.criteria import CrossEntropy
+from fedtide.tasks.criteria import CrossEntropy
 
 MAX_THREADS = 16  # more would wait for memory
 

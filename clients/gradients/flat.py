@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from flexfl.tasks import CROSS_ENTROPY, Criterion
+from fedtide.tasks import CROSS_ENTROPY, Criterion
 
 _BLOCK = 1 << 22  # numbers in the per-example gradients that are computed in one call
 

@@ -20,7 +20,7 @@ from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel, as_tensor
 from clients.rules.base import Change, Correction
 from clients.rules.vectors import subtract
-from flexfl.tasks import Examples
+from fedtide.tasks import Examples
 
 
 class CohortOracle(ABC):

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from flexfl.ground.specs import find
+from fedtide.ground.specs import find
 
 if TYPE_CHECKING:
     from clients.gradients.flat import FlatModel
     from clients.gradients.oracle import CohortOracle
     from clients.rules import SGD
-    from flexfl.tasks import Examples
+    from fedtide.tasks import Examples
 
 ONE_BY_ONE = ("compiled-chain", "chain", "loop")  # train one client after the other
 CPU_CACHE = 1 << 20  # weights of a cohort that stay in a CPU's cache even if other workers use it

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from clients.memory.handshake import ClientState, Memory
 
-FORMAT = "flexfl client memory 2"
+FORMAT = "fedtide client memory 2"
 _HEADER, _CHECKSUM = "memory", "sha256"  # keys of the metadata
 
 

@@ -17,9 +17,9 @@ from flwr.app import ConfigRecord, Context
 
 from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
-from flexfl.ground.files import open_regular, write_durably
+from fedtide.ground.files import open_regular, write_durably
 
-RECORD = "flexfl.memory"
+RECORD = "fedtide.memory"
 KEPT_RUNS = 4  # files of other runs that are kept for each client, if they are newer than
 KEPT_SECONDS = 30 * 24 * 3600.0
 

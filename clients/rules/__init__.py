@@ -17,7 +17,7 @@ from clients.rules.corrections import Corrected, Dynamic, Proximal
 from clients.rules.elastic import Elastic
 from clients.rules.pfedme import PFedMe
 from clients.rules.uploads import CorrectedUpload, DifferenceUpload
-from flexfl.ground import dotted
+from fedtide.ground import dotted
 
 __all__ = ["RULES", "SGD", "rule_named", "usable_memory"]
 
@@ -34,7 +34,7 @@ RULES: dict[str, type[SGD]] = {
     "difference-upload": DifferenceUpload,
     "dynamic": Dynamic,
 }
-"""The client's side of each `flexfl.ground.contract.Rule`, by its name."""
+"""The client's side of each `fedtide.ground.contract.Rule`, by its name."""
 
 
 def rule_named(name: str) -> type[SGD]:

@@ -1,4 +1,4 @@
-"""Ternary vectors, of PyTorch or of NumPy; see flexfl/ground/contract/ternary.py for the definitions."""
+"""Ternary vectors, of PyTorch or of NumPy; see fedtide/ground/contract/ternary.py for the definitions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from clients.rules.vectors import Vector, as_array
-from flexfl.ground.contract import ternary as codec
+from fedtide.ground.contract import ternary as codec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ def ternary(vector: Vector, k: int, ties: str = "exact") -> Vector:
 
 
 def pack(vector: Vector) -> Vector:
-    """Encode one ternary vector, shape (M,), as bytes; see `flexfl.ground.contract.ternary.pack`."""
+    """Encode one ternary vector, shape (M,), as bytes; see `fedtide.ground.contract.ternary.pack`."""
     if isinstance(vector, np.ndarray):
         return codec.pack(vector)
     import torch

@@ -25,7 +25,7 @@ from clients.rules.vectors import Rate, Vector, as_array
 from clients.simulated.jobs import PreparedJob
 from clients.simulated.updates import Updates
 from clients.training import LocalDeadline, do_steps, finish, make_rule, of_weights
-from flexfl.ground.contract import REPORTED, Reported
+from fedtide.ground.contract import REPORTED, Reported
 
 _BLOCK = 1 << 24  # numbers in the inputs that are gathered for one step (64 MB)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clients.gradients.flat import FlatModel, as_tensor, one_thread
-from flexfl.tasks import Examples, FederatedData, are_classes, blank
+from fedtide.tasks import Examples, FederatedData, are_classes, blank
 
 BATCH = 250
 MAX_THREADS = 16  # each holds the activations of a batch
@@ -23,7 +23,7 @@ WORTH_COPIES = 0.02  # seconds of work, for which several threads get copies of 
 
 
 def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
-    """Return mean loss and mean score of the model with its current weights; see `flexfl.tasks.Criterion`."""
+    """Return mean loss and score of the model with its current weights; see `fedtide.tasks.Criterion`."""
     n = len(examples[1])
     if not n:
         raise ValueError("there are no examples to evaluate on")

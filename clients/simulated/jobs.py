@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from clients.draws import BatchIndices, client_rng, draw_batches
 from clients.memory.handshake import Memory, open_memory
 from clients.rules import rule_named
-from flexfl.ground.contract import FitConfig
-from flexfl.tasks import FederatedData
+from fedtide.ground.contract import FitConfig
+from fedtide.tasks import FederatedData
 
 
 class DroppedError(Exception):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.memory.handshake import Memory
-from flexfl.ground.contract import REPORTED, Reported, metrics
+from fedtide.ground.contract import REPORTED, Reported, metrics
 
 
 class ClientUpdate(NamedTuple):
@@ -18,7 +18,7 @@ class ClientUpdate(NamedTuple):
 
     client: int
     extra: Sequence[NDArray[Any]]  # the method's own arrays
-    metrics: dict[str, int | float]  # see `flexfl.ground.contract.metrics`
+    metrics: dict[str, int | float]  # see `fedtide.ground.contract.metrics`
     num_examples: int
     memory: Memory | None  # from now on; None: unchanged
 

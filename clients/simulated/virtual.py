@@ -26,8 +26,8 @@ from clients.simulated.faults import described, is_out_of_memory, time_limit
 from clients.simulated.jobs import Broadcast, DroppedError, Job, PreparedJob, prepare
 from clients.simulated.updates import ClientUpdate, Updates, joined
 from clients.training import make_rule
-from flexfl.ground.contract import Scalar, metrics
-from flexfl.tasks import blank
+from fedtide.ground.contract import Scalar, metrics
+from fedtide.tasks import blank
 from traces import finished_steps
 
 

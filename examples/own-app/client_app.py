@@ -1,4 +1,4 @@
-"""A plain Flower client in NumPy: nothing here is specific to flexfl but the metric `steps`."""
+"""A plain Flower client in NumPy: nothing here is specific to fedtide but the metric `steps`."""
 
 import numpy as np
 from flwr.client import ClientApp, NumPyClient

@@ -3,7 +3,7 @@
 from flwr.serverapp import ServerApp
 from server_app import make_strategy
 
-from flexfl.devices.message_strategy import MessageStrategy
+from fedtide.devices.message_strategy import MessageStrategy
 
 app = ServerApp()
 

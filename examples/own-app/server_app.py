@@ -1,4 +1,4 @@
-"""A ServerApp on Flower's own server, with a strategy of flexfl."""
+"""A ServerApp on Flower's own server, with a strategy of fedtide."""
 
 import numpy as np
 from flwr.common import ndarrays_to_parameters

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.common import Code, FitRes, Parameters, Status
 from numpy.typing import NDArray
 
-from flexfl.ground.contract import Rule, metrics, ternary
+from fedtide.ground.contract import Rule, metrics, ternary
 from strategies.core.parameters import FlatParameters, FloatVector, read_arrays, read_parameters
 
 MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
@@ -112,7 +112,7 @@ def read_vector(arrays: list[NDArray[Any]], size: int) -> FloatVector:
     """Return the only array, shape (M,), of a client that sends something else than its weights."""
     shapes = [array.shape for array in arrays]
     if shapes != [(size,)]:
-        expected = f"one of ({size},) is expected; memory=client needs the clients of flexfl"
+        expected = f"one of ({size},) is expected; memory=client needs the clients of fedtide"
         raise ValueError(f"arrays of shapes {shapes} where {expected}")
     return arrays[0]
 

@@ -15,7 +15,7 @@ from flwr.common import EvaluateIns, FitIns, Parameters, Scalar
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from flexfl.ground.contract import FitConfig, fit
+from fedtide.ground.contract import FitConfig, fit
 from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.roster import Clients
 from strategies.core.state import StateDict, Stateful, take

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.contract import SGD, Rule
+from fedtide.ground.contract import SGD, Rule
 from strategies.core.instructions import Sent, Task
 from strategies.core.options import Options
 from strategies.core.parameters import Layout

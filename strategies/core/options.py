@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Count, CountOrZero, Positive, check
-from flexfl.ground.contract.fit import planned_steps
+from fedtide.ground.allowed import Count, CountOrZero, Positive, check
+from fedtide.ground.contract.fit import planned_steps
 from strategies.core.layers import LayerFactory
 from strategies.core.norms import is_norm_limit
 from strategies.core.schedules import Constant, Schedule

@@ -15,7 +15,7 @@ import numpy as np
 from flwr.common import FitRes
 from numpy.typing import NDArray
 
-from flexfl.ground.contract import REPORTED, Reported, metrics
+from fedtide.ground.contract import REPORTED, Reported, metrics
 from strategies.core.decoding import (
     MAX_EXAMPLES,
     MAX_LOSS,

@@ -11,7 +11,7 @@ from flwr.common import FitRes
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from flexfl.ground.contract import Reported
+from fedtide.ground.contract import Reported
 from strategies.core.parameters import FloatVector
 
 FitResult = tuple[ClientProxy, FitRes]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-from flexfl.ground.allowed import Checked, NotNegative, Positive, Range
+from fedtide.ground.allowed import Checked, NotNegative, Positive, Range
 
 Schedule = Callable[[float, int, int, int], float]
 

@@ -25,7 +25,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from numpy.typing import NDArray
 
-from flexfl.ground.contract import FitConfig, metrics
+from fedtide.ground.contract import FitConfig, metrics
 from strategies.core.decoding import largest
 from strategies.core.instructions import OpenTasks, RoundInstructions, Sent, Task
 from strategies.core.membership import AvailabilityManager, Members

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import NotNegative
-from flexfl.ground.spill import SpillFile
+from fedtide.ground.allowed import NotNegative
+from fedtide.ground.spill import SpillFile
 from strategies.core import Clients, Layout, Options, Replies, Stateful, extend
 from strategies.core.state import Rows, StateDict, take
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flexfl.ground.allowed import Count, Positive
+from fedtide.ground.allowed import Count, Positive
 from strategies.core import Options, Roster
 from strategies.core.departures import LossTracker
 from strategies.parts.availability import Availability

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from flexfl.ground import dotted
-from flexfl.ground.specs import bind
+from fedtide.ground import dotted
+from fedtide.ground.specs import bind
 from strategies.core import Layer, LayerFactory
 from strategies.parts.amplification import Amplification
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS

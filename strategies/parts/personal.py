@@ -10,7 +10,7 @@ from flwr.common import EvaluateIns, EvaluateRes, Parameters, Scalar
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
-from flexfl.ground.contract import metrics
+from fedtide.ground.contract import metrics
 from strategies.core import AvailabilityManager, FlexibleStrategy
 from strategies.core.decoding import MAX_LOSS, is_count
 from strategies.core.instructions import RoundInstructions

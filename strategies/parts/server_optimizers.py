@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from flexfl.ground.allowed import Positive, Range, checked
+from fedtide.ground.allowed import Positive, Range, checked
 from strategies.core import Layer, Vector
 
 Decay = Annotated[float, Range(least=0, below=1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flexfl.ground.contract import CORRECTED
+from fedtide.ground.contract import CORRECTED
 from strategies.core import FlexibleStrategy, Task
 from strategies.memory.table import TableOptions
 from strategies.memory.zero_sum import ZeroSumTable

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from flexfl.ground.files import open_regular, parse_json
+from fedtide.ground.files import open_regular, parse_json
 
 MAX_LINE_BYTES = 65536  # far more than any line of a table has
 _MAX_SHOWN = 40  # characters of a quotation in a message

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Share
+from fedtide.ground.allowed import Share
 from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.seeded import SeededTrace
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Count, CountOrZero, Positive, Share
+from fedtide.ground.allowed import Count, CountOrZero, Positive, Share
 from traces.base import RoundAvailability, complete_if_online
 from traces.seeded import SeededTrace
 

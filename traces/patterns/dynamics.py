@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Range
+from fedtide.ground.allowed import Range
 from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.patterns.markov import Chains
 from traces.seeded import SeededTrace

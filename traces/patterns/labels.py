@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Count, CountOrZero, Share, checked
+from fedtide.ground.allowed import Count, CountOrZero, Share, checked
 from traces.patterns.dynamics import CYCLE, Cycle, Dynamics, RateTrace, with_dynamics
 from traces.seeded import generator
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Range
+from fedtide.ground.allowed import Range
 from traces.base import RoundAvailability, complete_if_online
 from traces.seeded import SeededTrace
 

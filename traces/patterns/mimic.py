@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Count, Share
+from fedtide.ground.allowed import Count, Share
 from traces.base import RoundAvailability, complete_if_online
 from traces.seeded import SeededTrace
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Range
+from fedtide.ground.allowed import Range
 from traces.base import RoundAvailability, online_throughout
 from traces.seeded import SeededTrace
 

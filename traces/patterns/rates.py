@@ -1,6 +1,6 @@
 """Clients with given rates of participation, the same for all or drawn from a range."""
 
-from flexfl.ground.allowed import Count, CountOrZero, Share, checked
+from fedtide.ground.allowed import Count, CountOrZero, Share, checked
 from traces.patterns.dynamics import CYCLE, Cycle, Dynamics, RateTrace, with_dynamics
 from traces.seeded import generator
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Range, Share
+from fedtide.ground.allowed import Range, Share
 from traces.base import RoundAvailability, check_round, complete_if_online
 from traces.patterns.bernoulli import Always
 from traces.seeded import SeededTrace

@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Count, Range
+from fedtide.ground.allowed import Count, Range
 from traces.base import RoundAvailability, complete_if_online
 from traces.files.lines import client_index
 from traces.files.tables import read_numbers

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flexfl.ground.allowed import Count, Share
+from fedtide.ground.allowed import Count, Share
 from traces.base import RoundAvailability, online_throughout
 from traces.seeded import SeededTrace
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flexfl.ground.allowed import Count, NotNegative, Positive, checked
+from fedtide.ground.allowed import Count, NotNegative, Positive, checked
 from traces.base import RoundAvailability, check_round
 from traces.recorded.replay import Replay
 from traces.recorded.sessions import DeviceLog

@@ -1,0 +1,42 @@
+"""fedtide's engine, run as `sim.py` runs it."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.measure import Clock, Job
+from fedtide.config import Settings
+from fedtide.engine.experiment import prepare
+from fedtide.engine.run import drive, virtual_transport
+from fedtide.engine.run_folder import RunFolder
+
+
+class TimedFolder(RunFolder):
+    """A run folder that times the rounds by their records, and ends the run after enough of them."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        super().__init__(settings)
+        self.clock, self.expected = clock, settings.clients_per_round
+
+    def round(self, record: dict[str, Any]) -> None:
+        """Record the end of a round in which all selected clients replied."""
+        super().round(record)
+        if not record["round"]:
+            return
+        if self.expected and len(record["active"]) != self.expected:
+            raise RuntimeError(f"{len(record['active'])} clients replied, not {self.expected}")
+        self.clock.tick()
+        if self.clock.enough:
+            signal.raise_signal(signal.SIGINT)  # like Ctrl-C: the run ends after this round
+
+
+def run(job: Job, clock: Clock) -> None:
+    """Run the job's `settings`."""
+    settings = Settings.from_mapping({**job["settings"], "run-dir": job["scratch"]}, "benchmark")
+    experiment = prepare(settings)
+    folder = TimedFolder(settings, clock)
+    transport = virtual_transport(experiment)
+    drive(experiment, transport, folder, Console(quiet=True))

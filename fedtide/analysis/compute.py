@@ -1,0 +1,143 @@
+"""Computes the numbers of a finished run's clients, from its folder and the clients' data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from clients.environment import federated_data, make_trace, missing_folder, model_builder
+from clients.gradients.flat import FlatModel
+from clients.simulated.evaluation import mean_scores
+from fedtide.analysis.client_numbers import SAMPLE, ClientNumbers, keep_numbers, read_numbers
+from fedtide.analysis.update_shares import update_shares
+from fedtide.config import Settings
+from fedtide.engine.experiment import Experiment
+from fedtide.engine.observers import Record
+from fedtide.engine.read_run import Run, read_run, valid_records
+from fedtide.engine.run import Outcome
+from fedtide.ground.files import read_arrays
+from fedtide.tasks import Examples, FederatedData
+from traces import Trace
+
+MAX_EXAMPLES = 20_000  # that the scores are computed on
+MAX_UPDATES = 20_000  # client updates that are replayed: a thousand take about 0.1 seconds
+
+
+def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
+    """Return the numbers kept in the run folder, or compute and keep them; or the reason for neither."""
+    kept = read_numbers(run.path)
+    if kept is not None:
+        return kept
+    if run.problem:
+        return f"the run {run.problem}"
+    if not compute:
+        return "not computed yet; python -m fedtide.report FOLDER computes them"
+    settings = run.settings
+    try:
+        if (missing := missing_folder(settings)) is not None:
+            return f"the data of {settings.task} are not in {missing}"
+        arrays = read_arrays(run.path / "weights.npz")
+        data = federated_data(settings)
+        made = (data, make_trace(settings), model_builder(settings, data)())
+        numbers = compute_numbers(settings, *made, arrays, valid_records(run.path))
+    except (ValueError, OSError, EOFError, KeyError, RuntimeError, BadZipFile) as error:
+        return " ".join(str(error).split())
+    keep_numbers(run.path, numbers)
+    return numbers
+
+
+def keep_numbers_of(experiment: Experiment, ended: Outcome, folder: Path) -> None:
+    """Compute the numbers of a run that has just ended, and keep them in its folder, if the run counts."""
+    if not read_run(folder).problem:
+        made = (experiment.data, experiment.trace, experiment.build_model())
+        records = valid_records(folder)
+        keep_numbers(folder, compute_numbers(experiment.settings, *made, ended.arrays, records))
+
+
+def compute_numbers(
+    settings: Settings,
+    data: FederatedData,
+    trace: Trace,
+    module: nn.Module,
+    arrays: Sequence[NDArray[Any]],
+    records: Sequence[Record],
+) -> ClientNumbers:
+    """Compute the numbers of all clients, or of a sample of them that is always the same.
+
+    `module` may have any weights; `arrays` are the final ones, one per tensor.
+    """
+    n, notes = settings.num_clients, []
+    clients = np.arange(n)
+    if n > SAMPLE:
+        clients = np.sort(np.random.default_rng([*b"report-clients"]).permutation(n)[:SAMPLE])
+        notes.append(f"A sample of {SAMPLE:,} of the {n:,} clients is shown.")
+    shares, limits = _shares(settings, data.sizes, trace, clients)
+    notes += limits
+    weights = np.concatenate([np.ravel(a) for a in arrays])
+    model, metric = FlatModel(module, "cpu", data.criterion), data.criterion.metric
+    found, scores_on, note = _scores(model, weights, data, clients)
+    counts = np.zeros(n, np.int64)
+    rounds = [record for record in records if record["round"] > 0]
+    for record in rounds:
+        counts[[k for k in record.get("active", []) if isinstance(k, int) and 0 <= k < n]] += 1
+    return ClientNumbers(
+        clients=clients.tolist(),
+        examples=data.sizes[clients].tolist(),
+        data_shares=(data.sizes / max(1, data.sizes.sum()))[clients].tolist(),
+        rates=_rounded(counts[clients] / max(1, len(rounds))),
+        update_shares=[] if shares is None else _rounded(shares),
+        metric=metric.title,
+        is_share=metric.is_share,
+        scores=[None if np.isnan(score) else round(float(score), 6) for score in found],
+        scores_on=scores_on,
+        notes=notes + note,
+    )
+
+
+def _shares(
+    settings: Settings, sizes: NDArray[np.int64], trace: Trace, clients: NDArray[np.intp]
+) -> tuple[NDArray[np.float64] | None, list[str]]:
+    """Return some clients' shares of the updates, from as many rounds as take seconds; None if unknown.
+
+    With them come sentences about what is missing.
+    """
+    asked = settings.clients_per_round or trace.num_clients
+    if asked > MAX_UPDATES:
+        return None, [f"Shares of the updates are computed for at most {MAX_UPDATES:,} clients per round."]
+    rounds = min(settings.num_rounds, MAX_UPDATES // asked)
+    groups = np.full(trace.num_clients, len(clients))  # all others together
+    groups[clients] = np.arange(len(clients))
+    try:
+        shares = update_shares(settings, sizes, trace, groups, rounds)[: len(clients)]
+    except ValueError as error:
+        return None, [f"Shares of the updates are missing: {error}."]
+    part = f"Shares of the updates cover the first {rounds:,} of {settings.num_rounds:,} rounds."
+    return shares, [part] if rounds < settings.num_rounds else []
+
+
+def _scores(
+    model: FlatModel, weights: NDArray[Any], data: FederatedData, clients: NDArray[np.intp]
+) -> tuple[NDArray[np.float64], str, list[str]]:
+    """Return the mean score on each client's own examples, their name, and a note if they are a part."""
+    own, name = data.holdout, "its held-out examples"
+    try:
+        own(clients[:1])
+    except ValueError:
+        own, name = data.train_set, "its own training examples"
+    most = max(1, MAX_EXAMPLES // max(1, len(clients)))
+    parts: list[Examples] = [own(np.array([client])) for client in clients.tolist()]
+    cut = any(len(targets) > most for _, targets in parts)
+    parts = [(x[:most], targets[:most]) for x, targets in parts]
+    model.load(weights)
+    note = f"{data.criterion.metric.title.capitalize()} is on the first {most} examples of each client."
+    return mean_scores(model, parts), name, [note] if cut else []
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float]:
+    return [float(f"{value:.6g}") for value in values]

@@ -1,0 +1,160 @@
+"""How much each client's updates count under a method and a trace: the bias of partial participation.
+
+Client k gets the linear loss -<e_k, w> in a model with one weight for each client, so that its gradient is
+-e_k wherever it is. All rounds are then played with the real strategy and the real local steps. What weight k
+has become is the sum of all that the method has applied of client k's updates, stale, corrected and echoed
+ones included. Of many clients, groups can share a direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import strategies
+from clients.draws import BatchIndices
+from clients.environment import ClientEnvironment
+from clients.gradients.batches import Batch, CohortBatches
+from clients.gradients.oracle import CohortOracle
+from clients.rules.base import Correction
+from fedtide.config import Settings
+from fedtide.engine.availability import TraceClientManager, remember
+from fedtide.engine.methods import method_of
+from fedtide.engine.sequential_sgd import SequentialSGD
+from fedtide.engine.server import RoundServer
+from fedtide.engine.transports.inline import InlineTransport
+from fedtide.engine.transports.late import with_late_replies
+from fedtide.engine.transports.virtual import Simulation
+from fedtide.ground.contract import FitConfig
+from fedtide.tasks import CROSS_ENTROPY, Criterion, Examples
+from strategies import FlatParameters, Layout, Roster
+from traces import Trace
+
+
+def update_shares(
+    settings: Settings,
+    sizes: NDArray[np.int64],
+    trace: Trace,
+    groups: NDArray[np.intp] | None = None,
+    num_rounds: int | None = None,
+) -> NDArray[np.float64]:
+    """Return the share of each client, or group of clients, of everything that was applied to the weights.
+
+    Without bias it is the share of the data, or of the clients with methods that count clients alike. The
+    shares, of shape (G,), sum to 1, or are all 0 where nothing was applied. By default, each client is its
+    own group and all rounds are played; see `applied_updates`.
+    """
+    own = np.arange(trace.num_clients) if groups is None else groups
+    (applied,) = applied_updates(settings, sizes, trace, own, [num_rounds or settings.num_rounds])
+    return as_shares(applied)
+
+
+def as_shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values divided by their sum, or as they are if that is 0."""
+    total = values.sum()
+    return values / total if total else values
+
+
+def applied_updates(
+    settings: Settings, sizes: NDArray[np.int64], trace: Trace, groups: NDArray[np.intp], after: Sequence[int]
+) -> NDArray[np.float64]:
+    """Return what was applied in the direction of each group after some rounds, shape (rounds, G).
+
+    These are local steps times their rates, as often as they count. `sizes` are n_k; `groups` has the group
+    of each client, from 0 to G - 1; `after` is in ascending order. ValueError: the settings are invalid, or
+    the method trains without clients.
+    """
+    method = method_of(settings)
+    if issubclass(method.strategy, SequentialSGD):
+        raise ValueError(f"strategy {settings.strategy} trains without clients")
+    data = Directions(sizes, groups)
+    initial = FlatParameters(np.zeros(data.count), Layout(((data.count,),), np.dtype(np.float64)))
+    roster = Roster(sizes, trace.round(1).member, trace.participation)
+    strategy = strategies.make(method.strategy, initial, roster, options=method.options)
+    availability = remember(trace)
+    environment = ClientEnvironment(data, data.model, settings.seed, cohort="loop")
+    defaults = FitConfig(round=1, learning_rate=1.0, batch_size=1, local_steps=1)
+    clients = InlineTransport(Simulation(environment, initial, availability, trace.lost, defaults))
+    clients.clients.oracle, clients.clients.limit = LinearLosses(clients.clients.model), data.count
+    transport = with_late_replies(clients, trace)
+    manager = TraceClientManager(availability, transport, settings.seed)
+    applied = []
+
+    def note(record: dict[str, Any]) -> None:
+        if record["round"] in after:
+            applied.append(strategy.weights.copy())
+
+    RoundServer(strategy, manager, observers=[note]).fit(after[-1])
+    return np.stack(applied)
+
+
+@dataclass(frozen=True)
+class Directions:
+    """The data of clients with linear losses: all examples of a client are the number of its direction."""
+
+    sizes: NDArray[np.int64]  # by client, as the directions in `groups` are
+    groups: NDArray[np.intp]
+    input_shape: ClassVar[tuple[int, ...]] = ()
+    num_outputs: ClassVar[int] = 1
+    criterion: ClassVar[Criterion] = CROSS_ENTROPY
+
+    @property
+    def count(self) -> int:
+        """G, the number of directions."""
+        return int(self.groups.max()) + 1
+
+    @property
+    def test(self) -> Examples:
+        """No examples."""
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+
+    def model(self) -> nn.Module:
+        """Return a model with one weight for each direction."""
+        return nn.ParameterList([nn.Parameter(torch.zeros(self.count, dtype=torch.float64))])
+
+    def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
+        """Return some of a client's examples."""
+        return np.full(len(rows), self.groups[client], np.int64), np.zeros(len(rows), np.int64)
+
+    def train_set(self, clients: NDArray[np.intp]) -> Examples:
+        """Return all examples of these clients."""
+        inputs = np.repeat(self.groups[clients], self.sizes[clients])
+        return inputs, np.zeros(len(inputs), np.int64)
+
+    def holdout(self, clients: NDArray[np.intp]) -> Examples:
+        """Return no examples: nothing is evaluated."""
+        return self.test
+
+
+class LinearLosses(CohortOracle):
+    """Gradients of linear losses, the same everywhere: -1 in the client's direction."""
+
+    def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
+        """Return whether all steps go in the same direction."""
+        return not corrected
+
+    def run_fused(
+        self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
+    ) -> Tensor:
+        """See `CohortOracle.run_fused`."""
+        steps = y.new_tensor([len(client.lengths) for client in batches.clients])
+        directions = batches.step(0).inputs[:, :1]
+        y.scatter_add_(1, directions, steps[:, None] * rate)
+        return y.new_zeros((len(batches.counts), len(y)))
+
+    def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """See `CohortOracle.gradient`."""
+        gradient = y.new_zeros(y.shape).scatter_(1, batch.inputs[:, :1], -1.0)
+        return gradient, y.new_zeros(len(y))
+
+    def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
+        """See `FlatModel.fisher`."""
+        diagonal = y.new_zeros(y.shape)
+        diagonal[examples[0][0]] = 1.0
+        return diagonal

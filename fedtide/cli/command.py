@@ -1,0 +1,88 @@
+"""What the command line does: list, show a trace, or what trains: compare, rehearse, or run an experiment."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+
+from fedtide.cli.flags import Parser, read_values
+from fedtide.cli.fleet import rehearsal_values
+from fedtide.cli.listing import listing, listing_of
+from fedtide.config import Settings
+from fedtide.config.grid import cells, is_comparison
+from fedtide.engine.checkpoints.resume import resumed_settings
+from fedtide.engine.parts import check, check_names, named_parts
+from fedtide.engine.transports.base import EngineLost
+from fedtide.loggers.registry import logger_types
+
+
+def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[], object]) -> int:
+    """Do what the command line says; return the exit code.
+
+    The parser reports errors, in one line, and exits; `imported` is called when all slow imports are done.
+    """
+    console = Console(stderr=arguments.json)
+    try:
+        values = read_values(arguments)
+        if arguments.rehearse is not None:
+            values = rehearsal_values(arguments.rehearse, values)
+        if arguments.list:
+            named = list(named_parts(values))
+            print("\n".join(listing_of(named) if named else listing()))
+            return 0
+        if is_comparison(values) or arguments.rehearse is not None:
+            if values.get("resume"):
+                raise ValueError("resume is for single runs; rerun the same command to continue a comparison")
+            imported()
+            return _compare(values, arguments, console)
+        if arguments.reach is not None or arguments.fresh:
+            raise ValueError("reach and fresh are for comparisons: give a setting several values")
+        source = arguments.config or "command line"
+        read = resumed_settings if values.get("resume") else Settings.from_mapping
+        settings = read(values, source)
+        if arguments.show_trace is not None:
+            from fedtide.report.trace_report import show_trace
+
+            imported()
+            report = show_trace(settings, console)
+            if arguments.json:
+                print(json.dumps(report))
+            return 0
+        method = check(settings)  # mistakes should not have to wait for the import of PyTorch
+        logger_types(settings)
+        from fedtide.cli.prepared import PreparedRun
+
+        imported()
+        run = PreparedRun(settings, method, console)
+    except ValueError as error:
+        parser.error(" ".join(str(error).split()))
+    except MemoryError as error:
+        parser.error(f"not enough memory: {error}")
+    except EngineLost as error:
+        parser.exit(1, f"{parser.prog}: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, f"{parser.prog}: interrupted before the first round\n")
+    return run.drive(parser, arguments.json)
+
+
+def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Console) -> int:
+    """Run all cells of a comparison, or of a rehearsal; return the exit code."""
+    if arguments.show_trace is not None:
+        raise ValueError("show-trace: give one value per setting")
+    if arguments.reach is not None and not 0 <= arguments.reach < math.inf:
+        raise ValueError(f"reach is {arguments.reach}; it must be a number of at least 0")
+    of_comparison = cells(values, arguments.config or "command line")
+    for cell in of_comparison:
+        check_names(cell.settings)  # before anything runs
+    from fedtide.cli.rehearsal import compare_and_report, rehearse  # which --help and --list do without
+
+    run = compare_and_report if arguments.rehearse is None else rehearse
+    done = run(of_comparison, console, arguments.reach, arguments.fresh)
+    if arguments.json:
+        print(json.dumps(done.as_json()))
+    return done.exit_code

@@ -1,0 +1,137 @@
+"""The flags of the command line, one for each setting.
+
+Nothing here imports PyTorch, so that `--help` and mistakes are reported at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from dataclasses import Field, fields
+from typing import Any, NoReturn
+
+from fedtide.config import Settings
+from fedtide.config.grid import at_scale, overridden
+from fedtide.config.settings import read_toml
+from fedtide.ground.allowed import options_of
+from fedtide.loggers.registry import LOGGERS
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that reports an error in one line."""
+
+    @property
+    def flags(self) -> list[str]:
+        """All flags."""
+        return [flag for action in self._actions for flag in action.option_strings]
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error and exit with code 2."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+class NamesWhole(argparse.HelpFormatter):
+    """Wraps help without breaking names at their hyphens."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
+def make_parser() -> Parser:
+    """Make the parser, with a flag for each setting."""
+    parser = Parser(
+        prog="sim.py",
+        usage="%(prog)s [-h] [--list] [--show-trace SPEC] [--rehearse LOG] [--config FILE.toml] "
+        "[--SETTING VALUE ...] ...",
+        description="Federated learning where clients come and go.",
+        epilog="SPEC is NAME:KEY=VALUE,KEY=VALUE; --list shows all names with their options. A NAME with a "
+        "dot is imported: my_methods.Momentum, or flwr.server.strategy.FedAdam. A setting with several "
+        "values makes a comparison.",
+        allow_abbrev=False,
+        formatter_class=NamesWhole,
+    )
+    groups: dict[str, Any] = {}
+    for field in fields(Settings):
+        title = field.metadata["group"]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        flag, kind = "--" + field.name.replace("_", "-"), type(field.default)
+        default = f"default: {field.default}" if field.default not in ("", ()) and kind is not bool else ""
+        note = "; ".join(filter(None, (_allowed(field), default)))
+        text = (field.metadata["help"] + (f" ({note})" if note else "")).replace("%", "%%")
+        add = groups[title].add_argument
+        if field.name == "option":
+            add(flag, action="append", metavar="KEY=VALUE", help=text)
+        elif field.name == "log":
+            add(flag, metavar="NAME,...", help=text)
+        elif kind is bool:
+            add(flag, action=argparse.BooleanOptionalAction, help=text, default=None)
+        else:
+            add(flag, type=kind, nargs="+", metavar=_metavar(field.name, kind), help=text)
+    _add_commands(parser)
+    return parser
+
+
+def _add_commands(parser: Parser) -> None:
+    """Add the flags that are not settings of a run."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE.toml",
+        help="settings from a file; flags override them, and select among its cells",
+    )
+    text = "small: the settings of the config file's [small] table, which take minutes (default: full)"
+    parser.add_argument("--scale", choices=("full", "small"), default="full", help=text)
+    text = "in a comparison: also report the cost of reaching this value of the metric, such as 0.8"
+    parser.add_argument("--reach", type=float, metavar="VALUE", help=text)
+    text = "in a comparison: train finished cells again"
+    parser.add_argument("--fresh", action="store_true", help=text)
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the summary as one line of JSON, and everything else to standard error",
+    )
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="list the names that settings accept, with their options, or those given alone, and exit",
+    )
+    text = "describe which clients take part under this trace, write a page with plots to run-dir, and exit"
+    parser.add_argument("--show-trace", metavar="SPEC", help=text)
+    text = (
+        "compare methods on a log of devices (the trace recorded:file=LOG) and print how to deploy the best"
+    )
+    parser.add_argument("--rehearse", metavar="LOG", help=text)
+
+
+def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Merge the configuration file and the flags, which override it; several values are a list."""
+    values = read_toml(arguments.config) if arguments.config else {}
+    values = at_scale(values, arguments.scale, f"config {arguments.config}" if arguments.config else "scale")
+    if arguments.show_trace is not None:
+        arguments.trace = [arguments.show_trace]
+    flags: dict[str, Any] = {}
+    for field in fields(Settings):
+        given = getattr(arguments, field.name)
+        if given is not None:
+            single = isinstance(given, list) and len(given) == 1 and field.name != "option"
+            flags[field.name.replace("_", "-")] = given[0] if single else given
+    return overridden(values, flags, f"config {arguments.config}")
+
+
+def _allowed(setting: Field[Any]) -> str:
+    """Return in words what a setting may be, where only some values are allowed; not of specs."""
+    key = setting.name.replace("_", "-")
+    if key == "log":
+        return " | ".join(LOGGERS)
+    option = options_of(Settings).get(key)
+    return option.allowed if option and option.kind is not bool else ""
+
+
+def _metavar(name: str, kind: type) -> str:
+    if name in ("strategy", "task", "model", "partition", "sizes", "trace", "lr_schedule", "server_opt"):
+        return "SPEC"
+    if name == "amplify":
+        return "PERIOD,FACTOR"
+    if name in ("arrivals", "departures"):
+        return "CLIENT=ROUND,..."
+    return {int: "INT", float: "FLOAT"}.get(kind, name.partition("_")[2].upper() or name.upper())

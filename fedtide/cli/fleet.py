@@ -1,0 +1,72 @@
+"""What follows from a fleet's log: how many clients there are, and what a local step costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.environment import trace_specs
+from fedtide.config import Settings
+from fedtide.ground.specs import bind
+from fedtide.ground.wording import count
+from traces import TRACES
+from traces.recorded.device_log import read_device_log
+from traces.recorded.sessions import DeviceLog
+
+METHODS = ["fedavg", "scheme-c", "mifa", "mimic"]  # unless others are named
+SEEDS = [0, 1, 2]
+MAX_CLIENTS = 2**20  # in a log that numbers them
+
+
+def rehearsal_values(log: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a rehearsal, by kebab-case key: those given, and what follows from the log.
+
+    `log` is what follows `recorded:file=` in a trace: FILE, or FILE,OPTION=VALUE,... ValueError: the log
+    cannot be read, or a setting contradicts it.
+    """
+    for key in ("trace", "resume", "cell"):
+        if values.get(key):
+            change = "--rehearse FILE,OPTION=VALUE+... changes the trace"
+            advice = change if key == "trace" else "leave it out"
+            raise ValueError(f"{key} does not go with a rehearsal: {advice}")
+    first, *others = trace_specs(f"recorded:file={log}")
+    options = bind("trace", TRACES, first).options
+    found = read_device_log("rehearse", options["file"], MAX_CLIENTS)
+    speeds = speeds_by_device(found)
+    # Sessions without a speed get those of the other devices. Where the log has no speeds at all, a device
+    # that is online throughout a round just finishes its steps.
+    if len(speeds) and np.isnan(found.speed).any() and not {"speed", "spread"} & options.keys():
+        first += f",speed={np.median(speeds):.6g},spread={np.log(speeds).std():.6g}"
+    devices = int(np.flatnonzero(np.diff(found.first))[-1]) + 1
+    given = {"strategy": METHODS, "seed": SEEDS, "num-clients": devices}
+    return {**given, **values, "trace": "+".join([first, *others])}
+
+
+def speeds_by_device(log: DeviceLog) -> NDArray[np.float64]:
+    """Return the median steps per second (of an even number, the lower one) of each device that has some."""
+    device = np.repeat(np.arange(log.num_devices), np.diff(log.first))
+    known = ~np.isnan(log.speed)
+    device, speed = device[known], log.speed[known]
+    speed = speed[np.lexsort((speed, device))]
+    _, start, size = np.unique(device, return_index=True, return_counts=True)
+    medians: NDArray[np.float64] = speed[start + (size - 1) // 2]
+    return medians
+
+
+def deadline(settings: Settings) -> float:
+    """Return the seconds that a client of this rehearsal has for its work."""
+    trace = bind("trace", TRACES, trace_specs(settings.trace)[0])
+    return float(trace.option("deadline") or trace.option("round_seconds"))
+
+
+def describe_speeds(settings: Settings) -> str:
+    """Say what a local step costs."""
+    options = bind("trace", TRACES, trace_specs(settings.trace)[0]).options
+    speeds = speeds_by_device(read_device_log("rehearse", options["file"], settings.num_clients))
+    if not len(speeds):
+        return "the log has no speeds: a device that is online throughout a round just finishes its steps"
+    typical = f"{np.median(speeds):.3g} per second (median of {count(len(speeds), 'device')})"
+    return f"{typical}, from {speeds.min():.3g} to {speeds.max():.3g}"

@@ -1,0 +1,122 @@
+"""The output of `--list`: every name that a setting accepts, with its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import fields
+from itertools import groupby
+from textwrap import wrap
+from typing import Any
+
+from fedtide.config import Settings
+from fedtide.engine.methods import METHODS, own_options, strategy_type
+from fedtide.engine.parts import REGISTRIES
+from fedtide.engine.sequential_sgd import SequentialSGD
+from fedtide.ground.allowed import REQUIRED, options_of
+from fedtide.ground.specs import find, parse
+from fedtide.loggers.registry import LOGGERS
+from strategies import FlexibleStrategy, Options
+from strategies.memory.table import TableOptions
+
+WIDTH = 80
+# A strategy's options that have a flag of their own are not listed.
+FLAGS = {field.name.replace("_", "-") for field in fields(Settings)}
+
+HOW = "Options are set by NAME:KEY=VALUE,KEY=VALUE; they are shown with their defaults."
+LISTED: dict[str, Mapping[str, Callable[..., Any]]] = {**REGISTRIES, "log": LOGGERS}
+
+
+def listing() -> Iterator[str]:
+    """Yield the lines: for each setting the names, each with its summary and a line for every option."""
+    general = set(options_of(Options)) - FLAGS
+    yield HOW
+    yield "A name with a dot, MODULE.NAME, is imported: see docs/extending.md."
+    yield ""
+    yield "--option, for every strategy"
+    yield from _options(Options, general)
+    yield ""
+    for needed, names in methods_by_need().items():
+        yield f"--strategy, {needed}"
+        for name in names:
+            yield from _method(name, METHODS[name])
+        yield ""
+    for kind, registry in LISTED.items():
+        if kind == "strategy":
+            continue
+        yield f"--{kind}"
+        for name, factory in registry.items():
+            yield from _part(name, factory)
+        yield ""
+
+
+def listing_of(parts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the same lines of some parts only, given by kind and spec; ValueError: there is none such."""
+    yield HOW
+    for kind, specs in groupby(parts, key=lambda part: part[0]):
+        yield ""
+        yield f"--{kind}"
+        for name in dict.fromkeys(parse(kind, spec).name for _, spec in specs):
+            if kind == "strategy":
+                yield from _method(name, strategy_type(name))
+            else:
+                yield from _part(name, find(kind, REGISTRIES[kind], name))
+
+
+def _method(name: str, strategy: type[FlexibleStrategy]) -> Iterator[str]:
+    """Yield a method's summary, what it suits, and its options."""
+    yield from _summary(name, strategy)
+    if strategy.suits:
+        yield from _wrapped(f"For {strategy.suits}.")
+    yield from _options(strategy.options_type(), own_options(strategy).keys() - set(options_of(Options)))
+
+
+def _part(name: str, factory: Callable[..., Any]) -> Iterator[str]:
+    """Yield the summary and the options of another part."""
+    yield from _summary(name, factory)
+    yield from _options(factory, options_of(factory))
+
+
+def methods_by_need() -> dict[str, list[str]]:
+    """Return the names of the methods, grouped by what they need besides the weights."""
+    groups: dict[str, list[str]] = {}
+    for name, strategy in METHODS.items():
+        if strategy is SequentialSGD:
+            needed = "without clients"
+        elif issubclass(strategy.options_type(), TableOptions):
+            needed = "with a vector per client at the server"
+        elif strategy.rule.remembers:
+            needed = "with memory at the clients"
+        else:
+            needed = "without memory of clients"
+        groups.setdefault(needed, []).append(name)
+    return groups
+
+
+def _summary(name: str, factory: Callable[..., Any]) -> Iterator[str]:
+    """Yield a name and the first paragraph of its factory's docstring."""
+    yield f"  {name}"
+    paragraph = (factory.__doc__ or "").strip().partition("\n\n")[0]
+    yield from _wrapped(paragraph)
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    """Yield a text in lines."""
+    for line in wrap(" ".join(text.split()), WIDTH - 4, break_on_hyphens=False):
+        yield f"    {line}"
+
+
+def _options(factory: Callable[..., Any], shown: Collection[str]) -> Iterator[str]:
+    """Yield options as users write them, with their defaults, and beside them the values allowed."""
+    lines = {}
+    for key, option in options_of(factory).items():
+        if key in shown:
+            default = str(option.default).lower() if option.kind is bool else option.default
+            values = option.allowed
+            if option.default is REQUIRED:
+                default, values = "", f"to be set: {values or option.kind.__name__}"
+            lines[f"{key}={default}"] = values
+    width = max(map(len, lines), default=0)
+    for setting, values in lines.items():
+        first, *others = wrap(values, WIDTH - width - 8) or [""]
+        yield f"      {setting:{width}}  {first}".rstrip()
+        yield from (" " * (width + 8) + line for line in others)

@@ -1,0 +1,209 @@
+"""`--rehearse`: methods compared on the recorded participation of a fleet, and how to deploy the best one."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from clients.environment import federated_data, make_trace
+from fedtide.analysis.client_numbers import read_numbers
+from fedtide.cli.deployment import deployed_values, flower_command
+from fedtide.cli.fleet import deadline, describe_speeds
+from fedtide.comparison.compare import Comparison, compare
+from fedtide.comparison.results import Estimate, Row
+from fedtide.comparison.tables import mean_and_deviation, number_of, signed
+from fedtide.config.grid import Cell
+from fedtide.engine.run_folder import finite
+from fedtide.ground.wording import plain, say
+from fedtide.report.trace_report import print_lines, show_trace
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """How far a method's updates are from the clients' shares of the data, mean over seeds."""
+
+    bias: float
+    """Half the sum of the absolute differences between the clients' shares of the updates and of the data.
+
+    It is the part of the updates that went to the wrong clients, from 0 to 1.
+    """
+    least: int  # the client whose share of the updates is smallest beside its share of the data
+    ratio: float  # of these two shares
+    notes: Sequence[str]  # sentences on what the shares leave out
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A method, or another combination of the varied settings."""
+
+    row: Row
+    to_best: Estimate | None  # difference to the best, over the seeds that both have; None for the best
+    forecast: Forecast | None  # None without shares of the updates
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the numbers, for `--json`."""
+        return {
+            **self.row.varied,
+            self.row.metric.key: self.row.final._asdict(),
+            "to_best": self.to_best and self.to_best._asdict(),
+            "forecast": self.forecast and vars(self.forecast),
+        }
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """How a rehearsal ended."""
+
+    participation: Mapping[str, Any]  # the statistics of the log, see `show_trace`
+    comparison: Comparison
+    ranking: Sequence[Ranked]  # the best first; empty if no run is finished
+
+    @property
+    def heard(self) -> bool:
+        """Whether a reply counted in any run."""
+        return any(not run.summary["no_reply_counted"] for _, run in self.comparison.finished)
+
+    @property
+    def exit_code(self) -> int:
+        """That of the comparison, and 3 if no reply ever counted."""
+        return self.comparison.exit_code or (0 if self.heard else 3)
+
+    @property
+    def deployed(self) -> dict[str, Any] | None:
+        """The settings for the best on devices, see `deployed_values`; None: no run counts.
+
+        As many devices have to be connected at the start as there were in the emptiest round of the log,
+        and they have as long for their work as in the rehearsal.
+        """
+        if not (self.ranking and self.heard):
+            return None
+        settings = self.ranking[0].row.runs[0].cell.settings
+        least = min(share for share in self.participation["online"] if share is not None)
+        nodes = max(1, round(least * settings.num_clients))
+        return deployed_values(settings, min_nodes=nodes, round_deadline=deadline(settings))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it, for `--json`."""
+        deployed = self.deployed
+        parts = {
+            "participation": self.participation,
+            "comparison": self.comparison.as_json(),
+            "ranking": [entry.as_json() for entry in self.ranking],
+            "deploy": deployed,
+            "command": flower_command(deployed) if deployed else None,
+        }
+        shown: dict[str, Any] = finite(parts)
+        return shown
+
+
+def compare_and_report(
+    cells: Sequence[Cell], console: Console, reach: float | None, fresh: bool
+) -> Comparison:
+    """Run a comparison and write its page; see `compare`."""
+    from fedtide.report.after_run import report_comparison  # imports PyTorch, which the driver does without
+
+    comparison = compare(cells, console, reach, fresh)
+    report_comparison(comparison, cells[0].settings, console)
+    return comparison
+
+
+def rehearse(cells: Sequence[Cell], console: Console, reach: float | None, fresh: bool) -> Rehearsal:
+    """Show what participation looks like, run the methods, rank them, and say how to deploy the best.
+
+    The cells are of `rehearsal_values`; see `compare` for the other arguments and the errors.
+    """
+    first = cells[0].settings
+    federated_data(first)  # refuses settings that are impossible for as many clients as the log has
+    participation = show_trace(first, console)
+    print_lines(console, [("local steps".ljust(15), describe_speeds(first))])
+    comparison = compare_and_report(cells, console, reach, fresh)
+    done = Rehearsal(participation, comparison, ranked(comparison.rows))
+    _show(done, console)
+    return done
+
+
+def ranked(rows: Sequence[Row]) -> list[Ranked]:
+    """Rank the rows by the mean of the final metric over seeds; rows without one come last."""
+
+    def place(row: Row) -> float:
+        mean = row.final.mean
+        return math.inf if math.isnan(mean) else -mean if row.metric.higher_is_better else mean
+
+    order = sorted(rows, key=place)
+    return [
+        Ranked(
+            row,
+            None if row is order[0] else row.against(order[0]),
+            forecast([run.path for _, run in row.runs]),
+        )
+        for row in order
+    ]
+
+
+def forecast(folders: Sequence[Path]) -> Forecast | None:
+    """Return how biased the runs in these folders were, which differ in the seed only; None: unknown."""
+    kept = [numbers for folder in folders if (numbers := read_numbers(folder)) and numbers.update_shares]
+    if not kept:
+        return None
+    updates, data = (np.array([getattr(n, f"{kind}_shares") for n in kept]) for kind in ("update", "data"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(data.mean(0) > 0, updates.mean(0) / data.mean(0), np.inf)
+    least = int(ratio.argmin())
+    notes = dict.fromkeys(note for numbers in kept for note in numbers.notes if "updates" in note)
+    bias = statistics.mean((np.abs(updates - data).sum(1) / 2).tolist())
+    return Forecast(bias, kept[0].clients[least], float(ratio[least]), [*notes])
+
+
+def _show(done: Rehearsal, console: Console) -> None:
+    """Print the ranking and the command that deploys its first."""
+    if not done.ranking:
+        return
+    best = done.ranking[0].row
+    names = make_trace(best.runs[0].cell.settings).devices
+    number, unit = number_of(best.metric)
+    table = Table(title="ranking", box=SIMPLE, pad_edge=False)
+    for name in ("", *best.varied, f"{best.metric.title}{unit}", "to best", "bias", "least heard"):
+        table.add_column(name, overflow="fold")
+    for place, entry in enumerate(done.ranking, start=1):
+        bias = ["", ""]
+        if entry.forecast:
+            client = entry.forecast.least
+            name = plain(names[client], 24) if names and names[client] else f"client {client}"
+            bias = [f"{entry.forecast.bias:.3f}", f"{name} ({entry.forecast.ratio:.2f})"]
+        results = [mean_and_deviation(entry.row.final, number), signed(entry.to_best, number)]
+        shown = [*entry.row.varied.values(), *results, *bias]
+        table.add_row(str(place), *(escape(str(part)) for part in shown))
+    console.print(table)
+    lines = [
+        ("bias", "half the sum of |share of the updates - share of the data| over clients, mean over seeds"),
+        ("least heard", "smallest share of the updates / share of the data"),
+    ]
+    notes = dict.fromkeys(n for entry in done.ranking if entry.forecast for n in entry.forecast.notes)
+    lines += [("note", note) for note in notes]
+    rivals = [entry for entry in done.ranking[1:] if entry.to_best and _may_be_equal(entry.to_best)]
+    if rivals:
+        named = ", ".join(" ".join(map(str, entry.row.varied.values())) for entry in rivals)
+        note = f"the lead over {named} may be chance; try more seeds: --seed 0 1 2 ..."
+        lines.append(("note", note))
+    if done.deployed:
+        lines.append(("devices", "start SuperNode K with --node-config 'client-id=K', numbered as above"))
+        lines.append(("deploy", flower_command(done.deployed)))
+    else:
+        lines.append(("note", "no reply ever counted: there is nothing to deploy"))
+    for name, text in lines:  # never broken: to be copied
+        say(console, f"{name:11}  {text}")
+
+
+def _may_be_equal(difference: Estimate) -> bool:
+    """Whether zero lies in the interval of a difference, or there is no interval."""
+    return math.isnan(difference.margin) or abs(difference.mean) <= difference.margin

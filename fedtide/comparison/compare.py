@@ -1,0 +1,219 @@
+"""A comparison: trains the cells that are not finished yet, and writes the table of all."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedtide.comparison import tables
+from fedtide.comparison.results import CellRun, Row, rows_of
+from fedtide.comparison.runner import Outcome, run_here, run_on_ray
+from fedtide.comparison.store import CellStore, identity, outdated
+from fedtide.config import Settings
+from fedtide.config.grid import Cell
+from fedtide.engine.interrupts import ENDING, Stopped, deferring, raising_stopped
+from fedtide.engine.observers import LoggedRun
+from fedtide.engine.parts import require_ray
+from fedtide.engine.read_run import Run
+from fedtide.engine.run_folder import finite, program_version, slug
+from fedtide.ground.files import replacing
+from fedtide.ground.wording import count, say
+from fedtide.loggers.progress import progress_bar
+from fedtide.loggers.registry import log_finished, logger_types
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a comparison ended."""
+
+    finished: Sequence[CellRun]
+    rows: Sequence[Row]
+    folder: Path  # of the tables
+    failed: Mapping[Settings, str]  # why cells failed
+    signal: int = 0  # number of the signal that ended it early
+
+    @property
+    def exit_code(self) -> int:
+        """0 if all cells are finished, 1 if some failed, 128 and the signal's number if one ended it."""
+        return 128 + self.signal if self.signal else int(bool(self.failed))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the rows and what failed, for `--json`."""
+        failed = {f"{s.strategy} seed {s.seed}": reason for s, reason in self.failed.items()}
+        rows = [row.as_json() for row in self.rows]
+        shown: dict[str, Any] = finite({"rows": rows, "failed": failed, "folder": str(self.folder)})
+        return shown | {"interrupted": bool(self.signal)}
+
+
+def compare(
+    cells: Sequence[Cell], console: Console, reach: float | None = None, fresh: bool = False
+) -> Comparison:
+    """Train the cells that are not finished yet, and write the table of all.
+
+    All cells have the same `run_dir` and workers. The table has the cost of reaching a value of the metric,
+    `reach`; `fresh` trains finished cells again. ValueError: Ray cannot be started, or the folder cannot be
+    written.
+    """
+    first = cells[0].settings
+    logger_types(first)
+    store = CellStore(first.run_dir)
+    _check_different(cells, store)
+    progress = _Progress(cells, store, console, fresh)
+    number = 0
+    if waiting := [cell.settings for cell in cells if cell.settings not in progress.finished]:
+        places = {settings: store.place(settings) for settings in waiting}
+        with progress.bar:
+            try:
+                with raising_stopped():
+                    if not first.ray_address and (len(waiting) == 1 or first.num_workers == 1):
+                        run_here(places, progress.note)
+                    else:
+                        require_ray("take --num-workers 1")
+                        workers = (first.num_workers, first.client_gpus, first.ray_address)
+                        run_on_ray(places, progress.note, *workers)
+            except Stopped as stopped:
+                number = stopped.number
+    known = progress.finished
+    finished = [CellRun(cell, known[cell.settings]) for cell in cells if cell.settings in known]
+    rows = rows_of(finished, first.strategy, reach)
+    _write(progress.folder, cells, store, rows, reach)
+    comparison = Comparison(finished, rows, progress.folder, progress.failed, number)
+    _show(console, comparison, len(cells), reach)
+    return comparison
+
+
+class _Progress:
+    """The cells that are finished and those that failed; it stores, shows and logs each as it ends."""
+
+    def __init__(self, cells: Sequence[Cell], store: CellStore, console: Console, fresh: bool) -> None:
+        self.cells = {cell.settings: cell for cell in cells}
+        self.store, self.console, self.folder = store, console, _folder(cells)
+        self.finished: dict[Settings, Run] = {}
+        self.failed: dict[Settings, str] = {}
+        for settings in self.cells:
+            if fresh:
+                store.discard(settings)
+            elif (found := store.load(settings)) is not None:
+                self.finished[settings] = found
+        for version, old in outdated(self.finished.values()).items():
+            console.print(
+                f"{count(old, 'finished cell')} of version {version}, this is {program_version()}; "
+                "--fresh trains them again"
+            )
+        self.bar = progress_bar("", console)
+        self._task = self.bar.add_task(self._best(), total=len(cells), completed=len(self.finished))
+
+    def note(self, settings: Settings, outcome: Outcome) -> None:
+        """Store what became of a cell, show and log it."""
+        if isinstance(outcome, str):
+            self.failed[settings] = outcome
+        else:
+            with deferring(*ENDING) as signals:  # a finished cell is kept
+                self._store(settings, outcome)
+            if signals:
+                raise Stopped(signals[0])
+        self._show(settings)
+        if settings in self.finished:
+            self._log(settings)
+
+    def _store(self, settings: Settings, files: Mapping[str, bytes]) -> None:
+        try:
+            self.store.save(settings, files)
+        except OSError as error:
+            self.failed[settings] = f"cannot be stored: {error.strerror}"
+            return
+        if (found := self.store.load(settings)) is None:
+            reason = "its files cannot be read, or a file that its settings name has changed meanwhile"
+            self.failed[settings] = reason
+        else:
+            self.finished[settings] = found
+
+    def _show(self, settings: Settings) -> None:
+        self.bar.update(self._task, advance=1, description=self._best())
+        name = ", ".join(f"{key} {value}" for key, value in self.cells[settings].varied.items())
+        if settings in self.failed:
+            say(self.bar.console, f"failed: {name}: {self.failed[settings]}")
+        elif not self.console.is_terminal:
+            run, done = self.finished[settings], f"{len(self.finished)}/{len(self.cells)}"
+            say(self.bar.console, f"{done}  {name}: {run.metric.title} {run.final:g}")
+
+    def _best(self) -> str:
+        known = {s: run for s, run in self.finished.items() if not math.isnan(run.final)}
+        if len({run.metric for run in known.values()}) != 1:  # there is nothing to compare
+            return ""
+        best = max(known, key=lambda s: known[s].final * (1 if known[s].metric.higher_is_better else -1))
+        return f"best {known[best].final:.4f} {best.strategy}"
+
+    def _log(self, settings: Settings) -> None:
+        """Log a finished cell as a run of its own, whose name is what varies."""
+        varied, found = self.cells[settings].varied, self.finished[settings]
+        name = ", ".join(f"{key}={value}" for key, value in varied.items()) or settings.strategy
+        files = self.folder / "logs" / f"{slug([name], 100)}-{identity(settings)}"
+        shutil.rmtree(files, ignore_errors=True)  # of a run that was trained again
+        run = LoggedRun(name, files, self.folder.parent, self.folder.name)
+        log_finished(settings, found.records, found.summary, run, self.console)
+
+
+def _check_different(cells: Sequence[Cell], store: CellStore) -> None:
+    """Refuse cells that are the same run, as what varies does not change the result."""
+    known: dict[Path, Cell] = {}
+    for cell in cells:
+        other = known.setdefault(store.path(cell.settings), cell)
+        if other is not cell:
+            here, there = (cell.settings.as_mapping(), other.settings.as_mapping())
+            keys = ", ".join(key for key in here if here[key] != there[key])
+            raise ValueError(f"{keys}: give one value, as it does not change the results of a comparison")
+
+
+def _folder(cells: Sequence[Cell]) -> Path:
+    """Return the comparison's folder; its name follows from what varies and from what does not."""
+    varied, settings = tuple(cells[0].varied), cells[0].settings
+    name = f"compare-{slug((settings.task, *varied), 80)}-{identity(settings, varied)}"
+    return Path(settings.run_dir) / name
+
+
+def _write(
+    folder: Path, cells: Sequence[Cell], store: CellStore, rows: Sequence[Row], reach: float | None
+) -> None:
+    """Write the tables, and where the cells lie."""
+    shown = [tables.columns(row) for row in rows]
+    index = [
+        {**cell.varied, "folder": str(store.path(cell.settings))}
+        | ({} if cell.paper is None else {"paper": cell.paper})
+        for cell in cells
+    ]
+    content = {
+        "table.md": tables.markdown(shown),
+        "table.tex": tables.latex(shown),
+        "table.csv": tables.comma_separated(rows),
+        "cells.json": json.dumps(index, indent=2) + "\n",
+        "comparison.json": json.dumps({"command": sys.argv, "reach": reach}, indent=2) + "\n",
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in content.items():
+            with replacing(folder / name) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"run-dir {folder.parent}: {error.strerror}") from None
+
+
+def _show(console: Console, comparison: Comparison, wanted: int, reach: float | None) -> None:
+    """Print the table."""
+    if rows := comparison.rows:
+        done = len(comparison.finished)
+        title = f"{done} of {count(wanted, 'run')}" if done < wanted else count(done, "run")
+        console.print(tables.terminal([tables.columns(row) for row in rows], title, console.width))
+    if reach is not None and reach > 1 and all(row.metric.is_share for row in comparison.rows):
+        console.print(f"reach is {reach:g}, but no share is above 1: 80 % is 0.8", highlight=False)
+    if comparison.signal:
+        console.print("interrupted; rerun the command to continue", highlight=False)
+    say(console, f"tables: {comparison.folder}")

@@ -1,0 +1,183 @@
+"""What a comparison found: means over seeds, intervals, differences to the first method, costs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from fedtide.config.grid import Cell
+from fedtide.engine.read_run import Run
+from fedtide.tasks import Metric
+
+LAST = 10  # evaluations at the end whose mean is reported beside the final value
+CONFIDENCE = 0.95
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds; NaN where there are too few values."""
+
+    mean: float
+    deviation: float  # standard deviation
+    margin: float  # half the width of the 95 % confidence interval of the mean (Student)
+
+
+class Cost(NamedTuple):
+    """What a run took up to some round."""
+
+    rounds: float
+    uploads: float  # replies that counted
+    megabytes_up: float  # sent by the clients
+    megabytes_down: float
+    virtual_seconds: float  # on the trace's clock; NaN without one
+
+
+class CellRun(NamedTuple):
+    """A cell of a comparison, and its run with the records."""
+
+    cell: Cell
+    run: Run
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of a comparison that differ in the seed only, and the numbers that are compared."""
+
+    runs: Sequence[CellRun]
+    difference: Estimate | None = None  # of the final value to the first strategy's; None for the first
+    reach: float | None = None  # a value of the metric
+
+    @property
+    def varied(self) -> Mapping[str, Any]:
+        """The settings that the comparison varies, other than the seed."""
+        return self.runs[0].cell.others
+
+    @property
+    def paper(self) -> float | None:
+        """The number that a paper reports."""
+        return self.runs[0].cell.paper
+
+    @property
+    def metric(self) -> Metric:
+        """What the task reports, such as the accuracy."""
+        return self.runs[0].run.metric
+
+    @property
+    def finals(self) -> dict[int, float]:
+        """The final value of the metric by seed."""
+        return {cell.settings.seed: run.final for cell, run in self.runs}
+
+    @cached_property
+    def final(self) -> Estimate:
+        """The final value of the metric."""
+        return estimate([*self.finals.values()])
+
+    @cached_property
+    def last(self) -> Estimate:
+        """The mean of the last ten evaluations after training began."""
+        return estimate([_last(run) for _, run in self.runs])
+
+    @cached_property
+    def cost(self) -> Cost:
+        """The cost of the whole run, mean over seeds."""
+        costs = [cost_until(run.records, run.records[-1]["round"]) for _, run in self.runs]
+        return Cost(*(statistics.mean(column) for column in zip(*costs, strict=True)))
+
+    @cached_property
+    def reached(self) -> list[Cost | None]:
+        """The cost until the value `reach` for each seed, None where it was never reached."""
+        reach = self.reach
+        return [] if reach is None else [cost_to_reach(run, reach) for _, run in self.runs]
+
+    @property
+    def worst(self) -> Estimate | None:
+        """The worst final value on a member's own held-out examples; None where these are not evaluated."""
+        return self._of_clients("worst_client")
+
+    @property
+    def tenth(self) -> Estimate | None:
+        """Likewise, the value that 90 % of the members reach."""
+        return self._of_clients("tenth_percentile")
+
+    def _of_clients(self, name: str) -> Estimate | None:
+        values = [run.summary["final"].get(f"{name}_{self.metric.key}") for _, run in self.runs]
+        found = [value for value in values if value is not None]
+        return estimate(found) if found else None
+
+    def against(self, other: Row | None) -> Estimate:
+        """Return the difference of the final values, over the seeds that both have."""
+        theirs = {} if other is None else other.finals
+        return estimate([value - theirs[seed] for seed, value in self.finals.items() if seed in theirs])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the numbers, for `--json`."""
+        estimates = {key: getattr(self, key) for key in ("final", "last", "difference", "worst", "tenth")}
+        return {
+            "varied": self.varied,
+            "seeds": [*self.finals],
+            "metric": self.metric.key,
+            "paper": self.paper,
+            "cost": self.cost._asdict(),
+            "reached": [cost and cost._asdict() for cost in self.reached],
+            **{key: value and value._asdict() for key, value in estimates.items()},
+        }
+
+
+def rows_of(finished: Sequence[CellRun], first: str = "", reach: float | None = None) -> list[Row]:
+    """Return the rows of finished runs; `first` is the strategy that the others are compared to."""
+    groups: dict[str, list[CellRun]] = defaultdict(list)
+    for one in finished:
+        groups[str(one.cell.others)].append(one)
+    rows = {key: Row(group, reach=reach) for key, group in groups.items()}
+    found = []
+    for key, row in rows.items():
+        changed = {"strategy": first} if "strategy" in row.varied else {}
+        reference = str({**row.varied, **changed})
+        found.append(row if reference == key else replace(row, difference=row.against(rows.get(reference))))
+    return found
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Return mean, standard deviation and the margin of the mean, for values of independent seeds."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return Estimate(math.nan, math.nan, math.nan)
+    if len(known) == 1:
+        return Estimate(known[0], math.nan, math.nan)
+    from scipy.stats import t  # takes half a second to import
+
+    deviation = statistics.stdev(known)
+    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(known) - 1))
+    return Estimate(statistics.mean(known), deviation, quantile * deviation / math.sqrt(len(known)))
+
+
+def cost_until(records: Sequence[Mapping[str, Any]], last_round: int) -> Cost:
+    """Return what the rounds up to the last one given took."""
+    done = [record for record in records if record["round"] <= last_round]
+    seconds = [record["virtual_seconds"] for record in done if "virtual_seconds" in record]
+    return Cost(
+        rounds=last_round,
+        uploads=sum(len(record.get("active", [])) for record in done),
+        megabytes_up=sum(record.get("bytes_up", 0) for record in done) / 1e6,
+        megabytes_down=sum(record.get("bytes_down", 0) for record in done) / 1e6,
+        virtual_seconds=max(seconds, default=math.nan),
+    )
+
+
+def cost_to_reach(run: Run, goal: float) -> Cost | None:
+    """Return the cost of reaching a value of the metric in an evaluation; None if it was never reached."""
+    for record in run.records:
+        value = record.get(run.metric.key)
+        if value is not None and run.metric.reaches(value, goal):
+            return cost_until(run.records, record["round"])
+    return None
+
+
+def _last(run: Run) -> float:
+    values = [record.get(run.metric.key) for record in run.records if record["round"]]
+    evaluated = [value for value in values if value is not None]
+    return statistics.mean(evaluated[-LAST:]) if evaluated else math.nan

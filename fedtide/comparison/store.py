@@ -1,0 +1,113 @@
+"""CellRun cells on disk: a comparison can be continued, and trains no cell twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedtide.config import Settings
+from fedtide.config.settings import EXECUTION_ONLY
+from fedtide.engine.parts import own_sources
+from fedtide.engine.read_run import Run, read_config, read_run, records_in
+from fedtide.engine.run_folder import program_version, slug
+
+
+class Place(NamedTuple):
+    """Where a cell runs, and what a process elsewhere needs to know of the machine."""
+
+    machine: str  # its name
+    working_folder: str  # where relative paths start
+    unfinished: str  # folder of the run until it is finished, from which it can be resumed
+
+
+class CellStore:
+    """The run folders of all cells, `<run_dir>/cells/<name>`, by their settings."""
+
+    def __init__(self, run_dir: str) -> None:
+        self.folder = Path(run_dir) / "cells"
+
+    def path(self, settings: Settings) -> Path:
+        """Return the folder of a cell; its name follows from all settings that matter."""
+        names = (settings.strategy, settings.task, settings.trace)
+        return self.folder / f"{slug(names, 80)}-seed{settings.seed}-{identity(settings)}"
+
+    def place(self, settings: Settings) -> Place:
+        """Return where a cell runs; what an earlier version of it left unfinished there is removed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.path(settings).absolute()
+        unfinished = path.with_name(f".{path.name}")
+        try:
+            keep = _is_of(settings, read_config(unfinished))
+        except (OSError, ValueError, KeyError):
+            keep = False
+        if not keep:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return Place(platform.node(), os.getcwd(), str(unfinished))
+
+    def load(self, settings: Settings) -> Run | None:
+        """Return a finished cell with its records; None if there is none, or only a part of one."""
+        path = self.path(settings)
+        try:
+            run = read_run(path)
+            if run.status != "finished" or not _is_of(settings, run.config):
+                return None
+            return replace(run, records=[*records_in(path)])
+        except (OSError, ValueError):
+            return None
+
+    def save(self, settings: Settings, files: Mapping[str, bytes]) -> None:
+        """Store the files of a finished cell, all of them or none; OSError: they cannot be written."""
+        path = self.path(settings)
+        partial = path.with_name(f".{path.name}.finished")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for name, content in files.items():
+            (partial / name).write_bytes(content)
+        summary = json.loads(files["summary.json"]) | {"run_dir": str(path)}  # it was made elsewhere
+        (partial / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        shutil.rmtree(path, ignore_errors=True)
+        partial.rename(path)
+        self.discard(settings)
+
+    def discard(self, settings: Settings) -> None:
+        """Remove the folder of an unfinished cell, if there is one."""
+        path = self.path(settings)
+        shutil.rmtree(path.with_name(f".{path.name}"), ignore_errors=True)
+
+
+def identity(settings: Settings, without: tuple[str, ...] = ()) -> str:
+    """Return ten hexadecimal digits that stand for the settings that matter, but for some of them.
+
+    Only those count that differ from their defaults: a further setting changes no name.
+    """
+    defaults, values = Settings().as_mapping(), settings.as_mapping()
+    left_out = EXECUTION_ONLY | set(without)
+    relevant = {k: value for k, value in values.items() if k not in left_out and value != defaults[k]}
+    return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _is_of(settings: Settings, config: Mapping[str, Any]) -> bool:
+    """Whether a run with this configuration had these settings and the user's own parts.
+
+    A default may have changed since, and so may the parts.
+    """
+    chosen = {"cohort"} if settings.cohort == "auto" else set()  # the run then records its choice
+    relevant = settings.as_mapping().keys() - EXECUTION_ONLY - chosen
+    return config.get("parts", {}) == own_sources(settings) and all(
+        config[key] == value
+        for key, value in settings.as_mapping().items()
+        if key in relevant & config.keys()
+    )
+
+
+def outdated(cells: Iterable[Run]) -> Counter[str]:
+    """Count the cells that other versions of fedtide made, by version."""
+    return Counter(cell.version for cell in cells if cell.version != program_version())

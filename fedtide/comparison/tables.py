@@ -1,0 +1,192 @@
+"""The table of a comparison: for the terminal, and as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.markup import escape
+from rich.table import Table
+
+from fedtide.comparison.results import Cost, Estimate, Row
+from fedtide.config import Settings
+from fedtide.tasks import Metric
+
+Columns = Mapping[str, str]
+"""The cells of one row, by the headings of their columns."""
+
+_TEX = str.maketrans(
+    {sign: "\\" + sign for sign in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+)
+
+IN_FILES_ONLY = ("runs", "last", "uploads", "MB")  # headings that begin so: a terminal has room for few
+
+LEFT_OUT = ("10th percentile", "worst client", "virtual s to", "MB", "95 %", "uploads to")  # if it is narrow
+
+SETTINGS = {field.name.replace("_", "-") for field in fields(Settings)}
+
+REACHED = {
+    "rounds": "rounds",
+    "uploads": "uploads",
+    "megabytes_up": "MB up",
+    "megabytes_down": "MB down",
+    "virtual_seconds": "virtual s",
+}
+
+
+def columns(row: Row) -> Columns:
+    """Return what a reader of the table sees of a row; shares in percent."""
+    number, unit = number_of(row.metric)
+    shown = _texts(row)
+    shown |= {
+        "runs": str(len(row.runs)),
+        f"{row.metric.title}{unit}": mean_and_deviation(row.final, number),
+        "95 % interval": _interval(row.final, number),
+        f"last 10{unit}": mean_and_deviation(row.last, number),
+        f"worst client{unit}": mean_and_deviation(row.worst, number),
+        f"10th percentile{unit}": mean_and_deviation(row.tenth, number),
+        "to first": signed(row.difference, number),
+        "uploads": f"{row.cost.uploads:.0f}",
+        "MB up": f"{row.cost.megabytes_up:.2f}",
+        "MB down": f"{row.cost.megabytes_down:.2f}",
+    }
+    if row.reach is not None:
+        goal = f"{row.reach:.0%}" if row.metric.is_share else f"{row.reach:g}"
+        for name, heading in REACHED.items():
+            shown[f"{heading} to {goal}"] = _mean_cost(row.reached, name)
+    if row.paper is not None:
+        shown["paper"] = f"{row.paper:g}"
+    return shown
+
+
+def _texts(row: Row) -> dict[str, str]:
+    return {k: ",".join(v) if isinstance(v, list) else str(v) for k, v in row.varied.items()}
+
+
+def headings(rows: Sequence[Columns]) -> list[str]:
+    """Return the headings of all columns in which a row has something."""
+    every = dict.fromkeys(heading for row in rows for heading in row)
+    return [heading for heading in every if any(row.get(heading) for row in rows)]
+
+
+def terminal(rows: Sequence[Columns], title: str, width: int) -> Table:
+    """Return a table for a terminal of some width, with the columns that matter most."""
+    names = [name for name in headings(rows) if not name.startswith(IN_FILES_ONLY)]
+    first_left_out = [name for start in LEFT_OUT for name in names if start in name]
+    while _width(rows, names) > width and first_left_out:
+        names.remove(first_left_out.pop(0))
+    table = Table(title=title, box=SIMPLE, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold", no_wrap=name in SETTINGS)
+    for row in rows:
+        table.add_row(*(escape(row.get(name, "")) for name in names))
+    return table
+
+
+def _width(rows: Sequence[Columns], names: Sequence[str]) -> int:
+    """Return how wide a table has to be so that no cell is broken, and no heading within a word."""
+    columns = ([*name.split(), *(row.get(name, "") for row in rows)] for name in names)
+    return sum(2 + max(map(len, column)) for column in columns)
+
+
+def markdown(rows: Sequence[Columns]) -> str:
+    """Return a table in Markdown."""
+    names = headings(rows)
+    lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in rows)]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def latex(rows: Sequence[Columns]) -> str:
+    """Return a table in LaTeX, for the package booktabs."""
+    names = headings(rows)
+    lines = [_tex(names), r"\midrule", *(_tex([row.get(name, "") for name in names]) for row in rows)]
+    begin = [rf"\begin{{tabular}}{{{'l' * len(names)}}}", r"\toprule"]
+    return "\n".join([*begin, *lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def comma_separated(rows: Sequence[Row]) -> str:
+    """Return all numbers as CSV, shares from 0 to 1, one line per row."""
+    records = [_numbers(row) for row in rows]
+    names = list(dict.fromkeys(name for record in records for name in record))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def _numbers(row: Row) -> dict[str, Any]:
+    record: dict[str, Any] = {**_texts(row), "runs": len(row.runs)}
+    estimates = {
+        row.metric.key: row.final,
+        "last": row.last,
+        "difference": row.difference,
+        "worst_client": row.worst,
+        "tenth_percentile": row.tenth,
+    }
+    for name, value in estimates.items():
+        if value is not None:
+            record |= {name: value.mean, f"{name}_deviation": value.deviation, f"{name}_margin": value.margin}
+    record |= row.cost._asdict()
+    if row.reached:
+        record["reached"] = sum(cost is not None for cost in row.reached)
+        for name in REACHED:
+            record[f"{name}_to_reach"] = _mean_or_nan(row.reached, name)
+    if row.paper is not None:
+        record["paper"] = row.paper
+    return {
+        key: "" if isinstance(value, float) and math.isnan(value) else value for key, value in record.items()
+    }
+
+
+def number_of(metric: Metric) -> tuple[Callable[[float], str], str]:
+    """Return how values of a metric are shown, and what follows its name in a heading."""
+    return (lambda value: f"{100 * value:.2f}", " %") if metric.is_share else ("{:.4g}".format, "")
+
+
+def mean_and_deviation(value: Estimate | None, number: Callable[[float], str]) -> str:
+    """Show a mean and its standard deviation, as far as there are any."""
+    if value is None or math.isnan(value.mean):
+        return ""
+    spread = "" if math.isnan(value.deviation) else f" ± {number(value.deviation)}"
+    return f"{number(value.mean)}{spread}"
+
+
+def _interval(value: Estimate, number: Callable[[float], str]) -> str:
+    low, high = value.mean - value.margin, value.mean + value.margin
+    return "" if math.isnan(value.margin) else f"{number(low)} to {number(high)}"
+
+
+def signed(value: Estimate | None, number: Callable[[float], str]) -> str:
+    """Show a difference with its sign and the margin of its interval, as far as there are any."""
+    if value is None or math.isnan(value.mean):
+        return ""
+    margin = "" if math.isnan(value.margin) else f" ± {number(value.margin)}"
+    return f"{'' if value.mean < 0 else '+'}{number(value.mean)}{margin}"
+
+
+def _mean_or_nan(reached: Sequence[Cost | None], name: str) -> float:
+    values = [getattr(cost, name) for cost in reached if cost is not None]
+    return statistics.mean(values) if values else math.nan
+
+
+def _mean_cost(reached: Sequence[Cost | None], name: str) -> str:
+    """Return the mean over the seeds that got there, and how many these are if not all did."""
+    mean, count = _mean_or_nan(reached, name), sum(cost is not None for cost in reached)
+    if not count:
+        return "never" if name == "rounds" else ""
+    if math.isnan(mean):
+        return ""
+    some = f" ({count} of {len(reached)})" if name == "rounds" and count < len(reached) else ""
+    return (f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}") + some
+
+
+def _tex(cells: Sequence[str]) -> str:
+    return " & ".join(cell.translate(_TEX) for cell in cells) + r" \\"

@@ -1,0 +1,5 @@
+"""The settings of a run."""
+
+from fedtide.config.settings import Settings
+
+__all__ = ["Settings"]

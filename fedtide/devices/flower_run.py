@@ -1,0 +1,112 @@
+"""A run under `flwr run`: the same rounds, with clients that are reached through Flower's Grid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+from rich.console import Console
+
+from fedtide.config import Settings
+from fedtide.devices.connected import ConnectedClients
+from fedtide.devices.deadlines import RoundDeadlines
+from fedtide.devices.flower_compat import is_simulated
+from fedtide.devices.grid import GridTransport
+from fedtide.engine.checkpoints.resume import resumed_settings
+from fedtide.engine.experiment import prepare
+from fedtide.engine.interrupts import ENDING, deferring, stopping_at_once
+from fedtide.engine.run import drive
+from fedtide.engine.run_folder import RunFolder
+from fedtide.engine.transports.late import with_late_replies
+from fedtide.loggers.registry import logger_types, watching
+from fedtide.report.after_run import report_run
+
+
+def run_on_grid(grid: Grid, settings: Settings) -> None:
+    """Run an experiment on the clients of a Grid.
+
+    On devices, clients are there when they are connected, unless the run config names a trace, arrivals or
+    departures: then these are replayed, as in a simulation.
+
+    Raises
+    ------
+    ValueError
+        The settings are invalid, or too few clients connect in time.
+    RuntimeError
+        The run has failed or was cut off, or no reply of any client ever counted; the run folder is complete.
+    """
+    logger_types(settings)
+    # Flower chooses this process's working directory: users need the full path to find the results.
+    settings = replace(settings, run_dir=str(Path(settings.run_dir).resolve()))
+    simulated = is_simulated(grid)
+    replays = simulated or names_trace(grid, settings)
+    if not replays:
+        settings = replace(settings, trace="always")
+    if settings.resume:
+        settings = replace(settings, resume=str(Path(settings.resume).resolve()))
+        settings = resumed_settings(settings.as_mapping(), "run-config")
+    scheduled = replays or bool(settings.arrivals or settings.departures)
+    if scheduled and settings.max_absence:
+        raise ValueError("max-absence: here trace, arrivals and departures decide who is a member")
+    deadlines = RoundDeadlines(settings.round_deadline) if settings.round_deadline or not simulated else None
+    nodes = GridTransport(grid, settings.num_clients, deadlines, settings.min_replies, replays)
+    nodes.reachable()  # asks them to identify themselves, which they do while the data are loaded
+
+    def connected() -> ConnectedClients:
+        founders = _connect(nodes, np.arange(settings.num_clients), settings, simulated)
+        return ConnectedClients(settings.num_clients, nodes, founders, settings.max_absence)
+
+    experiment = prepare(settings, tune=False, observed=None if scheduled else connected)
+    trace = experiment.trace
+    if isinstance(trace, ConnectedClients):
+        trace.roster = experiment.strategy.roster
+    else:
+        _connect(nodes, np.flatnonzero(trace.round(1).member), settings, simulated)
+    transport = with_late_replies(nodes, trace)
+    folder = RunFolder(settings, flower_run=str(grid.run.run_id))
+    nodes.resumed = folder.flower_run if folder.resumed else ""
+    console = Console()
+    watch = partial(watching, settings, experiment.data.criterion.metric, console)
+    with deferring(*ENDING):  # a signal must not end this process while results are written
+        ended = drive(experiment, transport, folder, console, watch, stopping_at_once)
+        report_run(experiment, ended, folder.path, console)
+    summary = ended.summary
+    if "failed" in summary:
+        raise RuntimeError(f"{summary['failed']}; {folder.path} has what was done")
+    if summary["interrupted"]:  # a SuperLink that is back would take the run for completed
+        raise RuntimeError(f"interrupted; --run-config 'resume=\"{folder.path}\"' resumes it")
+    if summary["no_reply_counted"]:
+        raise RuntimeError(f"no reply ever counted; {folder.path}/metrics.jsonl names the reasons")
+
+
+def names_trace(grid: Grid, settings: Settings) -> bool:
+    """Whether the user has chosen the trace: for this run, or in pyproject.toml."""
+    return "trace" in grid.run.override_config or settings.trace != Settings().trace
+
+
+def _connect(
+    nodes: GridTransport, members: NDArray[np.intp], settings: Settings, simulated: bool
+) -> NDArray[np.intp]:
+    """Return which of these clients are connected, once they are enough; ValueError: too few, in time."""
+    least = min(settings.min_nodes or len(members), len(members))
+    connected = nodes.connect(members, settings.connect_timeout, least)
+    if len(connected) >= least:
+        return connected
+    missing_nodes = (
+        f"only {len(connected)} of num-clients={settings.num_clients} are connected after "
+        f"{settings.connect_timeout:.0f} s"
+    )
+    if simulated:
+        advice = f"for a simulation give --federation-config 'num-supernodes={settings.num_clients}'"
+        raise ValueError(f"{missing_nodes}; {advice}")
+    missing = ", ".join(map(str, np.setdiff1d(members, connected).tolist()))
+    nameless = ", ".join(nodes.nodes.unidentified())
+    raise ValueError(
+        f"{missing_nodes}; {least} are needed (min-nodes); clients {missing} are missing"
+        + (f"; nodes without a client: {nameless}" if nameless else "")
+        + "; start their SuperNodes, or start with fewer: --run-config 'min-nodes=...'"
+    )

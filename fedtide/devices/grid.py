@@ -1,0 +1,278 @@
+"""The transport of `flwr run`: clients are nodes of Flower, which work until they reply or the round ends."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from flwr.app import Message, MessageType, RecordDict
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
+from flwr.server.client_proxy import ClientProxy
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fedtide.devices.deadlines import GRACE_SECONDS, RoundDeadlines
+from fedtide.devices.flower_compat import node_proxy
+from fedtide.devices.messages import QUESTION, UNKNOWN, Messages, Sent
+from fedtide.devices.nodes import PATIENCE_SECONDS, Nodes
+from fedtide.devices.packing import WHO_ARE_YOU, claimed_client, packed, unpacked, with_scalars
+from fedtide.engine.transports.base import (
+    ClientFailure,
+    EvaluateInstructions,
+    EvaluateResults,
+    FitInstructions,
+    Transport,
+)
+from fedtide.ground.contract import Scalar, fit, metrics
+from fedtide.ground.wording import plain
+from strategies.core.results import FitResults
+
+POLL_SECONDS = 0.1
+LOOK_SECONDS = 2.0  # between two looks at the nodes, within a round
+LEAST_TTL = 43200.0  # of a task: longer than any round, as Flower refuses replies that come after it
+
+Result = TypeVar("Result", FitRes, EvaluateRes)
+RESTARTED = "its node was restarted"
+
+
+class Arrived(NamedTuple):
+    """What came of a task: a result, or why there is none."""
+
+    sent: Sent
+    result: FitRes | EvaluateRes | str
+
+
+class GridTransport(Transport):
+    """Reaches clients through Flower's Grid, in simulation and on devices; see `Transport`.
+
+    Nodes are asked for the index of their client when they come online, and answer while rounds are running.
+    A client that has not replied when a round ends is at work: it gets no further task, and replies late.
+    Nodes keep the memories of their clients, so there is no state to save.
+
+    Parameters
+    ----------
+    grid
+        The Grid of the ServerApp.
+    num_clients
+        N; nodes with an index outside 0..N-1 are ignored.
+    deadlines
+        When rounds end; None: when all have replied.
+    min_replies
+        Share of the clients asked whose replies end a round; 0: all.
+    replay
+        Whether clients do only what the run's trace says.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        num_clients: int,
+        deadlines: RoundDeadlines | None = None,
+        min_replies: float = 0.0,
+        replay: bool = True,
+    ) -> None:
+        super().__init__()
+        self.grid, self.nodes, self.messages = grid, Nodes(num_clients), Messages(grid)
+        self.deadlines, self.min_replies, self.replay = deadlines, min_replies, replay
+        self.resumed = ""  # Flower's number of the resumed run, so that clients keep their memories of it
+        self._arrived: list[Arrived] = []
+        self._looked = -math.inf
+        self._deadline: float | None = None
+
+    def connect(self, members: NDArray[np.intp], timeout: float, least: int) -> NDArray[np.intp]:
+        """Wait until `least` of these clients are connected; return those that are.
+
+        After `timeout` seconds only nodes that are online and have not answered yet are waited for.
+        """
+        limit = time.monotonic() + timeout
+        while len(connected := np.intersect1d(members, self.reachable())) < least:
+            if time.monotonic() > limit and not self.nodes.expects():
+                break
+            time.sleep(POLL_SECONDS)
+        return connected
+
+    def reachable(self) -> NDArray[np.intp]:
+        """Return the clients whose nodes are online now, in ascending order."""
+        self._look()
+        self._collect()
+        return np.array(self.nodes.clients(), np.intp)
+
+    def at_work(self) -> NDArray[np.intp]:
+        """Return the clients that have a task from an earlier round, in ascending order.
+
+        That includes those whose reply has come since: it counts in the next call of `fit`.
+        """
+        replied = (arrived.sent.client for arrived in self._arrived if isinstance(arrived.result, FitRes))
+        return np.array(sorted({*self.messages.busy(), *replied}), np.intp)
+
+    def proxy(self, client: int) -> ClientProxy:
+        """Return the proxy of one client."""
+        return node_proxy(self.grid, self.nodes.of_client[client], str(client))
+
+    def fit(
+        self, server_round: int, instructions: FitInstructions, timeout: float | None
+    ) -> tuple[FitResults, list[ClientFailure]]:
+        """Have clients train, until all or enough have replied, or the deadline has passed."""
+        if not instructions:
+            self._wait_for_a_free_client()
+        asked = {int(proxy.cid) for proxy, _ in instructions}
+        results, failures = self._round(FitRes, server_round, instructions, MessageType.TRAIN, timeout)
+        arrived, self._arrived = self._arrived, []
+        for sent, late in arrived:
+            if sent.client in asked or sent.kind != MessageType.TRAIN:
+                continue
+            if isinstance(late, FitRes):
+                late.metrics.setdefault(metrics.ROUND, sent.round)
+                results.append((self.proxy(sent.client), late))
+            else:
+                failures.append(ClientFailure(str(sent.client), f"task of round {sent.round}: {late}"))
+        for proxy, result in results:
+            if result.metrics.get(metrics.DEPARTING) is True:
+                self.nodes.leave(int(proxy.cid))
+        return results, failures
+
+    def evaluate(
+        self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
+    ) -> tuple[EvaluateResults, list[ClientFailure]]:
+        """Have clients evaluate; those that are at work are not asked."""
+        return self._round(EvaluateRes, server_round, instructions, MessageType.EVALUATE, timeout)
+
+    def record(self) -> dict[str, Any]:
+        """Return events of nodes, and the deadline; in a simulation nothing: its record is that of sim.py."""
+        if self.deadlines is None:
+            return {}
+        record: dict[str, Any] = {"events": self.nodes.events}
+        if self._deadline is not None:
+            record["deadline_seconds"] = round(self._deadline, 3)
+        self.nodes.events, self._deadline = [], None
+        return record
+
+    def _round(
+        self,
+        wanted: type[Result],
+        server_round: int,
+        instructions: Sequence[tuple[ClientProxy, FitIns | EvaluateIns]],
+        kind: str,
+        timeout: float | None,
+    ) -> tuple[list[tuple[ClientProxy, Result]], list[ClientFailure]]:
+        """Send instructions, and sort the replies that come before the end of the round."""
+        proxies, busy = {int(proxy.cid): proxy for proxy, _ in instructions}, self.messages.busy()
+        why = {k: f"still at work on its task of round {busy[k].round}" for k in proxies if k in busy}
+        contents = {int(name): content for name, content in packed(instructions).items()}
+        asked = contents.keys() - why.keys()
+        deadline: float | None = None
+        if timeout is None and self.deadlines is not None and asked:
+            deadline = self.deadlines.of(asked)
+        limit: float | None = timeout if deadline is None else deadline + GRACE_SECONDS
+        if kind == MessageType.TRAIN:
+            self._deadline = deadline
+        tasks: list[tuple[int, int, RecordDict]] = []
+        for client in sorted(asked):
+            content = with_scalars(contents[client], self._scalars(client, kind, deadline))
+            tasks.append((self.nodes.of_client[client], client, content))
+        start = time.monotonic()
+        gone = {*self.messages.send(tasks, kind, server_round, max(LEAST_TTL, 2 * (limit or 0.0)))}
+        answers = self._answers(kind, server_round, len(asked - gone), start, limit)
+        elapsed = time.monotonic() - start
+        why |= dict.fromkeys(gone, "its node has gone")
+        why |= dict.fromkeys(asked - gone - answers.keys(), f"no reply within {elapsed:.0f} s")
+        results: list[tuple[ClientProxy, Result]] = []
+        for client, answer in answers.items():
+            if isinstance(answer, wanted):
+                results.append((proxies[client], answer))
+            else:
+                why[client] = str(answer)
+        return results, [ClientFailure(str(client), reason) for client, reason in why.items()]
+
+    def _scalars(self, client: int, kind: str, deadline: float | None) -> dict[str, Scalar]:
+        """Return the scalars added to the instruction of a client."""
+        scalars: dict[str, Scalar] = {fit.RUN: self.resumed} if self.resumed else {}
+        if kind == MessageType.TRAIN:
+            if self.replay:
+                scalars[fit.REPLAY] = True
+            if deadline is not None and self.deadlines is not None:
+                scalars[fit.DEADLINE_SECONDS] = round(self.deadlines.of_work(client, deadline), 3)
+        return scalars
+
+    def _answers(
+        self, kind: str, server_round: int, asked: int, start: float, limit: float | None
+    ) -> dict[int, FitRes | EvaluateRes | str]:
+        """Wait for the clients asked; return what came of their tasks, by client."""
+        answers: dict[int, FitRes | EvaluateRes | str] = {}
+        enough = math.ceil(self.min_replies * asked) or asked
+
+        def done() -> bool:
+            self._collect()
+            others = []
+            for arrived in self._arrived:
+                if (arrived.sent.kind, arrived.sent.round) == (kind, server_round):
+                    answers[arrived.sent.client] = arrived.result
+                else:
+                    others.append(arrived)
+            self._arrived = others
+            good = sum(not isinstance(answer, str) for answer in answers.values())
+            return len(answers) == asked or good >= enough
+
+        self._wait(done, start, limit)
+        return answers
+
+    def _wait_for_a_free_client(self) -> None:
+        """Wait until a client is free, at most a deadline: rounds must not fly past while all are at work.
+
+        Where clients are free and none is at work, the method selects none.
+        """
+
+        def free() -> set[int]:
+            return {*self.nodes.clients()} - {*self.at_work().tolist()}
+
+        def done() -> bool:
+            self._collect()
+            return bool(free() - before) or any(isinstance(a.result, FitRes) for a in self._arrived)
+
+        before, at_work = free(), self.at_work()
+        if self.deadlines is not None and (len(at_work) or not before):
+            self._wait(done, time.monotonic(), self.deadlines.of(at_work.tolist()))
+
+    def _wait(self, done: Callable[[], bool], start: float, limit: float | None) -> None:
+        """Wait until something is done, or `limit` seconds after the start; nodes that come are asked."""
+        while not done():
+            if limit is not None and time.monotonic() - start >= limit:
+                return
+            if self.deadlines is not None and time.monotonic() - self._looked > LOOK_SECONDS:
+                self._look()
+            time.sleep(POLL_SECONDS)
+
+    def _look(self) -> None:
+        """Note which nodes are online, and ask the new ones to identify themselves."""
+        for node in self.nodes.look(self.grid.get_nodes()):
+            self._arrived += [Arrived(sent, RESTARTED) for sent in self.messages.give_up(node)]
+        self._looked = time.monotonic()
+        asked = self.nodes.to_ask(self._looked)
+        for patience in {*asked.values()}:
+            questions = [(node, UNKNOWN, WHO_ARE_YOU) for node, own in asked.items() if own == patience]
+            self.messages.send(questions, QUESTION, 0, ttl=patience)
+
+    def _collect(self) -> None:
+        """Take in the messages that have come: replies, and the identities of nodes."""
+        for sent, reply in self.messages.receive():
+            taken = time.monotonic() - sent.time
+            if sent.kind == QUESTION:
+                self._meet(sent.node, reply, taken)
+                continue
+            result = reply if isinstance(reply, str) else unpacked(reply.content, sent.kind)
+            self._arrived.append(Arrived(sent, result))
+            if isinstance(result, FitRes) and self.deadlines is not None:
+                self.deadlines.learn(sent.client, taken, result.metrics.get(metrics.SECONDS))
+
+    def _meet(self, node: int, reply: Message | str, taken: float) -> None:
+        """Take in the identity of a node."""
+        if isinstance(reply, str):
+            late = taken > PATIENCE_SECONDS - 1  # Flower's clock and ours differ a little
+            self.nodes.no_answer(node, f"no answer within {taken:.0f} s" if late else plain(reply))
+            return
+        client = self.nodes.answer(node, claimed_client(reply.content))
+        if client is not None and self.deadlines is not None:
+            self.deadlines.meet(client, taken)

@@ -1,0 +1,133 @@
+"""A client manager that replays a trace: only clients that are online in a round are available."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from functools import lru_cache
+
+import numpy as np
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.criterion import Criterion
+from numpy.typing import NDArray
+
+from fedtide.engine.transports.base import Transport
+from traces import RoundAvailability, Trace
+
+
+def remember(trace: Trace) -> Callable[[int], RoundAvailability]:
+    """Return `trace.round` with a cache of two rounds, as several parts of the engine need the same one."""
+    return lru_cache(maxsize=2)(trace.round)
+
+
+class TraceClientManager(ClientManager):
+    """Reports which clients are available in each round; makes proxies only for those selected.
+
+    `seed` is that of the samples that Flower's own strategies draw.
+    """
+
+    def __init__(
+        self, availability: Callable[[int], RoundAvailability], transport: Transport, seed: int
+    ) -> None:
+        self.availability, self.transport, self.seed = availability, transport, seed
+        self.begin(1)
+
+    def begin(self, server_round: int) -> None:
+        """Begin a round; methods without a round argument refer to it."""
+        self.round = server_round
+        self._available: NDArray[np.intp] | None = None
+        self._at_work: NDArray[np.intp] | None = None
+
+    def available(self, server_round: int) -> NDArray[np.intp]:
+        """Return the clients that are members, online, reachable and not at work, in ascending order."""
+        if server_round != self.round:
+            self.begin(server_round)
+        if self._available is None:
+            now = self.availability(server_round)
+            online, reachable = np.flatnonzero(now.member & now.online), self.transport.reachable()
+            free = online if reachable is None else np.intersect1d(online, reachable)
+            at_work = self.at_work(server_round)
+            self._available = np.setdiff1d(free, at_work) if len(at_work) else free
+        return self._available
+
+    def at_work(self, server_round: int) -> NDArray[np.intp]:
+        """Return the clients that are still at work on an earlier task, in ascending order."""
+        if server_round != self.round:
+            self.begin(server_round)
+        if self._at_work is None:
+            self._at_work = self.transport.at_work()
+        return self._at_work
+
+    def membership_changes(self, server_round: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return who arrived and who departed since the previous round; nobody in round 1."""
+        if server_round == 1:
+            nobody = np.empty(0, np.intp)
+            return nobody, nobody
+        before, now = self.availability(server_round - 1).member, self.availability(server_round).member
+        return np.flatnonzero(now & ~before), np.flatnonzero(before & ~now)
+
+    def num_offline(self) -> int:
+        """Count the members that are neither available nor at work in the current round."""
+        member = self.availability(self.round).member
+        return int(member.sum() - member[self.at_work(self.round)].sum()) - self.num_available()
+
+    def record(self) -> dict[str, list[int]]:
+        """Return who could be asked in the current round, and in round 1 who is a member.
+
+        With these, the record of a run on devices says who was there; the trace `run` replays it.
+        """
+        who = {"available": self.available(self.round).tolist()}
+        if self.round == 1:
+            who["members"] = np.flatnonzero(self.availability(1).member).tolist()
+        return who
+
+    def proxy(self, client: int) -> ClientProxy:
+        """Return the proxy of one client."""
+        return self.transport.proxy(client)
+
+    def limited_to(self, clients: NDArray[np.intp]) -> TraceClientManager:
+        """Return a manager of these clients alone for the current round, given in ascending order."""
+        limited = copy(self)
+        limited._available = clients
+        return limited
+
+    # Flower's interface, for its own strategies
+
+    def num_available(self) -> int:
+        """Count the clients that are available in the current round."""
+        return len(self.available(self.round))
+
+    def all(self) -> dict[str, ClientProxy]:
+        """Return the proxies of all available clients, by name."""
+        return {str(client): self.proxy(client) for client in self.available(self.round).tolist()}
+
+    def sample(
+        self, num_clients: int, min_num_clients: int | None = None, criterion: Criterion | None = None
+    ) -> list[ClientProxy]:
+        """Sample available clients uniformly without replacement; return all of them if there are fewer.
+
+        With fewer than `min_num_clients` available the sample is empty: availability does not change within
+        a round, so waiting would not help.
+        """
+        available = self.available(self.round)
+        if criterion is not None:
+            chosen = [k for k in available.tolist() if criterion.select(self.proxy(k))]
+            available = np.array(chosen, np.intp)
+        if len(available) < (min_num_clients or 0):
+            return []
+        count = min(num_clients, len(available))
+        rng = np.random.default_rng([self.seed, *b"sample", self.round])
+        drawn = np.sort(rng.choice(available, count, replace=False))
+        return [self.proxy(client) for client in drawn.tolist()]
+
+    def wait_for(self, num_clients: int, timeout: int = 86400) -> bool:
+        """Return at once whether this many clients are available: that does not change within a round."""
+        return self.num_available() >= num_clients
+
+    def register(self, client: ClientProxy) -> bool:
+        """Accept the client, as Flower expects; the trace decides which clients are available."""
+        return True
+
+    def unregister(self, client: ClientProxy) -> None:
+        """Do nothing, see `register`."""

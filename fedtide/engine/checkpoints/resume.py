@@ -1,0 +1,59 @@
+"""The settings of a resumed run: those of its folder, and which of them may change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedtide.config import Settings
+from fedtide.config.settings import EXECUTION_ONLY, read_toml
+from fedtide.engine.parts import own_sources
+from fedtide.engine.read_run import read_config
+from fedtide.engine.run_folder import versions
+
+
+def resumed_settings(values: Mapping[str, Any], source: str) -> Settings:
+    """Return the settings of the run in the folder `resume`, updated by those given, by kebab-case key.
+
+    Those that affect the result must not change, except that `num-rounds` may grow. `source` is the origin of
+    the values, for messages.
+
+    Raises
+    ------
+    ValueError
+        There is no such run, or its settings were different.
+    """
+    folder = str(values["resume"])
+    config = Path(folder) / "config.toml"
+    if not config.is_file():
+        raise ValueError(f"resume {folder}: not a run folder: config.toml is missing")
+    before = Settings.from_mapping(read_toml(str(config)), str(config))
+    given = Settings.from_mapping(before.as_mapping() | dict(values), source)
+    was, wanted = before.as_mapping(), given.as_mapping()
+    changed = [
+        f"{key} was {was[key]!r}, not {wanted[key]!r}"
+        for key in was.keys() - EXECUTION_ONLY - {"num-rounds"}
+        if was[key] != wanted[key]
+    ]
+    if changed:
+        raise ValueError(f"resume {folder}: {'; '.join(sorted(changed))}; a resumed run keeps its settings")
+    if given.num_rounds < before.num_rounds:
+        raise ValueError(f"resume {folder}: num-rounds was {before.num_rounds} and can only be raised")
+    return given
+
+
+def what_changed(path: Path, settings: Settings) -> list[str]:
+    """Return which packages and files of custom components have changed since the run started."""
+    config, now = read_config(path), versions()
+    changed = [
+        f"{name} was {was}, and is {now.get(name)}"
+        for name, was in config.get("versions", {}).items()
+        if now.get(name) != was
+    ]
+    parts = own_sources(settings)
+    return changed + [
+        f"{name} has changed since the run started"
+        for name, digest in config.get("parts", {}).items()
+        if parts.get(name) != digest
+    ]

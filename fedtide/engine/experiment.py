@@ -1,0 +1,150 @@
+"""An experiment: the parts of a run that do not depend on the engine, made from its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import nn
+
+import strategies
+from clients.environment import (
+    ClientEnvironment,
+    federated_data,
+    make_trace,
+    model_builder,
+    model_name,
+)
+from clients.gradients.flat import FlatModel
+from clients.gradients.oracles import choose
+from clients.rules import rule_named
+from clients.simulated.evaluation import check_outputs
+from fedtide.config import Settings
+from fedtide.engine.availability import remember
+from fedtide.engine.central import CentralTrainer
+from fedtide.engine.choice import fastest_engine
+from fedtide.engine.evaluation import GlobalEvaluator
+from fedtide.engine.memory_check import check_fits, check_steps
+from fedtide.engine.methods import Method
+from fedtide.engine.parts import check
+from fedtide.engine.sequential_sgd import SequentialSGD
+from fedtide.ground import dotted
+from fedtide.ground.wording import count
+from fedtide.tasks import FederatedData, blank
+from strategies import FlatParameters, FlexibleStrategy, Layout, Roster
+from traces import RoundAvailability, Trace, parse_rounds
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The parts of a run that do not depend on the engine.
+
+    `why_engine` says why the settings have the engine that they have, if it was to be chosen.
+    """
+
+    settings: Settings
+    data: FederatedData
+    build_model: Callable[[], nn.Module]
+    initial: FlatParameters
+    trace: Trace
+    strategy: FlexibleStrategy
+    evaluator: GlobalEvaluator
+    why_engine: str = ""
+
+    @cached_property
+    def availability(self) -> Callable[[int], RoundAvailability]:
+        """The trace, by round; see `remember`."""
+        return remember(self.trace)
+
+    @property
+    def environment(self) -> ClientEnvironment:
+        """What a process needs to simulate clients."""
+        return ClientEnvironment(
+            self.data,
+            self.build_model,
+            self.settings.seed,
+            client_device(self.settings),
+            self.settings.cohort,
+            self.settings.cohort_size,
+            self.settings.client_timeout,
+        )
+
+
+def prepare(
+    settings: Settings,
+    tune: bool = True,
+    observed: Callable[[], Trace] | None = None,
+    method: Method | None = None,
+) -> Experiment:
+    """Make the data, the model, the trace, the strategy and the evaluator.
+
+    Parameters
+    ----------
+    tune
+        Whether to choose `cohort`, `cohort_size` and `engine` where the settings leave them open; only
+        virtual clients use them.
+    observed
+        Makes the trace where it is not the one that the settings name; called once all else is checked.
+    method
+        What `check` has returned for these settings, if it was called before.
+
+    Raises
+    ------
+    ValueError
+        The settings are invalid or do not fit together; the message says why.
+    """
+    method = method or check(settings, virtual=tune)
+    trace = make_trace(settings)
+    _check_rounds(settings)
+    if trace.has_late_replies and issubclass(method.strategy, SequentialSGD):
+        raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
+    data = federated_data(settings)
+    check_steps(settings, int(data.sizes.max(initial=1)))
+    build_model = model_builder(settings, data)
+    check_fits(model_name(settings), build_model)
+    module = build_model()
+    dotted.expect("model", model_name(settings), module, nn.Module, "derive it from torch.nn.Module")
+    model = FlatModel(module, client_device(settings), data.criterion)
+    check_outputs(model, data)
+    arrays = model.arrays()
+    layout = Layout.of(arrays, model.num_buffers)
+    initial = FlatParameters(layout.flatten(arrays), layout)
+    trace = observed() if observed is not None else trace
+    roster = Roster(data.sizes, trace.round(1).member, trace.participation)
+    evaluator = GlobalEvaluator(settings, data, build_model, roster)
+    strategy = strategies.make(method.strategy, initial, roster, evaluator, options=method.options)
+    if isinstance(strategy, SequentialSGD):
+        strategy.trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
+    experiment = Experiment(settings, data, build_model, initial, trace, strategy, evaluator)
+    return _tuned(experiment, model) if tune else experiment
+
+
+def _check_rounds(settings: Settings) -> None:
+    """Refuse arrivals and departures that come after the last round."""
+    for name in ("arrivals", "departures"):
+        for client, server_round in parse_rounds(getattr(settings, name)).items():
+            if server_round > settings.num_rounds:
+                raise ValueError(
+                    f"{name}: client {client} has round {server_round}, but the run has only "
+                    f"{count(settings.num_rounds, 'round')}"
+                )
+
+
+def client_device(settings: Settings) -> str:
+    """Return the device that virtual clients train on."""
+    return "cuda" if settings.client_gpus and torch.cuda.is_available() else "cpu"
+
+
+def _tuned(experiment: Experiment, model: FlatModel) -> Experiment:
+    """Choose how cohorts are trained, and the engine, where the settings leave it open."""
+    settings, rule = experiment.settings, rule_named(experiment.strategy.rule.name)
+    wanted = (settings.cohort, settings.cohort_size)
+    cohort, size = choose(model, blank(experiment.data, 2), *wanted, rule)
+    settings = replace(settings, cohort=cohort, cohort_size=size)  # type: ignore[arg-type]  # one of COHORTS
+    experiment = replace(experiment, settings=settings)
+    if settings.engine != "auto":
+        return experiment
+    engine, why = fastest_engine(experiment, rule)
+    return replace(experiment, settings=replace(settings, engine=engine), why_engine=why)

@@ -1,0 +1,128 @@
+"""The parts that settings name, whatever their kind: to check, list and recognise them, without PyTorch."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from clients.environment import task_source, trace_specs
+from clients.gradients.oracles import COHORTS
+from clients.rules import rule_named
+from fedtide.config import Settings
+from fedtide.engine.memory_check import check_clients
+from fedtide.engine.methods import METHODS, Method, method_of, strategy_type
+from fedtide.ground import dotted
+from fedtide.ground.specs import bind, find, parse
+from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS
+from strategies import SCHEDULES
+from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
+from traces import TRACES
+
+REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "strategy": METHODS,
+    "task": TASKS,
+    "model": MODELS,
+    "partition": PARTITIONS,
+    "sizes": SIZES,
+    "trace": TRACES,
+    "lr-schedule": SCHEDULES,
+    "server-opt": SERVER_OPTIMIZERS,
+    "cohort": COHORTS,
+}
+"""What the settings that name a part accept, but for dotted names."""
+
+
+def named_parts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield kind and spec of every part that settings name; a setting, by kebab-case key, may be a list."""
+    for kind in REGISTRIES:
+        given = values.get(kind, "")
+        for text in given if isinstance(given, list) else [given]:
+            for spec in trace_specs(text) if kind == "trace" else [text]:
+                if spec:
+                    yield kind, spec
+
+
+def check(settings: Settings, virtual: bool = True) -> Method:
+    """Check the settings of a run, as far as that takes no time and no PyTorch; return the method.
+
+    `virtual`: whether clients are simulated by one of our engines. ValueError: the settings are invalid or do
+    not fit together.
+    """
+    method = check_names(settings)
+    if virtual and settings.engine == "ray":
+        require_ray("take --engine inline")
+    check_task(settings)
+    check_clients(settings.num_clients)
+    return method
+
+
+def check_names(settings: Settings) -> Method:
+    """Check the names and options of all parts, before any of them is made; return the method."""
+    method = method_of(settings)
+    for kind, spec in named_parts(settings.as_mapping()):
+        if kind != "strategy":
+            bind(kind, REGISTRIES[kind], spec)
+    return method
+
+
+def check_task(settings: Settings) -> None:
+    """Raise ValueError for a task that lacks something that every task has."""
+    source = task_source(settings)
+    for attribute in ("default_partition", "default_model", "federate"):
+        if not hasattr(source, attribute):
+            made = f"task {parse('task', settings.task).name} gives a {type(source).__name__}"
+            raise ValueError(f"{made} without {attribute}: see fedtide.tasks.TaskSource")
+
+
+def require_ray(otherwise: str) -> None:
+    """Raise ValueError, which says what to do otherwise, where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise ValueError(f"Ray is not installed: pip install ray, or {otherwise}")
+
+
+def own_sources(settings: Settings) -> dict[str, str]:
+    """Return a hash of each file of the user's own that a run depends on.
+
+    These are the files that define parts with a dotted name, by that name, and those that an option `file`
+    names, by their path.
+    """
+    hashes = {}
+    for kind, spec in named_parts(settings.as_mapping()):
+        part = parse(kind, spec)
+        if "file" in part.options:
+            hashes[part.options["file"]] = _hash(Path(part.options["file"]))
+        if dotted.is_dotted(kind, part.name):
+            hashes[part.name] = _hash(_source(find(kind, REGISTRIES[kind], part.name)))
+            if kind == "strategy" and dotted.is_dotted("rule", rule := strategy_type(part.name).rule.name):
+                hashes[rule] = _hash(_source(rule_named(rule)))
+    return dict(sorted(hashes.items()))
+
+
+def _source(part: Any) -> Path:
+    """Return the file that defines a part."""
+    try:
+        return Path(inspect.getsourcefile(inspect.unwrap(part)) or "")
+    except TypeError:
+        return Path()
+
+
+def _hash(path: Path) -> str:
+    """Return the first digits of the SHA-256 of a file, or of the files in a folder."""
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() and path.name else [path]
+        digests = [_digest(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    except OSError:
+        return "unknown"
+    return (digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest())[:16]
+
+
+@lru_cache(maxsize=1000)
+def _digest(file: Path, size: int, changed: int) -> str:
+    """Return the SHA-256 of a file, which is read once while its size and time stay the same."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -1,0 +1,243 @@
+"""Reading run folders: the only reader, for folders that may be unfinished, old, or edited by hand."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+from fedtide.config import Settings
+from fedtide.config.settings import MAX_BYTES, MAX_COUNT, RECORDED, shown
+from fedtide.engine.observers import Record
+from fedtide.ground.files import open_regular, parse_json, parse_toml, read_text
+from fedtide.tasks import ACCURACY, Metric
+
+MAX_LINE = 256 << 20  # bytes of a record or of a JSON file: a round of a million clients takes a tenth
+SETTINGS = {f.name.replace("_", "-") for f in fields(Settings)} - set(RECORDED)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder: its `config.toml` and `summary.json`, and its rounds' records if these were read."""
+
+    path: Path
+    config: Mapping[str, Any]
+    summary: dict[str, Any] = field(default_factory=dict)  # empty if there is none, as after a killed process
+    records: Sequence[Record] = ()  # starting with round 0
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Its settings; those that an older version did not record have their defaults.
+
+        ValueError: `config.toml` has values that no run can have.
+        """
+        values = {key: value for key, value in self.config.items() if key in SETTINGS}
+        return Settings.from_mapping(values, str(self.path / "config.toml"))
+
+    @property
+    def versions(self) -> Mapping[str, Any]:
+        """The versions of Python, fedtide and the packages that results may depend on."""
+        versions = self.config.get("versions")
+        return versions if isinstance(versions, dict) else {}
+
+    @property
+    def version(self) -> str:
+        """The version of fedtide that made it."""
+        return str(self.versions.get("fedtide", "unknown"))
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of its task; accuracy where an older version did not record it."""
+        metric = self.summary.get("metric")
+        return Metric(**metric) if isinstance(metric, dict) else ACCURACY
+
+    @property
+    def final(self) -> float:
+        """The final value of the metric; NaN if there is none."""
+        value = self.summary.get("final", {}).get(self.metric.key)
+        return math.nan if value is None else float(value)
+
+    @property
+    def status(self) -> Literal["finished", "interrupted", "failed", "unfinished"]:
+        """How it ended; `unfinished` means that it is running or that its process was killed."""
+        if not self.summary:
+            return "unfinished"
+        if "failed" in self.summary:
+            return "failed"
+        return "interrupted" if self.summary.get("interrupted") else "finished"
+
+    @property
+    def problem(self) -> str:
+        """Why it did not finish, such as "failed: No space left on device"; empty if it did."""
+        if self.status == "failed":
+            return f"failed: {self.summary['failed']}"
+        if self.status == "interrupted":
+            return f"was interrupted by {self.summary.get('signal', 'a signal')}"
+        return "" if self.summary else "did not finish: there is no summary.json"
+
+
+def read_run(path: Path) -> Run:
+    """Read a run folder, except for the records of its rounds; a summary that is not one is left out.
+
+    ValueError: the folder has no `config.toml`, or it cannot be read.
+    """
+    file = path / "config.toml"
+    try:
+        config = read_config(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"{path} is not a run folder: it has no config.toml") from None
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{file}: not TOML: {error}") from None
+    return Run(path, config, _summary(path / "summary.json"))
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """Return the runs in a folder, ordered by name; folders that cannot be read are left out."""
+    runs = []
+    for path in sorted(folder.iterdir()):
+        try:
+            runs.append(read_run(path))
+        except ValueError:
+            continue
+    return runs
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the content of `config.toml` in a run folder; OSError or ValueError if it cannot be read."""
+    return parse_toml(read_text(path / "config.toml", MAX_BYTES))
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file; None if it does not exist or, with a warning, cannot be read."""
+    try:
+        return parse_json(read_text(path, MAX_LINE))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        log.warning("%s is not JSON: %s", path, error)
+        return None
+
+
+def command_of(content: Mapping[str, Any]) -> str:
+    """Return the command line that a file names, as one text; empty if it names none."""
+    command = content.get("command")
+    return shlex.join(map(str, command)) if isinstance(command, list) else ""
+
+
+def records_in(path: Path) -> Iterator[Record]:
+    """Yield the records of the rounds in a run folder, starting with round 0.
+
+    OSError: `metrics.jsonl` cannot be read. ValueError: a line of it is not a record.
+    """
+    for record in _lines(path / "metrics.jsonl"):
+        if isinstance(record, str):
+            raise ValueError(record)
+        yield record
+
+
+def valid_records(path: Path) -> list[Record]:
+    """Return the records of the rounds, without the lines that are not records.
+
+    Each of these is a warning, except for the last line of the file: the run was cut off there. ValueError: a
+    line is too long to be a record.
+    """
+    found: list[Record] = []
+    wrong = ""
+    try:
+        for record in _lines(path / "metrics.jsonl"):
+            if wrong:
+                log.warning("%s; skipped", wrong)
+            wrong = record if isinstance(record, str) else ""
+            if not isinstance(record, str):
+                found.append(record)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("%s: %s", path / "metrics.jsonl", error.strerror or error)
+    return found
+
+
+def _lines(file: Path) -> Iterator[Record | str]:
+    """Yield each line's record, or what is wrong with the line."""
+    with open_regular(file) as stream:
+        for number in count(1):
+            if not (line := stream.readline(MAX_LINE + 1)):
+                return
+            where = f"{file}, line {number}"
+            if len(line) > MAX_LINE:
+                raise ValueError(f"{where}: longer than {MAX_LINE >> 20} MiB")
+            try:
+                record = _record(line)
+            except ValueError as error:
+                yield f"{where}: {error}"
+            else:
+                yield record
+
+
+def _record(line: bytes) -> Record:
+    """Return the record of a round; ValueError says what is wrong with it."""
+    record = parse_json(line.decode("utf-8", errors="replace"))
+    if not isinstance(record, dict):
+        raise ValueError("not a record of a round")
+    if not isinstance(number := record.get("round"), int) or not 0 <= number <= MAX_COUNT:
+        raise ValueError("not a record of a round: it has no round number")
+    for keys, kind, fits in _KINDS:
+        for key in keys:
+            if (value := record.get(key)) is not None and not fits(value):
+                raise ValueError(f"{key} of round {number} is {shown(value)[:60]}, not {kind}")
+    return record
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, which True is not."""
+    return type(value) in (int, float)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MAX_COUNT
+
+
+def _list_of(*fit: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(any(f(item) for f in fit) for item in value)
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, dict) and all(item is None or is_number(item) for item in value.values())
+
+
+_KINDS: list[tuple[tuple[str, ...], str, Callable[[Any], bool]]] = [
+    (("active", "selected"), "a list of clients", _list_of(_is_count, lambda name: isinstance(name, str))),
+    (("steps",), "a list of numbers of steps", _list_of(_is_count, lambda steps: steps is None)),
+    (("bytes_up", "bytes_down", "loss", "learning_rate", "virtual_seconds"), "a number", is_number),
+    (("failed",), "an object", lambda value: isinstance(value, dict)),
+    (("seconds",), "an object of numbers", _is_numbers),
+    (("events",), "a list of objects", _list_of(lambda event: isinstance(event, dict))),
+]
+
+
+def _summary(file: Path) -> dict[str, Any]:
+    """Return what a summary file says; nothing, with a warning, if no run can have written it."""
+    summary = read_json(file)
+    if summary is None:
+        return {}
+    final = summary.get("final", {}) if isinstance(summary, dict) else None
+    metric = summary.get("metric") if isinstance(summary, dict) else None
+    if not _is_numbers(final) or not (metric is None or _is_metric(metric)):
+        log.warning("%s is not the summary of a run; ignored", file)
+        return {}
+    return dict(summary)
+
+
+def _is_metric(value: Any) -> bool:
+    kinds = {"name": str, "higher_is_better": bool, "is_share": bool}
+    return isinstance(value, dict) and {key: type(item) for key, item in value.items()} == kinds

@@ -1,0 +1,260 @@
+"""A run: the rounds of an experiment over a transport, and the run folder that they leave."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from signal import SIGINT, Signals
+from typing import Any, NamedTuple
+
+from flwr.common import parameters_to_ndarrays
+from numpy.typing import NDArray
+from rich.console import Console
+from threadpoolctl import threadpool_limits
+
+from clients.environment import model_name
+from fedtide.config import Settings
+from fedtide.engine.allocation import keep_freed_memory
+from fedtide.engine.availability import TraceClientManager
+from fedtide.engine.checkpoints.checkpointing import Checkpointing, Position
+from fedtide.engine.experiment import Experiment, prepare
+from fedtide.engine.interrupts import deferring, stopping_on_interrupt
+from fedtide.engine.observers import LoggedRun, Observer, observing
+from fedtide.engine.read_run import records_in
+from fedtide.engine.run_folder import FolderLost, RunFolder, finite, weights_sha256
+from fedtide.engine.sequential_sgd import SequentialSGD
+from fedtide.engine.server import RoundServer
+from fedtide.engine.transports.base import EngineLost, Transport
+from fedtide.engine.transports.inline import InlineTransport
+from fedtide.engine.transports.late import with_late_replies
+from fedtide.engine.transports.virtual import Simulation
+from fedtide.ground.contract import FitConfig
+from fedtide.ground.wording import say
+
+# What a run may report in the end besides the global model's loss and metric: what it was tested on, personal
+# models, and the global one on the clients' hold-outs.
+FINAL = (
+    "tested_examples",
+    "tested_clients",
+    "client_loss",
+    "client_{}",
+    "client_tested_examples",
+    "client_tested_clients",
+    "worst_client_{}",
+    "tenth_percentile_{}",
+)
+# What ends a run though the program is right: it is one line.
+FAILURES = (OSError, MemoryError, EngineLost, FolderLost)
+
+
+def virtual_transport(
+    experiment: Experiment, on_message: Callable[[str], object] = lambda line: None
+) -> Transport:
+    """Make the transport to virtual clients that the settings name: inline or Ray.
+
+    `on_message` takes a line about what killed processes had left on this machine, and has been removed.
+    """
+    settings, trace = experiment.settings, experiment.trace
+    defaults = FitConfig(
+        round=1,
+        local_steps=settings.local_steps,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+    )
+    simulation = Simulation(
+        experiment.environment, experiment.initial, experiment.availability, trace.lost, defaults
+    )
+    if settings.engine == "inline":
+        return with_late_replies(InlineTransport(simulation), trace)
+    num_workers = min(settings.num_workers, settings.clients_per_round or settings.num_clients)
+    with deferring(SIGINT) as interrupts:
+        from fedtide.engine.transports.ray.transport import RayTransport  # Ray need not be installed
+
+        transport = RayTransport(simulation, num_workers, settings.client_gpus, settings.ray_address)
+    if interrupts:
+        transport.close()
+        raise KeyboardInterrupt
+    if transport.leftovers:
+        on_message(f"removed what killed runs had left: {', '.join(transport.leftovers)}")
+    return with_late_replies(transport, trace)
+
+
+class Outcome(NamedTuple):
+    """How a run ended: the content of `summary.json`, and the final weights, one array per tensor.
+
+    In the summary, `interrupted` says whether a signal ended the run early; `signal` is then its name.
+    `failed` says why the run could not continue, if it could not.
+    """
+
+    summary: dict[str, Any]
+    arrays: list[NDArray[Any]]
+
+
+def drive(
+    experiment: Experiment,
+    transport: Transport,
+    folder: RunFolder,
+    console: Console,
+    watch: Callable[[LoggedRun], Sequence[Observer]] = lambda run: (),
+    stopping: Callable[[RoundServer, Console], AbstractContextManager[list[int]]] = stopping_on_interrupt,
+    extendable: bool = True,
+) -> Outcome:
+    """Run the rounds of an experiment over a transport, and close the transport.
+
+    Parameters
+    ----------
+    watch
+        Makes further observers of the run, such as loggers and the display of its progress.
+    stopping
+        What a signal does to the run.
+    extendable
+        Whether a run that has ended is saved, so that it can be made longer.
+
+    Raises
+    ------
+    ResumeError
+        The folder is that of a run that cannot be resumed.
+    """
+    settings, state = experiment.settings, _State()
+    folder.warn = partial(say, console)
+    with ExitStack() as watched:
+        watched.callback(folder.close)
+        try:
+            checkpoints = Checkpointing(experiment, transport, folder, console)
+            before = checkpoints.resume()
+            run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
+            observers = [state, folder, *watch(run), checkpoints]
+            for record in records_in(folder.path):
+                for observer in observers:
+                    observer.recall(record)
+            folder.write_devices(experiment.trace.devices)
+            server = RoundServer(
+                experiment.strategy,
+                TraceClientManager(experiment.availability, transport, settings.seed),
+                settings.evaluate_every,
+                [observer.round for observer in observers],
+                experiment.trace.seconds,
+            )
+            start = time.perf_counter()
+            with stopping(server, console) as state.signals, suppress(KeyboardInterrupt):
+                watched.enter_context(observing(observers, settings))
+                start = time.perf_counter()
+                state.failure = _train(server, settings.num_rounds, before)
+                if not state.failure and (state.signals or extendable):
+                    checkpoints.end(state.last["round"], always=bool(state.signals))
+            state.seconds = before.seconds + time.perf_counter() - start
+            state.arrays = parameters_to_ndarrays(server.parameters)
+            unwritten = folder.try_to_write_weights(state.arrays)  # before anything else can fail
+            state.failure = state.failure or unwritten
+            if state.failure:  # at once: where Ray has died, it ends this process seconds later
+                say(console, f"the run has failed: {state.failure}; {checkpoints.how_to_resume()}")
+        finally:
+            transport.close()
+        summary = _summary(experiment, folder, state)
+        try:
+            for observer in observers:
+                observer.finish(summary)
+        except OSError as error:
+            summary["failed"] = state.failure or str(error)
+            if not state.failure:
+                say(console, f"the run has failed: {error}")
+    if summary["no_reply_counted"] and "failed" not in summary:
+        console.print("no reply ever counted: metrics.jsonl names the reasons")
+    return Outcome(summary, state.arrays)
+
+
+@dataclass
+class _State(Observer):
+    """What is known of a run: last values, updates aggregated, seconds, weights, signals, why it failed."""
+
+    last: dict[str, Any] = field(default_factory=lambda: {"round": 0})
+    client_fits: int = 0
+    seconds: float = 0.0
+    arrays: list[NDArray[Any]] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)
+    failure: str = ""
+
+    def round(self, record: dict[str, Any]) -> None:
+        """Take in the record of a round."""
+        self.last.update(record)
+        self.client_fits += len(record.get("active", []))
+
+    recall = round
+
+
+def _train(server: RoundServer, num_rounds: int, before: Position) -> str:
+    """Run the rounds; return why the run failed, empty if it did not."""
+    with _undisturbed():
+        try:
+            server.fit(num_rounds, after=before.round)
+        except FAILURES as error:
+            return " ".join(str(error).split()) or type(error).__name__
+    return ""
+
+
+def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[str, Any]:
+    """Return the content of `summary.json`."""
+    settings, last, metric = experiment.settings, ended.last, experiment.data.criterion.metric
+    measured = [key.format(metric.key) for key in FINAL]
+    summary: dict[str, Any] = finite(
+        {
+            "strategy": settings.strategy,
+            "task": settings.task,
+            "model": model_name(settings),
+            "rounds": last["round"],
+            "client_fits": ended.client_fits,
+            "seconds": round(ended.seconds, 3),
+            "metric": metric._asdict() | {"name": metric.key},
+            "final": {
+                metric.key: last.get(metric.key),
+                "loss": last.get("loss"),
+                "train_loss": experiment.evaluator.train_loss(ended.arrays),
+                **{key: last[key] for key in measured if key in last},
+            },
+            "run_dir": str(folder.path),
+            "weights_sha256": weights_sha256(ended.arrays),
+            "no_reply_counted": not isinstance(experiment.strategy, SequentialSGD)
+            and bool(last["round"])
+            and not ended.client_fits,
+            "interrupted": bool(ended.signals),
+            **({"signal": Signals(ended.signals[0]).name} if ended.signals else {}),
+            **({"failed": ended.failure} if ended.failure else {}),
+        }
+    )
+    return summary
+
+
+def simulate(
+    settings: Settings, path: Path | None = None, **options: Any
+) -> tuple[Experiment, RunFolder, Outcome]:
+    """Run an experiment with virtual clients, silently; return it, its run folder, and how it ended.
+
+    `path` is as of `RunFolder`, and the options are those of `drive`. ValueError: the settings are invalid.
+    """
+    experiment = prepare(settings)
+    folder = RunFolder(experiment.settings, path)
+    ended = drive(experiment, virtual_transport(experiment), folder, Console(quiet=True), **options)
+    return experiment, folder, ended
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Save milliseconds per round.
+
+    Idle BLAS threads spin while they wait for work, and so take cores from the clients; the garbage
+    collector would scan all imported modules again and again; and memory that is returned to the system
+    costs page faults when it is taken again.
+    """
+    keep_freed_memory()
+    gc.collect()
+    gc.freeze()
+    try:
+        with threadpool_limits(1, "blas"):
+            yield
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,227 @@
+"""The folder with the results of a run."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import logging
+import math
+import os
+import platform
+import re
+import shutil
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from numpy.typing import NDArray
+
+from fedtide.config import Settings
+from fedtide.engine.observers import Observer, Record
+from fedtide.engine.parts import own_sources
+from fedtide.engine.read_run import read_config
+from fedtide.ground.files import replacing
+
+log = logging.getLogger(__name__)
+PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
+
+
+class FolderLost(Exception):  # noqa: N818 - what has happened, not what is wrong with the program
+    """The run folder is not there any more."""
+
+
+class RunFolder(Observer):
+    """`config.toml`, `metrics.jsonl` (one line per round), `weights.npz` and `summary.json` of a run.
+
+    Beside them lies `clients.csv` if the trace was recorded from devices with names.
+
+    Parameters
+    ----------
+    path
+        The folder, which must not exist yet; default: in `run_dir`, named by the time, the strategy, the
+        task, the trace and the seed. With `resume` in the settings, that folder.
+    flower_run
+        Flower's number of the run, if it runs under `flwr run`. As an attribute, that of the first run if
+        this one resumes it.
+
+    Raises
+    ------
+    ValueError
+        The folder cannot be made, or another process writes to it.
+    """
+
+    def __init__(self, settings: Settings, path: Path | None = None, flower_run: str = "") -> None:
+        self.resumed = bool(settings.resume)
+        if self.resumed:
+            self.path = Path(settings.resume)
+        elif path is not None:
+            path.mkdir(parents=True)
+            self.path = path
+        else:
+            self.path = _new_folder(settings)
+        self._metrics = (self.path / "metrics.jsonl").open("ab", buffering=0)
+        self._unwritten, self._warned = b"", False
+        self.warn: Callable[[str], object] = log.warning  # takes a line
+        _lock(self._metrics, self.path)
+        config = settings.as_mapping() | {"resume": ""}
+        if self.resumed:
+            config = read_config(self.path) | config
+        else:
+            config |= {"versions": versions(), "command": sys.argv}
+            if parts := own_sources(settings):
+                config["parts"] = parts
+            if flower_run:
+                config["flower-run"] = flower_run
+        self.flower_run = str(config.get("flower-run", ""))
+        with replacing(self.path / "config.toml") as temporary:
+            temporary.write_text(tomli_w.dumps(config), encoding="utf-8")
+
+    def discard(self) -> None:
+        """Remove the folder of a run that has not begun, unless it is that of a resumed run."""
+        self._metrics.close()
+        if not self.resumed:
+            shutil.rmtree(self.path)
+
+    def write_devices(self, devices: Sequence[str]) -> None:
+        """Save which device each client replays, as `clients.csv`, if the trace names devices."""
+        if devices:
+            with (self.path / "clients.csv").open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows([("client", "device"), *enumerate(devices)])
+
+    def synced_length(self) -> int:
+        """Return the bytes of `metrics.jsonl`, all of them on the disk; OSError if some cannot be."""
+        self._write()
+        os.fsync(self._metrics.fileno())
+        return os.fstat(self._metrics.fileno()).st_size
+
+    def check_length(self, length: int) -> None:
+        """Raise ValueError if `metrics.jsonl` is shorter than this."""
+        if os.fstat(self._metrics.fileno()).st_size < length:
+            raise ValueError(f"metrics.jsonl is shorter than the {length} bytes that it had")
+
+    def truncate(self, length: int) -> None:
+        """Remove what follows the first `length` bytes of `metrics.jsonl`, and the summary."""
+        self._metrics.truncate(length)
+        (self.path / "summary.json").unlink(missing_ok=True)
+
+    def round(self, record: Record) -> None:
+        """Append the record of a round; FolderLost if the folder has been removed.
+
+        On a full disk it warns once, and the next call tries again, so no record is lost.
+        """
+        if not os.fstat(self._metrics.fileno()).st_nlink:
+            raise FolderLost(f"{self.path}: the run folder has been removed")
+        self._unwritten += (_json(record) + "\n").encode()
+        try:
+            self._write()
+        except OSError as error:
+            if not self._warned:
+                effect = "the run continues and retries each round"
+                self.warn(f"warning: metrics.jsonl: {error.strerror}; {effect}")
+            self._warned = True
+
+    def try_to_write_weights(self, arrays: Sequence[NDArray[Any]]) -> str:
+        """Save the final weights, one array per tensor; return what went wrong, empty if nothing did."""
+        try:
+            with replacing(self.path / "weights.npz") as temporary, temporary.open("wb") as file:
+                np.savez(file, *arrays)
+        except OSError as error:
+            return f"{self.path / 'weights.npz'}: {error.strerror}"
+        return ""
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Save the summary, and records that could not be written before."""
+        self._write()
+        with replacing(self.path / "summary.json") as temporary:
+            temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+    def close(self) -> None:
+        """Close `metrics.jsonl`."""
+        self._metrics.close()
+
+    def _write(self) -> None:
+        while self._unwritten:
+            self._unwritten = self._unwritten[self._metrics.write(self._unwritten) :]
+
+
+def program_version() -> str:
+    """Return the version of this program, as its pyproject.toml or the installed package has it."""
+    project = Path(__file__).parents[2] / "pyproject.toml"  # not there where fedtide is installed
+    try:
+        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
+    except OSError:
+        return version("fedtide")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what a result may depend on."""
+    own = {"python": platform.python_version(), "fedtide": program_version()}
+    return own | {name: version(name) for name in PACKAGES}
+
+
+def weights_sha256(arrays: Sequence[NDArray[Any]]) -> str:
+    """SHA-256 of the weights in little-endian order, so that it is the same on all machines."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
+    return digest.hexdigest()
+
+
+def slug(parts: Iterable[str], length: int) -> str:
+    """Return a part of a file name, of at most this length, that shows these texts."""
+    return re.sub(r"[^A-Za-z0-9.=]+", "-", "-".join(parts))[:length].strip("-.")
+
+
+def finite(value: Any) -> Any:
+    """Replace NaN and infinity by None: JSON has neither."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def _json(record: Record) -> str:
+    """Return a record as JSON, NaN and infinity as null; most have neither."""
+    try:
+        return json.dumps(record, allow_nan=False)
+    except ValueError:
+        return json.dumps(finite(record))
+
+
+def _new_folder(settings: Settings) -> Path:
+    named = ((settings.strategy, 30), (settings.task, 20), (settings.trace, 40))
+    parts = [slug([spec], length) for spec, length in named]
+    name = "-".join([time.strftime("%Y%m%d-%H%M%S"), *parts, f"seed={settings.seed}"])
+    base = Path(settings.run_dir) / name
+    path, attempt = base, 1
+    while True:
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            attempt += 1
+            path = base.with_name(f"{base.name}-{attempt}")
+        except OSError as error:
+            raise ValueError(f"run-dir {settings.run_dir}: {error.strerror}") from None
+
+
+def _lock(file: Any, path: Path) -> None:
+    """Let no other process write to a folder, for as long as this file is open."""
+    try:
+        import fcntl
+    except ImportError:  # on Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"{path}: another process runs in this folder; wait until it has ended") from None

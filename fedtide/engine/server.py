@@ -1,0 +1,241 @@
+"""The round loop: a Flower `Server` that runs any Flower strategy over any transport."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+from flwr.common import FitIns, FitRes, Scalar
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.history import History
+from flwr.server.server import Server
+from flwr.server.strategy import Strategy
+
+from fedtide.engine.availability import TraceClientManager
+from fedtide.engine.transports.base import ClientFailure
+from fedtide.ground.contract.metrics import ROUND, STEPS, TRAIN_LOSS
+from fedtide.ground.wording import plain
+from strategies import FlexibleStrategy
+from strategies.core.parameters import count_bytes
+from strategies.core.results import FitResults, columns_of
+
+Record = dict[str, Any]
+
+
+class RoundServer(Server):
+    """Runs rounds and records each of them; no failure of a client ends the run.
+
+    Parameters
+    ----------
+    strategy
+        Any Flower strategy with initial parameters.
+    client_manager
+        Reports which clients are available in a round; its transport carries the messages.
+    evaluate_every
+        Rounds between two evaluations; the last round is always evaluated.
+    observers
+        Called with the record of each round, starting with round 0, the evaluation before training.
+    clock
+        Virtual seconds that have passed by the end of a round; None for traces without a clock.
+
+    Attributes
+    ----------
+    stopping
+        Set to True to end the training after the current round.
+    cut_off
+        Set to True when clients cannot be reached any more: the next attempt raises KeyboardInterrupt.
+    reaching
+        Whether clients are being reached now.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        client_manager: TraceClientManager,
+        evaluate_every: int = 1,
+        observers: Sequence[Callable[[Record], None]] = (),
+        clock: Callable[[int], float | None] = lambda server_round: None,
+    ) -> None:
+        super().__init__(client_manager=client_manager, strategy=strategy)
+        self.trace_manager, self.transport = client_manager, client_manager.transport
+        self.evaluate_every, self.observers, self.clock = evaluate_every, observers, clock
+        self.stopping = self.cut_off = self.reaching = False
+        self._seconds_to_report = 0.0
+
+    def fit(
+        self, num_rounds: int, timeout: float | None = None, after: int | None = None
+    ) -> tuple[History, float]:
+        """Run the rounds up to number `num_rounds`; return Flower's history, and the seconds that they took.
+
+        Parameters
+        ----------
+        timeout
+            Seconds that a round waits for replies; None: no limit.
+        after
+            The last round of a resumed run, whose strategy has been restored; None: a new run.
+        """
+        history, start = History(), time.perf_counter()
+        parameters = self.strategy.initialize_parameters(self._client_manager)
+        if parameters is None:
+            raise ValueError("the strategy has no initial parameters: pass initial_parameters to it")
+        self.parameters = parameters
+        if after is None:
+            record: Record = {"round": 0}
+            self._evaluate(0, record, history)
+            self._report(record)
+        for server_round in range((after or 0) + 1, num_rounds + 1):
+            record = self._run_round(server_round, timeout, history)
+            if self.stopping or server_round == num_rounds or server_round % self.evaluate_every == 0:
+                self._evaluate(server_round, record, history)
+            self._report(record)
+            if self.stopping:
+                break
+        return history, time.perf_counter() - start
+
+    def _run_round(self, server_round: int, timeout: float | None, history: History) -> Record:
+        """Select, train, aggregate; a round without active clients leaves the parameters unchanged."""
+        record: Record = {"round": server_round, "seconds": {}}
+        self.trace_manager.begin(server_round)
+        with _timed(record, "select"), self._reaching_clients():
+            instructions = self.strategy.configure_fit(server_round, self.parameters, self._client_manager)
+        with _timed(record, "train"), self._reaching_clients():
+            results, failures = self.transport.fit(server_round, instructions, timeout)
+            if not isinstance(self.strategy, FlexibleStrategy):
+                results, failures = _on_time(server_round, results, failures)
+        record["seconds"] |= self.transport.seconds if instructions else {}
+        record |= {"notes": [*self.transport.notes]} if self.transport.notes else {}
+        with _timed(record, "aggregate"):
+            as_list = cast(list[tuple[ClientProxy, FitRes]], results)  # in all but its type
+            aggregated, metrics = self.strategy.aggregate_fit(server_round, as_list, list(failures))
+        if aggregated is not None:
+            self.parameters = aggregated
+        history.add_metrics_distributed_fit(server_round, metrics)
+        record["offline"] = self.trace_manager.num_offline()
+        if len(at_work := self.trace_manager.at_work(server_round)):
+            record["at_work"] = at_work.tolist()
+        record |= _participation(self.strategy, instructions, results, failures)
+        if TRAIN_LOSS in metrics:
+            record["batch_loss"] = metrics[TRAIN_LOSS]
+        if (seconds := self.clock(server_round)) is not None:
+            record["virtual_seconds"] = seconds
+        record |= self._of_devices(record)
+        return record
+
+    def _of_devices(self, record: Record) -> Record:
+        """Return what the record of a round on devices has besides: with it, the trace `run` replays them."""
+        if not (added := self.transport.record()):
+            return {}
+        if isinstance(self.strategy, FlexibleStrategy):
+            added["planned"] = self.strategy.report.planned.tolist()
+        added["events"] = [*record.get("events", ()), *added["events"]]
+        return added | self.trace_manager.record()
+
+    def _evaluate(self, server_round: int, record: Record, history: History) -> None:
+        """Evaluate at the server, and at the clients that the strategy selects for it."""
+        with _timed(record, "evaluate"):
+            central = self.strategy.evaluate(server_round, self.parameters)
+            if central is not None:
+                loss, metrics = central
+                history.add_loss_centralized(server_round, loss)
+                history.add_metrics_centralized(server_round, metrics)
+                record |= {"loss": loss, **_snake(metrics)}
+            if server_round == 0:
+                return
+            instructions = self.strategy.configure_evaluate(
+                server_round, self.parameters, self._client_manager
+            )
+            if instructions:
+                with self._reaching_clients():
+                    results, failures = self.transport.evaluate(server_round, instructions, None)
+                mean, metrics = self.strategy.aggregate_evaluate(server_round, results, list(failures))
+                if mean is not None:
+                    history.add_loss_distributed(server_round, mean)
+                    record["client_loss"] = mean
+                record |= {f"client_{key}": value for key, value in _snake(metrics).items()}
+
+    @contextmanager
+    def _reaching_clients(self) -> Iterator[None]:
+        """Do what needs the clients."""
+        self.reaching = True
+        try:
+            if self.cut_off:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.reaching = False
+
+    def _report(self, record: Record) -> None:
+        """Call the observers; the next round's record gives their time, as `write`."""
+        record.setdefault("seconds", {})["write"] = self._seconds_to_report
+        start = time.perf_counter()
+        for observer in self.observers:
+            observer(record)
+        self._seconds_to_report = round(time.perf_counter() - start, 6)
+
+
+def _on_time(
+    server_round: int, results: FitResults, failures: list[ClientFailure]
+) -> tuple[FitResults, list[ClientFailure]]:
+    """Take late replies for failures: a strategy of Flower would take them for replies of this round."""
+    late = {proxy.cid for proxy, r in results if r.metrics.get(ROUND, server_round) != server_round}
+    refused = [ClientFailure(name, "late reply: strategies of Flower take none") for name in sorted(late)]
+    return [(proxy, r) for proxy, r in results if proxy.cid not in late], failures + refused
+
+
+def _participation(
+    strategy: Strategy,
+    instructions: Sequence[tuple[ClientProxy, FitIns]],
+    results: FitResults,
+    failures: Sequence[ClientFailure],
+) -> Record:
+    """Record the selected, active and failed clients, the steps done, and the bytes sent each way."""
+    failed = [(failure.client, failure.reason) for failure in failures]
+    record: Record = {"selected": _names(proxy.cid for proxy, _ in instructions)}
+    if isinstance(strategy, FlexibleStrategy):
+        report = strategy.report
+        failed += report.rejected
+        record |= {"learning_rate": report.learning_rate, "events": report.events}
+        record |= {"incomplete": report.incomplete, **report.measured}
+        record |= {"late": report.late} if report.late else {}
+    columns = columns_of(results)
+    if columns is not None:  # they were read together, as all of them count
+        record["active"], record["steps"] = (columns.reported[key].tolist() for key in ("client", "steps"))
+        bytes_up = columns.num_bytes
+    else:
+        record["active"], record["steps"] = _counted(strategy, results)
+        bytes_up = sum(count_bytes(result.parameters) for _, result in results)
+    record["failed"] = {plain(name): plain(reason) for name, reason in sorted(failed)}
+    record["bytes_down"] = sum(count_bytes(ins.parameters) for _, ins in instructions)
+    record["bytes_up"] = bytes_up
+    return record
+
+
+def _counted(strategy: Strategy, results: FitResults) -> tuple[list[int | str], list[int | float | None]]:
+    """Return the clients whose replies counted, and the steps that each of them reports."""
+    steps = {proxy.cid: result.metrics.get(STEPS) for proxy, result in results}
+    if isinstance(strategy, FlexibleStrategy):
+        accepted = set(strategy.report.active.tolist())
+        steps = {name: s for name, s in steps.items() if strategy.roster.find(name) in accepted}
+    names = _names(steps)
+    reported = (steps[str(name)] for name in names)
+    return names, [s if isinstance(s, int | float) else None for s in reported]
+
+
+def _names(names: Any) -> list[int | str]:
+    """Sort the names of clients; decimal ones become integers."""
+    converted = [int(name) if name.isdecimal() else name for name in names]
+    return sorted(converted, key=lambda name: (isinstance(name, str), name))
+
+
+def _snake(metrics: dict[str, Scalar]) -> Record:
+    return {key.replace("-", "_"): value for key, value in metrics.items()}
+
+
+@contextmanager
+def _timed(record: Record, phase: str) -> Iterator[None]:
+    """Record how long a phase of the round took."""
+    start = time.perf_counter()
+    yield
+    record.setdefault("seconds", {})[phase] = round(time.perf_counter() - start, 6)

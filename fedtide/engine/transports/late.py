@@ -1,0 +1,145 @@
+"""Late replies in a simulation: a transport that hands some replies over in a later round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.common import FitRes, Parameters
+from flwr.server.client_proxy import ClientProxy
+from numpy.typing import NDArray
+
+from fedtide.engine.transports.base import (
+    ClientFailure,
+    EvaluateInstructions,
+    EvaluateResults,
+    FitInstructions,
+    Transport,
+)
+from fedtide.engine.transports.virtual_proxy import OK
+from strategies import FlatParameters, Layout
+from strategies.core.instructions import RoundInstructions
+from strategies.core.results import FitResults
+from strategies.core.state import StateDict, nested, take, within
+from traces import Trace
+
+LATE = "no reply by the end of the round"
+
+
+class Delayed(NamedTuple):
+    """A late reply, and the round in which it arrives."""
+
+    arrival: int
+    proxy: ClientProxy
+    result: FitRes
+
+
+def with_late_replies(transport: Transport, trace: Trace) -> Transport:
+    """Return a transport that delays replies as the trace says."""
+    return LateReplies(transport, trace) if trace.has_late_replies else transport
+
+
+class LateReplies(Transport):
+    """Passes messages to another transport and delays the replies that the trace has arrive late.
+
+    A client whose reply is delayed is at work. A lost reply never arrives; its client is free again after the
+    round.
+    """
+
+    def __init__(self, transport: Transport, trace: Trace) -> None:
+        super().__init__()
+        self.transport, self.trace = transport, trace
+        self._delayed: dict[int, Delayed] = {}
+
+    def reachable(self) -> NDArray[np.intp] | None:
+        return self.transport.reachable()
+
+    def at_work(self) -> NDArray[np.intp]:
+        return np.union1d(np.array([*self._delayed], np.intp), self.transport.at_work())
+
+    def proxy(self, client: int) -> ClientProxy:
+        return self.transport.proxy(client)
+
+    def fit(
+        self, server_round: int, instructions: FitInstructions, timeout: float | None
+    ) -> tuple[FitResults, list[ClientFailure]]:
+        """Have clients train; return the replies on time, and those to earlier tasks that arrive now."""
+        results, failures = self.transport.fit(server_round, instructions, timeout)
+        self.seconds, self.notes = self.transport.seconds, self.transport.notes
+        late, farewells = self.trace.late(server_round), _farewells(instructions)
+        arrived = {k: d for k, d in self._delayed.items() if d.arrival <= server_round}
+        self._delayed = {k: d for k, d in self._delayed.items() if k not in arrived}
+        on_time: FitResults = []
+        for proxy, result in results:
+            client = int(proxy.cid)
+            if not late[client] or proxy.cid in farewells:
+                on_time.append((proxy, result))
+                continue
+            self._delayed[client] = Delayed(server_round + int(late[client]), proxy, _kept(result))
+            failures.append(ClientFailure(proxy.cid, LATE))
+        return on_time + [(d.proxy, d.result) for d in arrived.values()], failures
+
+    def evaluate(
+        self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
+    ) -> tuple[EvaluateResults, list[ClientFailure]]:
+        return self.transport.evaluate(server_round, instructions, timeout)
+
+    def record(self) -> dict[str, Any]:
+        return self.transport.record()
+
+    def state_dict(self) -> StateDict:
+        state = nested("transport", self.transport.state_dict())
+        described: list[dict[str, Any]] = []
+        for number, (client, delayed) in enumerate(self._delayed.items()):
+            arrays, form = _taken_apart(delayed.result.parameters)
+            reply = {"num_examples": delayed.result.num_examples, "metrics": delayed.result.metrics}
+            described.append({"client": client, "arrival": delayed.arrival, **reply, **form})
+            state |= {f"delayed.{number}.{i}": array for i, array in enumerate(arrays)}
+        return state | {"delayed": described}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.transport.load_state_dict(within("transport", state))
+        self._delayed = {}
+        for number, reply in enumerate(take(state, "delayed")):
+            arrays = [take(state, f"delayed.{number}.{i}") for i in range(reply["arrays"])]
+            result = FitRes(OK, _put_together(arrays, reply), reply["num_examples"], reply["metrics"])
+            proxy = self.transport.proxy(reply["client"])
+            self._delayed[reply["client"]] = Delayed(reply["arrival"], proxy, result)
+
+    def close(self) -> None:
+        self.transport.close()
+
+
+def _farewells(instructions: FitInstructions) -> set[str]:
+    """Return the names of clients that are asked to hand in their state, not to train."""
+    own = instructions.own if isinstance(instructions, RoundInstructions) else {}
+    return {name for name, task in own.items() if task.farewell}
+
+
+def _taken_apart(sent: Parameters) -> tuple[list[NDArray[Any]], dict[str, Any]]:
+    """Return a client's parameters as arrays, and their form."""
+    if isinstance(sent, FlatParameters):
+        arrays = [sent.vector, *sent.extra]
+        layout = {"shapes": sent.layout.shapes, "dtype": sent.layout.dtype.str}
+        return arrays, {"arrays": len(arrays), **layout}
+    tensors = [np.frombuffer(tensor, np.uint8) for tensor in sent.tensors]
+    return tensors, {"arrays": len(tensors), "type": sent.tensor_type}
+
+
+def _put_together(arrays: list[NDArray[Any]], form: Mapping[str, Any]) -> Parameters:
+    """Return the parameters that `_taken_apart` was given."""
+    if "shapes" in form:
+        vector, *extra = arrays
+        layout = Layout(tuple(map(tuple, form["shapes"])), np.dtype(form["dtype"]))
+        return FlatParameters(vector, layout, extra)
+    return Parameters([array.tobytes() for array in arrays], form["type"])
+
+
+def _kept(result: FitRes) -> FitRes:
+    """Return a reply whose weights do not lie in memory that the transport reuses."""
+    sent = result.parameters
+    if not isinstance(sent, FlatParameters):
+        return result
+    return replace(result, parameters=FlatParameters(sent.vector.copy(), sent.layout, sent.extra))

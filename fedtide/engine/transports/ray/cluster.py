@@ -1,0 +1,119 @@
+"""Starts Ray on this machine, or connects to a running cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+
+from fedtide.engine.transports.base import EngineLost
+from fedtide.engine.transports.ray.leftovers import end_session, lock_session, remove_leftovers
+from fedtide.ground.dotted import modules_here
+from fedtide.ground.wording import plain
+
+ROOT = str(Path(__file__).parents[4])  # the folder that workers import this project from
+NOT_SENT = ["/runs", "/data", "/.git", "/.venv", "/tests", "/experiments", "/docs"]  # to other machines
+
+
+def check_address(address: str) -> None:
+    """Raise an error if nothing listens at HOST:PORT; Ray itself would retry for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        raise ValueError("expected HOST:PORT or auto")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+class RunningRay(NamedTuple):
+    """A Ray that `start_ray` has started, or connected to."""
+
+    leftovers: list[str]  # of killed processes, now removed
+    session: Path | None  # folder of Ray's logs and spilled objects; None: on a cluster
+
+    def stop(self) -> None:
+        """Stop Ray, or leave the cluster."""
+        ray.shutdown()
+        if self.session:
+            end_session(self.session)
+
+
+def start_ray(num_workers: int, address: str = "") -> RunningRay:
+    """Start Ray on this machine, quietly, with room for `num_workers` actors (0: one per CPU core).
+
+    With an address, connect to the cluster there instead, and send it this project's code. What has been
+    imported from the working directory can be imported by workers, too. Leftovers of killed processes on this
+    machine are removed.
+
+    Raises
+    ------
+    ValueError
+        There is no cluster at the address.
+    EngineLost
+        Ray does not start on this machine.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's next default; unset, it warns
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    own = [path for path in modules_here() if path.parent != Path(ROOT)]
+    if address:
+        code: dict[str, Any] = {"working_dir": ROOT, "excludes": NOT_SENT}
+        code |= {"py_modules": [*map(str, own)]} if own else {}
+        try:
+            if address != "auto":
+                check_address(address)
+            ray.init(address, runtime_env=code, **quiet)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"ray-address {address}: {error}") from None
+        return RunningRay(remove_leftovers(), None)
+    # Ray's default, 15, leaves workers 3 % of a core next to any other process that is busy.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    # Ray would keep the events of 100,000 tasks, for a dashboard that is not started: 7 MiB per 1,000 rounds.
+    os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+    try:
+        with _importable(ROOT, {str(path.parent) for path in own}):
+            started = ray.init(
+                "local",  # otherwise Ray joins a cluster that happens to run on this machine
+                num_cpus=max(num_workers, os.cpu_count() or 1) if num_workers else None,
+                include_dashboard=False,
+                **quiet,
+            )
+    except (OSError, RuntimeError) as error:
+        raise EngineLost(f"Ray does not start: {plain(' '.join(str(error).split()))}") from error
+    _silence()
+    session = Path(started.address_info["session_dir"])
+    lock_session(session)
+    return RunningRay(remove_leftovers(session.parent), session)
+
+
+@contextmanager
+def _importable(first: str, last: Collection[str]) -> Iterator[None]:
+    """Let the processes that are started meanwhile import from some folders, before and after PYTHONPATH's.
+
+    Ray's workers inherit it. A runtime environment would do the same, but the workers that Ray starts ahead
+    have none, and could not be used.
+    """
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([first, *filter(None, [before]), *last])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def _silence() -> None:
+    """Keep Ray from printing a page about each dead worker to standard output, whatever `log_to_driver` is.
+
+    The round's record has a line about it, and Ray's logs have the rest.
+    """
+    with suppress(ImportError):
+        from ray._private import worker
+
+        worker.print_to_stdstream = lambda *lines, **options: None

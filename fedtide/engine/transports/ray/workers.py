@@ -1,0 +1,137 @@
+"""The Ray actors of a transport: those that are ready, and a new one for each that has failed.
+
+Ray could restart actors itself (`max_restarts`), but then reports a failure one to six seconds later, and no
+longer says when it was for want of memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from fedtide.engine.transports.base import EngineLost
+from fedtide.engine.transports.ray.liveness import Liveness
+from fedtide.ground.wording import plain
+
+POLL = 1.0  # seconds between two checks of whether Ray is alive
+FIRST = 60.0  # seconds that the first round waits for the slowest workers
+PATIENCE = 300.0  # seconds without any worker after which the run ends
+PAUSE = 5.0  # seconds from a failed start to the next
+
+
+@dataclass(frozen=True, eq=False)
+class Worker:
+    """A worker that is ready: Ray's handle, and whether it is on the driver's machine."""
+
+    actor: Any
+    local: bool
+
+
+class Workers:
+    """Starts `count` actors; those that are ready work while others start, which takes seconds.
+
+    The method `where` of an actor returns the ID of its node.
+    """
+
+    def __init__(self, start: Callable[[], Any], count: int, liveness: Liveness) -> None:
+        self._start_actor, self._liveness = start, liveness
+        self._node = ray.get_runtime_context().get_node_id()
+        self.ready: list[Worker] = []
+        self._starting: dict[Any, Any] = {}  # actors by the call that ends when they have started
+        self._due: list[float] = []  # when to start actors whose start has failed
+        self._why, self._is_new = "", True
+        self._none_since = time.monotonic()  # meaningful while none is ready
+        for _ in range(count):
+            self._start()
+
+    def prepare(self) -> None:
+        """Wait until a worker is ready; the first time, until all are, or a minute has passed."""
+        until = time.monotonic() + FIRST
+        while not self.ready or (self._is_new and self._starting and time.monotonic() < until):
+            self.wait(())
+        self._is_new = False
+
+    def wait(self, calls: Collection[Any]) -> list[Any]:
+        """Wait for an event, at most a second; return those of the calls that have ended, usually one.
+
+        Raises
+        ------
+        EngineLost
+            Ray has died, or cannot start a worker.
+        """
+        self._liveness.check()
+        if not self.ready and time.monotonic() - self._none_since > PATIENCE:
+            raise EngineLost(
+                f"Ray has not started a worker within {PATIENCE:g} s: {self._why or _too_little()}"
+            )
+        while self._due and time.monotonic() >= self._due[0]:
+            self._due.pop(0)
+            self._start()
+        if not calls and not self._starting:
+            time.sleep(POLL)  # all wait for their next start
+            return []
+        ended, _ = ray.wait([*calls, *self._starting], timeout=POLL)
+        for call in ended:
+            if call in self._starting:
+                self._started(call)
+        return [call for call in ended if call in calls]
+
+    def get(self, call: Any) -> Any:
+        """Return the result of a call that has ended."""
+        self._liveness.check()  # without its raylet, Ray would end this process
+        return ray.get(call)
+
+    def replace(self, worker: Worker) -> None:
+        """Replace a worker that has failed, or hangs: Ray ends it even if a signal has stopped it."""
+        ray.kill(worker.actor)
+        self.ready.remove(worker)
+        if not self.ready:
+            self._none_since = time.monotonic()
+        self._start()
+
+    def close(self) -> bool:
+        """End all actors, at once; return whether Ray is alive, and may be asked anything else.
+
+        If Ray has died, they end by themselves.
+        """
+        try:
+            self._liveness.check()
+        except EngineLost:
+            return False
+        for actor in [*(worker.actor for worker in self.ready), *self._starting.values()]:
+            ray.kill(actor)
+        self.ready, self._starting = [], {}
+        return True
+
+    def _start(self) -> None:
+        actor = self._start_actor()
+        self._starting[actor.where.remote()] = actor
+
+    def _started(self, call: Any) -> None:
+        """Note that an actor has started, or has failed to and is to be started again.
+
+        A machine may be short of memory for a while; an error in the actor's own code would come again.
+        """
+        actor = self._starting.pop(call)
+        try:
+            node = self.get(call)
+        except RayError as error:
+            ray.kill(actor)
+            self._why = plain(" ".join(str(error).split()))
+            if "creation task" in self._why:
+                raise EngineLost(f"a worker cannot be started: {self._why}") from error
+            self._due.append(time.monotonic() + PAUSE)
+            return
+        self._why = ""
+        self.ready.append(Worker(actor, node == self._node))
+
+
+def _too_little() -> str:
+    left = {key: value for key, value in ray.available_resources().items() if key in ("CPU", "GPU")}
+    rest = " and ".join(f"{value:g} {key}" for key, value in sorted(left.items())) or "no CPU"
+    return f"it has {rest} left; use fewer workers (num-workers) or smaller ones (client-gpus)"

@@ -1,0 +1,259 @@
+"""Transports to virtual clients: simulated clients that replay a trace."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.common import EvaluateRes, FitRes
+from flwr.server.client_proxy import ClientProxy
+from numpy.typing import NDArray
+
+from clients.environment import ClientEnvironment
+from clients.memory.handshake import Memory
+from clients.memory.packing import from_bytes, to_bytes
+from clients.simulated.jobs import Broadcast, Job
+from clients.simulated.updates import ClientUpdate, Updates, joined
+from clients.simulated.virtual import Answers, Scores
+from fedtide.engine.transports.base import (
+    ClientFailure,
+    EvaluateInstructions,
+    EvaluateResults,
+    FitInstructions,
+    Transport,
+)
+from fedtide.engine.transports.virtual_proxy import OK, VirtualProxy
+from fedtide.ground.contract import FitConfig
+from strategies import FlatParameters, Layout
+from strategies.core.instructions import RoundInstructions
+from strategies.core.parameters import read_parameters
+from strategies.core.results import FitResults, RoundResults
+from strategies.core.state import Rows, StateDict, Vectors, take
+from traces import RoundAvailability
+
+NO_VECTOR = np.empty(0, np.float32)
+NO_WEIGHTS = Layout((), np.dtype(np.float32))  # before the method's own arrays
+
+
+class Simulation(NamedTuple):
+    """The virtual clients of a run.
+
+    Attributes
+    ----------
+    environment
+        Their data and their model.
+    initial
+        The initial weights; all messages have their layout.
+    availability
+        The trace, by round: which share of its work a client finishes.
+    lost
+        For a round, which clients' replies are lost after the work, shape (N,).
+    defaults
+        Configuration for strategies that send none.
+    """
+
+    environment: ClientEnvironment
+    initial: FlatParameters
+    availability: Callable[[int], RoundAvailability]
+    lost: Callable[[int], NDArray[np.bool_]]
+    defaults: FitConfig
+
+
+class VirtualTransport(Transport):
+    """Base of the transports to virtual clients: makes jobs of instructions, and replies of answers."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__()
+        self.simulation, self.layout = simulation, simulation.initial.layout
+        self.memories: dict[int, Any] = {}  # results of `store`, by client
+        self._rounds: dict[int, int] = {}  # the rounds in which they were stored
+        self._noted: set[str] = set()
+
+    @abstractmethod
+    def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterable[Answers]:
+        """Have clients train, all from the same weights.
+
+        They have started when it returns; iterating over the result waits for the answers.
+        """
+
+    @abstractmethod
+    def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> Iterable[Scores]:
+        """Have clients evaluate the same weights, or the personal models that they derive from them."""
+
+    @abstractmethod
+    def store(self, client: int, memory: Memory) -> Any:
+        """Store a client's memory; the client's next job carries what this returns."""
+
+    @abstractmethod
+    def read(self, stored: Any) -> Memory:
+        """Return a client's memory, given what `store` returned."""
+
+    def state_dict(self) -> StateDict:
+        """Return the clients' memories, committed and pending."""
+        keys, versions = np.array([*self._rounds], np.int64), np.array([*self._rounds.values()], np.int64)
+
+        def packed(position: int) -> NDArray[np.uint8]:
+            return np.frombuffer(to_bytes(self.read(self.memories[int(keys[position])])), np.uint8)
+
+        return {"memories": Rows(keys, versions, Vectors(len(keys), packed))}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        clients, rounds, packed = take(state, "memories")
+        self.memories = {
+            client: self.store(client, from_bytes(data.tobytes()))
+            for client, data in zip(clients.tolist(), packed, strict=True)
+        }
+        self._rounds = dict(zip(clients.tolist(), rounds.tolist(), strict=True))
+
+    def proxy(self, client: int) -> ClientProxy:
+        return VirtualProxy(client, self, self.simulation.initial)
+
+    def fit(
+        self, server_round: int, instructions: FitInstructions, timeout: float | None
+    ) -> tuple[FitResults, list[ClientFailure]]:
+        """Have clients train; those that get the same weights train together."""
+        self.notes = ()
+        if not instructions:
+            return [], []
+        phases, replies = _Phases(), _Replies(self.simulation.lost(server_round))
+        for broadcast, jobs in self._jobs(server_round, instructions):
+            waiting = iter(self.run(broadcast, jobs))
+            phases.end("broadcast")
+            for answers in waiting:
+                phases.end("train")
+                phases.seconds["work"] = max(phases.seconds["work"], round(answers.seconds, 6))
+                self.notes = [*self.notes, *(note for note in answers.notes if note not in self._noted)]
+                self._noted.update(answers.notes)  # several workers may report the same
+                self._keep_memories(server_round, answers.updates)
+                replies.add(answers)
+                phases.end("collect")
+        proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
+        results = self._results(joined(replies.updates), replies.vectors, proxies)
+        phases.end("collect")
+        self.seconds = phases.seconds
+        if replies.farewells:
+            farewells = [self._result(NO_VECTOR, update, proxies) for update in replies.farewells]
+            return [*results, *farewells], replies.failures
+        return results, replies.failures
+
+    def _keep_memories(self, server_round: int, updates: Updates) -> None:
+        """Store the memories that clients have from now on, also those whose replies will be lost."""
+        if updates.memories:
+            done = updates.reported["client"].tolist()
+            for client, memory in zip(done, updates.memories, strict=True):
+                self.memories[client], self._rounds[client] = self.store(client, memory), server_round
+
+    def _results(
+        self, updates: Updates, vectors: list[NDArray[Any]], proxies: Mapping[int, ClientProxy]
+    ) -> FitResults:
+        """Return the results of clients that have trained: in columns, unless they send other arrays."""
+
+        def result(k: int) -> tuple[ClientProxy, FitRes]:
+            return self._result(vectors[k], updates[k], proxies)
+
+        if updates.extra or any(len(vector) != self.layout.size for vector in vectors):
+            return [result(k) for k in range(len(updates))]
+        return RoundResults(updates.reported, vectors, result)
+
+    def _result(
+        self, vector: NDArray[Any], update: ClientUpdate, proxies: Mapping[int, ClientProxy]
+    ) -> tuple[ClientProxy, FitRes]:
+        """Return the result of one client, with all that it sent."""
+        parameters = FlatParameters(vector, self._layout_of(vector), update.extra)
+        return proxies[update.client], FitRes(OK, parameters, update.num_examples, dict(update.metrics))
+
+    def evaluate(
+        self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
+    ) -> tuple[EvaluateResults, list[ClientFailure]]:
+        proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
+        results: EvaluateResults = []
+        failures: list[ClientFailure] = []
+        for broadcast, jobs in self._jobs(server_round, instructions):
+            for answers in self.run_evaluation(broadcast, jobs):
+                failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
+                for client, loss, n, measured in answers.scores:
+                    results.append((proxies[client], EvaluateRes(OK, loss, n, measured)))
+        return results, failures
+
+    def _jobs(
+        self, server_round: int, instructions: FitInstructions | EvaluateInstructions
+    ) -> Iterable[tuple[Broadcast, list[Job]]]:
+        """Turn instructions into jobs, grouped by weights."""
+        if not isinstance(instructions, RoundInstructions):
+            yield from self._stock_jobs(server_round, instructions)
+            return
+        completion = self.simulation.availability(server_round).completion
+        jobs = []
+        for proxy, _ in instructions:
+            client, task = int(proxy.cid), instructions.own.get(proxy.cid)
+            config = instructions.config if task is None else task.added_to(instructions.config)
+            own = () if task is None else task.arrays
+            start = None if task is None or task.weights is None else task.weights.vector
+            memory = self.memories.get(client)
+            jobs.append(Job(client, own, config, float(completion[client]), memory, start))
+        yield Broadcast(instructions.weights.vector, instructions.shared), jobs
+
+    def _stock_jobs(
+        self, server_round: int, instructions: FitInstructions | EvaluateInstructions
+    ) -> Iterable[tuple[Broadcast, list[Job]]]:
+        """Do so for a strategy of Flower, which usually sends one `Parameters` object to all clients."""
+        completion = self.simulation.availability(server_round).completion
+        defaults = replace(self.simulation.defaults, round=server_round).to_wire()
+        groups: dict[int, tuple[Broadcast, list[NDArray[Any]], list[Job]]] = {}
+        for proxy, instruction in instructions:
+            key = id(instruction.parameters)
+            if key not in groups:
+                weights, arrays = read_parameters(instruction.parameters, self.layout)
+                groups[key] = Broadcast(weights), arrays, []
+            _, arrays, jobs = groups[key]
+            config = FitConfig.from_wire({**defaults, **instruction.config})
+            client = int(proxy.cid)
+            jobs.append(Job(client, arrays, config, float(completion[client]), self.memories.get(client)))
+        yield from ((broadcast, jobs) for broadcast, _, jobs in groups.values())
+
+    def _layout_of(self, vector: NDArray[Any]) -> Layout:
+        """Return the layout of what a client sends before the method's own arrays."""
+        if len(vector) == self.layout.size:
+            return self.layout
+        return self.layout.buffers if len(vector) else NO_WEIGHTS
+
+
+class _Replies:
+    """The replies of a round that arrive; the clients of those that are lost do not notice the loss."""
+
+    def __init__(self, lost: NDArray[np.bool_]) -> None:
+        self.lost = lost
+        self.updates: list[Updates] = []
+        self.vectors: list[NDArray[Any]] = []
+        self.farewells: list[ClientUpdate] = []
+        self.failures: list[ClientFailure] = []
+
+    def add(self, answers: Answers) -> None:
+        """Add the answers of some clients."""
+        clients = answers.updates.reported["client"]
+        arrived = ~self.lost[clients]
+        self.updates.append(answers.updates.kept(arrived))
+        self.vectors += [row for row, here in zip(answers.vectors, arrived, strict=True) if here]
+        self.farewells += [update for update in answers.farewells if not self.lost[update.client]]
+        self.failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
+        leaving = [update.client for update in answers.farewells if self.lost[update.client]]
+        lost = [*clients[~arrived].tolist(), *leaving]
+        self.failures += [ClientFailure(str(client), "reply lost") for client in lost]
+
+
+class _Phases:
+    """Adds up the time spent in each phase; `work` is the longest that a process was at work."""
+
+    def __init__(self) -> None:
+        self.seconds = {"broadcast": 0.0, "train": 0.0, "collect": 0.0, "work": 0.0}
+        self._last = time.perf_counter()
+
+    def end(self, phase: str) -> None:
+        """Count the time since the last call as this phase."""
+        now = time.perf_counter()
+        self.seconds[phase] = round(self.seconds[phase] + now - self._last, 6)
+        self._last = now

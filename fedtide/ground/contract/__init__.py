@@ -1,0 +1,21 @@
+"""What server and client agree on: the task of a round, the rules of local training, and the reply.
+
+It needs NumPy and the standard library only, so that a client on a small device can use it.
+"""
+
+from fedtide.ground.contract import metrics, ternary
+from fedtide.ground.contract.fit import FitConfig, Scalar
+from fedtide.ground.contract.reported import REPORTED, Reported
+from fedtide.ground.contract.rule import CORRECTED, SGD, Rule
+
+__all__ = [
+    "CORRECTED",
+    "REPORTED",
+    "SGD",
+    "FitConfig",
+    "Reported",
+    "Rule",
+    "Scalar",
+    "metrics",
+    "ternary",
+]

@@ -1,0 +1,152 @@
+"""What a run prints: a progress bar or plain lines, and a table at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
+
+from fedtide.config import Settings
+from fedtide.engine.observers import Observer, Record
+from fedtide.ground.wording import count, say
+from fedtide.tasks import ACCURACY, Metric
+
+PLAIN_LINES = 40  # about how many rounds are printed if the output is not a terminal
+
+
+class ProgressReport(Observer):
+    """Shows each round: metric, loss, and participation; and in the end a table."""
+
+    def __init__(self, console: Console, metric: Metric = ACCURACY) -> None:
+        self.console, self.metric = console, metric
+        self.failures: Counter[str] = Counter()  # of clients, by reason
+        self._virtual_seconds: float | None = None
+        self._score, self._evaluated = "", 0
+        self._bar = progress_bar("round ", console)
+
+    def start(self, settings: Settings) -> None:
+        """Show the progress bar."""
+        self.num_rounds = settings.num_rounds
+        self._task = self._bar.add_task("", total=settings.num_rounds)
+        self._bar.start()
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Show the results, below the progress bar."""
+        self._bar.stop()
+        self.console.print(final_table(summary, self.failures, self._virtual_seconds))
+
+    def close(self) -> None:
+        """Let go of the terminal."""
+        self._bar.stop()
+
+    def recall(self, record: Record) -> None:
+        """Count a round that was shown before the run was interrupted."""
+        self._virtual_seconds = record.get("virtual_seconds")
+        self.failures.update(record.get("failed", {}).values())
+
+    def round(self, record: Record) -> None:
+        """Show one round."""
+        self.recall(record)
+        server_round = record["round"]
+        score = self._score and f"(round {self._evaluated}: {self._score})"
+        if "loss" in record:
+            value = record.get(self.metric.key)
+            shown = "" if value is None else f"{self.metric.title} {value:.4f}  "
+            self._score = f"{shown}loss {record['loss']:.4f}"
+            if (of_clients := record.get(f"client_{self.metric.key}")) is not None:
+                self._score += f"  at clients {of_clients:.4f}"
+            score, self._evaluated = self._score, server_round
+        participation = _participation(record)
+        self._bar.update(self._task, completed=server_round, description=f"{score}  {participation}")
+        for event in record.get("events", []):
+            text = ", ".join(f"{k} {_short(v)}" for k, v in event.items())
+            say(self._bar.console, f"round {server_round}: {text}")
+        for note in record.get("notes", []):
+            say(self._bar.console, f"round {server_round}: {note}")
+        every = max(1, self.num_rounds // PLAIN_LINES)
+        due = server_round % every == 0 or server_round == self.num_rounds
+        if not self.console.is_terminal and due:
+            say(self._bar.console, f"round {server_round}/{self.num_rounds}  {score}  {participation}")
+
+
+def progress_bar(what: str, console: Console) -> Progress:
+    """Make the line that shows how many of a task's parts are done, the time left, and its description.
+
+    The description gets what is left of the line: it is cut where the terminal is narrow.
+    """
+    return Progress(
+        TextColumn(what + "{task.completed}/{task.total}", table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=10, table_column=Column(min_width=10)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TextColumn(
+            "{task.description}",
+            markup=False,
+            table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+        ),
+        console=console,
+        disable=not console.is_terminal,
+        expand=True,
+    )
+
+
+def final_table(
+    summary: dict[str, Any], failures: Counter[str], virtual_seconds: float | None = None
+) -> Table:
+    """Tabulate the results of a run; `virtual_seconds` are given if its trace has a clock."""
+    ended = ", interrupted" if summary.get("interrupted") else ""
+    final, key = summary["final"], summary["metric"]["name"]
+    title = escape(f"{summary['strategy']} on {summary['task']}{ended}")
+    table = Table(title=title, show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")  # the path of the run folder is to be copied
+    rows = {
+        "model": summary["model"],
+        key.replace("_", " "): final[key],
+        "tested on": _tested(final),
+        f"{key.replace('_', ' ')} at clients": final.get(f"client_{key}"),
+        "loss": final["loss"],
+        "loss at clients": final.get("client_loss"),
+        "worst of the clients": final.get(f"worst_client_{key}"),
+        "tenth percentile of the clients": final.get(f"tenth_percentile_{key}"),
+        "training loss": final["train_loss"],
+        "rounds": summary["rounds"],
+        "client updates": summary["client_fits"],
+        "seconds": summary["seconds"],
+    }
+    for name, value in rows.items():
+        if value is not None or "clients" not in name:  # only some methods evaluate at clients
+            table.add_row(name, escape(_short(value)))
+    if virtual_seconds is not None:
+        table.add_row("virtual seconds", f"{virtual_seconds:.0f} ({virtual_seconds / 3600:.1f} hours)")
+    for reason, times in failures.most_common(5):
+        table.add_row("failed", escape(f"{times} x {reason}"))
+    table.add_row("run folder", escape(str(summary["run_dir"])))
+    return table
+
+
+def _tested(final: dict[str, Any]) -> str:
+    """Say what the accuracy was tested on."""
+    examples = count(final.get("tested_examples", 0), "example")
+    clients = final.get("tested_clients")
+    return examples if clients is None else f"{examples} of {count(clients, 'client')}"
+
+
+def _participation(record: dict[str, Any]) -> str:
+    """Summarise the participation in a round."""
+    if not record["round"]:
+        return ""
+    counts = {
+        "incomplete": record.get("incomplete", 0),
+        "failed": len(record["failed"]),
+        "offline": record["offline"],
+    }
+    others = "".join(f", {number} {kind}" for kind, number in counts.items() if number)
+    return f"{count(len(record['active']), 'client')}{others}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

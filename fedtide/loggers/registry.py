@@ -1,0 +1,110 @@
+"""Loggers by name, as `--log` has them; a logger that fails does not end the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from rich.console import Console
+
+from fedtide.config import Settings
+from fedtide.engine.observers import LoggedRun, Observer, Record, observing
+from fedtide.ground.specs import find
+from fedtide.ground.wording import say
+from fedtide.loggers.base import Logger
+from fedtide.loggers.mlflow import MLflow
+from fedtide.loggers.progress import ProgressReport
+from fedtide.loggers.tensorboard import TensorBoard
+from fedtide.loggers.wandb import WandB
+from fedtide.tasks import Metric
+
+LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+
+
+def logger_types(settings: Settings) -> dict[str, type[Logger]]:
+    """Return the loggers that the settings name, by name.
+
+    ValueError: a name is unknown or given twice, or a logger's package is not installed.
+    """
+    found: dict[str, type[Logger]] = {}
+    for name in filter(None, (part.strip() for part in settings.log.split(","))):
+        if name in found:
+            raise ValueError(f"log {settings.log}: {name} is given twice")
+        found[name] = find("log", LOGGERS, name)
+        _require(name, found[name])
+    return found
+
+
+def _require(name: str, logger: type[Logger]) -> None:
+    try:
+        module = import_module(logger.module)
+    except ImportError as error:
+        reason = f" ({' '.join(str(error).split())})"
+    else:
+        if getattr(module, "__file__", None):
+            return
+        reason = ""  # a folder of this name, such as Weights & Biases leaves, is not a package
+    raise ValueError(f"--log {name}: the package is not installed{reason}; pip install {logger.package}")
+
+
+class Guarded(Observer):
+    """Passes everything on until the logger raises; then it warns, and the run continues without it."""
+
+    def __init__(self, name: str, logger: Observer, console: Console) -> None:
+        self.name, self.logger, self.console = name, logger, console
+        self.failed = False
+
+    def start(self, settings: Settings) -> None:
+        """Start the logger."""
+        self._pass_on("start", settings)
+
+    def round(self, record: Record) -> None:
+        """Log a round."""
+        self._pass_on("round", record)
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Log the summary."""
+        self._pass_on("finish", summary)
+
+    def close(self) -> None:
+        """Close the logger, also one that failed."""
+        if self.failed:
+            with suppress(Exception):
+                self.logger.close()
+        else:
+            self._pass_on("close")
+
+    def _pass_on(self, method: str, *arguments: Any) -> None:
+        if self.failed:
+            return
+        try:
+            getattr(self.logger, method)(*arguments)
+        except Exception as error:  # whatever goes wrong at a server or on a disk, the run is worth more
+            self.failed = True
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            say(self.console, f"warning: --log {self.name} failed: {reason}; the run continues without it")
+
+
+def loggers_of(settings: Settings, run: LoggedRun, console: Console) -> list[Observer]:
+    """Return the loggers that the settings name, guarded; see `logger_types`."""
+    return [Guarded(name, logger(run), console) for name, logger in logger_types(settings).items()]
+
+
+def watching(settings: Settings, metric: Metric, console: Console, run: LoggedRun) -> list[Observer]:
+    """Return the loggers of a run, and the display of its progress."""
+    return [*loggers_of(settings, run, console), ProgressReport(console, metric)]
+
+
+def log_finished(
+    settings: Settings, records: Iterable[Record], summary: dict[str, Any], run: LoggedRun, console: Console
+) -> None:
+    """Log a run that has ended already."""
+    loggers = loggers_of(settings, run, console)
+    with observing(loggers, settings):
+        for record in records:
+            for logger in loggers:
+                logger.round(record)
+        for logger in loggers:
+            logger.finish(summary)

@@ -1,0 +1,53 @@
+"""Makes the reports of runs: one page that works offline.
+
+python -m fedtide.report runs/20260101-120000-scheme-c-digits   # again, into its folder
+python -m fedtide.report runs/compare-... runs/2026...          # of several together
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedtide.report.make import FILE, write_report
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fedtide.report", description=(__doc__ or "").splitlines()[0]
+    )
+    text = "folder of a run or of a comparison"
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help=text)
+    text = f"where to write the page (default: {FILE} in the folder; of several, beside the first one)"
+    parser.add_argument("--output", type=Path, metavar="FILE.html", help=text)
+    arguments = parser.parse_args(argv)
+    try:
+        path = write_report(arguments.folders, arguments.output or _place(arguments.folders))
+    except ValueError as error:
+        message = " ".join(str(error).split())
+    except OSError as error:
+        message = f"{error.filename or 'the page'} cannot be written: {error.strerror}"
+    except (LookupError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
+        named = ", ".join(map(str, arguments.folders))
+        message = f"{named}: the files there do not fit together; were they changed? ({error!r})"
+    else:
+        print(path)
+        return 0
+    print(f"{parser.prog}: error: {message}", file=sys.stderr)
+    return 2
+
+
+def _place(folders: Sequence[Path]) -> Path:
+    """Return a name that follows from the folders, so that no page of others is overwritten."""
+    if len(folders) == 1:
+        return folders[0] / FILE
+    names = "\n".join(sorted(str(folder.resolve()) for folder in folders))
+    return folders[0].parent / f"report-{hashlib.sha256(names.encode()).hexdigest()[:10]}.html"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

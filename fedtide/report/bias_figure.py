@@ -1,0 +1,154 @@
+"""Bias: whose updates count and whose data are predicted well, against how often clients take part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from fedtide.analysis.client_numbers import ClientNumbers
+from fedtide.report import plots
+from fedtide.report.figure import Figure, Plot, Table
+from fedtide.report.plots import Numbers
+
+GROUPS = 5  # of clients with similar rates; a line connects their means
+MAX_DOTS = 3000  # of all labels together
+TABLE_ROWS = 200
+ABOUT_SHARES = (
+    "Upper plot: the share of the model's updates that come from a client (computed for linear losses), "
+    "divided by its share of the data: 1 is unbiased. Some methods weight clients equally, however many "
+    "examples they have."
+)
+
+Dots = tuple[Numbers, Numbers]
+"""Rates (0..1) and values of clients."""
+Groups = Mapping[str, Sequence[ClientNumbers]]
+"""Numbers of the runs by their labels; those of a label differ only in the seed."""
+Pairs = Callable[[ClientNumbers], list[tuple[float, float]]]
+
+
+def client_figure(groups: Groups, notes: Sequence[str]) -> Figure | None:
+    """Return the figure of finished runs, with notes on missing numbers; None if there are no numbers."""
+    shown = {label: group for label, group in [*groups.items()][: plots.MAX_LINES] if group}
+    every = [own for group in shown.values() for own in group]
+    if not every:
+        return None
+    first = every[0]
+    of_clients = f"{first.metric} on<br>own examples{', %' if first.is_share else ''}"
+    about_scores = f"{first.metric.capitalize()} of the final global weights on {first.scores_on}."
+    panels = (
+        ("share of the updates<br>/ share of the data", _dots_by_label(shown, _ratios), ABOUT_SHARES),
+        (of_clients, _dots_by_label(shown, _scores), about_scores),
+    )
+    drawn = [panel for panel in panels if panel[1]]
+    if not drawn:
+        return None
+    means = f"Each dot is a client; lines connect the means of {GROUPS} groups of clients with similar rates."
+    own_notes = dict.fromkeys(note for own in every for note in own.notes)
+    return bias_figure(
+        {name: dots for name, dots, _ in drawn},
+        "rate of participation: rounds with an update, %",
+        [*groups],
+        [*(text for *_, text in drawn), means, *own_notes, *notes],
+        _table(shown),
+    )
+
+
+def bias_figure(
+    panels: Mapping[str, Mapping[str, Dots]],
+    over: str,
+    labels: Sequence[str],
+    notes: Sequence[str],
+    table: Table,
+) -> Figure:
+    """Return a figure of dots by label, and of their means, in one or two panels over the same axis.
+
+    `panels` has the dots by label, by the title of the vertical axis; in one that has "/ share" in it, 1 is
+    unbiased. `labels` are all of the page, in order: a label has the same colour in each figure.
+    """
+    drawn = [label for label in labels if any(label in dots for dots in panels.values())]
+    most = max(50, MAX_DOTS // max(1, len(drawn)))
+    data: list[Plot] = []
+    anchor = "y2" if len(panels) > 1 else "y"
+    made = plots.layout(xaxis=plots.axis(over.replace(": ", ":<br>"), anchor=anchor))
+    for row, (title, dots) in enumerate(panels.items()):
+        place, key, domain = plots.panel(row, len(panels))
+        made[key] = plots.axis(title, domain=domain, rangemode="tozero")
+        if "/ share" in title:
+            values = np.concatenate([y for _, y in dots.values()])
+            if values.min() > 0 and values.max() > 30 * values.min():
+                made[key] |= {"type": "log", "dtick": 1}
+            line = {"color": "#7F7F7F", "width": 1, "dash": "dot"}
+            ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1}
+            made["shapes"] = [{"type": "line", "line": line, **ends}]
+        for label, (x, y) in dots.items():
+            i, name = labels.index(label), plots.plain(label)
+            common = {"yaxis": place, "legendgroup": label, "name": name}
+            data += [_dots(100 * x, y, name, i, most) | common, _means(100 * x, y, i) | common]
+    return Figure(
+        "bias",
+        "Bias",
+        f"Dots for clients of {plots.listed(drawn, 8)}, with the means of groups; the table has the numbers.",
+        {"": {"data": data, "layout": made}},
+        legend=plots.legend(labels, drawn),
+        table=table,
+        notes=notes,
+        height=230 * len(panels) + 80,
+    )
+
+
+def _dots(x: Numbers, y: Numbers, name: str, i: int, most: int) -> Plot:
+    """Return a dot for each client, or of many for every second, third, and so on."""
+    kept = np.argsort(x, kind="stable")[:: -(-len(x) // most)]
+    marker = {"color": plots.colour(i), "size": 8 if len(kept) < 200 else 5, "opacity": 0.45}
+    hover = f"{name}<br>rate %{{x:.3~g}} %<br>%{{y:.3~g}}"
+    return plots.trace(x[kept], y[kept], hover, mode="markers", marker=marker, cliponaxis=False)
+
+
+def _means(x: Numbers, y: Numbers, i: int) -> Plot:
+    """Return the line through the means of groups of clients with similar x; empty for one point."""
+    groups = [part for part in np.array_split(np.argsort(x, kind="stable"), GROUPS) if len(part)]
+    means: dict[float, list[float]] = {}
+    for group in groups:  # those whose clients all have the same x are one
+        means.setdefault(float(x[group].mean()), []).append(float(y[group].mean()))
+    points = means if len(means) > 1 else {}
+    averages = [float(np.mean(values)) for values in points.values()]
+    return plots.trace(points, averages, mode="lines", line=plots.line(i))
+
+
+def _dots_by_label(groups: Groups, pairs_of: Pairs) -> dict[str, Dots]:
+    found = {}
+    for label, group in groups.items():
+        pairs = np.array([pair for own in group for pair in pairs_of(own)], np.float64).reshape(-1, 2)
+        if len(pairs):
+            found[label] = (pairs[:, 0], pairs[:, 1])
+    return found
+
+
+def _ratios(own: ClientNumbers) -> list[tuple[float, float]]:
+    """Return rates, and shares of the updates over shares of the data, of clients with data."""
+    shares = zip(own.rates, own.update_shares, own.data_shares, strict=bool(own.update_shares))
+    return [(rate, updates / data) for rate, updates, data in shares if data > 0]
+
+
+def _scores(own: ClientNumbers) -> list[tuple[float, float]]:
+    scores = zip(own.rates, own.scores, strict=bool(own.scores))
+    factor = 100 if own.is_share else 1
+    return [(rate, factor * score) for rate, score in scores if score is not None]
+
+
+def _table(groups: Groups) -> Table:
+    """Return the clients of each label's first seed, up to a number of rows."""
+    rows = []
+    several = len(groups) > 1
+    for label, (own, *_) in groups.items():
+        for i, client in enumerate(own.clients[: max(10, TABLE_ROWS // len(groups))]):
+            score = own.scores[i] if own.scores else None
+            shown = "" if score is None else plots.percent(score) if own.is_share else f"{score:.4g}"
+            updates = plots.percent(own.update_shares[i]) if own.update_shares else ""
+            numbers = [plots.percent(own.rates[i], 1), plots.percent(own.data_shares[i]), updates, shown]
+            rows.append([*([label] if several else []), str(client), *numbers])
+    first = next(iter(groups.values()))[0]
+    names = ("client", "rate of participation, %", "share of the data, %", "share of the updates, %")
+    metric = f"{first.metric}, %" if first.is_share else first.metric
+    return Table([*(["runs"] if several else []), *names, metric], rows)

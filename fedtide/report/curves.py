@@ -1,0 +1,193 @@
+"""Metric and loss against rounds, uploads, data and time: a line for each label, with a band over seeds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedtide.report import plots
+from fedtide.report.figure import Figure, Plot, Table, Toggle
+from fedtide.report.history import History
+from fedtide.report.plots import Numbers
+from fedtide.tasks import ACCURACY, Metric
+
+MAX_POINTS = 4000  # of all lines together, but at least MIN_POINTS and at most 400 of each
+MIN_POINTS = 60
+FEW_LINES = 6  # of more, the bands are fainter
+TABLE_ROWS = 40
+
+Bands = Mapping[str, Mapping[str, "Band"]]
+"""By curve, `score` or `loss`, and label."""
+Papers = Mapping[str, float | None]
+"""The results that papers report, in percent, by label."""
+
+
+class Band(NamedTuple):
+    """A curve of runs that differ only in the seed: mean over seeds, lowest and highest, shape (P,) each."""
+
+    x: Mapping[str, Numbers]  # `rounds`, `uploads`, `megabytes` and `seconds` up to each point
+    mean: Numbers
+    low: Numbers
+    high: Numbers
+
+
+class Against(NamedTuple):
+    """A horizontal axis: its key in `Band.x`, name, unit (may be empty), and the unit's size."""
+
+    key: str
+    name: str
+    unit: str = ""
+    size: float = 1.0
+
+    @property
+    def title(self) -> str:
+        """Its name with the unit."""
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+
+UNITS = (
+    Against("megabytes", "data sent both ways", "GB", 1e3),
+    Against("megabytes", "data sent both ways", "MB"),
+    Against("megabytes", "data sent both ways", "kB", 1e-3),
+    Against("seconds", "virtual time", "days", 86400),
+    Against("seconds", "virtual time", "hours", 3600),
+    Against("seconds", "virtual time", "seconds"),
+)
+
+
+def _axes(ends: Mapping[str, float]) -> list[Against]:
+    """Return the axes that have something to show, in the largest unit that fits."""
+    fitting: dict[str, Against] = {}
+    for own in UNITS:
+        if ends[own.key] >= 2 * own.size:
+            fitting.setdefault(own.key, own)
+    return [Against("rounds", "rounds"), Against("uploads", "uploads"), *fitting.values()]
+
+
+def band_of(histories: Sequence[History], curve: str, points: int) -> Band | None:
+    """Return the curve of `score` or `loss`, in at most so many points; None if it was never evaluated."""
+    columns = []
+    for history in histories:
+        values = getattr(history, curve)
+        own = (values, history.rounds, history.uploads, history.megabytes, history.virtual_seconds)
+        at = np.flatnonzero(np.isfinite(values))
+        columns.append({int(history.rounds[i]): [column[i] for column in own] for i in at})
+    rounds = sorted({t for column in columns for t in column})
+    if not rounds:
+        return None
+    missing = [np.nan] * 5
+    every = np.array([[column.get(t, missing) for t in rounds] for column in columns])  # seeds, rounds, 5
+    starts, counts = plots.bins(len(rounds), points)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # without a clock, all seconds are NaN
+        means = np.nanmean(every, axis=0)
+        low, high = np.nanmin(every[..., 0], axis=0), np.nanmax(every[..., 0], axis=0)
+    mean, *x = (np.add.reduceat(means, starts) / counts[:, None]).T
+    by_axis = dict(zip(("rounds", "uploads", "megabytes", "seconds"), x, strict=True))
+    return Band(by_axis, mean, np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts))
+
+
+def curves_figure(
+    groups: Mapping[str, Sequence[History]], papers: Papers, metric: Metric = ACCURACY
+) -> Figure | None:
+    """Return the figure of metric and loss, of runs by their labels; None if nothing was evaluated."""
+    labels = [*groups][: plots.MAX_LINES]
+    points = int(np.clip(MAX_POINTS / max(1, len(labels)), MIN_POINTS, 400))
+    bands = {
+        curve: {label: band for label in labels if (band := band_of(groups[label], curve, points))}
+        for curve in ("score", "loss")
+    }
+    bands = {curve: group for curve, group in bands.items() if group}
+    if not bands:
+        return None
+    every = [band for group in bands.values() for band in group.values()]
+    ends = {key: max(float(np.nanmax(np.append(band.x[key], 0))) for band in every) for key in every[0].x}
+    axes = _axes(ends)
+    return Figure(
+        "curves",
+        f"{metric.title.capitalize()} and loss",
+        f"Lines of {metric.title} and loss for {plots.listed(labels, 8)}; the table below has the numbers.",
+        {own.key: _view(bands, metric, own, 1.02 * ends[own.key] / own.size, labels, papers) for own in axes},
+        [Toggle("Against", {own.key: own.name.capitalize() for own in axes})],
+        plots.legend(labels, labels),
+        table=_table(bands, metric),
+        notes=_notes(groups, labels, papers, points),
+        height=250 * len(bands) + 60,
+    )
+
+
+def _notes(
+    groups: Mapping[str, Sequence[History]], labels: Sequence[str], papers: Papers, points: int
+) -> list[str]:
+    notes = []
+    if (seeds := max(len(groups[label]) for label in labels)) > 1:
+        notes.append(f"Lines are means over up to {seeds} seeds; bands span the lowest to the highest seed.")
+        notes.append("Uploads, data and time are means over the seeds, too.")
+    evaluations = max(
+        len({t for h in groups[label] for t in h.rounds[np.isfinite(h.loss) | np.isfinite(h.score)].tolist()})
+        for label in labels
+    )
+    if (most := -(-evaluations // points)) > 1:
+        notes.append(f"Each point is the mean of up to {most} evaluations; the band spans all of them.")
+    if len(labels) < len(groups):
+        notes.append(f"Only the first {len(labels)} of {len(groups)} are drawn; the results table has all.")
+    if any(papers.get(label) is not None for label in labels):
+        notes.append("Diamonds are the results that the paper reports, in percent.")
+    return notes
+
+
+def _view(
+    bands: Bands, metric: Metric, against: Against, end: float, labels: Sequence[str], papers: Papers
+) -> Plot:
+    """Return the traces over one horizontal axis, the metric above the loss; diamonds stand at `end`."""
+    areas: list[Plot] = []
+    lines: list[Plot] = []  # on top of all areas
+    opacity = 0.2 if len(labels) <= FEW_LINES else 0.06
+    anchor = "y" if len(bands) == 1 else "y2"
+    made = plots.layout(xaxis=plots.axis(against.title, anchor=anchor, rangemode="tozero"))
+    for row, (curve, group) in enumerate(bands.items()):
+        place, key, domain = plots.panel(row, len(bands))
+        title, factor = _scale(curve, metric)
+        made[key] = plots.axis(title, domain=domain)
+        for label, band in group.items():
+            i, x, name = labels.index(label), band.x[against.key] / against.size, plots.plain(label)
+            if not np.isfinite(x).any():
+                continue  # it has no clock
+            common = {"yaxis": place, "legendgroup": label, "name": name}
+            if (band.high > band.low).any():
+                area = plots.band(x, factor * band.low, factor * band.high, plots.colour(i), opacity)
+                areas.append(area | common)
+            hover = f"{name}<br>%{{x:.4~g}} {plots.plain(against.title)}<br>%{{y:.4~g}} {title}"
+            lines.append(plots.trace(x, factor * band.mean, hover, line=plots.line(i), **common))
+            if curve == "score" and (paper := papers.get(label)) is not None:
+                marker = {"symbol": "diamond-open", "size": 11, "color": plots.colour(i)}
+                marker |= {"line": {"width": 2}}
+                hover = f"{name}: the paper reports {paper:g} %"
+                lines.append(plots.trace([end], [paper], hover, marker=marker, **common))
+    return {"data": areas + lines, "layout": made}
+
+
+def _scale(curve: str, metric: Metric) -> tuple[str, float]:
+    """Return the title of a curve's axis, and the factor to its unit."""
+    if curve == "loss":
+        return "loss", 1.0
+    return (f"{metric.title}, %", 100.0) if metric.is_share else (metric.title, 1.0)
+
+
+def _table(bands: Bands, metric: Metric) -> Table:
+    """Return the means at some of the rounds."""
+    columns = [(curve, label, band) for curve, group in bands.items() for label, band in group.items()]
+    longest = max((band for _, _, band in columns), key=lambda band: len(band.mean)).x["rounds"]
+    rows = []
+    for t in longest[plots.thinned(len(longest), TABLE_ROWS)]:
+        row = [f"{t:.0f}"]
+        for curve, _, band in columns:
+            i = int(np.abs(band.x["rounds"] - t).argmin())
+            value = float(band.mean[i])
+            text = plots.percent(value) if curve == "score" and metric.is_share else f"{value:.4f}"
+            row.append(text if abs(band.x["rounds"][i] - t) < 1 else "")
+        rows.append(row)
+    return Table(["round", *(f"{_scale(curve, metric)[0]}: {label}" for curve, label, _ in columns)], rows)

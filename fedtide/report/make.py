@@ -1,0 +1,212 @@
+"""Makes the report of runs: reads their folders one after the other, and writes one page."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedtide.analysis.client_numbers import ClientNumbers
+from fedtide.analysis.compute import numbers_of_run
+from fedtide.comparison import tables
+from fedtide.comparison.results import CellRun, rows_of
+from fedtide.engine.read_run import Run, valid_records
+from fedtide.engine.run_folder import finite
+from fedtide.ground.files import replacing
+from fedtide.ground.wording import count
+from fedtide.report.bias_figure import client_figure
+from fedtide.report.curves import curves_figure
+from fedtide.report.event_figure import event_figure
+from fedtide.report.figure import Figure, Table, values_table
+from fedtide.report.history import History, history_of
+from fedtide.report.page import Page, Results, render
+from fedtide.report.participation import Participation, of_run, try_trace
+from fedtide.report.participation_figure import MAX_RUNS, participation_figure
+from fedtide.report.phase_figure import phase_figure
+from fedtide.report.subject import Subject, read_subject
+from traces import Trace
+
+FILE = "report.html"
+MAX_WARNINGS = 10  # of each kind
+
+Histories = Mapping[Path, History]
+
+
+def write_report(
+    folders: Sequence[Path], file: Path | None = None, compute: bool = True, trace: Trace | None = None
+) -> Path:
+    """Write the report of the runs in some folders, of runs or comparisons; return the path of its page.
+
+    `compute` says whether to compute the numbers of clients that the run folders do not have; `trace` is that
+    of the only run, if it has been made already. ValueError: a folder does not exist or has no run, or the
+    runs cannot be compared.
+    """
+    text = render(page_of(read_subject(folders), compute, trace))
+    path = file or folders[0] / FILE
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) -> Page:
+    """Return the contents of the page; see `write_report`."""
+    groups = subject.groups
+    histories: dict[Path, History] = {}
+    numbers: dict[str, list[ClientNumbers]] = {label: [] for label in groups}
+    participations: list[tuple[str, Participation]] = []
+    reasons: Counter[str] = Counter()
+    for label, group in groups.items():
+        for i, (_, run) in enumerate(group):  # the records of one run at a time are in memory
+            records = valid_records(run.path)
+            histories[run.path] = history_of(records, run.metric.key)
+            if i == 0 and len(participations) < MAX_RUNS:
+                took_part = of_run(records, run.settings, trace or try_trace(run.settings))
+                participations += [(label, took_part)] if took_part else []
+            if isinstance(found := numbers_of_run(run, compute), str):
+                reasons[found] += 1
+            else:
+                numbers[label].append(found)
+    about = "Numbers of clients are missing for"
+    missing = [f"{about} {count(times, 'run')}: {reason}." for reason, times in reasons.items()]
+    figures = _figures(subject, histories, numbers, participations, missing)
+    first = subject.runs[0].run
+    has_bias = any(figure.name == "bias" for figure in figures)
+    return Page(
+        title=_title(subject),
+        subtitle=_subtitle(subject),
+        warnings=[*_problems(subject, histories), *subject.missing[:MAX_WARNINGS]],
+        facts=[] if subject.is_comparison else _facts(first, histories[first.path]),
+        results=_results(subject, histories),
+        figures=figures,
+        absent=[("Bias", " ".join(missing))] if missing and not has_bias else [],
+        settings=_settings([run for _, run in subject.runs]),
+        command=subject.command,
+    )
+
+
+def _figures(
+    subject: Subject,
+    histories: Histories,
+    numbers: Mapping[str, Sequence[ClientNumbers]],
+    participations: Sequence[tuple[str, Participation]],
+    missing: Sequence[str],
+) -> list[Figure]:
+    groups = subject.groups
+    by_label = {label: [histories[run.path] for _, run in group] for label, group in groups.items()}
+    papers = {label: group[0].cell.paper for label, group in groups.items()}
+    several = len({cell.settings.seed for cell, _ in subject.runs}) > 1
+    seed = [f"Seed {subject.runs[0].cell.settings.seed} only."] if several else []
+    some = [f"Only the first {MAX_RUNS} of {len(groups)} combinations of settings."]
+    figures = [
+        curves_figure(by_label, papers, subject.metric),
+        participation_figure(participations, [*seed, *(some if len(groups) > MAX_RUNS else [])]),
+        client_figure(numbers, missing),
+        event_figure([(label, of[0]) for label, of in by_label.items()], seed),
+        phase_figure(by_label),
+    ]
+    return [figure for figure in figures if figure is not None]
+
+
+def _title(subject: Subject) -> str:
+    first = subject.runs[0].cell
+    if not subject.is_comparison:
+        return f"{first.settings.strategy} on {first.settings.task}"
+    varied = ", ".join(key.replace("-", " ") for key in first.varied if key != "seed") or "seed"
+    tasks = sorted({cell.settings.task for cell, _ in subject.runs})
+    return f"Comparison by {varied} on {', '.join(tasks)}"
+
+
+def _subtitle(subject: Subject) -> str:
+    runs = subject.runs
+    clients, rounds, seeds = (
+        sorted({getattr(cell.settings, key) for cell, _ in runs})
+        for key in ("num_clients", "num_rounds", "seed")
+    )
+    parts = [f"{' or '.join(f'{n:,}' for n in clients)} clients"]
+    parts += [f"{' or '.join(f'{n:,}' for n in rounds)} rounds"]
+    seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    if not subject.is_comparison:
+        return " · ".join([*parts, seed, runs[0].run.path.name])
+    combinations = f"{count(len(subject.groups), 'combination')} of settings"
+    return " · ".join([count(len(runs), "run"), combinations, seed, *parts])
+
+
+def _problems(subject: Subject, histories: Histories) -> list[str]:
+    """Return sentences about runs that did not finish."""
+    found = []
+    for run in (run for _, run in subject.runs if run.problem):
+        rounds = histories[run.path].rounds
+        last = f"round {rounds[-1]:.0f}" if len(rounds) else "no round"
+        name = f"Run {run.path.name}" if subject.is_comparison else "This run"
+        found.append(f"{name} {run.problem}. Its records end with {last} of {run.settings.num_rounds}.")
+    return found[:MAX_WARNINGS]
+
+
+def _facts(run: Run, history: History) -> list[tuple[str, str]]:
+    """Return the most important numbers of a run."""
+    final = _summary(run, history)["final"]
+    metric = run.metric
+    unit, factor, digits = (", %", 100, 2) if metric.is_share else ("", 1, 4)
+    facts = {
+        f"{metric.title}{unit}": _number(final.get(metric.key), factor, digits),
+        "loss": _number(final.get("loss"), 1, 4),
+        "training loss": _number(final.get("train_loss"), 1, 4),
+        f"{metric.title} at clients{unit}": _number(final.get(f"client_{metric.key}"), factor, digits),
+        f"worst client{unit}": _number(final.get(f"worst_client_{metric.key}"), factor, digits),
+        "rounds": f"{history.rounds[-1]:,.0f}" if len(history.rounds) else "0",
+        "client updates": f"{history.uploads[-1]:,.0f}" if len(history.uploads) else "0",
+        "seconds in rounds": _number(run.summary.get("seconds"), 1, 1),
+        "virtual hours": _number(history.virtual_seconds[-1] / 3600, 1, 1) if history.has_clock else "",
+    }
+    return [(name, text) for name, text in facts.items() if text]
+
+
+def _number(value: Any, factor: float, digits: int) -> str:
+    known = isinstance(value, int | float) and math.isfinite(value)
+    return f"{factor * value:,.{digits}f}" if known else ""
+
+
+def _summary(run: Run, history: History) -> dict[str, Any]:
+    """Return the run's summary; without one, its last evaluation."""
+    if run.summary:
+        return run.summary
+    evaluated = [i for i, loss in enumerate(history.loss) if math.isfinite(loss)]
+    last = {run.metric.key: history.score, "loss": history.loss}
+    return {
+        "final": finite({key: float(of[evaluated[-1]]) if evaluated else None for key, of in last.items()})
+    }
+
+
+def _results(subject: Subject, histories: Histories) -> Results | None:
+    """Return the rows of the tables that a comparison writes."""
+    finished = []
+    for cell, run in subject.runs:
+        if records := histories[run.path].slim:
+            shown = replace(cell, varied=cell.varied or {"strategy": cell.settings.strategy})
+            summary = _summary(run, histories[run.path])
+            finished.append(CellRun(shown, replace(run, summary=summary, records=records)))
+    if not finished:
+        return None
+    rows = rows_of(finished, finished[0].cell.settings.strategy, subject.reach)
+    columns = [tables.columns(row) for row in rows]
+    names = tables.headings(columns)
+    about = (
+        "Mean and standard deviation over seeds, the 95 % confidence interval of the mean (Student), the "
+        "mean of the last ten evaluations, and the difference to the first strategy over the same seeds, "
+        "with the margin of its 95 % interval."
+    )
+    return Results(
+        Table(names, [[row.get(name, "") for name in names] for row in columns]),
+        [("CSV", tables.comma_separated(rows)), ("Markdown", tables.markdown(columns))],
+        [about] if subject.is_comparison else [],
+    )
+
+
+def _settings(runs: Sequence[Run]) -> list[tuple[str, Table]]:
+    """Return tables of the settings and versions, with all values that occur."""
+    settings = values_table("setting", [run.settings.as_mapping() for run in runs])
+    versions = values_table("package", [run.versions for run in runs])
+    return [("Settings", settings), *([("Versions", versions)] if versions.rows else [])]

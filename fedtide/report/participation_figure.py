@@ -1,0 +1,225 @@
+"""Participation: clients by rounds, above the share of the members that is online."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtide.ground.wording import count
+from fedtide.report import plots
+from fedtide.report.figure import Entry, Figure, Plot, Table, Toggle
+from fedtide.report.participation import Participation, Picture, State
+from fedtide.report.plots import Numbers
+
+MAX_RUNS = 12  # that have a picture
+MAX_CURVE = 400  # points of a curve
+FEW = 20  # clients x rounds in a cell: of more, the share that took part says more than a state
+TABLE_ROWS = 50
+ONLINE, TOOK_PART = "#A6A6A6", "#0072B2"
+
+COLOUR_OF = {"state": "State", "share": "Share that took part"}
+ORDERS = {"availability": "Availability", "index": "Number"}
+AXES = {"rounds": "Rounds", "time": "Virtual time"}
+
+
+class Drawn(NamedTuple):
+    """A picture of a run's participation, with the clients in one of the orders."""
+
+    run: str  # its number, as in the keys of the views
+    participation: Participation
+    order: str
+    picture: Picture
+
+
+def participation_figure(
+    runs: Sequence[tuple[str, Participation]], notes: Sequence[str] = ()
+) -> Figure | None:
+    """Return the figure of runs, by name; None if there are none. Those that are equal are shown once."""
+    shown = plots.merged(
+        runs, lambda a, b: a.rounds == b.rounds and np.array_equal(a.grid.states, b.grid.states)
+    )
+    if not shown:
+        return None
+    every = [
+        Drawn(str(i), p, order, p.grid.picture(p.grid.by_availability() if order == "availability" else None))
+        for i, (_, p) in enumerate(shown)
+        for order in ORDERS
+    ]
+    axes = AXES if all(p.hours is not None for _, p in shown) else {"rounds": AXES["rounds"]}
+    names = {str(i): name for i, (name, _) in enumerate(shown)}
+    toggles = [
+        Toggle("Participation with", names),
+        Toggle("Clients by", ORDERS),
+        Toggle("Colour", _kinds(every)),
+        Toggle("Against", axes),
+    ]
+    cells, views = {}, {}
+    for drawn, kind in itertools.product(every, _kinds(every)):
+        name = f"{drawn.run}-{drawn.order}-{kind}"
+        cells[name] = _cells(drawn.picture, kind)
+        for x in axes:
+            chosen = zip(toggles, (drawn.run, drawn.order, kind, x), strict=True)
+            key = "|".join(option for toggle, option in chosen if len(toggle.options) > 1)
+            views[key] = _view(drawn, name, kind, x == "time")
+    used = sorted({state for _, p in shown for state in p.grid.occurring()})
+    online = [Entry("share online", ONLINE, group="online")] if _known(shown[0][1].online) else []
+    return Figure(
+        "participation",
+        "Participation",
+        f"Clients by rounds, coloured by state ({', '.join(s.shown for s in used)}); below, the share of "
+        "the members that is online and that took part.",
+        views,
+        [toggle for toggle in toggles if len(toggle.options) > 1],
+        [
+            *(Entry(state.shown, f"state-{state.value}", is_area=True) for state in used),
+            *online,
+            Entry("share that took part", TOOK_PART, group="took"),
+        ],
+        cells,
+        _table(shown),
+        [*notes, *_notes(every, names)],
+        height=560,
+    )
+
+
+def _kinds(every: Sequence[Drawn]) -> dict[str, str]:
+    """Return the colours to choose from; the shares come first where many clients share a cell."""
+    if all(drawn.picture.is_exact for drawn in every):
+        return {"state": COLOUR_OF["state"]}
+    many = any(math.prod(drawn.picture.largest) > FEW for drawn in every)
+    return dict(sorted(COLOUR_OF.items(), reverse=not many))
+
+
+def _notes(every: Sequence[Drawn], names: Mapping[str, str]) -> list[str]:
+    """Describe samples, and how much a cell stands for."""
+    found: dict[str, list[str]] = {}
+    for run, participation, order, picture in every:
+        if order == "index":
+            clients, rounds = picture.largest
+            size = f"A cell stands for up to {count(clients, 'client')} x {count(rounds, 'round')}."
+            for note in [*participation.notes, *([] if picture.is_exact else [size])]:
+                found.setdefault(note, []).append(names[run])
+    notes = [
+        note if len(of) == len(names) else f"{plots.listed(of, 3)}: {note}" for note, of in found.items()
+    ]
+    if not all(drawn.picture.is_exact for drawn in every):
+        notes.append("A cell shows its most frequent state, or the share of its clients that took part.")
+    return notes
+
+
+def _cells(picture: Picture, kind: str) -> list[list[float | None]]:
+    """Return the states, or percentages in few characters."""
+    if kind == "state":
+        cells: NDArray[Any] = picture.states
+    else:
+        share = 100 * picture.took_part
+        whole = _top(picture) > 20
+        cells = (np.nan_to_num(share).round().astype(int) if whole else share.round(2)).astype(object)
+        cells[np.isnan(share)] = None
+    rows: list[list[float | None]] = cells.tolist()
+    return rows
+
+
+def _top(picture: Picture) -> float:
+    """Return the percentage of the last colour: where few of many are asked, all shares are small."""
+    known = picture.took_part[np.isfinite(picture.took_part)]
+    return 100 * float(known.max()) if known.any() else 100.0
+
+
+def _view(drawn: Drawn, cells: str, kind: str, in_time: bool) -> Plot:
+    """Return the heat map over the curves, on the same axis."""
+    participation, picture = drawn.participation, drawn.picture
+    hours = participation.hours if in_time else None
+    positions = np.array(participation.rounds, np.float64) if hours is None else hours
+    of_round = dict(zip(participation.rounds, positions.tolist(), strict=True))
+    x = [(of_round[a] + of_round[b]) / 2 for a, b in picture.rounds]
+    y = [(a + b) / 2 for a, b in picture.clients]
+    title = "virtual time, hours" if in_time else "round"
+    ranked = drawn.order == "availability"
+    heat = {
+        "type": "heatmap",
+        "cells": cells,
+        "x": plots.numbers(x),
+        "y": plots.numbers(y),
+        "yaxis": "y2",
+        "hoverongaps": False,
+        "hovertemplate": f"{'rank' if ranked else 'client'} %{{y:.0f}}, {title} %{{x:.5~g}}<br>"
+        f"{'%{text}' if kind == 'state' else '%{z:.2~g} % took part'}<extra></extra>",
+        **(_SHARES | {"zmax": _top(picture)} if kind == "share" else {"showscale": False}),
+    }
+    vertical = plots.axis("client by availability<br>(rank)" if ranked else "client", domain=[0.28, 1])
+    vertical["range"] = _ends(y)[::-1]
+    if len(y) <= 30 and picture.is_exact:
+        vertical["dtick"] = 1 if len(y) <= 12 else 5
+    shares = plots.axis("share of<br>members, %", domain=[0, 0.22], range=[-3, 103], tickvals=[0, 50, 100])
+    horizontal = plots.axis(title, anchor="y", range=plots.numbers(_ends(x)))
+    made = plots.layout(xaxis=horizontal, yaxis=shares, yaxis2=vertical)
+    if kind == "share":
+        made["margin"]["t"] = 52  # for the colour bar
+    return {"data": [heat, *_curves(participation, positions, title)], "layout": made}
+
+
+_SHARES: Plot = {
+    "zmin": 0,
+    "colorscale": "Cividis",
+    "showscale": True,
+    "colorbar": {
+        **{"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "len": 0.5},
+        **{"nticks": 4, "ticksuffix": " %", "thickness": 10, "xpad": 0, "ypad": 2, "outlinewidth": 0},
+    },
+}
+
+
+def _ends(centres: Sequence[float]) -> list[float]:
+    """Return the ends of the cells with these centres."""
+    half = (centres[-1] - centres[0]) / (len(centres) - 1) / 2 if len(centres) > 1 else 0.5
+    return [centres[0] - half, centres[-1] + half]
+
+
+def _curves(participation: Participation, x: Numbers, title: str) -> list[Plot]:
+    """Return the shares online and that took part: means, with a band where rounds share a point."""
+    data: list[Plot] = []
+    starts, counts = plots.bins(len(x), MAX_CURVE)
+    centres = np.add.reduceat(x, starts) / counts
+    for group, name, colour, width, values in (
+        ("online", "online", ONLINE, 4, participation.online),
+        ("took", "took part", TOOK_PART, 1.5, participation.took_part),
+    ):
+        if not _known(values):
+            continue
+        if (counts > 1).any():
+            low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
+            area = plots.band(centres, 100 * low, 100 * high, colour, 0.2)
+            data.append(area | {"legendgroup": group})
+        hover, line = f"{title} %{{x:.5~g}}: %{{y:.1f}} % {name}", {"color": colour, "width": width}
+        means = 100 * np.add.reduceat(values, starts) / counts
+        data.append(plots.trace(centres, means, hover, line=line, legendgroup=group))
+    return data
+
+
+def _known(values: Numbers) -> bool:
+    return bool(np.isfinite(values).any())
+
+
+def _table(runs: Sequence[tuple[str, Participation]]) -> Table:
+    """Return each state's share by clients, or by groups of neighbouring ones."""
+    several = len(runs) > 1
+    rows = []
+    states = sorted({state for _, p in runs for state in p.grid.occurring()})
+    for name, participation in runs:
+        grid = participation.grid
+        for a, b in itertools.pairwise(plots.thinned(len(grid.states) + 1, TABLE_ROWS + 1)):
+            part = grid.states[a:b]
+            first, last = a * grid.step, min((b - 1) * grid.step, grid.num_clients - 1)
+            clients = str(first) if first == last else f"{first} to {last}"
+            shares = np.bincount(part.ravel(), minlength=len(State)) / part.size
+            rows.append(
+                [*([name] if several else []), clients, *(plots.percent(shares[s], 1) for s in states)]
+            )
+    head = ["participation with"] if several else []
+    return Table([*head, "client", *(f"{state.shown}, %" for state in states)], rows)

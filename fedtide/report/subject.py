@@ -1,0 +1,125 @@
+"""What a report is about: the runs in some folders, and the settings in which they differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedtide.comparison.results import CellRun
+from fedtide.config.grid import Cell
+from fedtide.config.settings import EXECUTION_ONLY, shown
+from fedtide.engine.read_run import command_of, is_number, read_json, read_run
+from fedtide.tasks import Metric
+
+COMPARISON = "comparison.json"  # what a comparison folder has besides its tables
+CELLS = "cells.json"
+UNIMPORTANT = EXECUTION_ONLY | {"cohort"}  # settings that do not make two runs different
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about: a run, or several that are compared."""
+
+    runs: Sequence[CellRun]  # without their records
+    missing: Sequence[str]  # sentences about runs that a comparison lists but that do not exist
+    command: str  # that made it; empty if there are several
+    reach: float | None  # the value of the metric to which the tables show the cost
+    is_comparison: bool
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of the task."""
+        return self.runs[0].run.metric
+
+    @property
+    def groups(self) -> dict[str, list[CellRun]]:
+        """The runs by labels that distinguish them; those of a group differ only in the seed."""
+        groups: dict[str, list[CellRun]] = {}
+        for found in self.runs:
+            label = label_of(found.cell.others) or found.cell.settings.strategy
+            groups.setdefault(label, []).append(found)
+        return groups
+
+
+def label_of(varied: Mapping[str, Any]) -> str:
+    """Return a label made of settings: just the value of the strategy, others with their keys."""
+    values = {key: ",".join(v) if isinstance(v, list) else v for key, v in varied.items()}
+    return " · ".join(
+        str(v) if key in ("strategy", "folder") else f"{key} {v or 'default'}" for key, v in values.items()
+    )
+
+
+def read_subject(folders: Sequence[Path]) -> Subject:
+    """Read the runs of several folders, each of a run or of a comparison.
+
+    ValueError: a folder does not exist or has no run, or the folders have different tasks.
+    """
+    runs: list[CellRun] = []
+    missing: list[str] = []
+    commands: list[str] = []
+    reach: float | None = None
+    tasks: dict[Path, str] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"folder {folder} does not exist")
+        if (folder / CELLS).exists():
+            own, lost, about = _read_comparison(folder)
+            commands.append(command_of(about))
+            missing += lost
+            reach = about["reach"] if is_number(about.get("reach")) else reach
+        else:
+            run = read_run(folder)
+            own = [CellRun(Cell(run.settings, {}), run)]
+            commands.append(command_of(run.config))
+        if not own:
+            raise ValueError(f"{folder}: no run of this comparison is finished")
+        tasks[folder] = ", ".join(sorted({cell.settings.task for cell, _ in own}))
+        runs += own
+    if len({*tasks.values()}) > 1:
+        named = ", ".join(f"{task} ({folder})" for folder, task in tasks.items())
+        raise ValueError(f"these runs have different tasks and cannot be compared: {named}")
+    runs = [*{found.run.path.resolve(): found for found in runs}.values()]
+    single = len(folders) == 1
+    if not (single and runs[0].cell.varied):
+        runs = _with_differences(runs)
+    is_comparison = len(runs) > 1 or bool(runs[0].cell.varied)
+    return Subject(runs, missing, commands[0] if single else "", reach, is_comparison)
+
+
+def _with_differences(runs: Sequence[CellRun]) -> list[CellRun]:
+    """Return the runs with the settings in which they differ, or their folders if these do not suffice."""
+    if len(runs) == 1:
+        return [*runs]
+    every = [cell.settings.as_mapping() for cell, _ in runs]
+    names = [
+        key
+        for key in every[0]
+        if key not in UNIMPORTANT and len({json.dumps(values[key]) for values in every}) > 1
+    ]
+    varied = [{key: values[key] for key in names} for values in every]
+    if len({json.dumps(own) for own in varied}) < len(runs):
+        varied = [own | {"folder": run.path.name} for own, (_, run) in zip(varied, runs, strict=True)]
+    return [CellRun(replace(cell, varied=own), run) for (cell, run), own in zip(runs, varied, strict=True)]
+
+
+def _read_comparison(folder: Path) -> tuple[list[CellRun], list[str], Mapping[str, Any]]:
+    """Return the finished runs of a comparison, sentences about the others, and `comparison.json`."""
+    index, about = read_json(folder / CELLS), read_json(folder / COMPARISON)
+    if not isinstance(index, list) or not all(isinstance(entry, dict) for entry in index):
+        raise ValueError(f"{folder / CELLS} is not a list of cells")
+    runs, missing = [], []
+    for entry in index:
+        varied = {key: value for key, value in entry.items() if key not in ("folder", "paper")}
+        name, paper = Path(str(entry.get("folder"))).name, entry.get("paper")
+        path = folder.parent / "cells" / name  # both folders lie side by side, also after being moved
+        if name in ("", "..") or not (paper is None or is_number(paper)):
+            raise ValueError(f"{folder / CELLS}: {shown(entry)} is not a cell")
+        try:
+            run = read_run(path)
+            runs.append(CellRun(Cell(run.settings, varied, paper), run))
+        except ValueError:  # also: settings of an unknown version
+            missing.append(f"{label_of(varied)}: not finished")
+    return runs, missing, about if isinstance(about, dict) else {}

@@ -1,0 +1,248 @@
+"""`--show-trace`: the statistics of a trace on the console and, in the run-dir, as a page."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from clients.environment import federated_data, make_trace, missing_folder, task_source
+from fedtide.analysis.client_numbers import SAMPLE
+from fedtide.comparison.store import identity
+from fedtide.config import Settings
+from fedtide.engine.memory_check import check_clients
+from fedtide.engine.parts import check_task
+from fedtide.engine.run_folder import slug
+from fedtide.ground.contract.fit import planned_steps
+from fedtide.ground.specs import bind
+from fedtide.ground.wording import count, say
+from fedtide.report import plots
+from fedtide.report.bias_figure import bias_figure
+from fedtide.report.figure import Figure, Table, values_table
+from fedtide.report.page import Page, render
+from fedtide.report.participation import Participation, StateGrid
+from fedtide.report.participation_figure import participation_figure
+from fedtide.report.trace_statistics import Bias, SpellLengths, TraceReport, observe
+from fedtide.tasks import PARTITIONS, SIZES
+from traces import Trace
+
+# The settings that the page depends on: availability, numbers of steps and of examples.
+SHOWN = (
+    *("trace", "arrivals", "departures", "num_clients", "num_rounds", "seed"),
+    *("local_steps", "local_epochs", "batch_size"),
+    *("task", "partition", "sizes", "evaluate_on", "evaluate_clients", "holdout"),
+)
+BY_CLIENT = ("rates", "ratios")  # of a report: too long for --json
+ABOUT_SCHEMES = (
+    "Each dot is a client: its weight in the updates of schemes A, B and C (Ruan et al., Theorem 3.1) "
+    "divided by its share of the data, relative to the mean: 1 is unbiased. Lines connect means of groups."
+)
+TABLE_ROWS = 200
+MAX_NAMES = 20  # of devices that are shown
+
+
+def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
+    """Evaluate the trace of the settings, print its statistics and write its page.
+
+    Returns the statistics (`TraceReport`, without those by client), and `page`, its path; for a trace
+    recorded from devices with names, also `devices`, the name for each client. ValueError: the settings are
+    invalid, or the page cannot be written.
+    """
+    check_clients(settings.num_clients)
+    trace = make_trace(settings)
+    sizes, source = data_sizes(settings)
+    work = (settings.local_steps, settings.local_epochs, settings.batch_size)
+    planned = np.array([planned_steps(*work, n) for n in sizes.tolist()], np.int64)
+    grid = StateGrid(trace.num_clients, range(1, settings.num_rounds + 1))
+    report = observe(trace, settings.num_rounds, sizes, planned, grid.add)
+    lines = [*describe(report), ("shares", source)]
+    if trace.devices:
+        lines.append(("devices", _named(trace.devices)))
+    if settings.clients_per_round:
+        lines.append(("note", "sampling (clients-per-round) is ignored: all online clients are selected"))
+    path = _write(settings, render(_page(settings, report, participation_of(trace, report, grid), lines)))
+    heading = f"{_title(settings)} · {_subtitle(settings)}"
+    print_lines(console, [("trace", heading), *lines, ("page", str(path))])
+    shown = {key: value for key, value in asdict(report).items() if key not in BY_CLIENT}
+    return shown | {"page": str(path)} | ({"devices": list(trace.devices)} if trace.devices else {})
+
+
+def describe(report: TraceReport) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the summary, each a name and a text."""
+    if report.virtual_seconds is not None:
+        yield "virtual time", f"{report.virtual_seconds / 3600:.1f} hours"
+    fractions = [(online, t) for t, online in enumerate(report.online, start=1) if online is not None]
+    if fractions:
+        mean = sum(online for online, _ in fractions) / len(fractions)
+        (low, first), (high, last) = min(fractions), max(fractions, key=lambda pair: (pair[0], -pair[1]))
+        ends = f"lowest {low:.1%} (round {first}), highest {high:.1%} (round {last})"
+        yield "online", f"{mean:.1%} of the members on average, {ends}"
+    yield "sessions", _spells(report.sessions)
+    yield "gaps", _spells(report.gaps)
+    partly = f"{report.incomplete:.1%} incomplete (with {report.finished:.1%} of E on average)"
+    yield "work", f"of those online, {report.complete:.1%} complete, {partly}, {report.dropped:.1%} dropped"
+    yield "longest absence", _longest(report.gaps)
+    names = ", ".join(map(str, report.never_seen_first))
+    more = ", ..." if report.never_seen > len(report.never_seen_first) else ""
+    yield "never seen", f"{count(report.never_seen, 'client')}: {names}{more}" if names else "none"
+    holds = f"holds in these rounds for E >= {report.availability_period}"
+    fails = "does not hold in these rounds: some member is never online"
+    yield "Assumption 4", f"(FedLaAvg) {fails if report.availability_period is None else holds}"
+    yield "tau_max", f"(MimiC) without a reply for at most {_longest(report.unanswered)}"
+    for bias in report.bias:
+        yield bias.scheme, _weights(bias)
+
+
+def _spells(spells: SpellLengths) -> str:
+    if not spells.count:
+        return "none"
+    lengths = f"mean {spells.mean:.1f} rounds, median {spells.median}, longest {spells.longest}"
+    return f"{count(spells.count, 'spell')}, {lengths}"
+
+
+def _longest(spells: SpellLengths) -> str:
+    return f"{count(spells.longest, 'round')} (client {spells.longest_of})" if spells.count else "0 rounds"
+
+
+def _weights(bias: Bias) -> str:
+    if bias.minimum is None:
+        return "no update ever counts"
+    favoured, neglected = (
+        ", ".join(f"{client} ({ratio:.2f})" for client, ratio in pairs)
+        for pairs in (bias.favoured, bias.neglected)
+    )
+    excluded = f"; {count(bias.excluded, 'client')} excluded throughout" if bias.excluded else ""
+    spread = f"lowest {bias.minimum:.2f}, median {bias.median:.2f}, highest {bias.maximum:.2f}"
+    update = f"update {bias.scale:.1%} of full participation"
+    return f"{spread}; favours {favoured}; neglects {neglected}{excluded}; {update}"
+
+
+def participation_of(trace: Trace, report: TraceReport, grid: StateGrid) -> Participation:
+    """Return the participation in all rounds of a trace that were observed."""
+    late = "Late work arrives in a later round. Until then its client gets no new task, which is not shown."
+    notes = [*([late] if trace.has_late_replies else []), *grid.notes]
+    seconds = [trace.seconds(t) for t in grid.rounds]
+    hours = None if seconds[-1] is None else np.array(seconds, np.float64) / 3600
+    online, took_part = (np.array(shares, np.float64) for shares in (report.online, report.took_part))
+    return Participation(grid, online, took_part, hours, notes)
+
+
+def _title(settings: Settings) -> str:
+    more = [f"{n} {getattr(settings, n)}" for n in ("arrivals", "departures") if getattr(settings, n)]
+    return " · ".join([settings.trace, *more])
+
+
+def _subtitle(settings: Settings) -> str:
+    epochs, steps = settings.local_epochs, settings.local_steps
+    work = f"{epochs} epochs" if epochs else f"E = {steps} local steps"
+    sizes = f"{settings.num_clients:,} clients · {settings.num_rounds:,} rounds"
+    return f"{sizes} · {work} · task {settings.task} · seed {settings.seed}"
+
+
+def _page(
+    settings: Settings, report: TraceReport, participation: Participation, lines: Sequence[tuple[str, str]]
+) -> Page:
+    """Return the page about a trace, with its statistics as lines of a name and a text."""
+    values = {name.replace("_", "-"): getattr(settings, name) for name in SHOWN}
+    figures = [participation_figure([("", participation)]), _scheme_figure(report)]
+    return Page(
+        title=f"Trace {_title(settings)}",
+        subtitle=_subtitle(settings),
+        figures=[figure for figure in figures if figure is not None],
+        text_tables=[("Statistics", Table(["statistic", "value"], [[*line] for line in lines]))],
+        settings=[("Settings", values_table("setting", [values]))],
+        command=shlex.join(sys.argv),
+    )
+
+
+def _scheme_figure(report: TraceReport) -> Figure | None:
+    """Return each client's weight in the updates of the schemes, against how often its work arrives."""
+    known = np.flatnonzero(np.isfinite(report.rates))
+    step = max(1, -(-len(known) // SAMPLE))
+    clients = known[::step]
+    schemes = {
+        name: ratio[clients] for name, ratio in report.ratios.items() if np.isfinite(ratio[clients]).any()
+    }
+    if not schemes:
+        return None
+    notes = [ABOUT_SCHEMES, *([f"One in {step} clients is shown."] if step > 1 else [])]
+    rows = [
+        [str(k), plots.percent(report.rates[k], 1), *(f"{ratio[i]:.3f}" for ratio in schemes.values())]
+        for i, k in enumerate(clients[:TABLE_ROWS].tolist())
+    ]
+    dots = {name: (report.rates[clients], ratio) for name, ratio in schemes.items()}
+    return bias_figure(
+        {"weight in the updates<br>/ share of the data": dots},
+        "rounds in which its work arrives, %",
+        [*report.ratios],
+        notes,
+        Table(["client", "rounds with work, %", *schemes], rows),
+    )
+
+
+def print_lines(console: Console, lines: Sequence[tuple[str, str]]) -> None:
+    """Print names and texts; on a terminal, lines break between words only, never inside a number."""
+    width = max(len(name) for name, _ in lines)
+    for name, text in lines:
+        parts = [text]
+        if console.is_terminal:
+            room = max(20, console.width - width - 2)
+            parts = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+        for i, part in enumerate(parts):
+            say(console, f"{'' if i else name:{width}}  {part}")
+
+
+def _named(devices: Sequence[str]) -> str:
+    """List which client is which device, the first ones of many."""
+    names = [
+        f"{client} {json.dumps(name, ensure_ascii=False)}" for client, name in enumerate(devices) if name
+    ]
+    others = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f"by order of appearance, clients {', '.join(names[:MAX_NAMES])}{others}"
+
+
+def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
+    """Return the number of examples of each client, shape (N,), and a description of their source.
+
+    They are equal if the task's data are not on this machine or cannot be divided among so many clients: a
+    trace can be inspected without data. ValueError: the settings name what does not exist.
+    """
+    check_task(settings)
+    missing = missing_folder(settings)
+    name = settings.partition or task_source(settings).default_partition
+    if settings.partition:
+        bind("partition", PARTITIONS, settings.partition)
+    bind("sizes", SIZES, settings.sizes)
+    equal = np.ones(settings.num_clients, np.int64)
+    if missing is not None:
+        return equal, f"equal, as the data of {settings.task} are not in {missing}"
+    try:
+        sizes = federated_data(settings).sizes
+    except ValueError as error:
+        return equal, f"equal ({' '.join(str(error).split())})"
+    divided = f", partition {name}, sizes {settings.sizes}" if name else ""
+    return sizes, f"p^k by the examples of {settings.task}{divided}"
+
+
+def _write(settings: Settings, text: str) -> Path:
+    """Write the page; its name follows from all that it depends on, so that it overwrites no other page."""
+    shown = replace(Settings(), **{name: getattr(settings, name) for name in SHOWN})
+    parts = (settings.trace, settings.arrivals, settings.departures)
+    name = slug(filter(None, parts), 80)
+    about = f"{slug([settings.task], 20)}-{settings.num_clients}x{settings.num_rounds}-seed{settings.seed}"
+    path = Path(settings.run_dir) / f"trace-{name}-{about}-{identity(shown)}.html"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"run-dir {settings.run_dir}: {error.strerror}") from None
+    return path

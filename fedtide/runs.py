@@ -1,0 +1,84 @@
+"""Lists run folders: the settings in which they differ, and how they ended.
+
+python -m fedtide.runs                 # all runs in runs/
+python -m fedtide.runs runs/cells      # those of comparisons
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedtide.config import Settings
+from fedtide.config.settings import EXECUTION_ONLY
+from fedtide.engine.read_run import Run, find_runs
+
+UNINTERESTING = EXECUTION_ONLY - {"engine"} | {"cohort"}  # settings that do not affect a run's result
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """Return the settings in which the runs differ, always including the strategy."""
+    varied = []
+    for key in Settings().as_mapping():
+        values = {str(run.config[key]) for run in runs if key in run.config}  # not in older ones
+        if key == "strategy" or (len(values) > 1 and key not in UNINTERESTING):
+            varied.append(key)
+    return varied
+
+
+def table_of(runs: Sequence[Run]) -> Table:
+    """Return a table with a row for each run."""
+    table, varied = Table(box=SIMPLE, pad_edge=False), differing(runs)
+    metrics = dict.fromkeys(run.metric.key for run in runs if run.summary)
+    titles = [name.replace("_", " ") for name in metrics]
+    for name in (*varied, "rounds", *titles, "", "folder"):
+        table.add_column(name, overflow="fold", no_wrap=name in varied)
+    for run in runs:
+        settings = [_shown(run.config.get(key, "")) for key in varied]
+        rounds = str(run.summary.get("rounds", ""))
+        final = "" if math.isnan(run.final) else f"{run.final:.4f}"
+        finals = [final if name == run.metric.key else "" for name in metrics]
+        table.add_row(*map(escape, [*settings, rounds, *finals, outcome(run), run.path.name]))
+    return table
+
+
+def outcome(run: Run) -> str:
+    """Return how a run ended, in a few words."""
+    rounds = run.summary.get("rounds")
+    if run.status == "failed":
+        return f"failed after round {rounds}"
+    if run.status == "interrupted":
+        return f"interrupted in round {rounds}"
+    return "not finished" if run.status == "unfinished" else "finished"
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fedtide.runs", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("folder", nargs="?", default="runs", help="folder with the runs (default: runs)")
+    folder = Path(parser.parse_args(argv).folder)
+    if not folder.is_dir():
+        print(f"{parser.prog}: error: folder {folder} does not exist", file=sys.stderr)
+        return 2
+    runs = find_runs(folder)
+    Console().print(table_of(runs) if runs else f"no runs in {folder}", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

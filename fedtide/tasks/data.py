@@ -1,0 +1,170 @@
+"""A run's view of a data set: the examples of each client, and the common test set."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtide.tasks.augmentation import Augmentation
+from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion
+
+Examples = tuple[NDArray[Any], NDArray[Any]]
+"""Inputs of shape (n, *input_shape), and targets of shape (n, ...); classes are numbers of shape (n,)."""
+
+
+class FederatedData(Protocol):
+    """Examples divided among N clients.
+
+    Instances are pickled into every worker process, where the arrays may be read-only.
+
+    Attributes
+    ----------
+    input_shape
+        Shape of one input.
+    num_outputs
+        Numbers that a model returns for an example, or for a position of a sequence: as many as classes.
+    criterion
+        The loss and the metric.
+    sizes
+        Number of training examples of each client, without the held-out ones, shape (N,).
+    test
+        The data set's own test split, which belongs to no client.
+    """
+
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def num_outputs(self) -> int: ...  # noqa: D102
+    @property
+    def criterion(self) -> Criterion: ...  # noqa: D102
+    @property
+    def sizes(self) -> NDArray[np.int64]: ...  # noqa: D102
+    @property
+    def test(self) -> Examples: ...  # noqa: D102
+
+    def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
+        """Return fresh, writable copies of a client's training examples.
+
+        Raises
+        ------
+        IndexError
+            A row is not one of the client's, 0 .. sizes[client] - 1.
+        """
+        ...
+
+    def train_set(self, clients: NDArray[np.intp]) -> Examples:
+        """Return all training examples of these clients, concatenated."""
+        ...
+
+    def holdout(self, clients: NDArray[np.intp]) -> Examples:
+        """Return the held-out examples of these clients, concatenated.
+
+        Raises
+        ------
+        ValueError
+            Nothing is held out.
+        """
+        ...
+
+
+def are_classes(targets: NDArray[Any]) -> bool:
+    """Return whether each example has one target, the number of a class."""
+    return targets.ndim == 1 and np.issubdtype(targets.dtype, np.integer)
+
+
+def blank(data: FederatedData, count: int) -> Examples:
+    """Return examples of zeros, of the types and shapes of the data, to try a model with."""
+    x, y = (np.zeros((count, *array.shape[1:]), array.dtype) for array in data.test)
+    return x, y
+
+
+def holdout_counts(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    """Return how many of its examples each client holds out: of n examples and a share h, floor(h n).
+
+    They are at least one if h > 0 and n >= 2.
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"holdout: the share must be in [0, 1), not {share:g}")
+    if share == 0:
+        return np.zeros_like(totals)
+    # 0.29 * 100 is 28.999... in floating point and must still hold out 29.
+    counts: NDArray[np.int64] = np.floor(share * totals + 1e-9).astype(np.int64)
+    return np.clip(counts, np.minimum(totals - 1, 1), totals - 1)
+
+
+def require_holdout(share: float) -> None:
+    """Raise a ValueError if no examples are held out."""
+    if share == 0:
+        raise ValueError("holdout: no examples are held out; set a holdout share above 0")
+
+
+@dataclass(frozen=True)
+class PartitionedData:
+    """The training split of a data set, and which of its examples belong to which client.
+
+    The partition is stored as one index array with offsets, so that a client costs only a few numbers.
+    The rows of client k are ``order[offsets[k]:offsets[k + 1]]``, its held-out examples last.
+    """
+
+    train: Examples
+    test: Examples
+    num_outputs: int
+    order: NDArray[np.intp]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    holdout_share: float
+    criterion: Criterion = CROSS_ENTROPY
+    augmentation: Augmentation | None = None
+
+    @classmethod
+    def divide(
+        cls,
+        train: Examples,
+        test: Examples,
+        num_outputs: int,
+        parts: list[NDArray[np.intp]],
+        holdout_share: float,
+        seed: int,
+        criterion: Criterion = CROSS_ENTROPY,
+        augmentation: Augmentation | None = None,
+    ) -> "PartitionedData":
+        """Assign each client its part, rows of `train`, and hold out a share of it, drawn by the seed."""
+        totals = np.array([len(part) for part in parts], dtype=np.int64)
+        sizes = totals - holdout_counts(totals, holdout_share)
+        order = np.concatenate(parts)
+        if holdout_share > 0:
+            # Sorting random keys within each client shuffles every part at once.
+            keys = np.random.default_rng([seed, *b"holdout"]).random(len(order))
+            order = order[np.lexsort((keys, np.repeat(np.arange(len(parts)), totals)))]
+        offsets = np.concatenate([[0], np.cumsum(totals)])
+        stored = (train, test, num_outputs, order, offsets, sizes, holdout_share)
+        return cls(*stored, criterion, augmentation)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return self.train[0].shape[1:]
+
+    def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
+        """See `FederatedData.examples`."""
+        return self._take(self.train_rows(client)[rows])
+
+    def train_set(self, clients: NDArray[np.intp]) -> Examples:
+        """See `FederatedData.train_set`."""
+        return self._take(np.concatenate([self.order[:0], *(self.train_rows(int(k)) for k in clients)]))
+
+    def holdout(self, clients: NDArray[np.intp]) -> Examples:
+        """See `FederatedData.holdout`."""
+        require_holdout(self.holdout_share)
+        parts = (self.order[self.offsets[k] + self.sizes[k] : self.offsets[k + 1]] for k in clients)
+        return self._take(np.concatenate([self.order[:0], *parts]))
+
+    def train_rows(self, client: int) -> NDArray[np.intp]:
+        """Return the rows of `train` that are a client's training examples."""
+        start = self.offsets[client]
+        return self.order[start : start + self.sizes[client]]
+
+    def _take(self, rows: NDArray[np.intp]) -> Examples:
+        x, y = self.train
+        return x[rows], y[rows]

@@ -1,0 +1,175 @@
+"""What a learning task is; and those of one data set, which a partition divides among the clients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtide.tasks.augmentation import Augmentation
+from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion
+from fedtide.tasks.data import Examples, FederatedData, PartitionedData
+from fedtide.tasks.partition import Partition, PartitionFn
+from fedtide.tasks.sizes import SizesFn
+
+
+class TaskSource(Protocol):
+    """A data set that can be divided among clients.
+
+    Attributes
+    ----------
+    default_partition
+        Partition used by default, such as ``dirichlet:alpha=0.5``; None if the data are already divided
+        among the clients, so that naming a partition is an error.
+    default_model
+        Model used by default.
+    """
+
+    @property
+    def default_partition(self) -> str | None: ...  # noqa: D102
+    @property
+    def default_model(self) -> str: ...  # noqa: D102
+
+    def federate(
+        self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
+    ) -> FederatedData:
+        """Divide the data among clients.
+
+        Parameters
+        ----------
+        num_clients
+            Number of clients N >= 1.
+        partition
+            Decides which examples each client gets; None if `default_partition` is None.
+        sizes
+            Decides how many examples each client gets.
+        holdout
+            Share of its examples that each client holds out of training, in [0, 1).
+        seed
+            Seed >= 0 of all random draws.
+
+        Raises
+        ------
+        ValueError
+            The data are missing or cannot be divided in this way.
+        """
+        ...
+
+
+class Dataset:
+    """A data set with its own split into training and test examples.
+
+    Parameters
+    ----------
+    train, test
+        Examples to divide among the clients, and those of the common test set. As attributes they have the
+        types that models train in: float32 and int64.
+    num_outputs
+        Numbers that a model returns for an example, or for a position of a sequence: as many as classes.
+    criterion
+        The loss and the metric.
+    augmentation
+        Random changes of training images.
+
+    Raises
+    ------
+    ValueError
+        The examples do not fit together, are not finite, or are not what the criterion expects.
+    """
+
+    def __init__(
+        self,
+        train: Examples,
+        test: Examples,
+        num_outputs: int,
+        criterion: Criterion = CROSS_ENTROPY,
+        augmentation: Augmentation | None = None,
+    ) -> None:
+        self.num_outputs, self.criterion, self.augmentation = num_outputs, criterion, augmentation
+        self.train, self.test = self._checked("training", train), self._checked("test", test)
+        for kind, own, other in zip(("inputs", "targets"), self.train, self.test, strict=True):
+            if own.shape[1:] != other.shape[1:] or own.dtype != other.dtype:
+                raise ValueError(
+                    f"{kind} of shape {own.shape[1:]} and type {own.dtype} in the training examples, "
+                    f"{other.shape[1:]} and {other.dtype} in the test examples"
+                )
+
+    def divide(self, parts: Partition, holdout: float, seed: int) -> PartitionedData:
+        """Give each client its rows of the training examples; see `PartitionedData.divide`."""
+        stored = (self.train, self.test, self.num_outputs, parts, holdout, seed)
+        return PartitionedData.divide(*stored, self.criterion, self.augmentation)
+
+    def _checked(self, split: str, examples: Examples) -> Examples:
+        x, y = (_converted(f"{split} examples", array) for array in examples)
+        if len(x) != len(y):
+            raise ValueError(f"{split} examples: {len(x)} inputs, but {len(y)} targets")
+        try:
+            self.criterion.check(y, self.num_outputs)
+        except ValueError as error:
+            raise ValueError(f"{split} examples: {error}") from None
+        return x, y
+
+
+def _converted(where: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array as float32 or int64."""
+    array = np.asarray(array)
+    if np.issubdtype(array.dtype, np.integer):
+        return array.astype(np.int64, copy=False)
+    if not (np.issubdtype(array.dtype, np.floating) or array.dtype == bool):
+        raise ValueError(f"{where}: arrays of type {array.dtype}; they must be numbers")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{where}: a number is missing or infinite")
+    return array.astype(np.float32, copy=False)
+
+
+class DividedTask(ABC):
+    """A task with one data set, which a partition divides among the clients.
+
+    Attributes
+    ----------
+    name
+        Name of the task in error messages.
+    default_partition, default_model
+        Used if the user names none.
+    """
+
+    name: str
+    default_partition: str | None = "dirichlet:alpha=0.5"
+    default_model: str = "mlp"
+
+    @abstractmethod
+    def dataset(self) -> Dataset:
+        """Read the data set; called only when the data are needed."""
+
+    def federate(
+        self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
+    ) -> FederatedData:
+        """Divide the data set among the clients; see `TaskSource.federate`."""
+        if partition is None:
+            raise ValueError(
+                f"task {self.name}: the data are not divided among the clients; "
+                f"name a partition such as {self.default_partition}"
+            )
+        dataset = self.dataset()
+        targets = dataset.train[1]
+        counts = sizes(num_clients, len(targets), np.random.default_rng([seed, *b"sizes"]))
+        parts = partition(targets, counts, np.random.default_rng([seed, *b"partition"]))
+        return dataset.divide(parts, holdout, seed)
+
+
+@dataclass(frozen=True)
+class DatasetTask(DividedTask):
+    """A task with the data set that a function reads; see `DividedTask`."""
+
+    name: str
+    load: Callable[[], Dataset]
+    default_partition: str | None = DividedTask.default_partition
+    default_model: str = DividedTask.default_model
+
+    def dataset(self) -> Dataset:
+        """Read the data set."""
+        return self.load()

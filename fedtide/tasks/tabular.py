@@ -1,0 +1,233 @@
+"""Tabular data from a CSV file: classification or regression, divided by a column or by a partition."""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtide.ground.allowed import Checked
+from fedtide.ground.files import read_rows
+from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
+from fedtide.tasks.data import FederatedData
+from fedtide.tasks.dataset import Dataset, DividedTask
+from fedtide.tasks.partition import PartitionFn
+from fedtide.tasks.sizes import SizesFn, require_own_sizes
+
+TEST_SHARE = 0.2
+MAX_CLASSES = 1000
+MAX_NAMES = 50  # of columns in a message
+MAX_NUMBERS = 1 << 30  # of the features, 8 GB
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a CSV file by name, each with one text for each row."""
+
+    path: Path
+    values: dict[str, list[str]]
+
+    def take(self, option: str, name: str) -> list[str]:
+        """Remove a column without empty cells and return it."""
+        texts = self.remove(option, name)
+        for row, text in enumerate(texts):
+            if text.lower() in MISSING:
+                raise ValueError(f"{self.where(row, name)}: a value is missing; add it, or remove the row")
+        return texts
+
+    def remove(self, option: str, name: str) -> list[str]:
+        """Remove a column and return its texts, whatever they are."""
+        if name not in self.values:
+            known = ", ".join(map(_printable, [*self.values][:MAX_NAMES]))
+            raise ValueError(f"{self.path}: there is no column {name!r} ({option}); columns: {known}")
+        return self.values.pop(name)
+
+    def numbers(self, option: str, name: str) -> NDArray[np.float64]:
+        """Remove a column of finite numbers and return it."""
+        texts = self.take(option, name)
+        found = np.empty(len(texts))
+        for row, text in enumerate(texts):
+            try:
+                found[row] = float(text)
+            except ValueError:
+                hint = "" if option == "target" else f"; if {name!r} is a category, name it in categories="
+                raise ValueError(f"{self.where(row, name)}: {text[:40]!r} is not a number{hint}") from None
+            if not math.isfinite(found[row]):
+                raise ValueError(f"{self.where(row, name)}: {text[:40]!r} is not a finite number")
+        return found
+
+    def where(self, row: int, name: str) -> str:
+        """Return where a value stands, for messages; the header is line 1."""
+        return f"{self.path}: line {row + 2}, column {name!r}"
+
+
+def read_columns(path: Path) -> Columns:
+    """Read a CSV file whose first line names the columns, and which has other rows."""
+    try:
+        rows = read_rows(path)
+        names = next(rows, [])
+        columns: list[list[str]] = [[] for _ in names]
+        for row in rows:
+            for column, value in zip(columns, row, strict=True):
+                column.append(value)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    if not names or not columns[0]:
+        raise ValueError(f"{path}: there are no rows below the header")
+    return Columns(path, dict(zip(names, columns, strict=True)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tabular(DividedTask, Checked):
+    """CSV file of your own: a row for each example, a column for each feature.
+
+    The first line names the columns. All columns but the target, the client and those to drop are features:
+    numbers, which are standardised over the training examples of all clients, and categories, which become
+    a feature of 0 or 1 for each of their values. A fifth of the rows, always the same, form the test set.
+
+    Attributes
+    ----------
+    file
+        The file.
+    target
+        The column to predict.
+    client
+        The column that says whose example it is; clients are numbered in the order of their names, or
+        numbers. Without one, the rows are divided by a partition.
+    kind
+        `classification`, where the target's values are classes, in their order; or `regression`,
+        where they are numbers, and the mean absolute error is reported in their unit.
+    categories, drop
+        Columns that are categories, and that are not used, with `+` between them.
+    """
+
+    file: str
+    target: str
+    client: str = ""
+    kind: Literal["classification", "regression"] = "classification"
+    categories: str = ""
+    drop: str = ""
+
+    name = "csv"
+
+    @property
+    def default_partition(self) -> str | None:  # type: ignore[override]
+        """None if a column names the clients."""
+        if self.client:
+            return None
+        return "dirichlet:alpha=0.5" if self.kind == "classification" else "iid"
+
+    @property
+    def default_model(self) -> str:  # type: ignore[override]
+        """The simplest one."""
+        return "logistic" if self.kind == "classification" else "mlp"
+
+    def federate(
+        self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
+    ) -> FederatedData:
+        """Give each client its rows; see `TaskSource.federate`."""
+        if not self.client:
+            return super().federate(num_clients, partition, sizes, holdout, seed)
+        dataset, owners = self.load()
+        what = f"{self.file}: rows belong to the clients that they name"
+        require_own_sizes(what, num_clients, len(owners), sizes, seed)
+        names, numbers = _distinct(owners)
+        if len(names) != num_clients:
+            raise ValueError(
+                f"{self.file}: column {self.client!r} names {len(names)} clients with training "
+                f"examples; set --num-clients {len(names)}"
+            )
+        ends = np.cumsum(np.bincount(numbers, minlength=num_clients))
+        return dataset.divide(np.split(np.argsort(numbers, kind="stable"), ends[:-1]), holdout, seed)
+
+    def dataset(self) -> Dataset:
+        """Read the file."""
+        return self.load()[0]
+
+    def load(self) -> tuple[Dataset, list[str]]:
+        """Read the file; return the data set and the client of each training example, if it has one."""
+        columns = read_columns(Path(self.file))
+        test = _test_rows(len(next(iter(columns.values.values()))))
+        for name in _names(self.drop):
+            columns.remove("drop", name)
+        owners = columns.take("client", self.client) if self.client else []
+        y, num_outputs, criterion = self._targets(columns, test)
+        x = self._features(columns, test)
+        data = Dataset((x[~test], y[~test]), (x[test], y[test]), num_outputs, criterion)
+        return data, [owner for owner, held in zip(owners, test, strict=False) if not held]
+
+    def _targets(self, columns: Columns, test: NDArray[np.bool_]) -> tuple[NDArray[Any], int, Criterion]:
+        if self.kind == "regression":
+            numbers = columns.numbers("target", self.target)
+            standardised, deviation = _standardised(numbers, ~test)
+            return standardised, 1, SquaredError(unit=deviation)
+        values, classes = _distinct(columns.take("target", self.target))
+        if len(values) > MAX_CLASSES:
+            raise ValueError(
+                f"{self.file}: column {self.target!r} has {len(values)} different values; "
+                "if it has numbers to predict, set kind=regression"
+            )
+        if len(values) < 2:
+            raise ValueError(f"{self.file}: column {self.target!r} has the same value in all rows")
+        return classes, len(values), CROSS_ENTROPY
+
+    def _features(self, columns: Columns, test: NDArray[np.bool_]) -> NDArray[np.float64]:
+        parts: list[NDArray[Any]] = []
+        for name in _names(self.categories):
+            values, found = _distinct(columns.take("categories", name))
+            if len(values) > MAX_CLASSES:
+                raise ValueError(
+                    f"{self.file}: column {name!r} has {len(values)} different values; a category has at "
+                    f"most {MAX_CLASSES}: drop it, or leave it a number"
+                )
+            parts.append(found[:, None] == np.arange(len(values)))
+        for name in list(columns.values):
+            numbers = columns.numbers("a feature", name)
+            parts.append(_standardised(numbers, ~test)[0][:, None])
+        if not parts:
+            raise ValueError(f"{self.file}: there is no column but the target and the client")
+        if (size := len(test) * sum(part.shape[1] for part in parts)) > MAX_NUMBERS:
+            raise ValueError(
+                f"{self.file}: {size:,} numbers, more than {MAX_NUMBERS:,}; drop columns or rows"
+            )
+        return np.hstack(parts)
+
+
+def _distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.intp]]:
+    """Return the different texts in order, numbers by value, and the position of each text among them."""
+    names = sorted(set(texts))
+    with suppress(ValueError):  # they are not all numbers
+        names = sorted(names, key=float)
+    positions = {name: position for position, name in enumerate(names)}
+    return names, np.array([positions[text] for text in texts], np.intp)
+
+
+def _printable(text: str) -> str:
+    """Return the beginning of a text without what would break a line of a message."""
+    return "".join(character if character.isprintable() else "?" for character in text[:40])
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split("+") if name.strip())
+
+
+def _test_rows(count: int) -> NDArray[np.bool_]:
+    """Choose the test examples, at least one; they do not depend on the seed of the run."""
+    chosen = np.zeros(count, np.bool_)
+    order = np.random.default_rng([0, *b"csv"]).permutation(count)
+    chosen[order[: max(1, round(TEST_SHARE * count))]] = True
+    return chosen
+
+
+def _standardised(values: NDArray[np.float64], train: NDArray[np.bool_]) -> tuple[NDArray[np.float64], float]:
+    """Return values with mean 0 and deviation 1 over the training examples, and their deviation until then.
+
+    Values that are all the same become 0.
+    """
+    deviation = float(np.std(values[train])) or 1.0
+    return (values - float(np.mean(values[train]))) / deviation, deviation
