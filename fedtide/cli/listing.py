@@ -12,7 +12,8 @@ from fedtide.config import Settings
 from fedtide.engine.methods import METHODS, own_options, strategy_type
 from fedtide.engine.parts import REGISTRIES
 from fedtide.engine.sequential_sgd import SequentialSGD
-from fedtide.ground.allowed import REQUIRED, options_of
+from fedtide.ground.allowed import REQUIRED, Option, options_of
+from fedtide.ground.docstrings import descriptions
 from fedtide.ground.specs import find, parse
 from fedtide.loggers.registry import LOGGERS
 from strategies import FlexibleStrategy, Options
@@ -50,30 +51,34 @@ def listing() -> Iterator[str]:
 
 
 def listing_of(parts: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield the same lines of some parts only, given by kind and spec; ValueError: there is none such."""
+    """Yield these lines for some parts only, given by kind and spec, and what each option means.
+
+    ValueError: there is no such part.
+    """
     yield HOW
     for kind, specs in groupby(parts, key=lambda part: part[0]):
         yield ""
         yield f"--{kind}"
         for name in dict.fromkeys(parse(kind, spec).name for _, spec in specs):
             if kind == "strategy":
-                yield from _method(name, strategy_type(name))
+                yield from _method(name, strategy_type(name), explained=True)
             else:
-                yield from _part(name, find(kind, REGISTRIES[kind], name))
+                yield from _part(name, find(kind, REGISTRIES[kind], name), explained=True)
 
 
-def _method(name: str, strategy: type[FlexibleStrategy]) -> Iterator[str]:
+def _method(name: str, strategy: type[FlexibleStrategy], explained: bool = False) -> Iterator[str]:
     """Yield a method's summary, what it suits, and its options."""
     yield from _summary(name, strategy)
     if strategy.suits:
         yield from _wrapped(f"For {strategy.suits}.")
-    yield from _options(strategy.options_type(), own_options(strategy).keys() - set(options_of(Options)))
+    own = own_options(strategy).keys() - set(options_of(Options))
+    yield from _options(strategy.options_type(), own, explained)
 
 
-def _part(name: str, factory: Callable[..., Any]) -> Iterator[str]:
+def _part(name: str, factory: Callable[..., Any], explained: bool = False) -> Iterator[str]:
     """Yield the summary and the options of another part."""
     yield from _summary(name, factory)
-    yield from _options(factory, options_of(factory))
+    yield from _options(factory, options_of(factory), explained)
 
 
 def methods_by_need() -> dict[str, list[str]]:
@@ -99,24 +104,30 @@ def _summary(name: str, factory: Callable[..., Any]) -> Iterator[str]:
     yield from _wrapped(paragraph)
 
 
-def _wrapped(text: str) -> Iterator[str]:
+def _wrapped(text: str, indent: int = 4) -> Iterator[str]:
     """Yield a text in lines."""
-    for line in wrap(" ".join(text.split()), WIDTH - 4, break_on_hyphens=False):
-        yield f"    {line}"
+    for line in wrap(" ".join(text.split()), WIDTH - indent, break_on_hyphens=False):
+        yield " " * indent + line
 
 
-def _options(factory: Callable[..., Any], shown: Collection[str]) -> Iterator[str]:
-    """Yield options as users write them, with their defaults, and beside them the values allowed."""
-    lines = {}
-    for key, option in options_of(factory).items():
-        if key in shown:
-            default = str(option.default).lower() if option.kind is bool else option.default
-            values = option.allowed
-            if option.default is REQUIRED:
-                default, values = "", f"to be set: {values or option.kind.__name__}"
-            lines[f"{key}={default}"] = values
-    width = max(map(len, lines), default=0)
-    for setting, values in lines.items():
+def _options(factory: Callable[..., Any], shown: Collection[str], explained: bool = False) -> Iterator[str]:
+    """Yield options as users write them, with their defaults, the values allowed, and what they mean."""
+    options = {key: option for key, option in options_of(factory).items() if key in shown}
+    meanings = descriptions(factory) if explained else {}
+    settings = {key: _setting(key, option) for key, option in options.items()}
+    width = max(map(len, settings.values()), default=0)
+    for key, option in options.items():
+        values = option.allowed
+        if option.default is REQUIRED:
+            values = f"to be set: {values or option.kind.__name__}"
         first, *others = wrap(values, WIDTH - width - 8) or [""]
-        yield f"      {setting:{width}}  {first}".rstrip()
+        yield f"      {settings[key]:{width}}  {first}".rstrip()
         yield from (" " * (width + 8) + line for line in others)
+        yield from _wrapped(meanings.get(option.parameter, ""), 10)
+
+
+def _setting(key: str, option: Option) -> str:
+    """Return an option with its default, as users write it."""
+    if option.default is REQUIRED:
+        return f"{key}="
+    return f"{key}={str(option.default).lower() if option.kind is bool else option.default}"
