@@ -1,1 +1,33 @@
-"""What strategies, clients and traces are put together with: contract, settings, tasks and engine."""
+"""Federated learning where clients come and go: `run`, `compare` and `load`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedtide.api.functions import RunError, SettingsError, compare, load, run
+    from fedtide.api.results import Comparison, Run
+    from fedtide.tasks.arrays import Task
+
+__all__ = ["Comparison", "Run", "RunError", "SettingsError", "Task", "compare", "load", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: `import fedtide` alone takes no time."""
+    if name == "Task":
+        from fedtide.tasks.arrays import Task
+
+        return Task
+    if name in ("Run", "Comparison"):
+        from fedtide.api import results
+
+        return getattr(results, name)
+    if name in __all__:
+        from fedtide.api import functions
+
+        return getattr(functions, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +56,7 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             return 0
         method = check(settings)  # mistakes should not have to wait for the import of PyTorch
         logger_types(settings)
-        from fedtide.cli.prepared import PreparedRun
+        from fedtide.api.running import PreparedRun
 
         imported()
         run = PreparedRun(settings, method, console)
@@ -67,7 +68,17 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
         parser.exit(1, f"{parser.prog}: {error}\n")
     except KeyboardInterrupt:
         parser.exit(130, f"{parser.prog}: interrupted before the first round\n")
-    return run.drive(parser, arguments.json)
+    try:
+        summary = run.drive()
+    except ValueError as error:  # the folder is that of a run that cannot be resumed
+        parser.error(" ".join(str(error).split()))
+    if arguments.json:
+        print(json.dumps(summary))
+    if "failed" in summary:
+        return 1
+    if summary["interrupted"]:
+        return 128 + signal.Signals[summary["signal"]]
+    return 3 if summary["no_reply_counted"] else 0
 
 
 def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Console) -> int:
@@ -79,7 +90,8 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
     of_comparison = cells(values, arguments.config or "command line")
     for cell in of_comparison:
         check_names(cell.settings)  # before anything runs
-    from fedtide.cli.rehearsal import compare_and_report, rehearse  # which --help and --list do without
+    from fedtide.api.comparing import compare_and_report
+    from fedtide.cli.rehearsal import rehearse  # which --help and --list do without
 
     run = compare_and_report if arguments.rehearse is None else rehearse
     done = run(of_comparison, console, arguments.reach, arguments.fresh)

@@ -17,9 +17,10 @@ from rich.table import Table
 
 from clients.environment import federated_data, make_trace
 from fedtide.analysis.client_numbers import read_numbers
+from fedtide.api.comparing import compare_and_report
 from fedtide.cli.deployment import deployed_values, flower_command
 from fedtide.cli.fleet import deadline, describe_speeds
-from fedtide.comparison.compare import Comparison, compare
+from fedtide.comparison.compare import Comparison
 from fedtide.comparison.results import Estimate, Row
 from fedtide.comparison.tables import mean_and_deviation, number_of, signed
 from fedtide.config.grid import Cell
@@ -104,17 +105,6 @@ class Rehearsal:
         }
         shown: dict[str, Any] = finite(parts)
         return shown
-
-
-def compare_and_report(
-    cells: Sequence[Cell], console: Console, reach: float | None, fresh: bool
-) -> Comparison:
-    """Run a comparison and write its page; see `compare`."""
-    from fedtide.report.after_run import report_comparison  # imports PyTorch, which the driver does without
-
-    comparison = compare(cells, console, reach, fresh)
-    report_comparison(comparison, cells[0].settings, console)
-    return comparison
 
 
 def rehearse(cells: Sequence[Cell], console: Console, reach: float | None, fresh: bool) -> Rehearsal:

@@ -16,6 +16,7 @@ from fedtide.config import Settings
 from fedtide.engine.interrupts import ENDING, Stopped, deferring
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.ray.leftovers import CELL, locked_folder
+from fedtide.ground import dotted
 
 Files = Mapping[str, bytes]
 Outcome = Files | str
@@ -24,11 +25,13 @@ Report = Callable[[Settings, Outcome], None]
 """What is called when a cell has ended."""
 
 
-def run_cell(settings: Settings, place: Place) -> Outcome:
+def run_cell(settings: Settings, place: Place, provided: Mapping[str, Any] | None = None) -> Outcome:
     """Run one cell in this process on the inline engine, or resume it.
 
-    On machines other than the driver's nothing is left behind.
+    On machines other than the driver's nothing is left behind. `provided` are the parts that the driver has
+    as objects.
     """
+    dotted.PROVIDED.update(provided or {})
     # These import PyTorch, which the driver of a comparison on Ray does without.
     from fedtide.analysis.compute import keep_numbers_of
     from fedtide.engine.run import simulate
@@ -77,11 +80,12 @@ def run_on_ray(
             # A cell whose process died, for want of memory perhaps, resumes from its checkpoint, once.
             task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1)(run_cell)
             most = num_workers or len(places)
+            provided = ray.put(dotted.PROVIDED)
             waiting: dict[Any, Settings] = {}
             queue = iter(places.items())
             while not signals:
                 for settings, place in queue:
-                    waiting[task.remote(settings, place)] = settings
+                    waiting[task.remote(settings, place, provided)] = settings
                     if len(waiting) >= most:
                         break
                 if not waiting:

@@ -113,7 +113,7 @@ def latex(rows: Sequence[Columns]) -> str:
 
 def comma_separated(rows: Sequence[Row]) -> str:
     """Return all numbers as CSV, shares from 0 to 1, one line per row."""
-    records = [_numbers(row) for row in rows]
+    records = [numbers(row) for row in rows]
     names = list(dict.fromkeys(name for record in records for name in record))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -122,7 +122,8 @@ def comma_separated(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def _numbers(row: Row) -> dict[str, Any]:
+def numbers(row: Row) -> dict[str, Any]:
+    """Return all numbers of a row, shares from 0 to 1."""
     record: dict[str, Any] = {**_texts(row), "runs": len(row.runs)}
     estimates = {
         row.metric.key: row.final,

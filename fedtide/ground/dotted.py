@@ -29,6 +29,16 @@ CALLED_WITH: dict[str, tuple[str, ...] | None] = {
 }
 """What dotted names can stand for, and the positional arguments of each kind of part (None: they vary)."""
 
+PROVIDED: dict[str, Callable[..., Any]] = {}
+"""Parts that were given as objects, by the names that stand for them in settings."""
+
+
+def provide(name: str, part: Callable[..., Any]) -> str:
+    """Let a dotted name stand for a part that no other process can import; return the name."""
+    dotted = f"python.{name}"
+    PROVIDED[dotted] = part
+    return dotted
+
 
 def is_dotted(kind: str, name: str) -> bool:
     """Whether a name is a dotted one, of a kind that may be."""
@@ -46,6 +56,11 @@ def load(kind: str, name: str) -> Any:
         cannot be called as this kind of part is; the message says which.
     """
     part = f"{kind} {name}"
+    if name.startswith("python."):
+        if name not in PROVIDED:
+            raise ValueError(f"{part} was an object in another program; give it again")
+        _check_call(kind, name, PROVIDED[name])
+        return PROVIDED[name]
     module_name, _, attribute = name.rpartition(".")
     module = _import(part, module_name)
     if not hasattr(module, attribute):

@@ -1,16 +1,13 @@
-"""A run of the command line."""
+"""A run with everything around it: progress, loggers, the report."""
 
 from __future__ import annotations
 
-import json
-import signal
 from functools import partial
+from typing import Any
 
 from rich.console import Console
 
-from fedtide.cli.flags import Parser
 from fedtide.config import Settings
-from fedtide.engine.checkpoints.checkpointing import ResumeError
 from fedtide.engine.experiment import prepare
 from fedtide.engine.methods import Method
 from fedtide.engine.run import drive, virtual_transport
@@ -37,20 +34,13 @@ class PreparedRun:
             self.folder.discard()
             raise
 
-    def drive(self, parser: Parser, as_json: bool) -> int:
-        """Run it; return the exit code. `as_json` prints the summary."""
+    def drive(self) -> dict[str, Any]:
+        """Run it, write its report, and return the content of `summary.json`.
+
+        ResumeError: the folder is that of a run that cannot be resumed.
+        """
         experiment, console = self.experiment, self.console
         watch = partial(watching, experiment.settings, experiment.data.criterion.metric, console)
-        try:
-            ended = drive(experiment, self.transport, self.folder, console, watch)
-        except ResumeError as error:
-            parser.error(" ".join(str(error).split()))
+        ended = drive(experiment, self.transport, self.folder, console, watch)
         report_run(experiment, ended, self.folder.path, console)
-        summary = ended.summary
-        if as_json:
-            print(json.dumps(summary))
-        if "failed" in summary:
-            return 1
-        if summary["interrupted"]:
-            return 128 + signal.Signals[summary["signal"]]
-        return 3 if summary["no_reply_counted"] else 0
+        return ended.summary

@@ -1,0 +1,1 @@
+"""The Python interface, for scripts and notebooks: what `import fedtide` offers."""

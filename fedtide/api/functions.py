@@ -1,0 +1,139 @@
+"""`run`, `compare` and `load`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedtide.api.comparing import compare_and_report
+from fedtide.api.results import Comparison, Run, read
+from fedtide.api.values import setting_values
+from fedtide.config import Settings
+from fedtide.config.grid import cells
+from fedtide.engine.checkpoints.resume import resumed_settings
+from fedtide.engine.parts import check, check_names
+from fedtide.engine.transports.base import EngineLost
+from fedtide.loggers.registry import logger_types
+
+
+class SettingsError(ValueError):
+    """The settings are invalid or do not fit together; the message says which, and what to do."""
+
+
+class RunError(RuntimeError):
+    """A run has failed, for example on a full disk; the message says why, and how to resume it."""
+
+
+def run(*, progress: bool = True, **settings: Any) -> Run:
+    """Simulate a federation, as `sim.py` does on the command line, with the same results.
+
+    Parameters
+    ----------
+    progress
+        Show a progress bar and the results.
+    **settings
+        The settings of the command line with underscores, `num_clients=100` for `--num-clients 100`; those
+        left out have their defaults. Parts may be objects instead of names: `strategy` a class, `model` a
+        class or function that makes a `torch.nn.Module`, `trace` a `Trace`, `task` a `Task`.
+
+    Raises
+    ------
+    SettingsError
+        The settings are invalid.
+    RunError
+        The run could not go on.
+    KeyboardInterrupt
+        It was interrupted; `run(resume=FOLDER)` with the folder in the message continues it, bit for bit.
+    """
+    from fedtide.api.running import PreparedRun  # imports PyTorch, which comparisons do without
+
+    console = Console(quiet=not progress)
+    with _settings_errors():
+        values = setting_values(settings)
+        chosen = (resumed_settings if values.get("resume") else Settings.from_mapping)(values, "run")
+        method = check(chosen)
+        logger_types(chosen)
+        prepared = PreparedRun(chosen, method, console)
+        summary = prepared.drive()
+    folder = prepared.folder.path
+    if "failed" in summary:
+        raise RunError(f"{summary['failed']}; resume with fedtide.run(resume={str(folder)!r})")
+    if summary["interrupted"]:
+        raise KeyboardInterrupt(f"resume with fedtide.run(resume={str(folder)!r})")
+    found = read(folder)
+    assert isinstance(found, Run)
+    return found
+
+
+def compare(
+    *, reach: float | None = None, fresh: bool = False, progress: bool = True, **settings: Any
+) -> Comparison:
+    """Run all combinations of settings that have several values, in processes side by side.
+
+    Runs that are finished already, here or on the command line, are not repeated.
+
+    Parameters
+    ----------
+    reach
+        A value of the metric, such as 0.8: the table has the cost of reaching it.
+    fresh
+        Train finished runs again.
+    progress
+        Show a progress bar and the table.
+    **settings
+        As for `run`; a list is several values. `cell` is a list of dictionaries, settings that go together.
+
+    Raises
+    ------
+    SettingsError
+        The settings are invalid.
+    RunError
+        Some runs failed; the others are kept.
+    KeyboardInterrupt
+        It was interrupted; the same call continues it.
+    """
+    with _settings_errors():
+        tables = settings.pop("cell", None)
+        values = setting_values(settings)
+        if tables is not None:
+            values["cell"] = [setting_values(table) for table in tables]
+        combinations = cells(values, "compare")
+        for cell in combinations:
+            check_names(cell.settings)
+        done = compare_and_report(combinations, Console(quiet=not progress), reach, fresh)
+    if done.signal:
+        raise KeyboardInterrupt("the same call continues the comparison")
+    if done.failed:
+        reasons = [f"{s.strategy} seed {s.seed}: {reason}" for s, reason in done.failed.items()]
+        raise RunError(f"{len(reasons)} of {len(combinations)} runs failed: {'; '.join(reasons)}")
+    return Comparison(done.finished, done.rows, done.folder)
+
+
+def load(folder: str | os.PathLike[str]) -> Run | Comparison:
+    """Read the folder of a run or of a comparison, also of the command line, finished or not.
+
+    Raises
+    ------
+    SettingsError
+        It is neither.
+    """
+    with _settings_errors():
+        return read(Path(folder))
+
+
+@contextmanager
+def _settings_errors() -> Iterator[None]:
+    """Raise errors in settings as one kind, on one line, as the command line prints them."""
+    try:
+        yield
+    except EngineLost as error:
+        raise RunError(str(error)) from None
+    except MemoryError as error:
+        raise SettingsError(f"not enough memory: {error}") from None
+    except ValueError as error:
+        raise SettingsError(" ".join(str(error).split())) from error

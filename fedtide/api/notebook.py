@@ -1,0 +1,85 @@
+"""What a notebook shows of a comparison: its table, and a curve per row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtide.comparison import tables
+from fedtide.comparison.results import Row
+from fedtide.report.subject import label_of
+
+COLORS = ("#1f77b4", "#d95f02", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#17becf")
+WIDTH, HEIGHT, LEFT, BOTTOM = 640, 300, 50, 30  # of the plot; of its margins
+
+
+def comparison_html(rows: Sequence[Row]) -> str:
+    """Return the table and the plot as HTML that needs neither a script nor a network."""
+    shown = [tables.columns(row) for row in rows]
+    names = tables.headings(shown)
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    cells = ("".join(f"<td>{escape(row.get(name, ''))}</td>" for name in names) for row in shown)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{_plot(rows)}"
+
+
+def curve(row: Row) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the rounds with an evaluation, and the metric's mean over the seeds."""
+    key = row.metric.key
+    values: dict[int, list[float]] = {}
+    for _, run in row.runs:
+        for record in run.records:
+            if record.get(key) is not None:
+                values.setdefault(record["round"], []).append(record[key])
+    return np.array([*values], np.float64), np.array([np.mean(of) for of in values.values()])
+
+
+def _plot(rows: Sequence[Row]) -> str:
+    """Return the curves as SVG."""
+    curves = [found for row in rows if len((found := curve(row))[0])]
+    if not curves:
+        return ""
+    rounds, values = (np.concatenate([found[axis] for found in curves]) for axis in (0, 1))
+    values = values[np.isfinite(values)]
+    last, low, high = rounds.max() or 1, *((0.0, 1.0) if rows[0].metric.is_share else _limits(values))
+
+    def point(t: float, value: float) -> str:
+        x = LEFT + (WIDTH - LEFT - 10) * t / last
+        y = HEIGHT - BOTTOM - (HEIGHT - BOTTOM - 10) * (value - low) / (high - low)
+        return f"{x:.1f},{y:.1f}"
+
+    parts = [_axis(low, high, int(last), rows[0].metric.title)]
+    legend = []
+    for number, (row, (t, v)) in enumerate(zip(rows, map(curve, rows), strict=True)):
+        color = COLORS[number % len(COLORS)]
+        points = " ".join(point(a, b) for a, b in zip(t, v, strict=True) if np.isfinite(b))
+        parts.append(f'<polyline fill="none" stroke="{color}" stroke-width="1.5" points="{points}"/>')
+        label = escape(label_of(row.varied) or row.runs[0].cell.settings.strategy)
+        legend.append(f'<span style="color:{color}">&#9632;</span> {label}')
+    drawn = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img">{"".join(parts)}</svg>'
+    return f"<div>{drawn}</div><div>{' &ensp; '.join(legend)}</div>"
+
+
+def _limits(values: NDArray[np.float64]) -> tuple[float, float]:
+    low, high = float(values.min()), float(values.max())
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _axis(low: float, high: float, last: int, title: str) -> str:
+    """Return the frame, the ends of both axes, and their names."""
+    text = '<text x="{}" y="{}" text-anchor="{}" font-size="12" fill="currentColor">{}</text>'
+    bottom = HEIGHT - BOTTOM
+    frame = f'<path d="M{LEFT},10 V{bottom} H{WIDTH - 10}" fill="none" stroke="currentColor" opacity="0.5"/>'
+    return frame + "".join(
+        [
+            text.format(LEFT - 5, bottom, "end", f"{low:.3g}"),
+            text.format(LEFT - 5, 18, "end", f"{high:.3g}"),
+            text.format(LEFT, bottom + 18, "start", 0),
+            text.format(WIDTH - 10, bottom + 18, "end", last),
+            text.format((WIDTH + LEFT) / 2, bottom + 18, "middle", "round"),
+            text.format(LEFT + 8, 20, "start", escape(title)),
+        ]
+    )

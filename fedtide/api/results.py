@@ -1,0 +1,131 @@
+"""What runs and comparisons return, and what is read from their folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtide.api.notebook import comparison_html
+from fedtide.comparison import tables
+from fedtide.comparison.results import CellRun, Row, rows_of
+from fedtide.engine import read_run
+from fedtide.engine.read_run import valid_records
+from fedtide.report.subject import CELLS, read_subject
+
+if TYPE_CHECKING:
+    import pandas
+    from torch import nn
+
+
+class Run(read_run.Run):
+    """A run, finished or not, and its results.
+
+    Attributes
+    ----------
+    path : Path
+        Its folder, with `report.html` and all else that docs/run-folder.md describes.
+    settings : Settings
+        Its settings, defaults included.
+    status : str
+        `finished`, `interrupted`, `failed`, or `unfinished`: it is running, or its process was killed.
+    summary : dict
+        The content of `summary.json`.
+    records : list of dict
+        A record per round, starting with round 0; see docs/run-folder.md.
+    final : float
+        The final value of the task's metric, NaN if there is none.
+    """
+
+    @property
+    def accuracy(self) -> float:
+        """The final accuracy, from 0 to 1; NaN if there is none."""
+        value = self.summary.get("final", {}).get("accuracy")
+        return float("nan") if value is None else float(value)
+
+    @property
+    def metrics(self) -> pandas.DataFrame:
+        """A row per round; values inside values have names such as `seconds.train`."""
+        import pandas
+
+        return pandas.json_normalize(list(self.records)).set_index("round")
+
+    @property
+    def weights(self) -> list[NDArray[Any]]:
+        """The final weights: the model's parameters in order, then its floating-point buffers.
+
+        ValueError: the run has not ended.
+        """
+        try:
+            with np.load(self.path / "weights.npz", allow_pickle=False) as arrays:
+                return [arrays[name] for name in arrays.files]
+        except FileNotFoundError:
+            raise ValueError(f"{self.path} has no weights: the run is {self.status}") from None
+
+    def model(self) -> nn.Module:
+        """Return the model with the final weights; its data are loaded, which say how large it is."""
+        import torch
+
+        from clients.environment import federated_data, model_builder
+
+        model = model_builder(self.settings, federated_data(self.settings))()
+        tensors = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
+        with torch.no_grad():
+            for tensor, array in zip(tensors, self.weights, strict=True):
+                tensor.copy_(torch.from_numpy(array))
+        return model.eval()
+
+    def __repr__(self) -> str:
+        value = "" if np.isnan(self.final) else f", {self.metric.title} {self.final:.4f}"
+        return f"<Run {self.settings.strategy} on {self.settings.task}: {self.status}{value}; {self.path}>"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of a comparison.
+
+    Attributes
+    ----------
+    runs
+        The finished runs, with the settings that the comparison varies.
+    rows
+        The runs that differ in the seed only, and their numbers.
+    folder
+        With the tables and `report.html`; None if several folders were read.
+    """
+
+    runs: Sequence[CellRun]
+    rows: Sequence[Row]
+    folder: Path
+
+    @property
+    def frame(self) -> pandas.DataFrame:
+        """A row per combination of settings: mean, deviation and margin over seeds, costs."""
+        import pandas
+
+        return pandas.DataFrame([dict(tables.numbers(row)) for row in self.rows])
+
+    def __repr__(self) -> str:
+        return tables.markdown([tables.columns(row) for row in self.rows])
+
+    def _repr_html_(self) -> str:
+        return comparison_html(self.rows)
+
+
+def read(folder: Path) -> Run | Comparison:
+    """Read a folder of the command line: a run or a comparison, finished or not."""
+    if (folder / CELLS).exists():
+        subject = read_subject([folder])
+        runs = [CellRun(cell, with_records(run)) for cell, run in subject.runs]
+        return Comparison(runs, rows_of(runs, runs[0].cell.settings.strategy, subject.reach), folder)
+    return with_records(read_run.read_run(folder))
+
+
+def with_records(run: read_run.Run) -> Run:
+    """Return a run with the records of its rounds."""
+    own: Mapping[str, Any] = {field.name: getattr(run, field.name) for field in fields(read_run.Run)}
+    return Run(**{**own, "records": valid_records(run.path)})

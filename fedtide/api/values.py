@@ -1,0 +1,89 @@
+"""Settings from keyword arguments, whose parts may be objects."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedtide.engine.parts import REGISTRIES
+from fedtide.ground import dotted
+
+
+def setting_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by kebab-case key; objects become the names of custom components.
+
+    A list or tuple is several values, of which each may be an object.
+    """
+    values = {}
+    for name, value in given.items():
+        kind = name.replace("_", "-")
+        several = isinstance(value, list | tuple)
+        named = [_named(kind, part) for part in value] if several else _named(kind, value)
+        values[kind] = named
+    return values
+
+
+def _named(kind: str, value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if kind not in REGISTRIES or isinstance(value, str):
+        return value
+    if callable(value) and _is_importable(value):
+        return f"{value.__module__}.{value.__qualname__}"
+    return dotted.provide(f"{_name_of(value)}_{_digest(value)}", _factory(kind, value))
+
+
+def _is_importable(value: Any) -> bool:
+    """Whether another process can import a class or function; not what a notebook or a function defines."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    return module not in (None, "__main__") and getattr(sys.modules.get(module), name, None) is value
+
+
+def _factory(kind: str, value: Any) -> Callable[..., Any]:
+    """Return what makes the part: the object if it is to be called, else a function that returns it."""
+    if kind == "model" and callable(value) and not _positional(value):
+        return lambda input_shape, num_classes: value()
+    if isinstance(value, type) or (callable(value) and kind not in ("task", "trace")):
+        return value  # type: ignore[no-any-return]
+    if callable(value) and not hasattr(value, "round") and not hasattr(value, "federate"):
+        return value  # type: ignore[no-any-return]
+    if kind == "trace":
+        return lambda num_clients, seed: value
+    return lambda: value
+
+
+def _positional(value: Callable[..., Any]) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in inspect.signature(value).parameters.values() if p.kind in kinds]
+
+
+def _name_of(value: Any) -> str:
+    name = getattr(value, "__name__", type(value).__name__)
+    return name if name.isidentifier() else type(value).__name__
+
+
+def _digest(value: Any) -> str:
+    """Return digits that stand for an object: for its source, or for the numbers that it has."""
+    return hashlib.sha256(repr(_content(value)).encode()).hexdigest()[:10]
+
+
+def _content(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest()
+    if isinstance(value, type) or inspect.isroutine(value):
+        try:
+            return inspect.getsource(value)
+        except (OSError, TypeError):
+            return value.__qualname__
+    if isinstance(value, Mapping):
+        return [(str(key), _content(part)) for key, part in value.items()]
+    if isinstance(value, list | tuple):
+        return [_content(part) for part in value]
+    if hasattr(value, "__dict__"):
+        return type(value).__qualname__, _content(vars(value))
+    return value

@@ -1,0 +1,106 @@
+"""A task made from arrays, for callers in Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtide.tasks.criteria import CROSS_ENTROPY, SquaredError
+from fedtide.tasks.data import Examples, FederatedData, are_classes
+from fedtide.tasks.dataset import Dataset, DividedTask
+from fedtide.tasks.partition import PartitionFn
+from fedtide.tasks.sizes import SizesFn, require_own_sizes
+
+TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Task(DividedTask):
+    """Examples in memory: classes to predict if the targets are whole numbers, else numbers (regression)."""
+
+    train: Examples
+    test: Examples
+    clients: NDArray[np.int64] | None
+    default_model: str = "logistic"
+
+    name = "arrays"
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        clients: ArrayLike | None = None,
+        test: tuple[ArrayLike, ArrayLike] | None = None,
+        model: str = "logistic",
+    ) -> Task:
+        """Make a task of examples.
+
+        Parameters
+        ----------
+        x
+            Inputs, shape (n, ...): numbers, scaled as the model wants them.
+        y
+            Targets, shape (n,): classes 0, 1, ..., or floating-point numbers.
+        clients
+            Whose example it is, 0 to N - 1, shape (n,); default: `partition` divides the examples.
+        test
+            Inputs and targets of the test set; default: a fifth of the examples, always the same ones.
+        model
+            Used if the settings name none.
+
+        Raises
+        ------
+        ValueError
+            The arrays do not fit together.
+        """
+        inputs, targets = np.asarray(x), np.asarray(y)
+        owners = None if clients is None else np.asarray(clients)
+        for name, array in (("y", targets), ("clients", owners)):
+            if array is not None and array.shape != (len(inputs),):
+                raise ValueError(
+                    f"{name} has shape {array.shape}; {len(inputs)} inputs need ({len(inputs)},)"
+                )
+        if owners is not None and not (are_classes(owners) and owners.min(initial=0) >= 0):
+            raise ValueError("clients must be whole numbers from 0 on")
+        if test is not None:
+            return cls((inputs, targets), (np.asarray(test[0]), np.asarray(test[1])), owners, model)
+        held = np.random.default_rng(list(b"test")).permutation(len(inputs)) < TEST_SHARE * len(inputs)
+        train, held_out = ((inputs[rows], targets[rows]) for rows in (~held, held))
+        return cls(train, held_out, None if owners is None else owners[~held], model)
+
+    @property
+    def default_partition(self) -> str | None:  # type: ignore[override]
+        """None if the examples say whose they are."""
+        if self.clients is not None:
+            return None
+        return "dirichlet:alpha=0.5" if are_classes(self.train[1]) else "iid"
+
+    def dataset(self) -> Dataset:
+        """Return the examples as a data set."""
+        targets = self.train[1]
+        if are_classes(targets):
+            return Dataset(self.train, self.test, int(targets.max(initial=0)) + 1, CROSS_ENTROPY)
+        return Dataset(self.train, self.test, 1, SquaredError())
+
+    def federate(
+        self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
+    ) -> FederatedData:
+        """Give each client its examples; see `TaskSource.federate`."""
+        if self.clients is None:
+            return super().federate(num_clients, partition, sizes, holdout, seed)
+        require_own_sizes("the examples say whose they are", num_clients, len(self.clients), sizes, seed)
+        found = int(self.clients.max(initial=-1)) + 1
+        if found != num_clients:
+            raise ValueError(f"the examples are of {found} clients; set num_clients={found}")
+        return self.dataset().divide(by_owner(self.clients, num_clients), holdout, seed)
+
+
+def by_owner(owners: NDArray[Any], num_clients: int) -> list[NDArray[np.intp]]:
+    """Return the rows of each client, in order."""
+    ends = np.cumsum(np.bincount(owners, minlength=num_clients))
+    return np.split(np.argsort(owners, kind="stable"), ends[:-1])

@@ -1,0 +1,155 @@
+"""The Python interface: the same runs as the command line's, parts as objects, errors as exceptions."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedtide
+import sim
+from fedtide.tasks import digits
+from strategies.fedavg import FedAvg
+from traces import RoundAvailability, Trace
+
+SMALL: dict[str, Any] = {"num_clients": 6, "num_rounds": 4, "report": False, "progress": False}
+
+
+class Halved(FedAvg):
+    """FedAvg that goes half as far; this module is importable, its subclass below is not."""
+
+    def update(self, replies: Any) -> None:
+        before = self.weights.copy()
+        super().update(replies)
+        self.weights = (self.weights + before) / 2
+
+
+class OddClients(Trace):
+    """Clients with odd numbers are online; `interrupt` presses Ctrl-C in that round, once."""
+
+    def __init__(self, num_clients: int, seed: int = 0, *, interrupt: int = 0) -> None:
+        self.num_clients, self.interrupt = num_clients, interrupt
+
+    def round(self, t: int) -> RoundAvailability:
+        if t == self.interrupt:
+            self.interrupt = 0
+            signal.raise_signal(signal.SIGINT)
+        online = np.arange(self.num_clients) % 2 == 1
+        return RoundAvailability(np.ones(self.num_clients, bool), online, online.astype(np.float32))
+
+
+THREE = fedtide.Task.from_arrays(np.eye(60), np.arange(60) % 2, clients=np.arange(60) % 3)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_importing_it_imports_nothing_else() -> None:
+    code = "import sys, fedtide; print(*({'torch', 'flwr', 'ray', 'pandas', 'numpy'} & {*sys.modules}))"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=sim.__file__.rpartition("/")[0]) == b"\n"
+
+
+def test_a_run_is_that_of_the_command_line() -> None:
+    run = fedtide.run(strategy="mimic", seed=3, **SMALL)
+    assert sim.main(["--strategy=mimic", "--seed=3", "--num-clients=6", "--num-rounds=4", "--no-report"]) == 0
+    (other,) = (path for path in Path("runs").iterdir() if path != run.path)
+    found = fedtide.load(other)
+    assert isinstance(found, fedtide.Run)
+    assert found.summary["weights_sha256"] == run.summary["weights_sha256"]
+    assert (run.status, run.accuracy) == ("finished", found.accuracy)
+    assert run.metrics.accuracy.iloc[-1] == run.accuracy
+    assert run.metrics.index.tolist() == [0, 1, 2, 3, 4]
+    x, y = digits().dataset().test
+    right = (run.model()(torch.from_numpy(x)).argmax(1).numpy() == y).mean()
+    assert right == pytest.approx(run.accuracy)
+    assert "accuracy" in repr(run)
+
+
+def test_parts_are_objects() -> None:
+    class Local(Halved):
+        """Not importable by another process."""
+
+    class Net(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Flatten(), nn.Linear(3, 2))
+
+    rng = np.random.default_rng(0)
+    x, owners = rng.normal(size=(90, 3)), np.arange(90) % 6
+    task = fedtide.Task.from_arrays(x, (x[:, 0] > 0).astype(int), clients=owners)
+    parts = {"task": task, "model": Net, "trace": OddClients(6)}
+    run = fedtide.run(strategy=Local, learning_rate=0.5, **parts, **SMALL)
+    assert run.accuracy > 0.7
+    assert {k for record in run.records[1:] for k in record["active"]} == {1, 3, 5}
+    assert isinstance(run.model(), Net)
+    named = fedtide.run(strategy=Halved, learning_rate=0.5, **parts, **SMALL)
+    assert named.settings.strategy == f"{__name__}.Halved"
+    assert named.summary["weights_sha256"] == run.summary["weights_sha256"]
+    regression = fedtide.Task.from_arrays(x, x[:, 0] * 2, model="mlp")
+    assert fedtide.run(task=regression, partition="iid", **SMALL).final < 2
+
+
+def test_a_comparison() -> None:
+    given = {"strategy": ["fedavg", Halved], "seed": [0, 1], "num_workers": 1, **SMALL}
+    table = fedtide.compare(reach=0.5, **given)
+    assert [len(row.runs) for row in table.rows] == [2, 2]
+    assert table.frame["accuracy"].tolist() == [row.final.mean for row in table.rows]
+    assert table._repr_html_().count("<polyline") == 2
+    again, read = fedtide.compare(reach=0.5, **given), fedtide.load(table.folder)
+    assert isinstance(read, fedtide.Comparison)
+    assert repr(again) == repr(read) == repr(table)
+    assert [run.path for _, run in read.runs] == [run.path for _, run in table.runs]
+
+
+@pytest.mark.slow
+def test_objects_reach_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers import what lies in the working directory, and get all else."""
+    monkeypatch.chdir(Path(__file__).parent)
+
+    class Local(Halved):
+        """Not importable by another process."""
+
+    given = {"trace": OddClients(6), "num_workers": 2, "run_dir": str(tmp_path), **SMALL}
+    table = fedtide.compare(strategy=[Halved, Local], **given)
+    first, second = (run.summary["weights_sha256"] for _, run in table.runs)
+    assert first == second
+
+
+def test_an_interrupted_run_resumes() -> None:
+    whole = fedtide.run(trace=OddClients(6), **SMALL)
+    trace = OddClients(6, interrupt=2)
+    with pytest.raises(KeyboardInterrupt, match="resume") as stopped:
+        fedtide.run(trace=trace, **SMALL)
+    folder = str(stopped.value).split("'")[1]
+    assert fedtide.load(folder).status == "interrupted"  # type: ignore[union-attr]
+    resumed = fedtide.run(resume=folder, progress=False)
+    assert resumed.summary["weights_sha256"] == whole.summary["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"strategy": "mimik"}, "did you mean mimic"),
+        ({"num_client": 3}, "did you mean num-clients"),
+        ({"trace": "bernoulli:p=2"}, "from 0 to 1"),
+        ({"task": "python.gone"}, "give it again"),
+        ({"task": THREE}, "num_clients=3"),
+    ],
+)
+def test_errors(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(fedtide.SettingsError, match=words) as error:
+        fedtide.run(**settings, progress=False)
+    assert "\n" not in str(error.value)
+
+
+def test_arrays_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="y has shape"):
+        fedtide.Task.from_arrays(np.eye(4), [0, 1])
+    with pytest.raises(fedtide.SettingsError, match="not a run folder"):
+        fedtide.load(".")
