@@ -1,4 +1,4 @@
-"""All tables of README's section on speed, one after the other; on a quiet machine, about an hour.
+"""All tables of docs/speed.md, one after the other; on a quiet machine, about an hour.
 
     python benchmarks/tables.py --data-dir data
     python benchmarks/tables.py throughput 2nn          # some of them

@@ -13,7 +13,7 @@ from clients.environment import make_trace, task_source
 from fedtide.cli.listing import methods_by_need
 from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
-from fedtide.engine.methods import METHODS, method_of
+from fedtide.engine.methods import method_of
 from fedtide.ground.specs import bind
 from fedtide.tasks import MODELS
 from strategies import Options
@@ -64,17 +64,12 @@ def test_list_shows_every_name_with_its_summary(shown: Any) -> None:
                 assert not suits
 
 
-def test_readme_has_the_methods_in_the_groups_of_list() -> None:
-    table = (Path(sim.__file__).parent / "README.md").read_text().partition("| `--strategy` |")[2]
-    groups: dict[str, list[str]] = {}
-    for line in table.partition("\n\n")[0].splitlines()[2:]:
-        name, what, suits, _ = (cell.strip(" `*") for cell in line.strip("|").split("|"))
-        if not name:
-            names = groups.setdefault(what, [])
-        else:
-            names.append(name)
-            assert suits == METHODS[name].suits
-    assert groups == methods_by_need()
+def test_the_index_of_methods_has_the_groups_of_list() -> None:
+    index = Path(sim.__file__).parent / "docs" / "methods" / "README.md"
+    _, *sections = index.read_text(encoding="utf-8").split("\n## ")
+    groups = {section.splitlines()[0].lower(): section for section in sections}
+    found = {group: re.findall(r"`([a-z0-9-]+)`[,)]", groups[group]) for group in methods_by_need()}
+    assert found == methods_by_need()
 
 
 def test_list_shows_defaults_and_what_is_allowed(shown: Any) -> None:

@@ -89,7 +89,7 @@ def test_the_server_in_the_readme(monkeypatch: pytest.MonkeyPatch, warnings: lis
     """With the client of examples/own-app, which has one or two digits and does a part of its steps."""
     monkeypatch.syspath_prepend(ROOT / "examples" / "own-app")
     app = importlib.import_module("client_app")
-    server = example("README.md", "own server")
+    server = example("docs/own-project.md", "own server")
     assert isinstance(server["app"], ServerApp)
     made = server["server_fn"](None)
     history = classic(made.strategy, own_app_clients(app), made.config.num_rounds)

@@ -1,0 +1,24 @@
+"""The documentation site: `sphinx-build -W docs site`."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
+
+project = "fedtide"
+author = "the fedtide authors"
+html_title = "fedtide"
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "numpydoc",
+    "options_table",
+]
+html_theme = "furo"
+exclude_patterns = ["README.md", "methods/README.md"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3

@@ -1,0 +1,54 @@
+"""The documentation: a page for every method, a picture that is true, a site without warnings."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedtide.engine.methods import METHODS
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def test_every_method_has_a_page_and_a_line_in_readme() -> None:
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in (DOCS / "methods").glob("*.md")}
+    titles = {
+        name: page for page, text in pages.items() for name in re.findall(r"`(.+?)`", text.splitlines()[0])
+    }
+    readme, index = (
+        (folder / "README.md").read_text(encoding="utf-8") for folder in (ROOT, DOCS / "methods")
+    )
+    for name in METHODS:
+        page = titles[name]
+        assert "## Algorithm" in pages[page], page
+        assert f"({page}.md)" in index, name
+        assert f"docs/methods/{page}.md" in readme, name
+
+
+def test_readme_is_read_in_four_minutes() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    assert len(re.findall(r"\w[\w'-]*", text)) <= 900
+
+
+def test_the_picture_of_the_architecture_is_that_of_the_imports() -> None:
+    spec = importlib.util.spec_from_file_location("architecture", DOCS / "architecture.py")
+    assert spec is not None
+    assert spec.loader is not None
+    drawn = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drawn)
+    assert drawn.PICTURE.read_text(encoding="utf-8") == drawn.svg()
+
+
+@pytest.mark.slow
+def test_the_site_has_no_warning(tmp_path: Path) -> None:
+    pytest.importorskip("furo")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(DOCS), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.stderr
+    assert "units" in (tmp_path / "methods" / "mimic.html").read_text(encoding="utf-8")
