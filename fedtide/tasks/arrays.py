@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -97,10 +96,4 @@ class Task(DividedTask):
         found = int(self.clients.max(initial=-1)) + 1
         if found != num_clients:
             raise ValueError(f"the examples are of {found} clients; set num_clients={found}")
-        return self.dataset().divide(by_owner(self.clients, num_clients), holdout, seed)
-
-
-def by_owner(owners: NDArray[Any], num_clients: int) -> list[NDArray[np.intp]]:
-    """Return the rows of each client, in order."""
-    ends = np.cumsum(np.bincount(owners, minlength=num_clients))
-    return np.split(np.argsort(owners, kind="stable"), ends[:-1])
+        return self.dataset().divide_by_owner(self.clients, num_clients, holdout, seed)

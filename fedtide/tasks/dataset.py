@@ -103,6 +103,13 @@ class Dataset:
         stored = (self.train, self.test, self.num_outputs, parts, holdout, seed)
         return PartitionedData.divide(*stored, self.criterion, self.augmentation)
 
+    def divide_by_owner(
+        self, owners: NDArray[np.integer], num_clients: int, holdout: float, seed: int
+    ) -> PartitionedData:
+        """Give each client the training examples that it owns; `owners` has a client for each of them."""
+        ends = np.cumsum(np.bincount(owners, minlength=num_clients))
+        return self.divide(np.split(np.argsort(owners, kind="stable"), ends[:-1]), holdout, seed)
+
     def _checked(self, split: str, examples: Examples) -> Examples:
         x, y = (_converted(f"{split} examples", array) for array in examples)
         if len(x) != len(y):

@@ -142,8 +142,7 @@ class Tabular(DividedTask, Checked):
                 f"{self.file}: column {self.client!r} names {len(names)} clients with training "
                 f"examples; set --num-clients {len(names)}"
             )
-        ends = np.cumsum(np.bincount(numbers, minlength=num_clients))
-        return dataset.divide(np.split(np.argsort(numbers, kind="stable"), ends[:-1]), holdout, seed)
+        return dataset.divide_by_owner(numbers, num_clients, holdout, seed)
 
     def dataset(self) -> Dataset:
         """Read the file."""
