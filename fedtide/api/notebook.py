@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from fedtide.comparison import tables
 from fedtide.comparison.results import Row
+from fedtide.report.curves import Band, band_of
+from fedtide.report.history import history_of
 from fedtide.report.subject import label_of
 
 COLORS = ("#1f77b4", "#d95f02", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#17becf")
@@ -26,25 +28,14 @@ def comparison_html(rows: Sequence[Row]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{_plot(rows)}"
 
 
-def curve(row: Row) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the rounds with an evaluation, and the metric's mean over the seeds."""
-    key = row.metric.key
-    values: dict[int, list[float]] = {}
-    for _, run in row.runs:
-        for record in run.records:
-            if record.get(key) is not None:
-                values.setdefault(record["round"], []).append(record[key])
-    return np.array([*values], np.float64), np.array([np.mean(of) for of in values.values()])
-
-
 def _plot(rows: Sequence[Row]) -> str:
     """Return the curves as SVG."""
-    curves = [found for row in rows if len((found := curve(row))[0])]
-    if not curves:
+    bands = [(row, band) for row in rows if (band := _band(row)) is not None]
+    if not bands:
         return ""
-    rounds, values = (np.concatenate([found[axis] for found in curves]) for axis in (0, 1))
-    values = values[np.isfinite(values)]
-    last, low, high = rounds.max() or 1, *((0.0, 1.0) if rows[0].metric.is_share else _limits(values))
+    values = np.concatenate([band.mean for _, band in bands])
+    last = max(band.x["rounds"][-1] for _, band in bands) or 1
+    low, high = (0.0, 1.0) if rows[0].metric.is_share else _limits(values)
 
     def point(t: float, value: float) -> str:
         x = LEFT + (WIDTH - LEFT - 10) * t / last
@@ -53,14 +44,20 @@ def _plot(rows: Sequence[Row]) -> str:
 
     parts = [_axis(low, high, int(last), rows[0].metric.title)]
     legend = []
-    for number, (row, (t, v)) in enumerate(zip(rows, map(curve, rows), strict=True)):
+    for number, (row, band) in enumerate(bands):
         color = COLORS[number % len(COLORS)]
-        points = " ".join(point(a, b) for a, b in zip(t, v, strict=True) if np.isfinite(b))
+        points = " ".join(map(point, band.x["rounds"], band.mean))
         parts.append(f'<polyline fill="none" stroke="{color}" stroke-width="1.5" points="{points}"/>')
         label = escape(label_of(row.varied) or row.runs[0].cell.settings.strategy)
         legend.append(f'<span style="color:{color}">&#9632;</span> {label}')
     drawn = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img">{"".join(parts)}</svg>'
     return f"<div>{drawn}</div><div>{' &ensp; '.join(legend)}</div>"
+
+
+def _band(row: Row) -> Band | None:
+    """Return the metric over rounds, mean over the seeds, in at most a point per pixel."""
+    histories = [history_of(run.records, row.metric.key) for _, run in row.runs]
+    return band_of(histories, "score", WIDTH)
 
 
 def _limits(values: NDArray[np.float64]) -> tuple[float, float]:

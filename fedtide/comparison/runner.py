@@ -14,6 +14,7 @@ from rich.console import Console
 from fedtide.comparison.store import Place
 from fedtide.config import Settings
 from fedtide.engine.interrupts import ENDING, Stopped, deferring
+from fedtide.engine.parts import provided_parts
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.ray.leftovers import CELL, locked_folder
 from fedtide.ground import dotted
@@ -80,7 +81,7 @@ def run_on_ray(
             # A cell whose process died, for want of memory perhaps, resumes from its checkpoint, once.
             task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1)(run_cell)
             most = num_workers or len(places)
-            provided = ray.put(dotted.PROVIDED)
+            provided = ray.put(provided_parts(places))
             waiting: dict[Any, Settings] = {}
             queue = iter(places.items())
             while not signals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,6 +101,13 @@ def own_sources(settings: Settings) -> dict[str, str]:
             if kind == "strategy" and dotted.is_dotted("rule", rule := strategy_type(part.name).rule.name):
                 hashes[rule] = _hash(_source(rule_named(rule)))
     return dict(sorted(hashes.items()))
+
+
+def provided_parts(several: Iterable[Settings]) -> dict[str, Any]:
+    """Return the parts that settings name and that were given as objects, by name."""
+    named = (named_parts(settings.as_mapping()) for settings in several)
+    names = {parse(kind, spec).name for parts in named for kind, spec in parts}
+    return {name: part for name, part in dotted.PROVIDED.items() if name in names}
 
 
 def _source(part: Any) -> Path:
