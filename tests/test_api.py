@@ -29,6 +29,20 @@ class Halved(FedAvg):
         self.weights = (self.weights + before) / 2
 
 
+class Broken(FedAvg):
+    """Has a defect."""
+
+    def update(self, replies: Any) -> None:
+        raise ValueError("a defect")
+
+
+class Small(nn.Sequential):
+    """Makes a model of digits, and takes no arguments."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+
+
 class OddClients(Trace):
     """Clients with odd numbers are online; `interrupt` presses Ctrl-C in that round, once."""
 
@@ -91,6 +105,7 @@ def test_parts_are_objects() -> None:
     named = fedtide.run(strategy=Halved, learning_rate=0.5, **parts, **SMALL)
     assert named.settings.strategy == f"{__name__}.Halved"
     assert named.summary["weights_sha256"] == run.summary["weights_sha256"]
+    assert isinstance(fedtide.run(model=Small, **SMALL).model(), Small)
     regression = fedtide.Task.from_arrays(x, x[:, 0] * 2, model="mlp")
     assert fedtide.run(task=regression, partition="iid", **SMALL).final < 2
 
@@ -146,6 +161,15 @@ def test_errors(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(fedtide.SettingsError, match=words) as error:
         fedtide.run(**settings, progress=False)
     assert "\n" not in str(error.value)
+
+
+def test_a_defect_is_no_error_in_settings() -> None:
+    """It shows its traceback, in Python and on the command line."""
+    with pytest.raises(ValueError, match="a defect") as error:
+        fedtide.run(strategy=Broken, **SMALL)
+    assert not isinstance(error.value, fedtide.SettingsError)
+    with pytest.raises(ValueError, match="a defect"):
+        sim.main([f"--strategy={__name__}.Broken", "--num-rounds=2", "--no-report"])
 
 
 def test_arrays_that_do_not_fit() -> None:

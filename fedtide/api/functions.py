@@ -50,7 +50,7 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
     KeyboardInterrupt
         It was interrupted; `run(resume=FOLDER)` with the folder in the message continues it, bit for bit.
     """
-    from fedtide.api.running import PreparedRun  # imports PyTorch, which comparisons do without
+    from fedtide.api.running import PreparedRun, ResumeError  # imports PyTorch, which comparisons do without
 
     console = Console(quiet=not progress)
     with _settings_errors():
@@ -59,7 +59,10 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
         method = check(chosen)
         logger_types(chosen)
         prepared = PreparedRun(chosen, method, console)
+    try:
         summary = prepared.drive()
+    except ResumeError as error:
+        raise _settings_error(error) from error
     folder = prepared.folder.path
     if "failed" in summary:
         raise RunError(f"{summary['failed']}; resume with fedtide.run(resume={str(folder)!r})")
@@ -136,4 +139,8 @@ def _settings_errors() -> Iterator[None]:
     except MemoryError as error:
         raise SettingsError(f"not enough memory: {error}") from None
     except ValueError as error:
-        raise SettingsError(" ".join(str(error).split())) from error
+        raise _settings_error(error) from error
+
+
+def _settings_error(error: ValueError) -> SettingsError:
+    return SettingsError(" ".join(str(error).split()))

@@ -95,7 +95,7 @@ class Comparison:
     rows
         The runs that differ in the seed only, and their numbers.
     folder
-        With the tables and `report.html`; None if several folders were read.
+        With the tables and `report.html`.
     """
 
     runs: Sequence[CellRun]
@@ -107,7 +107,7 @@ class Comparison:
         """A row per combination of settings: mean, deviation and margin over seeds, costs."""
         import pandas
 
-        return pandas.DataFrame([dict(tables.numbers(row)) for row in self.rows])
+        return pandas.DataFrame([tables.numbers(row) for row in self.rows])
 
     def __repr__(self) -> str:
         return tables.markdown([tables.columns(row) for row in self.rows])

@@ -8,12 +8,15 @@ from typing import Any
 from rich.console import Console
 
 from fedtide.config import Settings
+from fedtide.engine.checkpoints.checkpointing import ResumeError
 from fedtide.engine.experiment import prepare
 from fedtide.engine.methods import Method
 from fedtide.engine.run import drive, virtual_transport
 from fedtide.engine.run_folder import RunFolder
 from fedtide.loggers.registry import watching
 from fedtide.report.after_run import report_run
+
+__all__ = ["PreparedRun", "ResumeError"]
 
 
 class PreparedRun:

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedtide.engine.parts import REGISTRIES
 from fedtide.ground import dotted
+from traces import Trace
 
 
 def setting_values(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,9 +34,10 @@ def _named(kind: str, value: Any) -> Any:
         return value.item()
     if kind not in REGISTRIES or isinstance(value, str):
         return value
-    if callable(value) and _is_importable(value):
+    factory = _factory(kind, value)
+    if factory is value and _is_importable(value):
         return f"{value.__module__}.{value.__qualname__}"
-    return dotted.provide(f"{_name_of(value)}_{_digest(value)}", _factory(kind, value))
+    return dotted.provide(f"{_name_of(value)}_{_digest(value)}", factory)
 
 
 def _is_importable(value: Any) -> bool:
@@ -48,12 +50,10 @@ def _factory(kind: str, value: Any) -> Callable[..., Any]:
     """Return what makes the part: the object if it is to be called, else a function that returns it."""
     if kind == "model" and callable(value) and not _positional(value):
         return lambda input_shape, num_classes: value()
-    if isinstance(value, type) or (callable(value) and kind not in ("task", "trace")):
-        return value  # type: ignore[no-any-return]
-    if callable(value) and not hasattr(value, "round") and not hasattr(value, "federate"):
-        return value  # type: ignore[no-any-return]
-    if kind == "trace":
+    if kind == "trace" and isinstance(value, Trace):
         return lambda num_clients, seed: value
+    if isinstance(value, type) or (callable(value) and not hasattr(value, "federate")):
+        return value  # type: ignore[no-any-return]
     return lambda: value
 
 

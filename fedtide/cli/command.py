@@ -56,7 +56,7 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             return 0
         method = check(settings)  # mistakes should not have to wait for the import of PyTorch
         logger_types(settings)
-        from fedtide.api.running import PreparedRun
+        from fedtide.api.running import PreparedRun, ResumeError
 
         imported()
         run = PreparedRun(settings, method, console)
@@ -70,7 +70,7 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
         parser.exit(130, f"{parser.prog}: interrupted before the first round\n")
     try:
         summary = run.drive()
-    except ValueError as error:  # the folder is that of a run that cannot be resumed
+    except ResumeError as error:
         parser.error(" ".join(str(error).split()))
     if arguments.json:
         print(json.dumps(summary))
