@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from fakes import Rounds
 from flwr.app import Context, RecordDict
 from flwr.common import Code, EvaluateIns, FitIns, ndarrays_to_parameters, serde
 from hypothesis import HealthCheck, given, settings
@@ -24,8 +23,6 @@ from clients.app import client_fn
 from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
 from clients.memory.stores import ContextStore, FileStore
-from fedtide.config import Settings
-from fedtide.engine.experiment import prepare
 
 SETTINGS: dict[str, Any] = {"model": "logistic", "num_clients": 6, "local_steps": 3, "trace": "always"}
 START = [np.zeros((10, 64), np.float32), np.zeros(10, np.float32)]
@@ -53,24 +50,22 @@ def test_a_memory_is_loaded_as_it_was_saved(kind: str, tmp_path: Path, memory: M
         assert os.listdir(tmp_path) == ["run-7-client-2.safetensors"]
 
 
-def broken_files() -> dict[str, Callable[[Path], Any]]:
-    header = b'{"x": {"dtype": "F64", "shape": [1000000000000], "data_offsets": [0, 8000000000000]}}'
-    huge = len(header).to_bytes(8, "little") + header
-    return {
-        "truncated": lambda path: path.write_bytes(path.read_bytes()[:-40]),
-        "something else": lambda path: safetensors.numpy.save_file({"x": np.zeros(3)}, path),
-        "an impossible array": lambda path: path.write_bytes(huge),
-        "a folder": lambda path: (path.unlink(), path.mkdir()),
-        "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
-        "a device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
-    }
+HUGE = b'{"x": {"dtype": "F64", "shape": [1000000000000], "data_offsets": [0, 8000000000000]}}'
+BROKEN: dict[str, Callable[[Path], Any]] = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-40]),
+    "something else": lambda path: safetensors.numpy.save_file({"x": np.zeros(3)}, path),
+    "an impossible array": lambda path: path.write_bytes(len(HUGE).to_bytes(8, "little") + HUGE),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+    "a device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
+}
 
 
-@pytest.mark.parametrize("kind", broken_files())
+@pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_file_is_no_memory(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = FileStore(tmp_path, 7, 2)
     store.save(Memory({"v": np.ones(3)}, 1, {"v": np.zeros(3)}, 2))
-    broken_files()[kind](store.path)
+    BROKEN[kind](store.path)
     with caplog.at_level(logging.WARNING):
         assert store.load() is None
     assert f"{store.path} is not a client memory" in caplog.text
@@ -271,19 +266,3 @@ def test_methods_without_client_memory_store_nothing(tmp_path: Path) -> None:
     config = {key: v for key, v in device.config(1, 0).items() if key not in ("rule", "last-accepted")}
     assert client_fn(device.context).fit(FitIns(device.parameters, config)).status.code == Code.OK
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("strategy", ["mimic:memory=client", "fedlaavg:memory=client"])
-def test_a_client_that_leaves_hands_over_its_state(strategy: str) -> None:
-    """In the first round in which it is no longer a member, through the Flower client and its Context."""
-    run = {**SETTINGS, "strategy": strategy, "departures": "2=2"}
-    contexts = {k: context(client=k, settings=run) for k in range(6)}
-    experiment = prepare(Settings(**run, engine="inline"))
-    rounds = Rounds(experiment.strategy)
-    for departed in ([], [2]):
-        asked = rounds.ask([k for k in range(6) if k not in departed], departed=departed)
-        replies = {k: client_fn(contexts[k]).fit(instruction) for k, instruction in asked.items()}
-        rounds.hear(*replies.items())
-        assert experiment.strategy.report.rejected == []
-    assert {"event": "farewell", "client": 2, "received": True} in experiment.strategy.report.events
-    assert experiment.strategy.report.active.tolist() == [0, 1, 3, 4, 5]

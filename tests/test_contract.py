@@ -7,15 +7,13 @@ What a method deliberately does otherwise is named here, beside the promise that
 """
 
 import itertools
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 from fakes import AT_ONCE, FEDERATED, SIZES, START, N, NamedProxy, Rounds, delta, make, play, reply, work
-from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays, serde
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.client_manager import SimpleClientManager
-from flwr.server.strategy import DifferentialPrivacyServerSideFixedClipping
 
 import strategies
 
@@ -210,22 +208,6 @@ def test_stock_clients_and_manager(name: str) -> None:
     assert strategy.roster.num_members == N
 
 
-@every_strategy
-@pytest.mark.parametrize("local_epochs", [0, 2])
-def test_instructions_are_what_flower_can_carry(name: str, local_epochs: int) -> None:
-    rounds = Rounds(make(name, local_epochs=local_epochs))
-    for client, instruction in rounds.ask(range(N)).items():
-        for key, value in instruction.config.items():
-            assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", key)
-            assert type(value) in (bool, int, float, str, bytes)
-        received = serde.fit_ins_from_proto(serde.fit_ins_to_proto(instruction))
-        assert received.config == instruction.config
-        count = instruction.config["model-arrays"]
-        for array, start in zip(parameters_to_ndarrays(received.parameters)[:count], START, strict=True):
-            np.testing.assert_array_equal(array, start)
-        assert client in range(N)
-
-
 @pytest.mark.parametrize("name", sorted(set(FEDERATED) - ONE_STEP))
 def test_local_epochs_plan_the_steps(name: str) -> None:
     """2 epochs of 10 examples in batches of 8 are 4 steps, of 20 are 6: one more is impossible."""
@@ -249,18 +231,3 @@ def test_weights_that_a_wrapper_changed_are_the_weights(name: str) -> None:
         rounding = 1e-12 if name in OWN_START else 0
         np.testing.assert_allclose(array, expected, rtol=rounding)
     np.testing.assert_array_equal(rounds.hear(), np.concatenate([array.ravel() for array in changed]))
-
-
-@every_strategy
-def test_flowers_differential_privacy(name: str) -> None:
-    """The noise of a round is in the weights of the next one."""
-    strategy = make(name)
-    private: Any = DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, num_sampled_clients=N)
-    rounds = Rounds(private)
-    for _ in range(3):
-        asked = rounds.ask(range(N))
-        noised = np.concatenate([a.ravel() for a in parameters_to_ndarrays(rounds.parameters)])
-        np.testing.assert_array_equal(strategy.weights, noised)
-        results = [(NamedProxy(str(c)), work(c, i)) for c, i in asked.items()]
-        rounds.parameters, metrics = private.aggregate_fit(rounds.number, results, [])
-        assert metrics["active"] == N

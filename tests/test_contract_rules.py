@@ -1,5 +1,6 @@
 """Every rule that a strategy declares has a client class, which does what the declaration says."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -77,7 +78,9 @@ def check_task(instruction: FitIns, rule: Rule) -> None:
     config = FitConfig.from_wire(instruction.config)
     assert config.rule == rule.name
     assert set(config.own) == set(rule.scalars)
-    assert all(isinstance(value, bool | bytes | float | int | str) for value in instruction.config.values())
+    for key, value in instruction.config.items():
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", key)
+        assert type(value) in (bool, int, float, str, bytes)  # as Flower can carry
     assert (config.last_accepted is not None) == rule.remembers
     weights, own = config.split(parameters_to_ndarrays(instruction.parameters))
     assert [array.shape for array in weights] == [array.shape for array in START]

@@ -1,13 +1,22 @@
-"""Bytes of ternary vectors: what is no encoding is refused. Round trips are in test_strategies_ternary.py."""
+"""Ternary vectors: server and client make the same of a vector, and only what they pack is unpacked."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
-from fedtide.ground.contract.ternary import HEADER, pack, unpack
+from clients.rules import ternary as at_clients
+from fedtide.ground.contract.ternary import HEADER, TIES, kept, pack, ternary, unpack
 
 MAGNITUDES = st.floats(width=64) | st.floats(1e-300, 1e300)
+
+VECTORS = hnp.arrays(  # with many equal entries and zeros
+    np.float64,
+    st.integers(1, 40),
+    elements=st.sampled_from([-2.0, -1.0, -0.0, 0.0, 1.0, 2.0]) | st.floats(-9, 9, width=32),
+)
 
 
 def encoded(magnitude: float, bits: bytes) -> bytes:
@@ -55,3 +64,33 @@ def test_every_vector_has_one_encoding(magnitude: float, bits: bytes, reason: st
     assert len(packed) == HEADER + len(bits)
     with pytest.raises(ValueError, match=reason):
         unpack(packed, 7)
+
+
+@given(VECTORS, st.floats(0.01, 1), st.sampled_from(TIES))
+def test_ternary_of_server_and_client_is_the_same(vector: np.ndarray, sparsity: float, ties: str) -> None:
+    k = kept(len(vector), sparsity)
+    got = ternary(vector, k, ties)
+    two = torch.from_numpy(np.stack([vector, vector[::-1]]))  # any leading axes
+    np.testing.assert_allclose(at_clients.ternary(two, k, ties)[0].numpy(), got, rtol=1e-12)
+    assert len(np.unique(np.abs(got[got != 0]))) <= 1
+    if ties == "exact":
+        assert np.count_nonzero(got) == min(k, np.count_nonzero(vector))
+        np.testing.assert_allclose(
+            np.abs(got).sum() * k, np.count_nonzero(got) * np.sort(np.abs(vector))[-k:].sum()
+        )
+
+
+@given(VECTORS, st.floats(0.01, 1), st.sampled_from(TIES))
+def test_packed_is_unpacked(vector: np.ndarray, sparsity: float, ties: str) -> None:
+    k = kept(len(vector), sparsity)
+    sent = at_clients.ternary(torch.from_numpy(vector), k, ties)
+    packed = at_clients.pack(sent).numpy()
+    assert packed.dtype == np.uint8
+    assert len(packed) == 8 + -(-len(vector) // 8) + -(-np.count_nonzero(sent.numpy()) // 8)
+    np.testing.assert_array_equal(unpack(packed, len(vector)), sent.numpy())
+
+
+def test_share_of_entries() -> None:
+    shares = (0.29, 0.3, 0.295, 1.0, 0.001)
+    assert [kept(100, q) for q in shares] == [29, 30, 29, 100, 1]
+    assert [kept(100, q, "ceil") for q in shares] == [29, 30, 30, 100, 1]

@@ -19,12 +19,6 @@ def test_it_is_equation_8_with_the_bounds_of_theorem_1() -> None:
     assert not abandoning_pays(0.999 * C / (J * T * E), J, E, 0, T, C)
 
 
-def test_what_the_default_constant_means() -> None:
-    """The example in the options' description."""
-    assert abandoning_pays(1.0, 0.5, 10, 55, 100, 100.0)
-    assert not abandoning_pays(1.0, 0.5, 10, 56, 100, 100.0)
-
-
 def go(online: Any, rounds: int = 20, loss: float = 1.0, **options: Any) -> Rounds:
     """Rounds with who is there; `notes` has the events of each that has some."""
     general = {"abandon": "auto", "abandon_constant": 1.0, "abandon_after": 4, "num_rounds": 20}

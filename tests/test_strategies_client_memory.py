@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import Device
-from fakes import SIZES, START, M, N, NamedProxy, make, stored
+from fakes import SIZES, START, M, N, NamedProxy, make
 from flwr.common import Code, Status, ndarrays_to_parameters
 from flwr.server.client_manager import SimpleClientManager
 from hypothesis import given, settings
@@ -235,19 +235,6 @@ def test_mimic_starts_a_client_anew_that_forgot_after_a_departure() -> None:
 
 
 # State, options
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(table=DEVICE_TABLES, name=st.sampled_from(["mimic", "fedlaavg"]), cut=st.integers(0, 9))
-def test_resuming_changes_nothing(table: Any, name: str, cut: int) -> None:
-    whole, stopped = (begin(name, range(N - 1)) for _ in range(2))
-    for number, _ in enumerate(zip(whole.play(table), stopped.play(table), strict=True)):
-        if number == cut:
-            fresh: Any = begin(name, range(N - 1)).strategy
-            fresh.load_state_dict(stored(stopped.strategy.state_dict()))
-            stopped.strategy = stopped.rounds.strategy = fresh
-            stopped.rounds.parameters = fresh.initialize_parameters(stopped.rounds.manager)
-        np.testing.assert_array_equal(stopped.strategy.weights, whole.strategy.weights)
 
 
 def test_fedlaavg_cannot_scale_work_that_differs_by_client() -> None:

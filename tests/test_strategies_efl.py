@@ -82,14 +82,6 @@ def task(own: dict[str, Any]) -> FitConfig:
     return FitConfig(round=1, learning_rate=0.1, batch_size=1, local_steps=E, own=own)
 
 
-def test_elastic_term_pulls_to_the_others() -> None:
-    """With a gradient of 0, y -= eta lambda U (y - V / U)."""
-    config = task({"lambda": 2.0, "compress": True, "kept": 2, "ties": "exact"})
-    y, U, V = torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.0]), torch.tensor([1.5, 0.0])
-    Elastic(y.clone(), [U, V], config, {}).step(y, torch.zeros_like, 0.1)
-    np.testing.assert_allclose(y, [1 + 0.1 * 2 * 0.5 * (3 - 1), 1])
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_exact_ties_stay_exact(dtype: Any) -> None:
     """Entries to which all clients sent the same are equal in the sum: the lowest index is kept.
@@ -113,19 +105,6 @@ def test_exact_ties_stay_exact(dtype: Any) -> None:
         # What was not sent yet is larger, and of that the lowest indices come first.
         np.testing.assert_array_equal(moved, np.arange(99 * number, 99 * (number + 1)))
         assert strategy.report.rejected == []
-
-
-def test_a_client_that_left_and_comes_back_is_new() -> None:
-    """What compression held back at it belongs to an objective that has gone."""
-    federation = Clients(make("efl", local_steps=E), device)
-    federation.work()
-    assert 1 not in federation.work(departed=[1])
-    instruction = federation.work(arrived=[1])[1]
-    assert instruction.config["last-accepted"] == 0
-    fresh = device(1)
-    fresh.fit(instruction, E)
-    for array, expected in zip(federation.devices[1].sent, fresh.sent, strict=True):
-        np.testing.assert_array_equal(array, expected)
 
 
 # What is refused

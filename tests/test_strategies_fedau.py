@@ -1,4 +1,4 @@
-"""FedAU's weights: golden values, and known probabilities. By definition: test_strategies_unavailable.py."""
+"""FedAU's weights: golden values, and known probabilities. By definition: test_strategies_definitions.py."""
 
 from typing import Any
 

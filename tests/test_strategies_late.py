@@ -112,15 +112,6 @@ def test_late_goodbye(name: str) -> None:
     assert rounds.strategy.report.events[0]["event"] == "departure"
 
 
-@three_methods
-def test_models_are_forgotten_when_nobody_is_at_work(name: str) -> None:
-    rounds, _ = begin(name)
-    assert set(rounds.strategy.state_dict()["tasks.rounds"].tolist()) == {2, 3}
-    rounds.manager.working = []
-    play(rounds)
-    assert set(rounds.strategy.state_dict()["tasks.rounds"].tolist()) == {4}
-
-
 # What it counts, by hand: client 2 did not answer in rounds 2 and 3, and answers round 2's task in round 4.
 
 
@@ -158,29 +149,6 @@ def test_what_a_late_reply_counts(name: str, options: dict[str, Any], on_time: A
     np.testing.assert_allclose(moved, expected, rtol=1e-9)
     too_old = [("2", "late reply of round 2: its lag is 2, max-lag is 1")] if "max_lag" in options else []
     assert strategy.report.rejected == too_old
-
-
-def test_fedau_counts_a_participation_in_the_round_of_arrival() -> None:
-    """omega_2 = 1 in round 4, as its only interval was 1 round; then it has intervals of 1 and 3 rounds."""
-    moved, strategy = late_step("fedau")
-    expected = sum(p[k] * delta(k, 4) for k in ON_TIME) + p[2] * delta(2, 2)
-    np.testing.assert_allclose(moved, expected, rtol=1e-12)
-    np.testing.assert_allclose(strategy.intervals.means(np.arange(N), 5), [1, 1, 2, 1, 1])
-
-
-def test_f3ast_counts_an_acceptance_in_the_round_of_arrival() -> None:
-    """r_2 rises in rounds 1 and 4 and falls in rounds 2 and 3."""
-    _, strategy = late_step("f3ast", rate_memory=0.5)
-    np.testing.assert_allclose(strategy.rate(np.arange(N)), [1, 1, 0.125 + 0.5, 1, 1])
-
-
-def test_fedawe_echoes_it_for_the_rounds_since_the_last_participation() -> None:
-    """It started from the aggregate of round 1, and its update counts 4 - 1 times."""
-    rounds, answer = begin("fedawe", local_steps=1, evaluate="newest")
-    x1 = make("fedawe").weights + sum(delta(k, 1) for k in range(N)) / N
-    x3 = rounds.strategy.weights.copy()
-    expected = (4 * x3 + x1 + sum(delta(k, 4) for k in ON_TIME) + 3 * delta(2, 2)) / N
-    np.testing.assert_allclose(end(rounds, (2, answer)), expected, rtol=1e-12)
 
 
 def test_fedawe_counts_an_update_from_what_the_client_was_sent() -> None:

@@ -8,7 +8,7 @@ import pytest
 from fakes import M, Rounds, make, play
 
 from strategies.parts.amplification import Amplification
-from strategies.parts.server_optimizers import SERVER_OPTIMIZERS, Adam, Momentum, ServerSGD
+from strategies.parts.server_optimizers import SERVER_OPTIMIZERS, Momentum, ServerSGD
 
 LAYERS: dict[str, tuple[Any, ...]] = {
     **{name: (partial(optimizer, rate=0.3),) for name, optimizer in SERVER_OPTIMIZERS.items()},
@@ -23,12 +23,6 @@ def test_a_layer_that_changes_nothing(name: str) -> None:
     plain, layered = Rounds(make(name)), Rounds(make(name, layers=layers))
     for online in (range(5), [1, 3], [], [0, 2]):
         np.testing.assert_allclose(play(layered, online), play(plain, online), rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("name", ["efl", "fedawe"])
-def test_methods_that_take_no_layers_say_so(name: str) -> None:
-    with pytest.raises(ValueError, match="takes neither a server optimiser nor amplification"):
-        make(name, layers=LAYERS["adam"])
 
 
 def test_momentum_by_hand() -> None:
@@ -75,18 +69,3 @@ def test_amplification_keeps_the_fixed_point() -> None:
             optimum = e1 if t < t1 else e2
             x = rounds.play({0: -2 * rate * (x - optimum) * np.eye(M)[0]})[0]
         assert x - X == pytest.approx((1 - factor * (1 - q ** (t1 + t2))) * (before - X), rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("layer", "options", "message"),
-    [
-        (Adam, {"rate": 0.0}, "rate is 0.0; it must be positive"),
-        (Adam, {"beta2": 1.0}, "beta2 is 1.0; it must be at least 0 and below 1"),
-        (Adam, {"bias": "some"}, "bias is 'some'; choose one of none, adam, flower"),
-        (Momentum, {"beta1": -0.1}, "beta1 is -0.1"),
-        (Amplification, {"period": 0, "factor": 2.0}, "amplify: the period is 0 rounds"),
-    ],
-)
-def test_options_are_checked(layer: Any, options: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make("fedavg", layers=(partial(layer, **options),))

@@ -12,7 +12,6 @@ from flwr.common import ndarrays_to_parameters
 
 import strategies
 from strategies import Roster
-from strategies.core.schedules import Geometric
 
 E = 4
 # Limits on quadratics: F_k(x) = (x - e_k)^2
@@ -95,15 +94,6 @@ def test_optimum_after_a_departure(name: str, departure: str) -> None:
 
 
 # MIFA
-
-
-def test_mifa_does_not_wait_again_for_an_arrival() -> None:
-    rounds = Rounds(make("mifa", range(N - 1), first_round="wait"))
-    start = rounds.strategy.weights.copy()
-    np.testing.assert_array_equal(play(rounds, [0, 1, 2]), start)
-    before = play(rounds, [3])
-    assert not np.array_equal(before, start)
-    assert not np.array_equal(play(rounds, [0], arrived=[N - 1]), before)
 
 
 # FedLaAvg
@@ -218,21 +208,3 @@ def test_mimic_forgets_all_when_everybody_has_left() -> None:
 
 
 # Empty rounds
-
-
-@pytest.mark.parametrize("name", ["mifa", "fedlaavg"])
-def test_empty_round_moves_along_the_memory(name: str) -> None:
-    """`move` does the step of the round before once more, with the rate of now, and sends the result."""
-    rounds = Rounds(make(name, empty="move", lr_schedule=Geometric(factor=0.5)))
-    nobody = rounds.strategy.weights.copy()
-    rounds.ask([])
-    np.testing.assert_array_equal(rounds.hear(), nobody)
-    before = rounds.strategy.weights.copy()
-    after = play(rounds)
-    rounds.ask([])
-    moved = rounds.hear()
-    np.testing.assert_allclose(moved - after, 0.5 * (after - before))
-    np.testing.assert_array_equal(rounds.parameters.vector, moved)
-    assert rounds.metrics == {"active": 0, "rejected": 0}
-    rounds.number -= 1  # a round that is closed does not move again
-    np.testing.assert_array_equal(rounds.hear(), moved)

@@ -60,14 +60,6 @@ def test_layout_refuses(arrays: list[np.ndarray], message: str) -> None:
         Layout.of(arrays)
 
 
-def test_layout_splits_what_it_flattens() -> None:
-    layout = Layout.of([*ARRAYS, np.zeros((0, 4), np.float32)])
-    assert layout.size == 9
-    vector = layout.flatten([*ARRAYS, np.zeros((0, 4), np.float32)])
-    assert [part.shape for part in layout.split(vector)] == [(2, 3), (), (2,), (0, 4)]
-    np.testing.assert_array_equal(layout.split(vector)[0], ARRAYS[0])
-
-
 @pytest.mark.parametrize("size", [1, 10, 1 << 21, (1 << 22) + 1], ids=["1", "10", "2-rows", "1-row"])
 def test_weighted_sum_equals_the_naive_one(size: int) -> None:
     """Also where a single row is more than what is converted to float64 at a time."""

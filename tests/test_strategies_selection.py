@@ -9,7 +9,6 @@ from flwr.common import ndarrays_to_parameters
 
 import strategies
 from strategies import Replies, Roster, Task
-from strategies.fedavg import FedAvg
 from strategies.fedbuff import FedBuff
 
 
@@ -29,17 +28,6 @@ def test_rates_add_up_to_k_and_coefficients_to_one() -> None:
         rates.append(strategy.rate(np.arange(N)).sum())
     assert 0.95 < np.mean(sums[300:]) < 1.05
     assert 1.7 < np.mean(rates[300:]) <= 2
-
-
-def test_a_lost_reply_is_no_participation() -> None:
-    """The rate falls, so that the client is selected again soon."""
-    rounds = Rounds(make("f3ast", clients_per_round=1, rate_memory=0.5, weights="uniform"))
-    asked = [list(rounds.ask(range(N)))]
-    rounds.hear()
-    asked.append(list(rounds.ask(range(N))))
-    assert asked == [[0], [0]]
-    rounds.hear((0, work(0, rounds.ask(range(N))[0])))
-    assert list(rounds.ask(range(N))) == [1]
 
 
 class OwnWork(FedBuff):
@@ -80,10 +68,3 @@ def test_each_client_has_its_own_work(amount: dict[str, int]) -> None:
     assert strategy.heard.steps[:2].tolist() == [first + 1, 1]
     assert strategy.heard.order.tolist() == [3, 2, 1]  # of arrival
     assert [sent.local_steps for sent in strategy.heard.sent] == strategy.heard.planned.tolist()
-
-
-def test_what_all_get_follows_from_the_rule() -> None:
-    """Options of the same names; what has another name, the method says."""
-    assert make("fedprox", mu=0.25).shared_task() == Task(scalars={"mu": 0.25})
-    assert make("feddyn", strength=0.5).shared_task() == Task(scalars={"strength": 0.5})
-    assert FedAvg(ndarrays_to_parameters(START), options=FedAvg.options_type()()).shared_task() == Task()

@@ -12,7 +12,6 @@ from fakes import collected, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.core.by_client import extend
 from strategies.core.parameters import Layout
 from strategies.core.replies import Replies
 from strategies.core.state import Rows
@@ -178,10 +177,3 @@ def test_state_of_another_width_is_refused() -> None:
     rows = Rows(indices([0]), indices([1]), np.zeros((1, 3)))
     with pytest.raises(ValueError, match="a table with 3 numbers for each client where 5 are expected"):
         ours.load_state_dict({"rows": rows, "changes": 1})
-
-
-def test_extend() -> None:
-    np.testing.assert_array_equal(extend(np.array([1, 2, 3]), 4, -1), [1, 2, 3, -1, -1, -1])
-    np.testing.assert_array_equal(extend(np.array([1]), 4, 0), [1, 0, 0, 0])
-    array = np.array([1, 2])
-    assert extend(array, 2, 0) is array
