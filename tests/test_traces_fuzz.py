@@ -5,7 +5,6 @@ import os
 import pickle
 import warnings
 from contextlib import suppress
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -67,7 +66,7 @@ OTHERS = {
     "html": b"<!DOCTYPE html>\n<title>404</title>\n",
     **{code: VALID["table"].decode().replace("1", "é").encode(code) for code in ("utf-16", "latin-1")},
 }
-TABLES, DOCUMENTS = ("log", "fleet", "table", "sleep"), ("fedscale", "flash")
+TABLES = ("log", "fleet", "table", "sleep")
 
 
 def refused(path, read):
@@ -130,11 +129,6 @@ def test_truncated_tables(write, reader):
         READERS[reader](write(b"1" * 10**6))
 
 
-@pytest.mark.parametrize("reader", DOCUMENTS)
-def test_truncated_documents(write, reader):
-    assert all(refused(write(VALID[reader][:cut]), READERS[reader]) for cut in range(len(VALID[reader])))
-
-
 @pytest.mark.parametrize("reader", [*TABLES, "flash"])
 def test_a_byte_order_mark_is_no_content(write, reader):
     READERS[reader](write(b"\xef\xbb\xbf" + VALID[reader]))
@@ -146,9 +140,6 @@ def test_a_document_that_is_too_large_is_not_read(tmp_path):
         file.truncate(2**40)
     with pytest.raises(ValueError, match="larger than 512 MiB"):
         documents.read_document("test", str(path))
-
-
-# Numbers that are extreme
 
 
 @pytest.mark.parametrize(
@@ -197,69 +188,10 @@ def check_trace(name, path, **options):
                 assert (made[0].late(t) >= 0).all()
 
 
-# Valid lines are read, invalid ones are named
-
-
-numbers = st.one_of(
-    st.integers(-2, 12).map(str),
-    st.sampled_from(["", "nan", "inf", "1e1", "0.5", "1e999", "x", " 3 ", "1_0", "0x1"]),
-)
-
-
-def sessions_in(lines: list[tuple[str, str, str]]) -> list[tuple[int, float, float]] | int:
-    """Read lines as documented, slowly: return the sessions, or the first invalid line."""
-    read: list[tuple[int, float, float]] = []
-    for number, fields in enumerate(lines, start=2):
-        try:
-            client, start, end = (float(field) for field in fields if "_" not in field)
-        except ValueError:
-            return number
-        if client not in range(3) or not 0 <= start < end < float("inf"):
-            return number
-        read.append((int(client), start, end))
-    return read
-
-
-@fuzzed
-@given(lines=st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=6))
-def test_log_against_its_definition(write, lines):
-    path = write("client,start,end\n" + "".join(",".join(line) + "\n" for line in lines))
-    expected = sessions_in(lines)
-    if isinstance(expected, int):
-        with pytest.raises(ValueError, match=f"line {expected}: "):
-            read_device_log("test", path, 3)
-        return
-    ordered = sorted(expected)
-    if any(a[0] == b[0] and b[1] < a[2] for a, b in pairwise(ordered)):
-        with pytest.raises(ValueError, match=r"line [0-9]+: the session from .* overlaps"):
-            read_device_log("test", path, 3)
-        return
-    log = read_device_log("test", path, 3)
-    assert list(zip(log.start.tolist(), log.end.tolist(), strict=True)) == [row[1:] for row in ordered]
-    assert np.diff(log.first).tolist() == [sum(row[0] == k for row in ordered) for k in range(3)]
-
-
-# Many lines at a time, and one by one
-
-
 fields = st.text(alphabet="0123456789.-+eE", max_size=5)
 plain = st.integers(0, 10**9).map(str) | st.floats(0, 1e6).map(str)
-odd = st.sampled_from(
-    [
-        "",
-        "# note",
-        "1,2",
-        "1,2,3,4",
-        "1, 2,3",
-        "1, ,3",
-        "1,2, ",
-        "1 2,3,4",
-        "1,2,3\r",
-        "1,2,nan",
-        "1e999,2,3",
-        "2,,1",
-    ]
-)
+ODD = "|# note|1,2|1,2,3,4|1, 2,3|1, ,3|1,2, |1 2,3,4|1,2,3\r|1,2,nan|1e999,2,3|2,,1"
+odd = st.sampled_from(ODD.split("|"))
 line = st.tuples(plain, plain, plain | st.just("")).map(",".join) | odd
 line |= st.tuples(fields, fields, fields).map(",".join)
 
@@ -307,9 +239,7 @@ def test_folders_of_logs(write, tmp_path):
     with pytest.raises(ValueError, match=r"logs: the folder has no \.csv or \.jsonl files"):
         read_device_log("test", folder, 3)
     write("client,start,end\n0,0,5\n", "logs/b.csv")
-    write('{"client": 1, "start": 2, "end": 4}\n', "logs/a.jsonl")
     write("no log", "logs/notes.txt")
-    assert read_device_log("test", folder, 3).first.tolist() == [0, 1, 2, 2]
     for content, message in (
         ("# x\n0,4,7\n", "line 3: the session from 4 s overlaps"),
         ("7,4,7\n", "line 2: client 7 does not exist"),

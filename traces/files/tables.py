@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import NamedTuple
@@ -16,7 +14,6 @@ from traces.files.lines import MAX_LINE_BYTES, decode_line, finite_number, json_
 
 BLOCK_BYTES = 1 << 20
 _PLAIN = b"0123456789+-.eE, \r\n"
-_BLANKS = re.compile(rb"[ \r]*([,\n])[ \r]*")
 
 Row = Mapping[str, str]
 """The texts in a line by column, without those that are empty."""
@@ -37,18 +34,8 @@ class Table:
     names, and columns of other names are skipped. Blank lines and lines that start with ``#`` are skipped; a
     last line without a newline is left out, with a warning.
 
-    Parameters
-    ----------
-    reader : str
-        Name of the reader for messages, such as ``trace table``.
-    path : str
-        The file, UTF-8.
-    required, optional : tuple of str
-        Columns of numbers, in lower case.
-    instead : mapping of str to str
-        Column of numbers -> column of texts that may take its place.
-    aliases : mapping of str to str
-        Other names of columns -> names.
+    `reader` names the reader in messages. `required` and `optional` are columns of numbers, in lower case;
+    `instead` maps some to columns of texts that may take their place, and `aliases` other names to names.
     """
 
     def __init__(
@@ -67,18 +54,10 @@ class Table:
         self._header: list[str] | None = None  # None: not read yet; empty: JSON lines
 
     def blocks(self, convert: Callable[[str, Row], Sequence[float]] | None = None) -> Iterator[Block]:
-        """Read the table; all lines before an invalid one are yielded before the error is raised.
+        """Read the table; all lines before an invalid one are yielded before the ValueError is raised.
 
-        Parameters
-        ----------
-        convert : callable
-            Returns the numbers of a line, given its place for messages and its texts. It is not called for
-            lines of plain numbers, except for the first of each block.
-
-        Raises
-        ------
-        ValueError
-            If the file cannot be read or is not such a table; the message names file and line.
+        `convert` returns the numbers of a line, given its place for messages and its texts. It is not called
+        for lines of plain numbers, except for the first of each block.
         """
         convert = convert or self._numbers
         with open_data(self._reader, self._path) as file:
@@ -204,26 +183,14 @@ def _fields(place: str, text: str) -> list[str]:
 
 def _parse_numbers(content: bytes, width: int) -> NDArray[np.float64] | None:
     """Parse lines of as many numbers, shape (n, width), NaN for missing ones; None if they are not all."""
-    characters = np.frombuffer(content, np.uint8)
-    ends = characters == ord("\n")
-    separators = characters[ends | (characters == ord(","))]
-    if len(separators) % width:
-        return None
-    is_end = separators.reshape(-1, width) == ord("\n")
-    if is_end[:, :-1].any() or not is_end[:, -1].all():
-        return None
-    if np.diff(np.flatnonzero(ends), prepend=-1).max() > MAX_LINE_BYTES:
-        return None
-    text = _BLANKS.sub(rb"\1", content) if b" " in content or b"\r" in content else content
-    text = text[:-1].replace(b"\n", b",")
+    text = content.replace(b"\n,", b"\nnan,").replace(b",\n", b",nan\n")
     for _ in range(2):  # missing values; of several in a row, one pass replaces every second
         text = text.replace(b",,", b",nan,")
-    if text.endswith(b","):
-        text += b"nan"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", DeprecationWarning)  # NumPy on text that is not a number
-            values = np.fromstring(text, sep=",")
-    except (ValueError, DeprecationWarning):
+    if not text.strip():
         return None
-    return None if len(values) != len(separators) or np.isinf(values).any() else values.reshape(-1, width)
+    try:
+        values = np.loadtxt(BytesIO(text), delimiter=",", ndmin=2, comments=None)
+    except ValueError:
+        return None
+    complete = values.shape == (content.count(b"\n"), width)  # blank lines are left out
+    return values if complete and not np.isinf(values).any() else None
