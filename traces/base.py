@@ -29,8 +29,8 @@ class RoundAvailability(NamedTuple):
 class Trace(ABC):
     """A pure function from the round to the availability of all clients.
 
-    Rounds t count from 1; all methods raise ValueError if t < 1. The result depends on the round alone, not
-    on the order of calls. The returned arrays belong to the caller, who may modify them.
+    Rounds t count from 1; `round` raises ValueError if t < 1. The result depends on the round alone, not on
+    the order of calls. The returned arrays belong to the caller, who may modify them.
 
     Attributes
     ----------
@@ -57,7 +57,6 @@ class Trace(ABC):
         To the server, a client whose reply is lost looks like an inactive one. The client does not notice.
         The value is without meaning for clients that send no reply.
         """
-        check_round(t)
         return np.zeros(self.num_clients, np.bool_)
 
     def late(self, t: int) -> NDArray[np.int32]:
@@ -67,7 +66,6 @@ class Trace(ABC):
         new task. If it is lost, it never arrives, and the client is free after round t. The value is without
         meaning for clients that send no reply.
         """
-        check_round(t)
         return np.zeros(self.num_clients, np.int32)
 
     def participation(self, t: int) -> NDArray[np.float64] | None:
@@ -75,12 +73,10 @@ class Trace(ABC):
 
         A client takes part if it is online, finishes a step, and its reply is not lost.
         """
-        check_round(t)
         return None
 
     def seconds(self, t: int) -> float | None:
         """Return the virtual seconds that have passed when round t ends; None if rounds have no duration."""
-        check_round(t)
         return None
 
 
@@ -107,27 +103,10 @@ _GUARD = 1e-4
 
 
 def finished_steps(completion: ArrayLike, planned: ArrayLike) -> NDArray[np.intp]:
-    """Convert completions into whole numbers of finished steps.
+    """Convert completions, 0..1, into whole steps: ``max(1, floor(completion * E))``, and 0 for 0.
 
-    A client with a completion above 0 has finished at least one step, even if its completion amounts to
-    less; 0 steps are left to clients that drop out mid-round or are offline.
-
-    Parameters
-    ----------
-    completion : array_like of float
-        Finished fractions of the planned steps, 0..1.
-    planned : int or array_like of int
-        Planned steps E; the shape must broadcast against that of `completion`.
-
-    Returns
-    -------
-    ndarray of intp
-        0 where `completion` is 0, otherwise ``max(1, floor(completion * E))``, at most E.
-
-    Raises
-    ------
-    ValueError
-        If a completion is outside 0..1 or a number of planned steps is negative.
+    The shapes of `completion` and `planned`, E, must broadcast. ValueError: a completion is outside 0..1, or
+    a number of planned steps is negative.
     """
     fraction = np.asarray(completion, dtype=np.float64)
     limit = np.asarray(planned, dtype=np.intp)

@@ -13,16 +13,8 @@ class Combined(Trace):
     completions are multiplied: each trace leaves it a fraction of what the others leave. Its reply is lost if
     one of the traces loses it, and late by the largest of their delays.
 
-    Parameters
-    ----------
-    *traces : Trace
-        One or more, all with the same number of clients.
-
-    Raises
-    ------
-    ValueError
-        If there is no trace, if the numbers of clients differ, or if two traces are of the same kind, whose
-        draws would be identical.
+    ValueError: there is no trace, the numbers of clients differ, or two traces are of the same kind, whose
+    draws would be identical.
     """
 
     def __init__(self, *traces: Trace) -> None:

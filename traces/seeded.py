@@ -14,19 +14,7 @@ class SeededTrace(Checked, Trace):
     """A trace whose draws depend only on the seed, the purpose of the draw and the round.
 
     A client's draws do not depend on how many clients come after it: a larger N leaves the first clients
-    unchanged. The options of a trace are fields of its subclass.
-
-    Attributes
-    ----------
-    num_clients
-        N.
-    seed
-        Seed of all draws.
-
-    Raises
-    ------
-    ValueError
-        A value is not allowed.
+    unchanged. The options of a trace are fields of its subclass; ValueError is raised if one is not allowed.
     """
 
     num_clients: Count

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Share
-from traces.base import RoundAvailability, check_round, complete_if_online
+from traces.base import RoundAvailability, complete_if_online
 from traces.seeded import SeededTrace
 
 
@@ -20,7 +20,6 @@ class Always(SeededTrace):
 
     def participation(self, t: int) -> NDArray[np.float64]:
         """Return 1 for all clients (see `Trace.participation`)."""
-        check_round(t)
         return np.ones(self.num_clients)
 
 
@@ -44,5 +43,4 @@ class Bernoulli(SeededTrace):
 
     def participation(self, t: int) -> NDArray[np.float64]:
         """Return p for all clients (see `Trace.participation`)."""
-        check_round(t)
         return np.full(self.num_clients, self.p)

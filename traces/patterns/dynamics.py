@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Range
-from traces.base import RoundAvailability, check_round, complete_if_online
+from traces.base import RoundAvailability, complete_if_online
 from traces.patterns.markov import Chains
 from traces.seeded import SeededTrace
 
@@ -48,7 +48,6 @@ class RateTrace(SeededTrace):
 
     def participation(self, t: int) -> Rates:
         """Return the rates (see `Trace.participation`)."""
-        check_round(t)
         return self.p.copy()
 
 
@@ -61,7 +60,6 @@ class BernoulliRates(RateTrace):
 
     def participation(self, t: int) -> Rates:
         """Return the probabilities of round t (see `Trace.participation`)."""
-        check_round(t)
         return self._probability(self.p, t).copy()
 
     def availability(self, t: int) -> RoundAvailability:
@@ -114,7 +112,6 @@ class CyclicRates(RateTrace):
 
     def participation(self, t: int) -> Rates:
         """Return the share of a cycle in which clients are online (see `Trace.participation`)."""
-        check_round(t)
         return np.asarray(self.active / (self.active + self.inactive))
 
 

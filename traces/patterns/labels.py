@@ -48,12 +48,6 @@ def labels(
         How clients come and go: see `rates`.
     cycle
         Length of a cycle in rounds, for dynamics `cyclic`.
-
-    Raises
-    ------
-    ValueError
-        A value is not allowed, there are label shares of another number of clients, floor or mean is given
-        to phi `uniform`, or a cycle to dynamics without cycles.
     """
     if len(label_shares) != num_clients:
         raise ValueError(

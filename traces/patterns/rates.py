@@ -32,11 +32,6 @@ def rates(
         How clients come and go.
     cycle
         Length of a cycle in rounds, for dynamics `cyclic`.
-
-    Raises
-    ------
-    ValueError
-        A value is not allowed, `highest` is below p, or a cycle is given to dynamics without cycles.
     """
     highest = highest or p
     if highest < p:

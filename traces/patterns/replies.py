@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Range, Share
-from traces.base import RoundAvailability, check_round, complete_if_online
+from traces.base import RoundAvailability, complete_if_online
 from traces.patterns.bernoulli import Always
 from traces.seeded import SeededTrace
 
@@ -26,12 +26,10 @@ class Lost(Always):
 
     def participation(self, t: int) -> NDArray[np.float64]:
         """Return 1 - p for all clients (see `Trace.participation`)."""
-        check_round(t)
         return np.full(self.num_clients, 1.0 - self.p)
 
     def lost(self, t: int) -> NDArray[np.bool_]:
         """Return which replies of round t are lost (see `Trace.lost`)."""
-        check_round(t)
         return self.rng("lost", t).random(self.num_clients, np.float32) < np.float32(self.p)
 
 
@@ -61,7 +59,6 @@ class Late(SeededTrace):
 
     def late(self, t: int) -> NDArray[np.int32]:
         """Return by how many rounds replies to tasks of round t are late (see `Trace.late`)."""
-        check_round(t)
         drawn = self.rng("late", t).random((self.num_clients, 2), dtype=np.float32)
         rounds = 1 + (drawn[:, 1] * self.rounds).astype(np.int32)
         return np.where(drawn[:, 0] < self.p, np.minimum(rounds, self.rounds), 0).astype(np.int32)

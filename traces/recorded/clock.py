@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, NotNegative, Positive, checked
-from traces.base import RoundAvailability, check_round
+from traces.base import RoundAvailability
 from traces.recorded.replay import Replay
 from traces.recorded.sessions import DeviceLog
 from traces.seeded import SeededTrace
@@ -132,7 +132,6 @@ class VirtualClock(SeededTrace):
 
     def seconds(self, t: int) -> float | None:
         """Return the virtual seconds that have passed when round t ends (see `Trace.seconds`)."""
-        check_round(t)
         return t * self._round_seconds
 
     def availability(self, t: int) -> RoundAvailability:
@@ -145,7 +144,6 @@ class VirtualClock(SeededTrace):
 
     def late(self, t: int) -> NDArray[np.int32]:
         """Return by how many rounds replies are late (see `Trace.late`)."""
-        check_round(t)
         late = np.zeros(self.num_clients, np.int32)
         if self.has_late_replies:
             clients, _, seconds = self._work(t)
@@ -158,7 +156,6 @@ class VirtualClock(SeededTrace):
 
         That is the fraction of its steps, and the seconds from the start of the round to its reply.
         """
-        check_round(t)
         now = self._begin + (t - 1) * self._round_seconds
         session, until_leaving = self._replay.online(now)
         clients, speed = self._replay.client[session], self._speed[session]

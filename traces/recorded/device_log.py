@@ -51,14 +51,8 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     A client that is not in the file is never online. The recordings of all clients begin at the first start
     and end at the last end in the file.
 
-    `path` is the file; or a folder, whose *.csv and *.jsonl files are read as one. `reader` is for messages.
-
-    Raises
-    ------
-    ValueError
-        If a file cannot be read, a client does not exist, there are more devices than clients, a time is
-        negative, a session ends before it starts or overlaps another one of the client, a speed is not
-        positive, or there is no session. The message names file and line.
+    `path` is the file; or a folder, whose *.csv and *.jsonl files are read as one. Anything else is a
+    ValueError, whose message begins with `reader` and names file and line.
     """
     lines, device = array("q"), array("q")
     numbers = tuple(array("d") for _ in range(4))

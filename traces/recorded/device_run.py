@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability, check_round
+from traces.base import RoundAvailability
 from traces.files.lines import decode_line, json_object, open_data
 from traces.seeded import SeededTrace
 
@@ -84,7 +84,6 @@ class DeviceRun(SeededTrace):
 
     def lost(self, t: int) -> NDArray[np.bool_]:
         """Return which clients left without handing in their state (see `Trace.lost`)."""
-        check_round(t)
         lost = np.zeros(self.num_clients, np.bool_)
         if (now := self._of(t)) is not None:
             lost[now.lost] = True
@@ -92,7 +91,6 @@ class DeviceRun(SeededTrace):
 
     def late(self, t: int) -> NDArray[np.int32]:
         """Return by how many rounds replies to tasks of round t are late (see `Trace.late`)."""
-        check_round(t)
         late = np.zeros(self.num_clients, np.int32)
         if (now := self._of(t)) is not None:
             late[[*now.late]] = [*now.late.values()]
@@ -100,7 +98,6 @@ class DeviceRun(SeededTrace):
 
     def seconds(self, t: int) -> float:
         """Return the seconds that the run took until the end of round t (see `Trace.seconds`)."""
-        check_round(t)
         cycles, rest = divmod(t, self.num_rounds)
         return cycles * self._passed[-1] + self._passed[rest]
 

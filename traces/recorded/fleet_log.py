@@ -22,16 +22,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FleetLog:
-    """Converts the lines of one log, whose files agree on how clients and times are written.
-
-    Attributes
-    ----------
-    devices : dict of str to int
-        Device -> client, in order of first appearance; empty where the log numbers the clients.
-    """
+    """Converts the lines of one log, whose files agree on how clients and times are written."""
 
     def __init__(self) -> None:
-        self.devices: dict[str, int] = {}
+        self.devices: dict[str, int] = {}  # clients by device, as they appear; empty if the log has numbers
         self._kinds: dict[str, str] = {}
 
     def shown(self, time: float) -> str:

@@ -36,34 +36,18 @@ class Sessions(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceLog:
-    """The recordings of D devices; device d has the sessions first[d]:first[d + 1], in order of time.
+    """The recordings of D devices; device d has the sessions first[d]:first[d + 1], in order of time."""
 
-    Attributes
-    ----------
-    first : (D + 1,) int64
-        Index of the first session of each device, and S.
-    start, end, speed, up_rate : (S,) float64
-        See `Sessions`.
-    leave : (S,) float64
-        When the device goes offline: the end of the last of the sessions that follow without a gap.
-    before : (S,) float64
-        Seconds for which the device was online before the session.
-    origin, cycle : (D,) float64
-        Start and length of each device's recording, in seconds.
-    names : tuple of str
-        Names of the devices, as far as the recording has any.
-    """
-
-    first: NDArray[np.int64]
-    start: NDArray[np.float64]
+    first: NDArray[np.int64]  # index of the first session of each device, and S: shape (D + 1,)
+    start: NDArray[np.float64]  # this and the next five: shape (S,); see `Sessions`
     end: NDArray[np.float64]
     speed: NDArray[np.float64]
     up_rate: NDArray[np.float64]
-    leave: NDArray[np.float64]
-    before: NDArray[np.float64]
-    origin: NDArray[np.float64]
-    cycle: NDArray[np.float64]
-    names: tuple[str, ...] = ()
+    leave: NDArray[np.float64]  # when the device goes offline, after the sessions that follow without a gap
+    before: NDArray[np.float64]  # seconds for which the device was online before the session
+    origin: NDArray[np.float64]  # start of each device's recording, in seconds, shape (D,)
+    cycle: NDArray[np.float64]  # its length, likewise
+    names: tuple[str, ...] = ()  # of the devices, as far as the recording has any
 
     @property
     def num_devices(self) -> int:
