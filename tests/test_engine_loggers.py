@@ -67,9 +67,6 @@ def test_the_numbers_of_a_round() -> None:
     }
 
 
-# Each of them
-
-
 def curves_of_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -166,9 +163,6 @@ def test_wandb_offline(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert repr(there["accuracy"][-1][1]).encode() in content
 
 
-# Comparisons
-
-
 @needs("mlflow")
 @needs("tensorboard")
 def test_each_cell_of_a_comparison_is_a_run(
@@ -197,9 +191,6 @@ def test_each_cell_of_a_comparison_is_a_run(
     run(*cells, "1", "--log=mlflow,tensorboard", "--fresh")
     assert len(client.search_runs([experiment])) == 6
     assert all(len([*path.iterdir()]) == 1 for path in (folder / "logs").iterdir())
-
-
-# Errors
 
 
 @pytest.mark.parametrize(

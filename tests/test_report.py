@@ -34,9 +34,6 @@ def record(t: int, **more: Any) -> dict[str, Any]:
     return {"round": t, "selected": [], "active": [], "steps": [], "failed": {}, "bytes_up": 0, **more}
 
 
-# Numbers
-
-
 def test_the_states_of_clients_by_hand() -> None:
     reasons = ("dropped in mid-round", "reply lost", "not finite", "no reply by the end of the round")
     failed = {str(client): reason for client, reason in enumerate(reasons, start=2)}
@@ -112,9 +109,6 @@ def test_events_failures_and_phases() -> None:
     assert history.failures == {"… steps of …": {1: 2}, "reply lost": {2: 1}}
 
 
-# What is kept of the clients
-
-
 def test_what_is_kept_of_the_clients(tmp_path: Path) -> None:
     of_clients = {"num_clients": 5, "sizes": "pareto:index=1", "evaluate_clients": 6, "num_rounds": 6}
     own = {"strategy": "fedavg", "model": "logistic", "trace": "bernoulli:p=0.6", "engine": "inline"}
@@ -159,9 +153,6 @@ def test_the_page_gives_reasons_for_what_is_missing(tmp_path: Path) -> None:
     text = page()
     assert "the data of mnist are not in nowhere" in text
     assert "it depends on the data, which are not in nowhere" in text
-
-
-# Folders
 
 
 @pytest.fixture(scope="module")

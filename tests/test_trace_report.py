@@ -144,9 +144,6 @@ def test_scheme_c_is_unbiased_if_work_is_incomplete_and_nobody_inactive():
     assert a.minimum == 0
 
 
-# The page
-
-
 def test_lost_and_late_replies_have_states_of_their_own():
     trace = make_trace(Settings(trace="always+lost:p=0.4+late:p=0.5,rounds=2", num_clients=30))
     grid = StateGrid(30, range(1, 21))
@@ -179,9 +176,6 @@ def test_no_number_is_broken_on_a_narrow_terminal():
     assert len(lines) > 3
     assert all(len(line) <= 34 for line in lines)
     assert " ".join(" ".join(lines).split()) == f"sessions {whole} gaps none"
-
-
-# The command
 
 
 def call(tmp_path, *arguments):

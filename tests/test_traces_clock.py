@@ -51,14 +51,30 @@ def test_by_hand(log, on_interrupt, second):
     assert [trace.seconds(t) for t in (1, 2, 3)] == [100, 200, 300]
 
 
-def test_deadline(log):
-    # 60 s: client 0 finishes 6 steps; client 1 has 40 s, with stop or pause, and finishes 8.
-    for on_interrupt in ("stop", "pause"):
-        trace = log(BY_HAND, round_seconds=100.0, deadline=60.0, on_interrupt=on_interrupt)
-        assert trace.round(1).completion[:2].tolist() == pytest.approx([0.6, 0.8])
-    # With 75 s, client 1 has another 15 s after its pause: 11 steps.
-    trace = log(BY_HAND, round_seconds=100.0, deadline=75.0, on_interrupt="pause")
-    assert trace.round(1).completion[:2].tolist() == pytest.approx([0.7, 1.0])
+ONE, TWO = HEADER + "0,0,100,0.1,20\n", "client,start,end\n0,0,100\n1,0,35\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "completion"),
+    [
+        # 60 s: client 0 finishes 6 steps; client 1 has 40 s, with stop or pause, and finishes 8.
+        (BY_HAND, {"deadline": 60.0}, [0.6, 0.8, 0, 0]),
+        (BY_HAND, {"deadline": 60.0, "on_interrupt": "pause"}, [0.6, 0.8, 0, 0]),
+        # With 75 s, client 1 has another 15 s after its pause: 11 steps.
+        (BY_HAND, {"deadline": 75.0, "on_interrupt": "pause"}, [0.7, 1.0, 0, 0]),
+        (BY_HAND, {"partial": False}, [1, 0, 0, 0]),
+        # 100 s at 0.1 steps per second, of which the upload takes 500 / 20 = 25 s: 7 steps.
+        (ONE, {"upload_bytes": 500.0}, [0.7]),
+        (ONE, {"upload_bytes": 5000.0}, [0]),
+        (TWO, {"repeat": False}, [1, 0.3]),  # the fractions of time
+        (TWO, {"speed": 0.2}, [1, 0.7]),
+        (HEADER + "0,0,100,0.2,\n1,0,100,,\n", {"speed": 0.3, "cost": 4.0}, [0.5, 0.7]),
+    ],
+)
+def test_completions_by_hand(log, text, options, completion):
+    first = log(text, len(completion), round_seconds=100.0, **options).round(1)
+    assert first.completion.tolist() == pytest.approx(completion)
+    assert first.online[:2].all()
 
 
 def test_late_replies(log):
@@ -76,34 +92,6 @@ def test_late_replies(log):
     assert stop.round(2).completion[2] == pytest.approx(0.1)
     assert stop.late(2)[2] == 0
     assert log(BY_HAND, **clock, on_interrupt="pause", repeat=False).round(2).completion[2] == 0
-
-
-def test_without_partial_only_complete_work_counts(log):
-    trace = log(BY_HAND, round_seconds=100.0, partial=False)
-    assert trace.round(1).online.tolist() == [True, True, False, False]
-    assert trace.round(1).completion.tolist() == [1, 0, 0, 0]
-
-
-def test_the_upload_takes_the_last_part_of_the_time(log):
-    # 100 s at 0.1 steps per second, of which the upload takes 500 / 20 = 25 s: 7 steps.
-    trace = log(HEADER + "0,0,100,0.1,20\n", 1, round_seconds=100.0, upload_bytes=500.0)
-    assert trace.round(1).completion.tolist() == pytest.approx([0.7])
-    trace = log(HEADER + "0,0,100,0.1,20\n", 1, round_seconds=100.0, upload_bytes=5000.0)
-    assert trace.round(1).online.all()
-    assert trace.round(1).completion.tolist() == [0]
-
-
-def test_without_speeds_completion_is_the_fraction_of_time(log):
-    trace = log("client,start,end\n0,0,100\n1,0,35\n", 2, round_seconds=100.0, repeat=False)
-    assert trace.round(1).completion.tolist() == pytest.approx([1, 0.3])
-    trace = log("client,start,end\n0,0,100\n1,0,35\n", 2, round_seconds=100.0, speed=0.2)
-    assert trace.round(1).completion.tolist() == pytest.approx([1, 0.7])
-
-
-def test_cost_divides_every_speed(log):
-    text = HEADER + "0,0,100,0.2,\n1,0,100,,\n"
-    trace = log(text, 2, round_seconds=100.0, speed=0.3, cost=4.0)
-    assert trace.round(1).completion.tolist() == pytest.approx([0.5, 0.7])
 
 
 def test_log_normal_speeds(log):

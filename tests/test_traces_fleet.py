@@ -21,9 +21,6 @@ fuzzed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], m
 EIGHT = datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp()
 
 
-# Times
-
-
 def test_times():
     for text in (
         *("2026-03-01T08:00:00Z", "2026-03-01 08:00:00", "2026-03-01T08:00", "2026-03-01t08:00:00.000z"),
@@ -52,8 +49,6 @@ def test_every_time_of_iso_8601(time, minutes, separator):
     zoned = time.replace(tzinfo=timezone(timedelta(minutes=minutes)))
     assert parse_timestamp(zoned.isoformat(separator)) == pytest.approx(zoned.timestamp(), abs=1e-6)
 
-
-# Logs
 
 FLEET = """# export
 site,Device_ID,end_time,start_time,steps_per_second
@@ -171,9 +166,6 @@ def test_mistakes(write, lines):
     with pytest.raises(ValueError, match=r"^test: ") as refusal:
         read_device_log("test", path, 2)
     assert str(refusal.value).startswith(tuple(f"test: {path}{sign} {MISTAKES[lines]}" for sign in ",:"))
-
-
-# What a run says of devices
 
 
 def test_results_can_be_traced_back_to_devices(write, tmp_path: Path, capsys):

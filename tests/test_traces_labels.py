@@ -29,9 +29,6 @@ def phi(seed: int, count: int = L) -> np.ndarray:
     return rates(np.eye(count), seed, floor=0.0, mean=1 / count)
 
 
-# Rates
-
-
 def test_rates_by_definition():
     nu = shares(500)
     weights = phi(3)
@@ -87,9 +84,6 @@ def test_label_shares_are_those_of_all_clients():
         TRACES["labels"](5, 1, label_shares=shares(4))
 
 
-# From the data of a run
-
-
 def settings(**changes: Any) -> Settings:
     given = {"trace": "labels", "num_clients": 30, "partition": "dirichlet:alpha=1", "seed": 4}
     return Settings(**{**given, **changes})
@@ -130,21 +124,6 @@ def test_who_is_online_does_not_depend_on_the_evaluation():
     expected = make_trace(settings()).p
     for evaluation in ({"evaluate_on": "objective"}, {"evaluate_clients": 5}):
         assert np.array_equal(make_trace(settings(**evaluation)).p, expected)
-
-
-def test_labels_combine_with_other_traces():
-    spec = "labels:dynamics=cyclic,cycle=10,floor=0.2"
-    alone = make_trace(settings(trace=spec))
-    both = make_trace(settings(trace=f"{spec}+pools:first=5", arrivals="3=2"))
-    for t in (1, 2, 9):
-        expected = alone.round(t).online
-        expected[3] &= t >= 2
-        assert np.array_equal(both.round(t).online, expected)
-
-
-def test_shares_are_no_option():
-    with pytest.raises(ValueError, match="trace labels has no option 'label-shares'; known: floor, mean"):
-        make_trace(settings(trace="labels:label-shares=1"))
 
 
 def test_show_trace_takes_the_labels_from_the_data(tmp_path, capsys):

@@ -41,16 +41,10 @@ def test_golden_schedule(schedule):
     assert online(trace, range(1, args["rounds"] + 1)).astype(int).tolist() == schedule["expect"]
 
 
-# Levels
-
-
 def test_levels_never_leave_fewer_than_two():
     count = online(Levels(4, 3, lowest=0.0), range(1, 300)).sum(axis=1)
     assert count.min() == 2
     assert online(Levels(1, 3, lowest=0.0), range(1, 9)).all()
-
-
-# Round robin
 
 
 def test_round_robin_by_definition():
@@ -72,9 +66,6 @@ def test_round_robin_half_normal_never_leaves_fewer_than_two():
         assert online(trace, range(1, 40)).sum(axis=1).min() == 2
 
 
-# Time-varying
-
-
 @pytest.mark.parametrize("share", [0.1, 0.29, 0.5, 1.0])
 def test_time_varying_number_is_exact(share):
     assert (online(TimeVarying(100, 3, share=share), range(1, 200)).sum(axis=1) == round(share * 100)).all()
@@ -93,18 +84,6 @@ def test_time_varying_draws_by_weight():
         expected += weights[order] / weights.sum()
     assert picked / rounds == pytest.approx(expected / rounds, abs=4 * np.sqrt(0.25 / rounds))
     assert expected[0] < expected[-1] / 3
-
-
-# Diurnal
-
-
-def test_diurnal_groups_are_equal():
-    assert Diurnal(1003, 0, groups=3).first_shift.sum() == pytest.approx(300.9, abs=1)
-    assert Diurnal(10, 0, groups=10).round(1).online.all()
-    assert not Diurnal(10, 0, groups=10, period=2).round(3).online.any()
-
-
-# Sleep
 
 
 def test_sleep_is_eight_hours_a_day_in_one_piece():
@@ -153,22 +132,9 @@ def test_sleep_refuses_posts(tmp_path, text, message):
         Sleep(2, 0, file=str(file))
 
 
-# Markov
-
-
 def test_markov_of_one_round_alternates():
     seen = online(Markov(1000, 3, on=1, off=1), range(1, 40))
     assert (seen[1:] != seen[:-1]).all()
-
-
-def test_markov_in_any_order():
-    forwards = online(Markov(300, 5), range(1, 200))
-    trace = Markov(300, 5)
-    for t in np.random.default_rng(1).permutation(199)[:60] + 1:
-        assert np.array_equal(trace.round(int(t)).online, forwards[t - 1])
-
-
-# Stragglers
 
 
 def test_a_share_of_the_clients_does_a_uniform_number_of_epochs():
@@ -180,15 +146,6 @@ def test_a_share_of_the_clients_does_a_uniform_number_of_epochs():
     assert counts[0] == 0
     expected = np.array([0.18, 0.18, 0.18, 0.18, 0.18 + 0.1]) * 20_000  # of the epochs 1 to 5
     assert np.abs(counts[1:] - expected).max() < 5 * np.sqrt(expected.max())
-
-
-def test_a_client_is_a_straggler_in_some_rounds_only():
-    trace = Stragglers(50, 1, share=0.5, epochs=20)
-    often = np.mean([trace.round(t).completion < 1 for t in range(1, 401)], axis=0)
-    assert np.abs(often - 0.5 * 19 / 20).max() < 5 * 0.5 / 20
-
-
-# Periodic
 
 
 def test_five_groups_take_turns():
@@ -208,22 +165,11 @@ def test_five_groups_take_turns():
     assert turns[0] == 0
 
 
-def test_clients_are_divided_by_index():
-    assert Periodic(7, 0, groups=3, period=3).group.tolist() == [0, 0, 0, 1, 1, 2, 2]
-
-
 def test_offsets_are_uniform():
     offsets = [Periodic(5, seed, groups=2, period=8).offset for seed in range(2000)]
     count = np.bincount(offsets)
     assert len(count) == 4
     assert np.abs(count - 500).max() < 5 * np.sqrt(2000 * 3 / 16)
-
-
-def test_one_group_is_always_online():
-    assert Periodic(5, 0, groups=1, period=3).round(7).online.all()
-
-
-# Pools
 
 
 def test_the_table_of_the_paper():

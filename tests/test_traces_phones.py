@@ -96,9 +96,6 @@ def test_phones():
         Phones(101, 3)
 
 
-# FLASH
-
-
 def messages(*events):
     return {"guid": "x", "model": "y", "messages": "".join(f"2020-01-31 {e}\n" for e in events)}
 

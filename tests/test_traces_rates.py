@@ -41,9 +41,6 @@ def test_golden_pattern(pattern):
     np.testing.assert_allclose(seen, pattern["expect"], rtol=1e-12, atol=1e-15)
 
 
-# Rates
-
-
 def test_one_rate_or_a_range():
     assert TRACES["rates"](5, 3, p=0.3).p.tolist() == [0.3] * 5
     assert TRACES["rates"](5, 3, p=0.0).p.tolist() == [0.0] * 5
@@ -62,9 +59,6 @@ def test_draws_of_one_kind_are_not_combined():
     with_markov = Combined(both, TRACES["markov"](N, 1), TRACES["bernoulli"](N, 1))
     assert both.round(3).online.mean() == pytest.approx(0.25, abs=0.02)  # independent
     assert with_markov.round(3).online.mean() == pytest.approx(0.0625, abs=0.01)
-
-
-# Independent draws
 
 
 def expected(dynamics: str, p: np.ndarray) -> np.ndarray:
@@ -88,9 +82,6 @@ def test_independent_draws(dynamics):
     assert_distribution(seen.sum(axis=0), p.sum(axis=0), (p * (1 - p)).sum(axis=0))
     together = seen[1:] & seen[:-1]  # rounds are independent of each other
     assert together.mean() == pytest.approx((p[1:] * p[:-1]).mean(), abs=0.002)
-
-
-# Markov
 
 
 def transitions(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -157,9 +148,6 @@ def test_one_chain_for_all_and_a_chain_per_client_are_the_same():
         for t in range(1, 70):
             # A draw between a probability in float32 and the same in float64 is possible, but rare.
             assert np.count_nonzero(one.online(t) != many.online(t)) <= 1
-
-
-# Cyclic
 
 
 def test_cyclic_by_definition():

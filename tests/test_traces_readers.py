@@ -84,9 +84,6 @@ def test_invalid_lines(write, content, message):
     assert "\n" not in str(refusal.value)
 
 
-# Tables of rounds
-
-
 TABLE = "round,client,completion\n1,0,1\n1,2,0.5\n2,,\n3,1,0\n3,0,0.25\n"
 
 

@@ -10,9 +10,6 @@ from traces.recorded.device_log import Recorded, read_device_log
 pytestmark = pytest.mark.filterwarnings("error:.*left out as torn")
 
 
-# Recordings are replayed
-
-
 def test_record_and_replay(tmp_path):
     path, device = tmp_path / "log.csv", Device()
     first, second = device.recorder(path, 0), device.recorder(path, 1)
@@ -142,9 +139,6 @@ def test_client_app_logs_its_work(tmp_path, caplog):
     nowhere = FlexibleClient(settings, Node(2, store, str(tmp_path / "none" / "log.csv")))
     assert nowhere.fit(FitIns(weights, config)).status.code == Code.OK  # the work still counts
     assert "not recorded: [Errno 2] No such file" in caplog.text
-
-
-# Wrong clocks
 
 
 def test_clock_of_1970_until_it_is_set(tmp_path):

@@ -18,9 +18,6 @@ from traces.recorded.device_log import read_device_log
 pytestmark = pytest.mark.filterwarnings("error:.*left out as torn")
 
 
-# Power cuts
-
-
 def test_log_torn_at_any_byte(tmp_path):
     path, device = tmp_path / "log.csv", Device()
     recorder = device.online(path, 60)
@@ -86,9 +83,6 @@ def test_several_recorders_at_once(tmp_path):
     assert [sum(line.startswith(f"# client {k}: 1 steps") for line in lines) for k in (0, 1)] == [200, 600]
     assert not [line for line in lines if "torn" in line]
     assert all(own for own in sessions(path, 2))  # the reader would refuse overlaps
-
-
-# Command line
 
 
 def stop(recorder: subprocess.Popen, number: int = signal.SIGTERM) -> str:
