@@ -42,7 +42,12 @@ class ClientEnvironment:
 
 def task_source(settings: Settings) -> TaskSource:
     """Return the data set that the settings name; nothing is loaded yet."""
-    source: TaskSource = bind("task", TASKS, settings.task).build(data_dir=settings.data_dir)
+    task = bind("task", TASKS, settings.task)
+    source: TaskSource = task.build(data_dir=settings.data_dir)
+    for attribute in ("default_partition", "default_model", "federate"):
+        if not hasattr(source, attribute):
+            made = f"task {task.name} gives a {type(source).__name__}"
+            raise ValueError(f"{made} without {attribute}: see fedtide.tasks.TaskSource")
     return source
 
 

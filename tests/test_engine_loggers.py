@@ -138,7 +138,7 @@ def test_mlflow(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty
         yield []
 
     settings = Settings(num_rounds=3, engine="inline", log="mlflow")
-    watch = partial(loggers_of, settings, console=Console(quiet=True))
+    watch = partial(loggers_of, settings.log, console=Console(quiet=True))
     with pytest.raises(ZeroDivisionError):
         simulate(settings, tmp_path / "bad", watch=watch, stopping=failing)
     client, (logged,) = stored(f"sqlite:///{tmp_path / 'own.db'}")

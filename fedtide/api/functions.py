@@ -10,15 +10,13 @@ from typing import Any
 
 from rich.console import Console
 
-from fedtide.api.comparing import compare_and_report
 from fedtide.api.results import Comparison, Run, read
+from fedtide.api.running import PreparedRun, compare_and_report
 from fedtide.api.values import setting_values
-from fedtide.config import Settings
 from fedtide.config.grid import cells
-from fedtide.engine.checkpoints.resume import resumed_settings
-from fedtide.engine.parts import check, check_names
+from fedtide.engine.checkpoints.resume import ResumeError, settings_of
+from fedtide.engine.parts import check
 from fedtide.engine.transports.base import EngineLost
-from fedtide.loggers.registry import logger_types
 
 
 class SettingsError(ValueError):
@@ -50,15 +48,11 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
     KeyboardInterrupt
         It was interrupted; `run(resume=FOLDER)` with the folder in the message continues it, bit for bit.
     """
-    from fedtide.api.running import PreparedRun, ResumeError  # imports PyTorch, which comparisons do without
-
     console = Console(quiet=not progress)
     with _settings_errors():
         values = setting_values(settings)
-        chosen = (resumed_settings if values.get("resume") else Settings.from_mapping)(values, "run")
-        method = check(chosen)
-        logger_types(chosen)
-        prepared = PreparedRun(chosen, method, console)
+        chosen = settings_of(values, "run")
+        prepared = PreparedRun(chosen, console)
     try:
         summary = prepared.drive()
     except ResumeError as error:
@@ -107,7 +101,7 @@ def compare(
             values["cell"] = [setting_values(table) for table in tables]
         combinations = cells(values, "compare")
         for cell in combinations:
-            check_names(cell.settings)
+            check(cell.settings, virtual=False)
         done = compare_and_report(combinations, Console(quiet=not progress), reach, fresh)
     if done.signal:
         raise KeyboardInterrupt("the same call continues the comparison")

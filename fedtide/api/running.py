@@ -1,31 +1,40 @@
-"""A run with everything around it: progress, loggers, the report."""
+"""Runs and comparisons with everything around them: progress, loggers, the report.
+
+PyTorch, which takes seconds to import, is imported once the settings are checked, and not by comparisons.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from rich.console import Console
 
+from fedtide.comparison.compare import Comparison, compare
 from fedtide.config import Settings
-from fedtide.engine.checkpoints.checkpointing import ResumeError
-from fedtide.engine.experiment import prepare
-from fedtide.engine.methods import Method
-from fedtide.engine.run import drive, virtual_transport
+from fedtide.config.grid import Cell
+from fedtide.engine.parts import check
 from fedtide.engine.run_folder import RunFolder
-from fedtide.loggers.registry import watching
-from fedtide.report.after_run import report_run
-
-__all__ = ["PreparedRun", "ResumeError"]
+from fedtide.loggers.registry import logger_types, watching
 
 
 class PreparedRun:
     """A run before its first round: with its data, its clients and its folder.
 
-    ValueError, MemoryError, EngineLost: there can be no such run.
+    `imported` is called when all slow imports are done. ValueError, MemoryError, EngineLost: there can be no
+    such run.
     """
 
-    def __init__(self, settings: Settings, method: Method, console: Console) -> None:
+    def __init__(
+        self, settings: Settings, console: Console, imported: Callable[[], object] = lambda: None
+    ) -> None:
+        method = check(settings)
+        logger_types(settings.log)
+        from fedtide.engine.experiment import prepare
+        from fedtide.engine.run import virtual_transport
+
+        imported()
         self.console, self.experiment = console, prepare(settings, method=method)
         if self.experiment.why_engine:
             engine = self.experiment.settings.engine
@@ -42,8 +51,22 @@ class PreparedRun:
 
         ResumeError: the folder is that of a run that cannot be resumed.
         """
+        from fedtide.engine.run import drive
+        from fedtide.report.after_run import report_run
+
         experiment, console = self.experiment, self.console
-        watch = partial(watching, experiment.settings, experiment.data.criterion.metric, console)
+        watch = partial(watching, experiment.settings.log, experiment.data.criterion.metric, console)
         ended = drive(experiment, self.transport, self.folder, console, watch)
         report_run(experiment, ended, self.folder.path, console)
         return ended.summary
+
+
+def compare_and_report(
+    cells: Sequence[Cell], console: Console, reach: float | None, fresh: bool
+) -> Comparison:
+    """Run a comparison and write its page; see `compare`."""
+    comparison = compare(cells, console, reach, fresh)
+    from fedtide.report.after_run import report_comparison
+
+    report_comparison(comparison, cells[0].settings, console)
+    return comparison

@@ -11,15 +11,14 @@ from typing import Any
 
 from rich.console import Console
 
+from fedtide.api.running import PreparedRun, compare_and_report
 from fedtide.cli.flags import Parser, read_values
 from fedtide.cli.fleet import rehearsal_values
 from fedtide.cli.listing import listing, listing_of
-from fedtide.config import Settings
 from fedtide.config.grid import cells, is_comparison
-from fedtide.engine.checkpoints.resume import resumed_settings
-from fedtide.engine.parts import check, check_names, named_parts
+from fedtide.engine.checkpoints.resume import ResumeError, settings_of
+from fedtide.engine.parts import check, named_parts
 from fedtide.engine.transports.base import EngineLost
-from fedtide.loggers.registry import logger_types
 
 
 def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[], object]) -> int:
@@ -44,8 +43,7 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
         if arguments.reach is not None or arguments.fresh:
             raise ValueError("reach and fresh are for comparisons: give a setting several values")
         source = arguments.config or "command line"
-        read = resumed_settings if values.get("resume") else Settings.from_mapping
-        settings = read(values, source)
+        settings = settings_of(values, source)
         if arguments.show_trace is not None:
             from fedtide.report.trace_report import show_trace
 
@@ -54,12 +52,7 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             if arguments.json:
                 print(json.dumps(report))
             return 0
-        method = check(settings)  # mistakes should not have to wait for the import of PyTorch
-        logger_types(settings)
-        from fedtide.api.running import PreparedRun, ResumeError
-
-        imported()
-        run = PreparedRun(settings, method, console)
+        run = PreparedRun(settings, console, imported)
     except ValueError as error:
         parser.error(" ".join(str(error).split()))
     except MemoryError as error:
@@ -89,8 +82,7 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
         raise ValueError(f"reach is {arguments.reach}; it must be a number of at least 0")
     of_comparison = cells(values, arguments.config or "command line")
     for cell in of_comparison:
-        check_names(cell.settings)  # before anything runs
-    from fedtide.api.comparing import compare_and_report
+        check(cell.settings, virtual=False)  # before anything runs
     from fedtide.cli.rehearsal import rehearse  # which --help and --list do without
 
     run = compare_and_report if arguments.rehearse is None else rehearse

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from clients.environment import federated_data, make_trace
 from fedtide.analysis.client_numbers import read_numbers
-from fedtide.api.comparing import compare_and_report
+from fedtide.api.running import compare_and_report
 from fedtide.cli.deployment import deployed_values, flower_command
 from fedtide.cli.fleet import deadline, describe_speeds
 from fedtide.comparison.compare import Comparison

@@ -63,7 +63,7 @@ def compare(
     written.
     """
     first = cells[0].settings
-    logger_types(first)
+    logger_types(first.log)
     store = CellStore(first.run_dir)
     _check_different(cells, store)
     progress = _Progress(cells, store, console, fresh)

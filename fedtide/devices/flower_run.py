@@ -16,7 +16,7 @@ from fedtide.devices.connected import ConnectedClients
 from fedtide.devices.deadlines import RoundDeadlines
 from fedtide.devices.flower_compat import is_simulated
 from fedtide.devices.grid import GridTransport
-from fedtide.engine.checkpoints.resume import resumed_settings
+from fedtide.engine.checkpoints.resume import settings_of
 from fedtide.engine.experiment import prepare
 from fedtide.engine.interrupts import ENDING, deferring, stopping_at_once
 from fedtide.engine.run import drive
@@ -39,7 +39,7 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     RuntimeError
         The run has failed or was cut off, or no reply of any client ever counted; the run folder is complete.
     """
-    logger_types(settings)
+    logger_types(settings.log)
     # Flower chooses this process's working directory: users need the full path to find the results.
     settings = replace(settings, run_dir=str(Path(settings.run_dir).resolve()))
     simulated = is_simulated(grid)
@@ -48,7 +48,7 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
         settings = replace(settings, trace="always")
     if settings.resume:
         settings = replace(settings, resume=str(Path(settings.resume).resolve()))
-        settings = resumed_settings(settings.as_mapping(), "run-config")
+    settings = settings_of(settings.as_mapping(), "run-config")
     scheduled = replays or bool(settings.arrivals or settings.departures)
     if scheduled and settings.max_absence:
         raise ValueError("max-absence: here trace, arrivals and departures decide who is a member")
@@ -70,7 +70,7 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     folder = RunFolder(settings, flower_run=str(grid.run.run_id))
     nodes.resumed = folder.flower_run if folder.resumed else ""
     console = Console()
-    watch = partial(watching, settings, experiment.data.criterion.metric, console)
+    watch = partial(watching, settings.log, experiment.data.criterion.metric, console)
     with deferring(*ENDING):  # a signal must not end this process while results are written
         ended = drive(experiment, transport, folder, console, watch, stopping_at_once)
         report_run(experiment, ended, folder.path, console)

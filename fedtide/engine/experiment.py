@@ -65,7 +65,7 @@ class Experiment:
             self.data,
             self.build_model,
             self.settings.seed,
-            client_device(self.settings),
+            client_device(self.settings.client_gpus),
             self.settings.cohort,
             self.settings.cohort_size,
             self.settings.client_timeout,
@@ -97,16 +97,18 @@ def prepare(
     """
     method = method or check(settings, virtual=tune)
     trace = make_trace(settings)
-    _check_rounds(settings)
+    for name in ("arrivals", "departures"):
+        _check_rounds(name, getattr(settings, name), settings.num_rounds)
     if trace.has_late_replies and issubclass(method.strategy, SequentialSGD):
         raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
     data = federated_data(settings)
-    check_steps(settings, int(data.sizes.max(initial=1)))
+    largest = int(data.sizes.max(initial=1))
+    check_steps(settings.local_steps, settings.local_epochs, settings.batch_size, largest)
     build_model = model_builder(settings, data)
     check_fits(model_name(settings), build_model)
     module = build_model()
     dotted.expect("model", model_name(settings), module, nn.Module, "derive it from torch.nn.Module")
-    model = FlatModel(module, client_device(settings), data.criterion)
+    model = FlatModel(module, client_device(settings.client_gpus), data.criterion)
     check_outputs(model, data)
     arrays = model.arrays()
     layout = Layout.of(arrays, model.num_buffers)
@@ -121,20 +123,17 @@ def prepare(
     return _tuned(experiment, model) if tune else experiment
 
 
-def _check_rounds(settings: Settings) -> None:
-    """Refuse arrivals and departures that come after the last round."""
-    for name in ("arrivals", "departures"):
-        for client, server_round in parse_rounds(getattr(settings, name)).items():
-            if server_round > settings.num_rounds:
-                raise ValueError(
-                    f"{name}: client {client} has round {server_round}, but the run has only "
-                    f"{count(settings.num_rounds, 'round')}"
-                )
+def _check_rounds(name: str, text: str, num_rounds: int) -> None:
+    """Refuse arrivals or departures that come after the last round."""
+    for client, server_round in parse_rounds(text).items():
+        if server_round > num_rounds:
+            only = count(num_rounds, "round")
+            raise ValueError(f"{name}: client {client} has round {server_round}, but the run has only {only}")
 
 
-def client_device(settings: Settings) -> str:
+def client_device(client_gpus: float) -> str:
     """Return the device that virtual clients train on."""
-    return "cuda" if settings.client_gpus and torch.cuda.is_available() else "cpu"
+    return "cuda" if client_gpus and torch.cuda.is_available() else "cpu"
 
 
 def _tuned(experiment: Experiment, model: FlatModel) -> Experiment:

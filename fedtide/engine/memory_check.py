@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedtide.config import Settings
 from fedtide.ground import dotted
 from fedtide.ground.contract.fit import planned_steps
 
@@ -45,15 +44,11 @@ def check_clients(num_clients: int) -> None:
     _check(f"num-clients is {num_clients}", CLIENT_BYTES * num_clients, "use fewer clients")
 
 
-def check_steps(settings: Settings, num_examples: int) -> None:
-    """Raise ValueError if the indices of a client's batches are too large for this machine.
-
-    `num_examples` is n_k of the largest client.
-    """
-    batch = min(settings.batch_size or num_examples, num_examples)
-    steps = planned_steps(settings.local_steps, settings.local_epochs, batch, num_examples)
-    unit = "epochs" if settings.local_epochs else "steps"
-    given = settings.local_epochs or settings.local_steps
+def check_steps(local_steps: int, local_epochs: int, batch_size: int, num_examples: int) -> None:
+    """Raise ValueError if the indices of the largest client's batches are too large for this machine."""
+    batch = min(batch_size or num_examples, num_examples)
+    steps = planned_steps(local_steps, local_epochs, batch, num_examples)
+    unit, given = ("epochs", local_epochs) if local_epochs else ("steps", local_steps)
     _check(f"local-{unit} is {given}", EXAMPLE_BYTES * steps * batch, f"use fewer {unit}")
 
 

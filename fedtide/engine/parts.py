@@ -50,33 +50,18 @@ def named_parts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def check(settings: Settings, virtual: bool = True) -> Method:
     """Check the settings of a run, as far as that takes no time and no PyTorch; return the method.
 
-    `virtual`: whether clients are simulated by one of our engines. ValueError: the settings are invalid or do
-    not fit together.
+    `virtual`: whether the engine of the settings simulates the clients. ValueError: the settings are invalid
+    or do not fit together.
     """
-    method = check_names(settings)
-    if virtual and settings.engine == "ray":
-        require_ray("take --engine inline")
-    check_task(settings)
-    check_clients(settings.num_clients)
-    return method
-
-
-def check_names(settings: Settings) -> Method:
-    """Check the names and options of all parts, before any of them is made; return the method."""
     method = method_of(settings)
     for kind, spec in named_parts(settings.as_mapping()):
         if kind != "strategy":
             bind(kind, REGISTRIES[kind], spec)
+    if virtual and settings.engine == "ray":
+        require_ray("take --engine inline")
+    task_source(settings)
+    check_clients(settings.num_clients)
     return method
-
-
-def check_task(settings: Settings) -> None:
-    """Raise ValueError for a task that lacks something that every task has."""
-    source = task_source(settings)
-    for attribute in ("default_partition", "default_model", "federate"):
-        if not hasattr(source, attribute):
-            made = f"task {parse('task', settings.task).name} gives a {type(source).__name__}"
-            raise ValueError(f"{made} without {attribute}: see fedtide.tasks.TaskSource")
 
 
 def require_ray(otherwise: str) -> None:

@@ -125,7 +125,9 @@ def drive(
     with ExitStack() as watched:
         watched.callback(folder.close)
         try:
-            checkpoints = Checkpointing(experiment, transport, folder, console)
+            checkpoints = Checkpointing(
+                experiment.strategy, transport, folder, settings.checkpoint_every, console
+            )
             before = checkpoints.resume()
             run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
             observers = [state, folder, *watch(run), checkpoints]

@@ -70,13 +70,14 @@ class RunFolder(Observer):
         self._unwritten, self._warned = b"", False
         self.warn: Callable[[str], object] = log.warning  # takes a line
         _lock(self._metrics, self.path)
+        self.parts = own_sources(settings)
         config = settings.as_mapping() | {"resume": ""}
         if self.resumed:
             config = read_config(self.path) | config
         else:
             config |= {"versions": versions(), "command": sys.argv}
-            if parts := own_sources(settings):
-                config["parts"] = parts
+            if self.parts:
+                config["parts"] = self.parts
             if flower_run:
                 config["flower-run"] = flower_run
         self.flower_run = str(config.get("flower-run", ""))

@@ -23,15 +23,15 @@ from fedtide.tasks import Metric
 LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
-def logger_types(settings: Settings) -> dict[str, type[Logger]]:
-    """Return the loggers that the settings name, by name.
+def logger_types(log: str) -> dict[str, type[Logger]]:
+    """Return the loggers that the setting `log` names, by name.
 
     ValueError: a name is unknown or given twice, or a logger's package is not installed.
     """
     found: dict[str, type[Logger]] = {}
-    for name in filter(None, (part.strip() for part in settings.log.split(","))):
+    for name in filter(None, (part.strip() for part in log.split(","))):
         if name in found:
-            raise ValueError(f"log {settings.log}: {name} is given twice")
+            raise ValueError(f"log {log}: {name} is given twice")
         found[name] = find("log", LOGGERS, name)
         _require(name, found[name])
     return found
@@ -87,21 +87,21 @@ class Guarded(Observer):
             say(self.console, f"warning: --log {self.name} failed: {reason}; the run continues without it")
 
 
-def loggers_of(settings: Settings, run: LoggedRun, console: Console) -> list[Observer]:
-    """Return the loggers that the settings name, guarded; see `logger_types`."""
-    return [Guarded(name, logger(run), console) for name, logger in logger_types(settings).items()]
+def loggers_of(log: str, run: LoggedRun, console: Console) -> list[Observer]:
+    """Return the loggers that the setting `log` names, guarded; see `logger_types`."""
+    return [Guarded(name, logger(run), console) for name, logger in logger_types(log).items()]
 
 
-def watching(settings: Settings, metric: Metric, console: Console, run: LoggedRun) -> list[Observer]:
+def watching(log: str, metric: Metric, console: Console, run: LoggedRun) -> list[Observer]:
     """Return the loggers of a run, and the display of its progress."""
-    return [*loggers_of(settings, run, console), ProgressReport(console, metric)]
+    return [*loggers_of(log, run, console), ProgressReport(console, metric)]
 
 
 def log_finished(
     settings: Settings, records: Iterable[Record], summary: dict[str, Any], run: LoggedRun, console: Console
 ) -> None:
     """Log a run that has ended already."""
-    loggers = loggers_of(settings, run, console)
+    loggers = loggers_of(settings.log, run, console)
     with observing(loggers, settings):
         for record in records:
             for logger in loggers:

@@ -20,7 +20,6 @@ from fedtide.analysis.client_numbers import SAMPLE
 from fedtide.comparison.store import identity
 from fedtide.config import Settings
 from fedtide.engine.memory_check import check_clients
-from fedtide.engine.parts import check_task
 from fedtide.engine.run_folder import slug
 from fedtide.ground.contract.fit import planned_steps
 from fedtide.ground.specs import bind
@@ -216,7 +215,6 @@ def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
     They are equal if the task's data are not on this machine or cannot be divided among so many clients: a
     trace can be inspected without data. ValueError: the settings name what does not exist.
     """
-    check_task(settings)
     missing = missing_folder(settings)
     name = settings.partition or task_source(settings).default_partition
     if settings.partition:

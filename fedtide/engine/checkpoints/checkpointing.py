@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from fedtide.engine.checkpoints.resume import what_changed
+from fedtide.engine.checkpoints.resume import ResumeError, what_changed
 from fedtide.engine.checkpoints.store import CheckpointStore
 from fedtide.engine.checkpoints.unsaved import Unsaved
-from fedtide.engine.experiment import Experiment
 from fedtide.engine.observers import Observer, Record
 from fedtide.engine.run_folder import RunFolder
 from fedtide.engine.transports.base import Transport
 from fedtide.ground.wording import say
+from strategies import FlexibleStrategy
 from strategies.core.state import StateDict, nested, take, within
 
 FOLDER = "checkpoint"
@@ -32,10 +32,6 @@ class Position(NamedTuple):
     seconds: float = 0.0
 
 
-class ResumeError(ValueError):
-    """A run cannot be resumed."""
-
-
 class Checkpointing(Observer):
     """Saves what a run needs to resume: the strategy, the clients' memories, and how far the records reach.
 
@@ -43,10 +39,15 @@ class Checkpointing(Observer):
     """
 
     def __init__(
-        self, experiment: Experiment, transport: Transport, folder: RunFolder, console: Console
+        self,
+        strategy: FlexibleStrategy,
+        transport: Transport,
+        folder: RunFolder,
+        every: int,  # rounds, see the setting `checkpoint_every`
+        console: Console,
     ) -> None:
-        self.settings, self.strategy, self.transport = experiment.settings, experiment.strategy, transport
-        self.every, self.folder, self.console = self.settings.checkpoint_every, folder, console
+        self.strategy, self.transport, self.folder = strategy, transport, folder
+        self.every, self.console = every, console
         self._store = CheckpointStore(folder.path / FOLDER)
         self._unsaved = Unsaved(self.strategy)
         self._saved = -1  # round of the last checkpoint
@@ -71,7 +72,7 @@ class Checkpointing(Observer):
                 self.folder.truncate(0)
                 say(self.console, f"{self.folder.path} has no checkpoint: the run starts over")
                 return Position()
-            for change in what_changed(self.folder.path, self.settings):
+            for change in what_changed(self.folder.path, self.folder.parts):
                 what = "the results may differ from those of an uninterrupted run"
                 say(self.console, f"warning: {change}: {what}")
             for reason in found.damaged:

@@ -8,22 +8,23 @@ from typing import Any
 
 from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY, read_toml
-from fedtide.engine.parts import own_sources
 from fedtide.engine.read_run import read_config
 from fedtide.engine.run_folder import versions
 
 
-def resumed_settings(values: Mapping[str, Any], source: str) -> Settings:
-    """Return the settings of the run in the folder `resume`, updated by those given, by kebab-case key.
+class ResumeError(ValueError):
+    """A run cannot be resumed."""
 
-    Those that affect the result must not change, except that `num-rounds` may grow. `source` is the origin of
-    the values, for messages.
 
-    Raises
-    ------
-    ValueError
-        There is no such run, or its settings were different.
+def settings_of(values: Mapping[str, Any], source: str) -> Settings:
+    """Return the settings of a run, given some of them by kebab-case key; with `resume`, of that run.
+
+    Of a resumed run, those that affect the result must not change, except that `num-rounds` may grow.
+    `source` is the origin of the values, for messages. ValueError: they are invalid, or there is no such run,
+    or its settings were different.
     """
+    if not values.get("resume"):
+        return Settings.from_mapping(values, source)
     folder = str(values["resume"])
     config = Path(folder) / "config.toml"
     if not config.is_file():
@@ -43,15 +44,14 @@ def resumed_settings(values: Mapping[str, Any], source: str) -> Settings:
     return given
 
 
-def what_changed(path: Path, settings: Settings) -> list[str]:
-    """Return which packages and files of custom components have changed since the run started."""
+def what_changed(path: Path, parts: Mapping[str, str]) -> list[str]:
+    """Return which packages and files of custom components, `parts`, have changed since the run started."""
     config, now = read_config(path), versions()
     changed = [
         f"{name} was {was}, and is {now.get(name)}"
         for name, was in config.get("versions", {}).items()
         if now.get(name) != was
     ]
-    parts = own_sources(settings)
     return changed + [
         f"{name} has changed since the run started"
         for name, digest in config.get("parts", {}).items()
