@@ -1,6 +1,11 @@
 """How the engine words and prints what users read."""
 
-from rich.console import Console
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def count(number: int, noun: str) -> str:

@@ -8,12 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtide.tasks.criteria import CROSS_ENTROPY, SquaredError
-from fedtide.tasks.data import Examples, FederatedData, are_classes
+from fedtide.tasks.data import Examples, FederatedData, are_classes, test_rows
 from fedtide.tasks.dataset import Dataset, DividedTask
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn, require_own_sizes
-
-TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Task(DividedTask):
             raise ValueError("clients must be whole numbers from 0 on")
         if test is not None:
             return cls((inputs, targets), (np.asarray(test[0]), np.asarray(test[1])), owners, model)
-        held = np.random.default_rng(list(b"test")).permutation(len(inputs)) < TEST_SHARE * len(inputs)
+        held = test_rows(len(inputs))
         train, held_out = ((inputs[rows], targets[rows]) for rows in (~held, held))
         return cls(train, held_out, None if owners is None else owners[~held], model)
 

@@ -70,17 +70,10 @@ class Criterion(ABC):
         return self.losses(outputs, targets).sum()
 
     def error(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the derivatives of weighted losses with respect to the outputs, and their values.
+        """Return the derivatives of weighted losses with respect to the outputs, and the losses.
 
-        Parameters
-        ----------
-        outputs, targets, weights
-            Of the examples, shapes (..., B, *), (..., B, *) and (..., B); outputs may be overwritten.
-
-        Returns
-        -------
-        errors, losses
-            Shapes (..., B, *) and (...).
+        Outputs, which may be overwritten, and targets have shapes (..., B, *), weights (..., B); what is
+        returned has shapes (..., B, *) and (...).
         """
         import torch
 

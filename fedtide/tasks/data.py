@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from fedtide.tasks.augmentation import Augmentation
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion
 
+TEST_SHARE = 0.2  # of the examples of a data set without a split of its own
+
 Examples = tuple[NDArray[Any], NDArray[Any]]
 """Inputs of shape (n, *input_shape), and targets of shape (n, ...); classes are numbers of shape (n,)."""
 
@@ -44,12 +46,9 @@ class FederatedData(Protocol):
     def test(self) -> Examples: ...  # noqa: D102
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
-        """Return fresh, writable copies of a client's training examples.
+        """Return fresh, writable copies of a client's training examples, 0 .. sizes[client] - 1.
 
-        Raises
-        ------
-        IndexError
-            A row is not one of the client's, 0 .. sizes[client] - 1.
+        IndexError: a row is not one of them.
         """
         ...
 
@@ -58,13 +57,7 @@ class FederatedData(Protocol):
         ...
 
     def holdout(self, clients: NDArray[np.intp]) -> Examples:
-        """Return the held-out examples of these clients, concatenated.
-
-        Raises
-        ------
-        ValueError
-            Nothing is held out.
-        """
+        """Return the held-out examples of these clients, concatenated; ValueError: nothing is held out."""
         ...
 
 
@@ -77,6 +70,14 @@ def blank(data: FederatedData, count: int) -> Examples:
     """Return examples of zeros, of the types and shapes of the data, to try a model with."""
     x, y = (np.zeros((count, *array.shape[1:]), array.dtype) for array in data.test)
     return x, y
+
+
+def test_rows(count: int) -> NDArray[np.bool_]:
+    """Choose which of so many examples are test examples, at least one; the run's seed does not matter."""
+    chosen = np.zeros(count, np.bool_)
+    order = np.random.default_rng([0, *b"csv"]).permutation(count)
+    chosen[order[: max(1, round(TEST_SHARE * count))]] = True
+    return chosen
 
 
 def holdout_counts(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]:

@@ -134,17 +134,9 @@ def _converted(where: str, array: NDArray[Any]) -> NDArray[Any]:
 
 
 class DividedTask(ABC):
-    """A task with one data set, which a partition divides among the clients.
+    """A task with one data set, which a partition divides among the clients."""
 
-    Attributes
-    ----------
-    name
-        Name of the task in error messages.
-    default_partition, default_model
-        Used if the user names none.
-    """
-
-    name: str
+    name: str  # in messages
     default_partition: str | None = "dirichlet:alpha=0.5"
     default_model: str = "mlp"
 

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtide.tasks.data import Examples
+from fedtide.tasks.data import TEST_SHARE, Examples
 from fedtide.tasks.dataset import Dataset, DatasetTask
 
 FILE = Path("datasets", "data", "digits.csv.gz")  # in scikit-learn's folder: 64 pixels and the digit
-TEST_SHARE = 0.2
 
 
 def digits() -> DatasetTask:

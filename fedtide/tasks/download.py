@@ -24,12 +24,10 @@ def download(url: str, path: Path, sha256: str) -> None:
 
 @contextmanager
 def obtaining(task: str, what: str, folder: str | Path, by_hand: str) -> Iterator[None]:
-    """Report whatever goes wrong while data are read or downloaded in one line.
+    """Report in one line of a ValueError whatever goes wrong while data are read or downloaded.
 
-    Standard output is reserved for the run's results: what libraries print there goes to standard error.
-
-    Parameters are what the message says: which task reads what from which folder, and how to obtain the data
-    otherwise. Whatever is raised becomes a ValueError.
+    It says which task reads what from which folder, and how to obtain the data otherwise. Standard output is
+    reserved for the run's results: what libraries print there goes to standard error.
     """
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT)

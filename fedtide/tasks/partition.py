@@ -19,8 +19,8 @@ PartitionFn = Callable[[NDArray[np.int64], NDArray[np.int64], np.random.Generato
 """(labels, sizes, rng) -> partition.
 
 `labels`, shape (n,), are the classes of the data set's examples; `sizes`, shape (N,), the clients' numbers of
-examples, which are met exactly, or as closely as the sizes of the classes allow. ValueError is raised if the
-clients' sizes sum to more than n, or a client would have no example.
+examples, each at least 1 and of n in all, which are met exactly, or as closely as the sizes of the classes
+allow.
 """
 
 Order = Literal["random", "sorted"]
@@ -28,7 +28,6 @@ Order = Literal["random", "sorted"]
 
 def iid(labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator) -> Partition:
     """Each client's examples are a uniform draw from the whole data set, without replacement."""
-    _require_fit("iid", labels, sizes)
     return np.split(rng.permutation(len(labels)), np.cumsum(sizes))[:-1]
 
 
@@ -64,7 +63,6 @@ def dirichlet(
     each
         `client`: alpha is the total over the classes; `class`: every class has alpha.
     """
-    _require_fit("dirichlet", labels, sizes)
     by_class = _shuffled_classes("dirichlet", labels, rng)
     left = np.array([len(members) for members in by_class])
     concentration = alpha * left / left.sum() if each == "client" else np.full(len(left), alpha)
@@ -110,7 +108,6 @@ def similarity(
     order
         `random`, or `sorted`: client k has the k-th slice.
     """
-    _require_fit("similarity", labels, sizes)
     _require_classes("similarity", labels)
     drawn = rng.permutation(len(labels))[: sizes.sum()]
     uniform = np.rint(share * sizes).astype(np.int64)
@@ -181,7 +178,6 @@ def _shards(
     m: int,
     order: str,
 ) -> Partition:
-    _require_fit(name, labels, sizes)
     by_class = _shuffled_classes(name, labels, rng)
     num_clients, num_classes = len(sizes), len(by_class)
     if not 1 <= m <= num_classes:
@@ -241,20 +237,6 @@ def _require_classes(name: str, labels: NDArray[np.int64]) -> None:
     """Raise ValueError unless the targets are classes."""
     if not are_classes(labels):
         raise ValueError(f"partition {name}: the targets of this task are not classes; use iid")
-
-
-def _require_fit(name: str, labels: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-    """Raise ValueError unless the examples suffice for all clients, and each has one."""
-    if len(sizes) > len(labels):
-        raise ValueError(
-            f"partition {name}: {len(sizes)} clients for {len(labels)} examples, but every client needs at "
-            f"least one; use at most {len(labels)} clients"
-        )
-    if sizes.sum() > len(labels):
-        raise ValueError(
-            f"partition {name}: the clients' sizes sum to {sizes.sum()} but there are {len(labels)} "
-            f"examples; use fewer clients or smaller sizes"
-        )
 
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {

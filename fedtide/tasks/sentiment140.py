@@ -17,7 +17,7 @@ import numpy as np
 
 from fedtide.ground.allowed import Checked, Count, Range
 from fedtide.ground.files import open_regular
-from fedtide.tasks.data import Examples, FederatedData, PartitionedData
+from fedtide.tasks.data import TEST_SHARE, Examples, FederatedData, PartitionedData
 from fedtide.tasks.download import download, obtaining, reason_of
 from fedtide.tasks.glove import WordVectors, read_vectors
 from fedtide.tasks.partition import PartitionFn
@@ -29,7 +29,6 @@ ARCHIVE = "trainingandtestdata.zip"
 URL = f"https://cs.stanford.edu/people/alecmgo/{ARCHIVE}"
 SHA256 = "004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57"
 MAX_BYTES = 1 << 29  # of the table; it has 239 MB
-TEST_SHARE = 0.2
 PADDING, UNKNOWN = 0, 1  # numbers that stand for no word
 LABELS = {"0": 0, "4": 1}
 _WORD = re.compile(r"[\w']+|[.,!?;]")

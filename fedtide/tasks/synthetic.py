@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Checked, NotNegative, Range
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion
-from fedtide.tasks.data import Examples, FederatedData, holdout_counts, require_holdout
+from fedtide.tasks.data import TEST_SHARE, Examples, FederatedData, holdout_counts, require_holdout
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
 
 FEATURES, CLASSES = 60, 10
-TEST_SHARE, TEST_CLIENTS, TEST_LIMIT = 0.2, 1_000, 100_000
+TEST_CLIENTS, TEST_LIMIT = 1_000, 100_000
 # Standard deviation of feature j = 1..60, whose variance is j^-1.2.
 SCALE = np.arange(1, FEATURES + 1) ** -0.6
 

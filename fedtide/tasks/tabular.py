@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Checked
 from fedtide.ground.files import read_rows
+from fedtide.ground.wording import plain
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
-from fedtide.tasks.data import FederatedData
+from fedtide.tasks.data import FederatedData, test_rows
 from fedtide.tasks.dataset import Dataset, DividedTask
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn, require_own_sizes
 
-TEST_SHARE = 0.2
 MAX_CLASSES = 1000
 MAX_NAMES = 50  # of columns in a message
 MAX_NUMBERS = 1 << 30  # of the features, 8 GB
@@ -43,7 +43,7 @@ class Columns:
     def remove(self, option: str, name: str) -> list[str]:
         """Remove a column and return its texts, whatever they are."""
         if name not in self.values:
-            known = ", ".join(map(_printable, [*self.values][:MAX_NAMES]))
+            known = ", ".join(plain(known, 40) for known in [*self.values][:MAX_NAMES])
             raise ValueError(f"{self.path}: there is no column {name!r} ({option}); columns: {known}")
         return self.values.pop(name)
 
@@ -151,7 +151,7 @@ class Tabular(DividedTask, Checked):
     def load(self) -> tuple[Dataset, list[str]]:
         """Read the file; return the data set and the client of each training example, if it has one."""
         columns = read_columns(Path(self.file))
-        test = _test_rows(len(next(iter(columns.values.values()))))
+        test = test_rows(len(next(iter(columns.values.values()))))
         for name in _names(self.drop):
             columns.remove("drop", name)
         owners = columns.take("client", self.client) if self.client else []
@@ -206,21 +206,8 @@ def _distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.intp]]:
     return names, np.array([positions[text] for text in texts], np.intp)
 
 
-def _printable(text: str) -> str:
-    """Return the beginning of a text without what would break a line of a message."""
-    return "".join(character if character.isprintable() else "?" for character in text[:40])
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split("+") if name.strip())
-
-
-def _test_rows(count: int) -> NDArray[np.bool_]:
-    """Choose the test examples, at least one; they do not depend on the seed of the run."""
-    chosen = np.zeros(count, np.bool_)
-    order = np.random.default_rng([0, *b"csv"]).permutation(count)
-    chosen[order[: max(1, round(TEST_SHARE * count))]] = True
-    return chosen
 
 
 def _standardised(values: NDArray[np.float64], train: NDArray[np.bool_]) -> tuple[NDArray[np.float64], float]:
