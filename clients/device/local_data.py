@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.files import open_regular, read_named_arrays, read_rows, replacing
+from fedtide.ground.files import open_regular, read_arrays, read_rows, replacing
 
 MAX_BYTES = 1 << 30  # of the inputs, and of an .npz file
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".webp", ".tif", ".tiff")
@@ -102,7 +102,7 @@ def save(data: LocalData, path: Path) -> None:
 
 
 def _read_npz(path: Path, names: Sequence[str]) -> LocalData:
-    arrays = read_named_arrays(path, MAX_BYTES)
+    arrays = read_arrays(path, MAX_BYTES)
     if missing := {"x", "y"} - arrays.keys():
         raise ValueError(f"it has no array {min(missing)!r}; x has the inputs and y the classes")
     x, y = _inputs(arrays["x"]), arrays["y"]
@@ -211,7 +211,7 @@ def _read_inputs(file: Path) -> NDArray[np.float32]:
             return _read_image(file)[None]
         if suffix != ".npz":
             raise ValueError("it is neither an image nor an .npz file; take it out of the folder")
-        arrays = read_named_arrays(file, MAX_BYTES)
+        arrays = read_arrays(file, MAX_BYTES)
         if "x" not in arrays:
             raise ValueError("it has no array 'x', the inputs")
         return _inputs(arrays["x"])

@@ -42,7 +42,7 @@ def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
     try:
         if (missing := missing_folder(settings)) is not None:
             return f"the data of {settings.task} are not in {missing}"
-        arrays = read_arrays(run.path / "weights.npz")
+        arrays = [*read_arrays(run.path / "weights.npz").values()]
         data = federated_data(settings)
         made = (data, make_trace(settings), model_builder(settings, data)())
         numbers = compute_numbers(settings, *made, arrays, valid_records(run.path))

@@ -46,21 +46,12 @@ def read_text(path: str | Path, most: int) -> str:
         raise ValueError(f"line {line} is not UTF-8 text") from None
 
 
-def read_arrays(path: str | Path) -> list[NDArray[Any]]:
-    """Read the arrays of an .npz file that is not compressed, in its order: they are no larger than the file.
+def read_arrays(path: str | Path, most: int | None = None) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an .npz file by name, of at most so many bytes.
 
-    OSError or ValueError is raised if the file cannot be read, or is something else.
+    By default it must not be compressed: its arrays are no larger than the file. OSError or ValueError is
+    raised if it cannot be read, or is something else.
     """
-    return list(_arrays(path, None).values())
-
-
-def read_named_arrays(path: str | Path, most: int) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an .npz file, compressed or not, of at most so many bytes; see `read_arrays`."""
-    return _arrays(path, most)
-
-
-def _arrays(path: str | Path, most: int | None) -> dict[str, NDArray[Any]]:
-    """Read an .npz file; `most`: bytes of its arrays, or None where it may not be compressed."""
     with open_regular(path) as file:
         try:
             with zipfile.ZipFile(file) as archive:

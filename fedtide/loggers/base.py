@@ -12,23 +12,10 @@ CLIENTS = ("selected", "active", "incomplete", "failed", "late", "at_work", "off
 
 
 class Logger(Observer):
-    """Base of the loggers; the package is imported when a run starts.
+    """Base of the loggers; the package is imported when a run starts."""
 
-    Parameters
-    ----------
-    run
-        Which run is logged.
-
-    Attributes
-    ----------
-    module
-        What is imported.
-    package
-        What has to be installed for it.
-    """
-
-    module: ClassVar[str]
-    package: ClassVar[str]
+    module: ClassVar[str]  # that is imported
+    package: ClassVar[str]  # that has to be installed for it
 
     def __init__(self, run: LoggedRun) -> None:
         self.run = run
