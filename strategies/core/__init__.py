@@ -1,6 +1,5 @@
 """The base of every strategy, and all that a method is written with."""
 
-from strategies.core.by_client import ByClient, extend
 from strategies.core.instructions import Sent, Task
 from strategies.core.layers import Layer, LayerFactory, Vector
 from strategies.core.membership import AvailabilityManager
@@ -10,7 +9,7 @@ from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
 from strategies.core.roster import Clients, Roster
-from strategies.core.state import Stateful
+from strategies.core.state import ByClient, Stateful, extend
 from strategies.core.strategy import EvaluateFn, FlexibleStrategy
 
 __all__ = [

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.by_client import ByClient
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients
+from strategies.core.state import ByClient
 
 SMOOTHING = 0.3  # weight of the newest loss in the running mean
 

@@ -15,7 +15,7 @@ from flwr.common import EvaluateIns, FitIns, Parameters, Scalar
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import FitConfig, fit
+from fedtide.ground.contract import FitConfig
 from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.roster import Clients
 from strategies.core.state import StateDict, Stateful, take
@@ -27,44 +27,16 @@ Instruction = TypeVar("Instruction", FitIns, EvaluateIns)
 class Task:
     """What a method sends besides the weights, to all clients of a round or to one of them.
 
-    Attributes
-    ----------
-    weights
-        One client's own to start from; None: those of the round.
-    arrays
-        Vectors of shape (M,), or (1,).
-    scalars
-        The method's own, by their names on the wire.
-    learning_rate
-        One client's own; None: that of the round.
-    local_steps
-        One client's own; None: those of the round.
-    last_accepted
-        See `FitConfig`.
-    farewell
-        Whether the client is asked for its state instead of training.
+    None stands for what all clients of the round have: its learning rate, its local steps, its weights.
     """
 
-    arrays: tuple[NDArray[Any], ...] = ()
-    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    arrays: tuple[NDArray[Any], ...] = ()  # of shape (M,), or (1,)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)  # by their names on the wire
     learning_rate: float | None = None
     local_steps: int | None = None
-    last_accepted: int | None = None
-    farewell: bool = False
-    weights: FlatParameters | None = None
-
-    def wire(self) -> dict[str, Scalar]:
-        """Return the scalars that differ from the common ones, as they are sent."""
-        own: dict[str, Scalar] = dict(self.scalars)
-        if self.learning_rate is not None:
-            own[fit.LEARNING_RATE] = self.learning_rate
-        if self.local_steps is not None:
-            own |= {fit.LOCAL_STEPS: self.local_steps, fit.LOCAL_EPOCHS: 0}
-        if self.last_accepted is not None:
-            own[fit.LAST_ACCEPTED] = self.last_accepted
-        if self.farewell:
-            own[fit.FAREWELL] = True
-        return own
+    last_accepted: int | None = None  # see `FitConfig`
+    farewell: bool = False  # whether the client is asked for its state instead of training
+    weights: FlatParameters | None = None  # to start from
 
     def added_to(self, config: FitConfig) -> FitConfig:
         """Return a client's configuration: the common one with what is its own."""
@@ -83,7 +55,7 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
     """Flower's list of instructions, `FitIns` or `EvaluateIns`, which also tells what they have in common.
 
     So an engine can send that once: the global weights, the method's arrays and the configuration for all
-    clients. `own` has the tasks of the clients that have one of their own, by name.
+    clients. `own` has, by name, the tasks and configurations of the clients that have one of their own.
     """
 
     def __init__(
@@ -95,7 +67,7 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
     ) -> None:
         super().__init__()
         self.weights, self.shared, self.config = weights, tuple(shared), config
-        self.own: dict[str, Task] = {}
+        self.own: dict[str, tuple[Task, FitConfig]] = {}
         self._kind: Callable[[Parameters, dict[str, Scalar]], Instruction] = kind
         common = FlatParameters(weights.vector, weights.layout, self.shared) if self.shared else weights
         self._common: Instruction = kind(common, config.to_wire())
@@ -104,11 +76,12 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
         """Ask one more client; without a task of its own it gets the common instruction."""
         instruction = self._common
         if task is not None:
-            self.own[proxy.cid] = task
+            own = task.added_to(self.config)
+            self.own[proxy.cid] = task, own
             parameters, start = self._common.parameters, task.weights or self.weights
             if task.arrays or task.weights:
                 parameters = FlatParameters(start.vector, start.layout, self.shared + task.arrays)
-            instruction = self._kind(parameters, {**self._common.config, **task.wire()})
+            instruction = self._kind(parameters, own.to_wire())
         self.append((proxy, instruction))
 
 

@@ -18,17 +18,10 @@ class Layer(Stateful):
 
     @abstractmethod
     def apply(self, before: Vector, after: Vector, server_round: int) -> Vector:
-        """Return the weights after a round, also one without replies.
+        """Return the weights, shape (M,), after a round, also one without replies.
 
-        Parameters
-        ----------
-        before
-            Weights before the round, shape (M,).
-        after
-            Weights that the method, or the layer below, made of them: before + D. Where they are equal, no
-            update took place.
-        server_round
-            The round.
+        `after` is what the method, or the layer below, made of them: before + D. Where that is equal to
+        `before`, no update took place.
         """
 
 

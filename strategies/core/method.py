@@ -101,12 +101,8 @@ class Method(Stateful, ABC):
     def check(self, sent: Sent, extra: Sequence[NDArray[np.floating]]) -> None:
         """Refuse, by ValueError, a reply that the method cannot use.
 
-        Parameters
-        ----------
-        sent
-            What the client was sent for the task that it answers, which may be that of an earlier round.
-        extra
-            The vectors after the weights; all of their numbers are finite.
+        It answers the task for which the client was `sent` that, maybe in an earlier round. `extra` are the
+        vectors after the weights; all of their numbers are finite.
         """
 
     def on_arrival(self, client: int) -> None:

@@ -85,16 +85,8 @@ class FlatParameters(Parameters):
     """`Parameters` that hold a flat vector and are serialised only when `tensors` is read.
 
     Clients simulated on this machine exchange the vector itself; to Flower's own code these are ordinary
-    `Parameters`.
-
-    Parameters
-    ----------
-    vector
-        The weights, shape (M,), and after them the buffers, if `layout` has any.
-    layout
-        How `vector` is cut into tensors.
-    extra
-        Arrays that the method sends after the weights.
+    `Parameters`. `vector` has the weights, shape (M,), and after them the buffers, if `layout` has any;
+    `extra` are arrays that the method sends after the weights.
     """
 
     def __init__(self, vector: FloatVector, layout: Layout, extra: Sequence[NDArray[Any]] = ()) -> None:

@@ -27,38 +27,19 @@ def shortened(text: str) -> str:
 class RoundReport:
     """The outcome of one round, complete when `aggregate_fit` has returned.
 
-    Attributes
-    ----------
-    learning_rate
-        The clients' rate.
-    active
-        Clients whose replies counted, in ascending order.
-    planned
-        The steps that each of them was asked to do, shape (K,).
-    incomplete
-        How many of them did fewer steps than planned.
-    rejected
-        Replies that did not count: name of the client and reason.
-    diverged
-        Whether one of them had weights that are not finite or too large.
-    late
-        Replies to tasks of earlier rounds that counted: `client`, the round of its `task`, and `lag`, how
-        often the global weights have changed since then. Those that did not count are in `rejected`.
-    events
-        Arrivals, departures and decisions, each with the numbers it rests on.
-    measured
-        The method's own numbers, by the names that they get in the round's record.
+    A reply in `late` answers a task of an earlier round and counted: its `client`, the round of its `task`,
+    and `lag`, how often the global weights have changed since then. What did not count is in `rejected`.
     """
 
-    learning_rate: float = 0.0
-    active: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
-    planned: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
-    incomplete: int = 0
-    rejected: list[tuple[str, str]] = field(default_factory=list)
-    diverged: bool = False
+    learning_rate: float = 0.0  # the clients'
+    active: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))  # ascending
+    planned: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))  # their E_k, (K,)
+    incomplete: int = 0  # how many of them did fewer steps
+    rejected: list[tuple[str, str]] = field(default_factory=list)  # name of the client, and reason
+    diverged: bool = False  # one of these had weights that are not finite, or too large
     late: list[dict[str, int]] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    measured: dict[str, Any] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)  # arrivals, departures, decisions
+    measured: dict[str, Any] = field(default_factory=dict)  # the method's own, by names in the round's record
 
     def reject(self, name: str, reason: str) -> None:
         """Note a reply that does not count."""

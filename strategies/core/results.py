@@ -20,17 +20,9 @@ FitResult = tuple[ClientProxy, FitRes]
 class RoundResults(UserList[FitResult]):
     """Flower's list of results, which also has what the clients report in columns.
 
-    The list is made when somebody asks for it. From then on it alone counts, as its items may be changed:
-    differential privacy does so.
-
-    Parameters
-    ----------
-    reported
-        What the clients report, K rows in the order of arrival; they answer the task of the current round.
-    vectors
-        Their weights and buffers, which is all that they send.
-    make
-        Makes a result, given its position.
+    The columns are given in the order of arrival: what clients report on the task of the current round, and
+    their weights and buffers, which is all that they send. `make`, given a position, makes the list's items
+    when somebody asks for it. From then on it alone counts, as differential privacy changes the items.
     """
 
     def __init__(

@@ -42,12 +42,11 @@ class Roster(Stateful):
     num_examples, first_size
         n_k as it is known now and as it was known first, 0 while unknown, shape (N,).
     data_less
-        Which clients have no data: registered at the start without any, or by their own word. Shape (N,).
+        Clients without data: registered without any at the start, or by their own word. Mask of shape (N,).
     member
-        Clients that the objective consists of, shape (N,). A departed client whose objective is kept is one.
+        Clients that the objective consists of; a departed one whose objective is kept is one of them.
     departed, departed_for_good
-        Which clients have departed, and which of these do not return: by their own word, or let go by the
-        method. Shape (N,).
+        Clients that have left, and those that do not return: by their own word, or let go by the method.
     joined
         tau_0 of a client's arrival: the last round without it; 0 for members from the start. Shape (N,).
     asked, accepted

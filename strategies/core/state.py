@@ -96,6 +96,24 @@ class Stateful:
                 setattr(self, name, part.copy() if isinstance(part, list) else part)
 
 
+class ByClient(Stateful):
+    """Numbers of each client, which grow as clients arrive: the arrays of `saved`, shape (N,) or longer."""
+
+    def extend(self, size: int) -> None:
+        """Make room for `size` clients; a new one has 0, or NaN among floating-point numbers."""
+        for name in self.saved:
+            array = getattr(self, name)
+            setattr(self, name, extend(array, size, np.nan if array.dtype.kind == "f" else 0))
+
+
+def extend(array: NDArray[Any], size: int, fill: float) -> NDArray[Any]:
+    """Lengthen an array to at least `size`, ahead of need, so that arrivals one by one stay cheap."""
+    if size <= len(array):
+        return array
+    more = np.full(max(size, 2 * len(array)) - len(array), fill, array.dtype)
+    return np.concatenate([array, more])
+
+
 def _parts(key: str, value: Any) -> dict[str, Stateful]:
     """Return the objects with a state of their own that an attribute holds, by their names in the state."""
     if isinstance(value, list):

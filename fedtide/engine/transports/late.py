@@ -115,7 +115,7 @@ class LateReplies(Transport):
 def _farewells(instructions: FitInstructions) -> set[str]:
     """Return the names of clients that are asked to hand in their state, not to train."""
     own = instructions.own if isinstance(instructions, RoundInstructions) else {}
-    return {name for name, task in own.items() if task.farewell}
+    return {name for name, (_, config) in own.items() if config.farewell}
 
 
 def _taken_apart(sent: Parameters) -> tuple[list[NDArray[Any]], dict[str, Any]]:

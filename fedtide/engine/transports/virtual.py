@@ -29,7 +29,7 @@ from fedtide.engine.transports.base import (
 from fedtide.engine.transports.virtual_proxy import OK, VirtualProxy
 from fedtide.ground.contract import FitConfig
 from strategies import FlatParameters, Layout
-from strategies.core.instructions import RoundInstructions
+from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.parameters import read_parameters
 from strategies.core.results import FitResults, RoundResults
 from strategies.core.state import Rows, StateDict, Vectors, take
@@ -187,14 +187,12 @@ class VirtualTransport(Transport):
             yield from self._stock_jobs(server_round, instructions)
             return
         completion = self.simulation.availability(server_round).completion
-        jobs = []
+        jobs, alike = [], (Task(), instructions.config)
         for proxy, _ in instructions:
-            client, task = int(proxy.cid), instructions.own.get(proxy.cid)
-            config = instructions.config if task is None else task.added_to(instructions.config)
-            own = () if task is None else task.arrays
-            start = None if task is None or task.weights is None else task.weights.vector
+            client, (task, config) = int(proxy.cid), instructions.own.get(proxy.cid, alike)
+            start = None if task.weights is None else task.weights.vector
             memory = self.memories.get(client)
-            jobs.append(Job(client, own, config, float(completion[client]), memory, start))
+            jobs.append(Job(client, task.arrays, config, float(completion[client]), memory, start))
         yield Broadcast(instructions.weights.vector, instructions.shared), jobs
 
     def _stock_jobs(
