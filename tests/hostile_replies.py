@@ -84,59 +84,42 @@ def claims(dtype: str, shape: str, data: int = 48) -> bytes:
 
 
 HEADERS = [
-    claims("'<f8'", "(1000000000000,)"),
-    claims("'<f8'", "(1000000, 1000000, 1000000)"),
-    claims("'<f8'", "(-6,)"),
-    claims("'<f8'", "(1000000000,)"),
-    claims("'<U0'", "(1000000000000000,)"),
-    claims("'|V1000000000'", "(3,)"),
-    claims("'|O'", "(2, 3)"),
-    claims("[('a', '<f8'), ('b', '|O')]", "(2, 3)"),
-    claims("'<f8'", "((((1)))"),
-    header("{'descr': '<f8', "),
-    header("(" * 9000),
-    header("-" * 9000 + "1"),
-    header("{}" * 30000),
-    header("'" + "x" * 9000 + "'"),
+    *(claims("'<f8'", shape) for shape in ("(1000000000000,)", "(10**6, 10**6, 10**6)", "(-6,)", "((((1)))")),
+    *(claims(dtype, "(2, 3)") for dtype in ("'|O'", "[('a', '<f8'), ('b', '|O')]", "'|V1000000000'")),
+    *(header(text) for text in ("{'descr': '<f8', ", "(" * 9000, "-" * 9000 + "1", "{}" * 30000)),
     header("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }", version=3),
-    b"\x93NUMPY\x02\x00" + b"\xff" * 4,
-    b"\x93NUMPY\x09\x00",
-    b"PK\x03\x04",
-    b"",
-    b"junk",
+    *(b"\x93NUMPY\x02\x00" + b"\xff" * 4, b"\x93NUMPY\x09\x00", b"PK\x03\x04", b"", b"junk"),
 ]
+
+
+def flipped(rng: Random, data: bytes) -> bytes:
+    """Change some bytes."""
+    changed = bytearray(data)
+    for _ in range(rng.choice([1, 1, 8])):
+        changed[rng.randrange(len(changed))] = rng.randrange(256)
+    return bytes(changed)
 
 
 def spoil_tensors(rng: Random, result: FitRes, instruction: FitIns, marker: Path) -> None:
     """Change the bytes of the arrays."""
-    tensors = list(result.parameters.tensors)
-    at = rng.randrange(len(tensors))
-    data = tensors[at]
-    kind = rng.randrange(9)
-    if kind == 0:
-        del tensors[at]
-    elif kind == 1:
-        others = [data, *map(saved, (np.zeros(9), np.zeros(0), np.zeros(3, "u1")))]
-        tensors.insert(at, rng.choice(others))
-    elif kind == 2:
-        tensors[at] = data[: rng.randrange(len(data))]
-    elif kind == 3:
-        tensors[at] = rng.choice(HEADERS)
-    elif kind == 4:
-        flipped = bytearray(data)
-        for _ in range(rng.choice([1, 1, 8])):
-            flipped[rng.randrange(len(flipped))] = rng.randrange(256)
-        tensors[at] = bytes(flipped)
-    elif kind == 5:
-        bomb = np.full((2, 3), None)
-        bomb[0, 0] = Marker(marker)
-        tensors[at] = rng.choice([saved(bomb), pickle.dumps(Marker(marker)), saved(np.zeros(3), np.savez)])
-    elif kind == 6:
-        tensors = [data] * rng.choice([0, 2, 5, 5, 5, 100])
-    elif kind == 7:
-        tensors[at] = rng.choice([None, "text", 3, [data], bytearray(data), rng.randbytes(20)])
-    else:
-        tensors += [rng.randbytes(rng.randrange(50))]
+    sent = result.parameters.tensors
+    at = rng.randrange(len(sent))
+    data, bomb = sent[at], np.full((2, 3), None)
+    bomb[0, 0] = Marker(marker)
+    more = [data, *map(saved, (np.zeros(9), np.zeros(0), np.zeros(3, "u1")))]
+    pickles = [saved(bomb), pickle.dumps(Marker(marker)), saved(np.zeros(3), np.savez)]
+    other: list[Any] = [None, "text", 3, [data], bytearray(data), rng.randbytes(20)]
+    ways: list[Callable[[], list[Any]]] = [  # what stands in place of one tensor
+        list,
+        lambda: [data, rng.choice(more)],
+        lambda: [data[: rng.randrange(len(data))]],
+        lambda: [rng.choice(HEADERS)],
+        lambda: [flipped(rng, data)],
+        lambda: [rng.choice(pickles)],
+        lambda: [data] * rng.choice([0, 2, 5, 100]),
+        lambda: [rng.choice(other)],
+    ]
+    tensors = [*sent[:at], *rng.choice(ways)(), *sent[at + 1 :]]
     parameters: Any = rng.choice([Parameters(tensors, "numpy.ndarray"), Parameters(tensors, "no"), None])
     result.parameters = parameters
 
@@ -151,64 +134,49 @@ def plain(result: FitRes) -> list[Any]:
 
 def spoil_arrays(rng: Random, result: FitRes, instruction: FitIns) -> None:
     """Change type, shape or order of an array."""
-    arrays = plain(result)
-    at = rng.randrange(len(arrays))
-    array = arrays[at]
-    kind = rng.randrange(5)
-    if kind == 0:
-        with np.errstate(all="ignore"):
-            dtype: Any = rng.choice(TYPES)
-            every = rng.choice([False, True])
-            cast = [a.astype(dtype) if every or i == at else a for i, a in enumerate(arrays)]
-        arrays = cast
-    elif kind == 1:
-        arrays[at] = np.asfortranarray(array)
-    elif kind == 2:
-        shapes: list[Any] = [(), (0,), (9,), (1, 9), (3, 3), (9, 1, 1), (0, 4), (2, 3), (1,) * 32]
-        arrays[at] = np.zeros(rng.choice(shapes))
-    elif kind == 3:
-        arrays[at] = array.T
-    else:
-        rng.shuffle(arrays)
-    result.parameters = ndarrays_to_parameters(arrays)
+    arrays, dtype = plain(result), rng.choice(TYPES)
+    at, every = rng.randrange(len(arrays)), rng.choice([False, True])
+    shapes: list[Any] = [(), (0,), (9,), (1, 9), (3, 3), (9, 1, 1), (0, 4), (2, 3), (1,) * 32]
+    ways: list[Callable[[int, Any], Any]] = [
+        lambda i, array: array.astype(dtype) if every or i == at else array,
+        lambda i, array: np.asfortranarray(array) if i == at else array,
+        lambda i, array: np.zeros(rng.choice(shapes)) if i == at else array,
+        lambda i, array: array.T if i == at else array,
+        lambda i, array: arrays[i - at],
+    ]
+    change = rng.choice(ways)
+    with np.errstate(all="ignore"):
+        result.parameters = ndarrays_to_parameters([change(i, array) for i, array in enumerate(arrays)])
 
 
 def spoil_values(rng: Random, result: FitRes, instruction: FitIns) -> None:
     """Change the numbers."""
     arrays = plain(result)
-    filled = [a for a in arrays if a.size] or [np.zeros(1)]
-    array = rng.choice(filled)
-    value = rng.choice(VALUES)
+    array = rng.choice([a for a in arrays if a.size] or [np.zeros(1)])
     with np.errstate(all="ignore"):
+        value = np.full((), rng.choice(VALUES)).astype(array.dtype)
+        noise = np.random.default_rng(rng.randrange(99)).normal(scale=1000, size=array.shape)
         kind = rng.randrange(4)
         if kind == 0:
-            array.flat[rng.randrange(array.size)] = value if array.dtype.kind == "f" else 255
-        elif kind == 1:
-            array[...] = np.full((), value).astype(array.dtype)
-        elif kind == 2:
-            noise = np.random.default_rng(rng.randrange(99)).normal(scale=1000, size=array.shape)
-            array += noise.astype(array.dtype)
+            array.flat[rng.randrange(array.size)] = value
         else:
-            array *= np.full((), value).astype(array.dtype)
+            array[...] = [value, array + noise.astype(array.dtype), array * value][kind - 1]
     result.parameters = ndarrays_to_parameters(arrays)
 
 
 def spoil_claims(rng: Random, result: FitRes, instruction: FitIns) -> None:
     """Change what the client says about its work."""
-    kind = rng.randrange(6)
-    if kind == 0:
-        result.num_examples = rng.choice([*NUMBERS, "10", None, [3]])
-    elif kind == 1:
-        steps: list[Any] = [1, 2, 3.0, 0, -1, 4, 1e9, *ANYTHING]
-        result.metrics["steps"] = rng.choice(steps)
-    elif kind == 2:
-        result.metrics["round"] = rng.choice([0, 1, 2, 99, -1, *ANYTHING])
-    elif kind == 3:
-        result.metrics[rng.choice(KEYS)] = rng.choice(ANYTHING)
-    elif kind == 4:
-        result.metrics = rng.choice([{}, {"departing": True}, {"resync": True}, None, [], "text"])  # type: ignore
-    else:
-        result.metrics.update({rng.choice(TEXTS): rng.choice(ANYTHING) for _ in range(3)})
+    told: list[Any] = [{}, {"departing": True}, {"resync": True}, None, [], "text"]
+    steps: list[Any] = [1, 2, 3.0, 0, -1, 4, 1e9, *ANYTHING]
+    ways: list[Callable[[], Any]] = [
+        lambda: setattr(result, "num_examples", rng.choice([*NUMBERS, "10", None, [3]])),
+        lambda: result.metrics.update(steps=rng.choice(steps)),
+        lambda: result.metrics.update(round=rng.choice([0, 1, 2, 99, -1, *ANYTHING])),
+        lambda: result.metrics.update({rng.choice(KEYS): rng.choice(ANYTHING)}),
+        lambda: setattr(result, "metrics", rng.choice(told)),
+        lambda: result.metrics.update({rng.choice(TEXTS): rng.choice(ANYTHING) for _ in range(3)}),
+    ]
+    rng.choice(ways)()
 
 
 def spoil_status(rng: Random, result: FitRes, instruction: FitIns) -> None:
