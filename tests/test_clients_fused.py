@@ -104,12 +104,6 @@ def test_dual_steps_are_those_of_autograd(examples: int, steps: list[int], hidde
     check_steps(DualLinear(linear(*widths, bias=bias)), steps, 3, examples, Correction(), False)
 
 
-def test_steps_are_fused_where_that_saves_operations() -> None:
-    rng = np.random.default_rng(7)
-    assert DualLinear(linear(9, 50, 4)).fuses_steps(draw_batches(8, 4, 20, rng))
-    assert not DualLinear(linear(9, 4)).fuses_steps(draw_batches(30, 6, 5, rng))
-
-
 def test_code_that_cannot_be_kept_is_compiled_anew() -> None:
     """As in a container whose file system is read-only; here the function has no file."""
     names: dict[str, Any] = {}

@@ -153,16 +153,3 @@ def test_it_refuses_what_it_cannot_do() -> None:
     for ask, kind in ((empty.fit, FitIns), (empty.evaluate, EvaluateIns)):
         with pytest.raises(ValueError, match="the client has no examples"):
             ask(task(CONFIG, kind=kind))
-
-
-def test_a_damaged_memory_is_set_aside_and_the_client_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As with the other client (test_clients_stores.py)."""
-    client, config = make(state_dir=str(tmp_path)), {**CONFIG, "rule": "dynamic", "strength": 0.1}
-    file = tmp_path / "run-0-client-0.safetensors"
-    assert "resync" not in client.fit(task({**config, "last-accepted": 0})).metrics
-    file.write_bytes(file.read_bytes()[:-9])
-    assert client.fit(task({**config, "round": 2, "last-accepted": 1})).metrics["resync"] is True
-    assert "is not a client memory" in caplog.text
-    assert file.exists()  # the new one

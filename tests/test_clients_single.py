@@ -98,13 +98,6 @@ def test_a_personal_model_depends_on_whether_the_reply_was_accepted() -> None:
     assert single.personal_weights(task(PLAIN, 0.2, EvaluateIns)) == [np.array([[0.2]])]  # of no method
 
 
-def test_a_lost_memory_is_reported() -> None:
-    reply, memory = single.fit(task({**APFL, "round": 4, "last-accepted": 3}), gradient, 7)
-    assert reply.metrics == {"round": 4, "steps": 1, "resync": True}
-    reply, _ = single.fit(task({**APFL, "round": 5, "last-accepted": 4}), gradient, 7, memory)
-    assert "resync" not in reply.metrics
-
-
 def test_a_farewell_sends_the_state_without_training() -> None:
     def fail(y: torch.Tensor) -> torch.Tensor:
         raise AssertionError("no gradient is needed")

@@ -129,11 +129,3 @@ def test_the_share_of_a_personal_model_stays_between_0_and_1(slope: float, end: 
     rule = RULES["apfl"](np.zeros(1), [], config, state)
     rule.step(np.zeros(1), lambda at: np.full(1, slope), 1.0)
     assert rule.state["alpha"] == [end]
-
-
-@pytest.mark.parametrize("elasticity", [0.0, 1.0])
-def test_extra_vectors_may_be_left_out(elasticity: float) -> None:
-    instruction = Rounds(make("efl", local_steps=E, elasticity=elasticity)).ask(range(N))[0]
-    result, _ = train(0, instruction, None)
-    assert check_upload(result, strategies.STRATEGIES["efl"].rule) == (2 if elasticity else 0)
-    assert np.isfinite(unpack(parameters_to_ndarrays(result.parameters)[0], M)).all()

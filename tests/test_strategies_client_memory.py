@@ -109,20 +109,6 @@ def test_fedlaavg_moves_by_the_mean_of_the_latest(table: Any, silent: bool) -> N
 # The messages
 
 
-def test_mimic_sends_one_v_to_all_who_were_last_there_in_a_round() -> None:
-    """Nothing the first time; the server holds two of them after clients were there in two."""
-    mimic = begin("mimic")
-    v_by_round = mimic.strategy.v_by_round
-    assert all(not i.parameters.extra for i in mimic.work().values())
-    mimic.work([0, 1])
-    assert sorted(v_by_round.clients.tolist()) == [1, 2]
-    asked = mimic.work()
-    assert len({id(asked[k].parameters.extra[0]) for k in (0, 1)}) == 1
-    assert len({id(asked[k].parameters.extra[0]) for k in (2, 3, 4)}) == 1
-    assert asked[0].parameters.extra[0].shape == (M,)
-    assert len(v_by_round) == 1
-
-
 @pytest.mark.parametrize("name", ["mimic", "fedlaavg"])
 def test_farewell_is_one_message_without_work(name: str) -> None:
     """To a client that contributed; the round counts it neither as asked to train nor as active."""
@@ -232,13 +218,3 @@ def test_mimic_starts_a_client_anew_that_forgot_after_a_departure() -> None:
     mimic.work([2])
     update = mimic.devices[2].sent[0]  # ghat of its new work, with c = 0
     np.testing.assert_allclose(mimic.strategy.weights, before - 0.1 * E * update, rtol=1e-12)
-
-
-# State, options
-
-
-def test_fedlaavg_cannot_scale_work_that_differs_by_client() -> None:
-    with pytest.raises(ValueError, match=r"^memory is 'client' with local-epochs.*; set normalize=false"):
-        make("fedlaavg", memory="client", local_epochs=1)
-    make("fedlaavg", memory="client", local_epochs=1, normalize=False)
-    make("mimic", memory="client", local_epochs=1)

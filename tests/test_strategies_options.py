@@ -31,6 +31,10 @@ from strategies.parts.server_optimizers import Adam
         *((f"fedavg max_update_norm={v!r}", f"max-update-norm is '{v}'; it must") for v in ("0", "inf", "x")),
         ("scheme-c reboot_peak=0.5", "reboot-peak is 0.5; it must"),
         ("fedlaavg memory='both'", "memory is 'both'; choose"),
+        (
+            "fedlaavg memory='client', local_epochs=1",
+            "memory is 'client' with .*; set normalize=false",
+        ),
         ("mifa table_memory=-1.0", "table-memory is -1.0; it must"),
         ("mimic global_decay=1.5", "global-decay is 1.5; it must"),
         ("efl sparsity=1.5", "sparsity is 1.5; it must"),

@@ -10,40 +10,27 @@ import pytest
 from fakes import FEDERATED, START, N, NamedProxy, Rounds, make, play, same_state, stored, work
 from flwr.common import ndarrays_to_parameters
 from flwr.server.client_manager import SimpleClientManager
+from hostile_rounds import OWN
 
 import strategies
 from strategies.core.schedules import Staircase
 
 THREE = ["scheme-c", "mimic", "fedawe"]
 
-VARIANTS: dict[str, list[dict[str, Any]]] = {  # options of a method that add to its state
-    "scheme-c": [{"reboot": "auto"}, {"server_opt": "momentum"}, {"server_opt": "adagrad", "amplify": "2,2"}],
-    "mifa": [{"first_round": "wait", "empty": "move"}, {"table_memory": 0.0}],
+VARIANTS: dict[str, list[dict[str, Any]]] = {  # options that add to a method's state
+    **{name: [own for own in variants if "memory" not in own] for name, variants in OWN.items()},
+    "fedavg": [{"server_opt": "momentum"}, {"server_opt": "adagrad", "amplify": "2,2"}],
     "fedlaavg": [{"table_memory": 0.0, "table_dtype": "float32"}],
-    "efl": [
-        {"abandon": "auto", "abandon_constant": 1e-3, "abandon_after": 2},
-        {"apply": "full", "empty": "literal", "ties": "paper"},
-        {"compress": False},
-    ],
     "mimic": [{"table_memory": 0.0}, {"warm_up": True}],
 }
-EVERY = [(name, own) for name in FEDERATED for own in [{}, *VARIANTS.get(name, [])]]
-CASES = [(name, own, 4, np.float32) for name, own in EVERY]
+CASES = [(name, own, 4, np.float32) for name in FEDERATED for own in [{}, *VARIANTS.get(name, [])]]
 CASES += [(name, {}, after, np.float64) for name in THREE for after in (0, 7)]
 
 
 def begin(name: str, dtype: Any, own: dict[str, Any]) -> Rounds:
-    strategy = strategies.make(
-        name,
-        ndarrays_to_parameters([array.astype(dtype) for array in START]),
-        make(name, range(3)).roster,
-        clients_per_round=4,
-        lr_schedule=Staircase(),
-        departure="auto",
-        num_rounds=9,
-        **own,
-    )
-    return Rounds(strategy)
+    start = ndarrays_to_parameters([array.astype(dtype) for array in START])
+    general = {"clients_per_round": 4, "lr_schedule": Staircase(), "departure": "auto", "num_rounds": 9}
+    return Rounds(strategies.make(name, start, make(name, range(3)).roster, **{**general, **own}))
 
 
 def go(rounds: Rounds, last: int) -> list[np.ndarray]:
