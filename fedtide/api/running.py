@@ -52,7 +52,7 @@ class PreparedRun:
         ResumeError: the folder is that of a run that cannot be resumed.
         """
         from fedtide.engine.run import drive
-        from fedtide.report.after_run import report_run
+        from fedtide.report.make import report_run
 
         experiment, console = self.experiment, self.console
         watch = partial(watching, experiment.settings.log, experiment.data.criterion.metric, console)
@@ -66,7 +66,7 @@ def compare_and_report(
 ) -> Comparison:
     """Run a comparison and write its page; see `compare`."""
     comparison = compare(cells, console, reach, fresh)
-    from fedtide.report.after_run import report_comparison
+    from fedtide.report.make import report_comparison
 
     report_comparison(comparison, cells[0].settings, console)
     return comparison

@@ -23,7 +23,7 @@ from fedtide.engine.run import drive
 from fedtide.engine.run_folder import RunFolder
 from fedtide.engine.transports.late import with_late_replies
 from fedtide.loggers.registry import logger_types, watching
-from fedtide.report.after_run import report_run
+from fedtide.report.make import report_run
 
 
 def run_on_grid(grid: Grid, settings: Settings) -> None:

@@ -1,22 +1,31 @@
-"""Makes the report of runs: reads their folders one after the other, and writes one page."""
+"""Makes the report of runs: reads their folders one after the other, and writes one page.
+
+An error in the report of a run or comparison that has just ended harms neither.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from fedtide.analysis.client_numbers import ClientNumbers
-from fedtide.analysis.compute import numbers_of_run
+from fedtide.analysis.compute import keep_numbers_of, numbers_of_run
 from fedtide.comparison import tables
+from fedtide.comparison.compare import Comparison
 from fedtide.comparison.results import CellRun, rows_of
+from fedtide.config import Settings
+from fedtide.engine.experiment import Experiment
 from fedtide.engine.read_run import Run, valid_records
+from fedtide.engine.run import Outcome
 from fedtide.engine.run_folder import finite
 from fedtide.ground.files import replacing
-from fedtide.ground.wording import count
+from fedtide.ground.wording import count, say
 from fedtide.report.bias_figure import client_figure
 from fedtide.report.curves import curves_figure
 from fedtide.report.event_figure import event_figure
@@ -33,6 +42,34 @@ FILE = "report.html"
 MAX_WARNINGS = 10  # of each kind
 
 Histories = Mapping[Path, History]
+
+
+def report_run(experiment: Experiment, ended: Outcome, folder: Path, console: Console) -> None:
+    """Keep the numbers of a run's clients and write its page, if it did not fail and is to have a report."""
+
+    def make() -> Path:
+        keep_numbers_of(experiment, ended, folder)
+        return write_report([folder], compute=False, trace=experiment.trace)
+
+    if experiment.settings.report and "failed" not in ended.summary:
+        _try(console, make)
+
+
+def report_comparison(comparison: Comparison, settings: Settings, console: Console) -> None:
+    """Write the page of a comparison that has a finished run, if the settings ask for a report."""
+    if comparison.rows and settings.report:
+        _try(console, lambda: write_report([comparison.folder], compute=False))
+
+
+def _try(console: Console, make: Callable[[], Path]) -> None:
+    """Make a report and print its path; print errors instead of raising them."""
+    try:
+        line = f"report: {make()}"
+    except KeyboardInterrupt:
+        line = "no report: interrupted; python -m fedtide.report makes it"
+    except Exception as error:
+        line = f"no report: {type(error).__name__}: {' '.join(str(error).split())}"
+    say(console, line)
 
 
 def write_report(

@@ -65,7 +65,7 @@ class DerivedData:
 def choose_clients(
     task: str, what: str, available: int, num_clients: int, sizes: SizesFn, seed: int
 ) -> list[int]:
-    """Choose which natural clients take part, in ascending order; with all of them there is no choice.
+    """Choose which natural clients take part, in ascending order.
 
     `what` are the clients in the plural, for messages. `sizes` must be the default, as natural clients have
     the examples that they have.

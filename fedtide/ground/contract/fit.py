@@ -70,7 +70,7 @@ class FitConfig:
     replay
         Whether a client of `flwr run` does only what the run's trace says, as in a simulation.
     run
-        Flower's number of the run whose memory the client is to go on with, as text; empty: this one.
+        Flower's number of the run whose memory the client continues to use, as text; empty: this one.
     own
         The method's own scalars, such as mu, by their names on the wire.
     """
@@ -147,7 +147,7 @@ def planned_steps(local_steps: int, local_epochs: int, batch_size: int, num_exam
 
 
 def _check(key: str, value: Any) -> None:
-    """Refuse what a field cannot mean; `True` is no number, although Python counts with it."""
+    """Refuse what a field cannot mean; `True` is not a number here."""
     is_bool = isinstance(value, bool)
     if key == "rule":
         valid, expected = isinstance(value, str), "a name"
