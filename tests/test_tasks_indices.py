@@ -56,10 +56,7 @@ def test_a_run(tmp_path: Path, write: Callable[..., str]) -> None:
     [
         ("[[0], [1]]", "2 lists for 3 clients; set --num-clients 2"),
         ('{"0": [0], "1": [1]}', "client 2 is missing"),
-        (
-            '{"0": [0], "1": [1], "2": [2], "x": []}',
-            "the key 'x' is not a client; the keys are the clients 0 to 2",
-        ),
+        ('{"0": [0], "1": [1], "2": [2], "x": []}', "the key 'x' is not a client; the keys are the clients"),
         ("[[0], [1], []]", "client 2 has no rows, but every client needs at least one"),
         ("[[0], [1], [true]]", "client 2 needs a list of whole numbers"),
         ("[[0], [1], [6]]", "client 2 has row 6, but the training examples are rows 0 to 5"),

@@ -107,9 +107,7 @@ def test_a_late_reply_that_the_method_dropped_is_late(write: Callable[..., str])
         ({"round": 3}, "round 3 follows round 1"),
     ],
 )
-def test_what_is_no_run_on_devices_is_refused(
-    write: Callable[..., str], change: dict[str, Any], message: str
-) -> None:
+def test_other_files_are_refused(write: Callable[..., str], change: dict[str, Any], message: str) -> None:
     good = [record(t, [0, 1], members=[0, 1]) for t in (1, 2)]
     with pytest.raises(ValueError, match=f"line 2.*{message}"):
         TRACES["run"](6, 0, file=write(lines([good[0], good[1] | change])))

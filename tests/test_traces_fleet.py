@@ -28,16 +28,8 @@ def test_times():
         *("2026-03-01 10:00+02", "2026-03-01 08:00:00 UTC"),
     ):
         assert parse_timestamp(text) == EIGHT, text
-    others = (
-        "2026-03-01",
-        "20260301T080000Z",
-        "2026-02-30T08:00Z",
-        "2026-03-01T08:00:00 CET",
-        "8:00",
-        "5",
-        "",
-    )
-    assert [parse_timestamp(text) for text in (*others, "२०२६")] == [None] * 8
+    others = "2026-03-01,20260301T080000Z,2026-02-30T08:00Z,2026-03-01T08:00:00 CET,8:00,5,,२०२६"
+    assert not [text for text in others.split(",") if parse_timestamp(text) is not None]
 
 
 @given(
@@ -72,12 +64,6 @@ def test_a_fleet_log_gives_the_trace_of_its_plain_log(write):
     assert rounds(fleet) == rounds(plain)
     assert fleet.devices == ("kitchen, pi", "pi-2", "")
     assert plain.devices == ()
-
-
-def test_numbered_clients_and_seconds_in_another_order(write):
-    fleet = replay(write, "end,client,x,start\n20,0,,0\n100,2,,10\n")
-    assert rounds(fleet) == rounds(replay(write, "client,start,end\n0,0,20\n2,10,100\n"))
-    assert fleet.devices == ()
 
 
 def test_folders_name_devices_across_files(write, tmp_path):

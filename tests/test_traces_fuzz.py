@@ -130,7 +130,7 @@ def test_truncated_tables(write, reader):
 
 
 @pytest.mark.parametrize("reader", [*TABLES, "flash"])
-def test_a_byte_order_mark_is_no_content(write, reader):
+def test_a_byte_order_mark_is_skipped(write, reader):
     READERS[reader](write(b"\xef\xbb\xbf" + VALID[reader]))
 
 

@@ -120,12 +120,6 @@ def test_rates_follow_the_data(changes):
     assert np.array_equal(make_trace(client_settings(chosen)).p, trace.p)
 
 
-def test_who_is_online_does_not_depend_on_the_evaluation():
-    expected = make_trace(settings()).p
-    for evaluation in ({"evaluate_on": "objective"}, {"evaluate_clients": 5}):
-        assert np.array_equal(make_trace(settings(**evaluation)).p, expected)
-
-
 def test_show_trace_takes_the_labels_from_the_data(tmp_path, capsys):
     arguments = ["--num-clients=30", "--num-rounds=200", "--seed=4", "--json", f"--run-dir={tmp_path}"]
     spec = "labels:dynamics=markov,floor=0.1"

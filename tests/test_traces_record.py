@@ -44,7 +44,7 @@ def test_record_and_replay(tmp_path):
 
 
 @pytest.mark.parametrize("back", [0.0, 0.3])
-def test_the_same_millisecond_or_a_small_step_back_is_no_wrong_clock(tmp_path, back):
+def test_the_clock_may_stand_still_or_step_back_a_little(tmp_path, back):
     path, device = tmp_path / "log.csv", Device()
     recorder = device.online(path, 60)
     device.shows -= back

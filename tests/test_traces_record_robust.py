@@ -58,21 +58,6 @@ def write(path: Path, client: int, count: int, clock: str) -> subprocess.Popen:
     return run(path, client, count, clock, module=("-c", WRITER))
 
 
-def test_killed_while_writing(tmp_path):
-    path = tmp_path / "log.csv"
-    lines = 0
-    for attempt in range(4):
-        writer = write(path, attempt, 10**9, "ticks")
-        wait_for_lines(path, lines + 40, writer)
-        writer.kill()
-        writer.communicate()
-        lines = path.read_bytes().count(b"\n")
-    Recorder(path, 9)  # repairs the last line
-    found = sessions(path, 4)
-    assert [len(own) for own in found] == [1, 1, 1, 1]
-    assert all(own[0][1] > 15 for own in found)
-
-
 def test_several_recorders_at_once(tmp_path):
     """Also of one client and of the same seconds: each writes what the others have not."""
     path = tmp_path / "log.csv"

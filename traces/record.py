@@ -67,7 +67,7 @@ class Recorder:
     Attributes
     ----------
     held_back
-        Why time online is kept in memory; empty if it is not, or only until the clock has gone on a moment.
+        Why time online is kept in memory; empty if it is not, or only for a moment.
 
     Raises
     ------
