@@ -4,28 +4,26 @@ If Flower moves or removes one of these, this is the only file to change.
 """
 
 from flwr.compat.common.recorddict_compat import (
-    evaluateins_to_recorddict,
-    fitins_to_recorddict,
-    getpropertiesins_to_recorddict,
-    recorddict_to_evaluateres,
-    recorddict_to_fitres,
-    recorddict_to_getpropertiesres,
+    evaluateins_to_recorddict as evaluateins_to_recorddict,
+)
+from flwr.compat.common.recorddict_compat import (
+    fitins_to_recorddict as fitins_to_recorddict,
+)
+from flwr.compat.common.recorddict_compat import (
+    getpropertiesins_to_recorddict as getpropertiesins_to_recorddict,
+)
+from flwr.compat.common.recorddict_compat import (
+    recorddict_to_evaluateres as recorddict_to_evaluateres,
+)
+from flwr.compat.common.recorddict_compat import (
+    recorddict_to_fitres as recorddict_to_fitres,
+)
+from flwr.compat.common.recorddict_compat import (
+    recorddict_to_getpropertiesres as recorddict_to_getpropertiesres,
 )
 from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
-
-__all__ = [
-    "GridClientProxy",
-    "evaluateins_to_recorddict",
-    "fitins_to_recorddict",
-    "getpropertiesins_to_recorddict",
-    "is_simulated",
-    "node_proxy",
-    "recorddict_to_evaluateres",
-    "recorddict_to_fitres",
-    "recorddict_to_getpropertiesres",
-]
 
 
 def is_simulated(grid: Grid) -> bool:

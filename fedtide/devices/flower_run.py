@@ -30,14 +30,9 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     """Run an experiment on the clients of a Grid.
 
     On devices, clients are there when they are connected, unless the run config names a trace, arrivals or
-    departures: then these are replayed, as in a simulation.
-
-    Raises
-    ------
-    ValueError
-        The settings are invalid, or too few clients connect in time.
-    RuntimeError
-        The run has failed or was cut off, or no reply of any client ever counted; the run folder is complete.
+    departures: then these are replayed, as in a simulation. ValueError: the settings are invalid, or too few
+    clients connect in time. RuntimeError: the run has failed or was cut off, or no reply ever counted; the
+    run folder is complete.
     """
     logger_types(settings.log)
     # Flower chooses this process's working directory: users need the full path to find the results.

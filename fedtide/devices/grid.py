@@ -16,9 +16,18 @@ from numpy.typing import NDArray
 
 from fedtide.devices.deadlines import GRACE_SECONDS, RoundDeadlines
 from fedtide.devices.flower_compat import node_proxy
-from fedtide.devices.messages import QUESTION, UNKNOWN, Messages, Sent
+from fedtide.devices.messages import (
+    QUESTION,
+    UNKNOWN,
+    WHO_ARE_YOU,
+    Messages,
+    Sent,
+    claimed_client,
+    packed,
+    unpacked,
+    with_scalars,
+)
 from fedtide.devices.nodes import PATIENCE_SECONDS, Nodes
-from fedtide.devices.packing import WHO_ARE_YOU, claimed_client, packed, unpacked, with_scalars
 from fedtide.engine.transports.base import (
     ClientFailure,
     EvaluateInstructions,
@@ -51,28 +60,15 @@ class GridTransport(Transport):
     Nodes are asked for the index of their client when they come online, and answer while rounds are running.
     A client that has not replied when a round ends is at work: it gets no further task, and replies late.
     Nodes keep the memories of their clients, so there is no state to save.
-
-    Parameters
-    ----------
-    grid
-        The Grid of the ServerApp.
-    num_clients
-        N; nodes with an index outside 0..N-1 are ignored.
-    deadlines
-        When rounds end; None: when all have replied.
-    min_replies
-        Share of the clients asked whose replies end a round; 0: all.
-    replay
-        Whether clients do only what the run's trace says.
     """
 
     def __init__(
         self,
         grid: Grid,
         num_clients: int,
-        deadlines: RoundDeadlines | None = None,
-        min_replies: float = 0.0,
-        replay: bool = True,
+        deadlines: RoundDeadlines | None = None,  # None: a round ends when all have replied
+        min_replies: float = 0.0,  # share of the clients asked whose replies end a round; 0: all
+        replay: bool = True,  # whether clients do only what the run's trace says
     ) -> None:
         super().__init__()
         self.grid, self.nodes, self.messages = grid, Nodes(num_clients), Messages(grid)

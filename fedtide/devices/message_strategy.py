@@ -16,8 +16,15 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedtide.devices.flower_compat import node_proxy
-from fedtide.devices.messages import QUESTION
-from fedtide.devices.packing import WHO_ARE_YOU, claimed_client, message, packed, unpacked, with_scalars
+from fedtide.devices.messages import (
+    QUESTION,
+    WHO_ARE_YOU,
+    claimed_client,
+    message,
+    packed,
+    unpacked,
+    with_scalars,
+)
 from fedtide.engine.transports.base import ClientFailure
 
 POLL_SECONDS = 0.1

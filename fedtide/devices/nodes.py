@@ -39,19 +39,12 @@ class Nodes:
 
     Of two nodes with one `client-id`, the first keeps it for as long as it is online. A client whose node was
     registered with a key stays bound to that key.
-
-    Attributes
-    ----------
-    of_client
-        The node that speaks for each client; it may be offline.
-    events
-        Events for the round's record: nodes that were refused, or do not identify themselves.
     """
 
     def __init__(self, num_clients: int) -> None:
         self.num_clients = num_clients
-        self.of_client: dict[int, int] = {}
-        self.events: list[dict[str, Any]] = []
+        self.of_client: dict[int, int] = {}  # the node that speaks for each client; it may be offline
+        self.events: list[dict[str, Any]] = []  # of nodes that were refused or do not identify themselves
         self._known: dict[int, Node] = {}
         self._online: set[int] = set()
         self._key_of: dict[int, bytes] = {}

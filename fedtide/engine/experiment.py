@@ -39,10 +39,7 @@ from traces import RoundAvailability, Trace, parse_rounds
 
 @dataclass(frozen=True)
 class Experiment:
-    """The parts of a run that do not depend on the engine.
-
-    `why_engine` says why the settings have the engine that they have, if it was to be chosen.
-    """
+    """The parts of a run that do not depend on the engine."""
 
     settings: Settings
     data: FederatedData
@@ -51,7 +48,7 @@ class Experiment:
     trace: Trace
     strategy: FlexibleStrategy
     evaluator: GlobalEvaluator
-    why_engine: str = ""
+    why_engine: str = ""  # why the engine was chosen, if it was `auto`
 
     @cached_property
     def availability(self) -> Callable[[int], RoundAvailability]:
@@ -78,22 +75,11 @@ def prepare(
     observed: Callable[[], Trace] | None = None,
     method: Method | None = None,
 ) -> Experiment:
-    """Make the data, the model, the trace, the strategy and the evaluator.
+    """Make the data, the model, the trace, the strategy and the evaluator; ValueError says what is invalid.
 
-    Parameters
-    ----------
-    tune
-        Whether to choose `cohort`, `cohort_size` and `engine` where the settings leave them open; only
-        virtual clients use them.
-    observed
-        Makes the trace where it is not the one that the settings name; called once all else is checked.
-    method
-        What `check` has returned for these settings, if it was called before.
-
-    Raises
-    ------
-    ValueError
-        The settings are invalid or do not fit together; the message says why.
+    `tune`: choose `cohort`, `cohort_size` and `engine`, which only virtual clients use, where they are open.
+    `observed` makes a trace other than that of the settings, once all else is checked. `method` is what
+    `check` has returned for these settings, if it was called before.
     """
     method = method or check(settings, virtual=tune)
     trace = make_trace(settings)

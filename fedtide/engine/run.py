@@ -85,14 +85,10 @@ def virtual_transport(
 
 
 class Outcome(NamedTuple):
-    """How a run ended: the content of `summary.json`, and the final weights, one array per tensor.
+    """How a run ended."""
 
-    In the summary, `interrupted` says whether a signal ended the run early; `signal` is then its name.
-    `failed` says why the run could not continue, if it could not.
-    """
-
-    summary: dict[str, Any]
-    arrays: list[NDArray[Any]]
+    summary: dict[str, Any]  # the content of `summary.json`, see docs/run-folder.md
+    arrays: list[NDArray[Any]]  # the final weights, one per tensor
 
 
 def drive(
@@ -106,19 +102,8 @@ def drive(
 ) -> Outcome:
     """Run the rounds of an experiment over a transport, and close the transport.
 
-    Parameters
-    ----------
-    watch
-        Makes further observers of the run, such as loggers and the display of its progress.
-    stopping
-        What a signal does to the run.
-    extendable
-        Whether a run that has ended is saved, so that it can be made longer.
-
-    Raises
-    ------
-    ResumeError
-        The folder is that of a run that cannot be resumed.
+    `watch` makes further observers, such as loggers, and `stopping` says what a signal does. An `extendable`
+    run is saved at its end, so that it can be made longer. ResumeError: the folder's run cannot be resumed.
     """
     settings, state = experiment.settings, _State()
     folder.warn = partial(say, console)

@@ -40,21 +40,10 @@ class FolderLost(Exception):  # noqa: N818 - what has happened, not what is wron
 class RunFolder(Observer):
     """`config.toml`, `metrics.jsonl` (one line per round), `weights.npz` and `summary.json` of a run.
 
-    Beside them lies `clients.csv` if the trace was recorded from devices with names.
-
-    Parameters
-    ----------
-    path
-        The folder, which must not exist yet; default: in `run_dir`, named by the time, the strategy, the
-        task, the trace and the seed. With `resume` in the settings, that folder.
-    flower_run
-        Flower's number of the run, if it runs under `flwr run`. As an attribute, that of the first run if
-        this one resumes it.
-
-    Raises
-    ------
-    ValueError
-        The folder cannot be made, or another process writes to it.
+    Beside them lies `clients.csv` if the trace was recorded from devices with names. The folder is that of
+    `resume` in the settings, else `path`, which must not exist yet, else a new one in `run_dir`.
+    `flower_run` is Flower's number of the run, as an attribute that of the run that was resumed. ValueError:
+    the folder cannot be made, or another process writes to it.
     """
 
     def __init__(self, settings: Settings, path: Path | None = None, flower_run: str = "") -> None:

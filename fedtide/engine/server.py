@@ -27,27 +27,8 @@ Record = dict[str, Any]
 class RoundServer(Server):
     """Runs rounds and records each of them; no failure of a client ends the run.
 
-    Parameters
-    ----------
-    strategy
-        Any Flower strategy with initial parameters.
-    client_manager
-        Reports which clients are available in a round; its transport carries the messages.
-    evaluate_every
-        Rounds between two evaluations; the last round is always evaluated.
-    observers
-        Called with the record of each round, starting with round 0, the evaluation before training.
-    clock
-        Virtual seconds that have passed by the end of a round; None for traces without a clock.
-
-    Attributes
-    ----------
-    stopping
-        Set to True to end the training after the current round.
-    cut_off
-        Set to True when clients cannot be reached any more: the next attempt raises KeyboardInterrupt.
-    reaching
-        Whether clients are being reached now.
+    The strategy may be any of Flower's. The last round is always evaluated. Observers are called with the
+    record of each round, starting with round 0, the evaluation before training.
     """
 
     def __init__(
@@ -56,12 +37,14 @@ class RoundServer(Server):
         client_manager: TraceClientManager,
         evaluate_every: int = 1,
         observers: Sequence[Callable[[Record], None]] = (),
-        clock: Callable[[int], float | None] = lambda server_round: None,
+        clock: Callable[[int], float | None] = lambda server_round: None,  # see `Trace.seconds`
     ) -> None:
         super().__init__(client_manager=client_manager, strategy=strategy)
         self.trace_manager, self.transport = client_manager, client_manager.transport
         self.evaluate_every, self.observers, self.clock = evaluate_every, observers, clock
-        self.stopping = self.cut_off = self.reaching = False
+        self.stopping = False  # set to True to end the training after the current round
+        self.cut_off = False  # set to True when no client can be reached: the next attempt raises
+        self.reaching = False  # whether clients are being reached now
         self._seconds_to_report = 0.0
 
     def fit(
@@ -69,12 +52,7 @@ class RoundServer(Server):
     ) -> tuple[History, float]:
         """Run the rounds up to number `num_rounds`; return Flower's history, and the seconds that they took.
 
-        Parameters
-        ----------
-        timeout
-            Seconds that a round waits for replies; None: no limit.
-        after
-            The last round of a resumed run, whose strategy has been restored; None: a new run.
+        `timeout` is how long a round waits for replies, and `after` the last round of a resumed run.
         """
         history, start = History(), time.perf_counter()
         parameters = self.strategy.initialize_parameters(self._client_manager)

@@ -49,11 +49,6 @@ class StockStrategy(FlexibleStrategy):
 
     The strategy chooses among `clients_per_round` of the available clients, and gets the replies that count.
     What it keeps besides the weights are its attributes (`fedtide.interop.stock_state`).
-
-    Attributes
-    ----------
-    stock
-        The strategy.
     """
 
     saved = ("attributes",)

@@ -59,10 +59,7 @@ class Checkpointing(Observer):
     def resume(self) -> Position:
         """Load the newest undamaged checkpoint of a resumed run; without any checkpoint, start over.
 
-        Raises
-        ------
-        ResumeError
-            All checkpoints are damaged, or belong to another run.
+        ResumeError: all checkpoints are damaged, or belong to another run.
         """
         if not self.folder.resumed:
             return Position()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +15,11 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.engine.checkpoints.packing import KEYS, VERSIONS, pack, unpack
 from strategies.core.state import Rows, StateDict, Vectors
 
 FILE = "checkpoints.sqlite"
+VALUES = "JSON values"  # the name of all that is not an array
+KEYS, VERSIONS = "keys of ", "versions of "  # followed by the name of the `Rows`
 STATE = "state"  # the name of packed states in the table
 PLACE = "name = ? AND key = ? AND version = ?"
 PIECE = 1 << 29  # bytes in one row of the table at most; SQLite takes up to 10^9
@@ -55,15 +58,11 @@ class CheckpointStore:
     def save(self, server_round: int, state: StateDict) -> None:
         """Save a state; checkpoints older than the one before it are deleted.
 
-        Raises
-        ------
-        OSError
-            It cannot be written; the newest checkpoint is unharmed.
-        ValueError, TypeError
-            It contains what cannot be saved.
+        OSError: it cannot be written, and the newest checkpoint is unharmed. ValueError, TypeError: it
+        contains what cannot be saved.
         """
         parts = {name: part for name, part in state.items() if isinstance(part, Rows)}
-        parts[STATE] = _row(server_round, [pack(state)])
+        parts[STATE] = _row(server_round, [_pack(state)])
         with self._transaction() as db:  # of its own: space that it frees can be written without a journal
             db.executemany(f"DELETE FROM vectors WHERE {PLACE}", self._unused)
         self._unused = []
@@ -91,13 +90,7 @@ class CheckpointStore:
         """Return the newest undamaged checkpoint; None if there is none at all.
 
         `check` raises ValueError for a state that cannot be used. The next `save` deletes the others.
-
-        Raises
-        ------
-        OSError
-            The file cannot be read.
-        ValueError
-            All checkpoints are damaged, or those of an earlier version of this program.
+        OSError: the file cannot be read. ValueError: all checkpoints are damaged, or of an earlier version.
         """
         if not (self.folder / FILE).exists():
             if [*self.folder.glob("round-*.safetensors")]:
@@ -145,7 +138,7 @@ class CheckpointStore:
 
     def _state(self, db: sqlite3.Connection, server_round: int) -> StateDict:
         """Read a state, and check all of its vectors, which are read again when they are used."""
-        state = unpack(_read(db, (STATE, server_round, 0)))
+        state = _unpack(_read(db, (STATE, server_round, 0)))
         for name in [key.removeprefix(KEYS) for key in state if key.startswith(KEYS)]:
             keys, versions = state.pop(KEYS + name), state.pop(VERSIONS + name)
             places = _places(name, Rows(keys, versions, ()))
@@ -194,3 +187,41 @@ def _read(db: sqlite3.Connection, place: tuple[str, int, int]) -> NDArray[Any]:
 
 def _vector(db: sqlite3.Connection, places: list[tuple[str, int, int]], position: int) -> NDArray[Any]:
     return _read(db, places[position])
+
+
+def _pack(state: StateDict) -> NDArray[np.uint8]:
+    """Return a state, of `Rows` their keys and versions only, as bytes.
+
+    ValueError or TypeError: a value is neither an array of numbers or texts nor a JSON value.
+    """
+    arrays: dict[str, Any] = {}
+    values: StateDict = {}
+    for name, value in state.items():
+        if isinstance(value, Rows):
+            arrays[KEYS + name], arrays[VERSIONS + name] = value.keys, value.versions
+        elif isinstance(value, np.ndarray):
+            arrays[name] = value
+        else:
+            values[name] = value
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biufU":
+            raise ValueError(f"{name} is an array of type {array.dtype}")
+    arrays[VALUES] = np.frombuffer(json.dumps(values, default=_plain).encode(), np.uint8)
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return np.frombuffer(file.getbuffer(), np.uint8)
+
+
+def _unpack(data: NDArray[np.uint8]) -> StateDict:
+    """Return what `_pack` was given."""
+    with np.load(io.BytesIO(data.data), allow_pickle=False) as file:
+        state = {name: file[name] for name in file.files}
+    values: StateDict = json.loads(state.pop(VALUES).tobytes())
+    return state | values
+
+
+def _plain(value: Any) -> Any:
+    """Return a scalar of NumPy as one of Python."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is neither an array nor a JSON value")

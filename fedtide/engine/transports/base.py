@@ -35,20 +35,12 @@ class EngineLost(Exception):  # noqa: N818 - an event outside of the program, no
 
 
 class Transport(ABC):
-    """Exchanges the messages of a round with the clients, all at once.
+    """Exchanges the messages of a round with the clients, all at once."""
 
-    Attributes
-    ----------
-    seconds
-        Duration of each phase of the last `fit`, if the transport can measure it: `broadcast` (until the
-        clients have started), `train` (until they have finished) and `collect`; and `work`, of the worker
-        that took longest.
-    notes
-        Sentences about faults during the last `fit` that caused no client to fail.
-    """
-
+    # Of the last `fit`, if it can be measured: the phases `broadcast` (until the clients have started),
+    # `train` (until they have finished) and `collect`; and `work`, of the worker that took longest.
     seconds: Mapping[str, float]
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  # about faults during the last `fit` that caused no client to fail
 
     def __init__(self) -> None:
         self.seconds = {}
@@ -71,12 +63,8 @@ class Transport(ABC):
     ) -> tuple[FitResults, list[ClientFailure]]:
         """Have clients train; each of them is in exactly one of the two lists.
 
-        Replies to earlier tasks that have arrived since the last call are among the results.
-
-        Raises
-        ------
-        EngineLost
-            The run cannot continue.
+        Replies to earlier tasks that have arrived since the last call are among the results. EngineLost: the
+        run cannot continue.
         """
 
     @abstractmethod

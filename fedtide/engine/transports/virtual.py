@@ -40,27 +40,13 @@ NO_WEIGHTS = Layout((), np.dtype(np.float32))  # before the method's own arrays
 
 
 class Simulation(NamedTuple):
-    """The virtual clients of a run.
-
-    Attributes
-    ----------
-    environment
-        Their data and their model.
-    initial
-        The initial weights; all messages have their layout.
-    availability
-        The trace, by round: which share of its work a client finishes.
-    lost
-        For a round, which clients' replies are lost after the work, shape (N,).
-    defaults
-        Configuration for strategies that send none.
-    """
+    """The virtual clients of a run."""
 
     environment: ClientEnvironment
-    initial: FlatParameters
-    availability: Callable[[int], RoundAvailability]
-    lost: Callable[[int], NDArray[np.bool_]]
-    defaults: FitConfig
+    initial: FlatParameters  # all messages have their layout
+    availability: Callable[[int], RoundAvailability]  # the trace, by round
+    lost: Callable[[int], NDArray[np.bool_]]  # whose replies are lost after the work of a round, shape (N,)
+    defaults: FitConfig  # for strategies that send none
 
 
 class VirtualTransport(Transport):

@@ -47,27 +47,16 @@ class Calls:
     The clients of a worker that fails go together to the next free worker; if that fails as well, they are
     asked one by one. A client that fails twice alone is the cause, and a failure of the round; a single
     failure may have had another cause.
-
-    Parameters
-    ----------
-    submit
-        Calls a worker and returns Ray's reference.
-    suspects
-        Clients that have made a worker fail; further ones are added.
-    timeout
-        Seconds that a worker may take for one call that trains clients; 0: no limit.
-    failed
-        Called when clients are asked again, with a sentence for the user.
     """
 
     def __init__(
         self,
         workers: Workers,
         parts: Sequence[Part],
-        submit: Callable[[Worker, Part], Any],
-        suspects: set[int],
-        timeout: float,
-        failed: Callable[[str], None],
+        submit: Callable[[Worker, Part], Any],  # calls a worker and returns Ray's reference
+        suspects: set[int],  # clients that have made a worker fail; further ones are added
+        timeout: float,  # see the setting `client_timeout`
+        failed: Callable[[str], None],  # called when clients are asked again, with a sentence for the user
     ) -> None:
         self._workers, self._submit, self._timeout = workers, submit, timeout
         self._suspects, self._failed = suspects, failed

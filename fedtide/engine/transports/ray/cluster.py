@@ -47,14 +47,7 @@ def start_ray(num_workers: int, address: str = "") -> RunningRay:
 
     With an address, connect to the cluster there instead, and send it this project's code. What has been
     imported from the working directory can be imported by workers, too. Leftovers of killed processes on this
-    machine are removed.
-
-    Raises
-    ------
-    ValueError
-        There is no cluster at the address.
-    EngineLost
-        Ray does not start on this machine.
+    machine are removed. ValueError: there is no cluster at the address; EngineLost: Ray does not start.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's next default; unset, it warns

@@ -46,10 +46,7 @@ class SharedRows:
     def lend(self, count: int, width: int, dtype: np.dtype[Any]) -> tuple[Lease, NDArray[Any]]:
         """Lend rows of shape (count, width), with arbitrary content, and what a worker needs to open them.
 
-        Raises
-        ------
-        OSError
-            Neither shared memory nor the folder for temporary files has enough space.
+        OSError: neither shared memory nor the folder for temporary files has enough space.
         """
         self._close([block for block in self._blocks if block.retired])
         size = max(1, count * width * dtype.itemsize)

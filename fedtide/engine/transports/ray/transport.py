@@ -91,16 +91,7 @@ class RayTransport(VirtualTransport):
     """Simulates the clients in Ray actors, each of which holds the data and one model.
 
     All actors on a machine share one copy of the data. If an actor fails, its clients are asked again in the
-    same round (see `Calls`), and it is replaced.
-
-    Parameters
-    ----------
-    num_workers
-        Number of actors; 0: one per share of a GPU, or without GPUs one per CPU core.
-    client_gpus
-        Share of a GPU per actor; 0: train on the CPU.
-    address
-        Address of a running Ray cluster; empty: start Ray on this machine.
+    same round (see `Calls`), and it is replaced. The arguments are as in the settings.
     """
 
     def __init__(self, simulation: Simulation, num_workers: int, client_gpus: float, address: str) -> None:

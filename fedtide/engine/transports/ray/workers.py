@@ -59,10 +59,7 @@ class Workers:
     def wait(self, calls: Collection[Any]) -> list[Any]:
         """Wait for an event, at most a second; return those of the calls that have ended, usually one.
 
-        Raises
-        ------
-        EngineLost
-            Ray has died, or cannot start a worker.
+        EngineLost: Ray has died, or cannot start a worker.
         """
         self._liveness.check()
         if not self.ready and time.monotonic() - self._none_since > PATIENCE:
