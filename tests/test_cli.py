@@ -205,10 +205,8 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--trace=bernoulli:0.3", "character 11 .*key=value.*bernoulli:p=0.5"),
         ("--trace bernoulli p=0.3", "unknown trace 'p=0.3'; .*colon"),
         ("--strategy=fedavg,mifa", "spaces"),
-        ("--nonesuch=1", "--nonesuch=1"),
         # numbers
         ("--num-rounds=many", "--num-rounds: .*'many'"),
-        ("--model=mlp:hidden=1000000000", r"[\d,.]+ GB.* this machine has [\d,.]+ GB"),
         ("--model=mlp:hidden=10000000000", "more weights than any machine"),
         # settings that do not go together
         ("--arrivals=3=40 --num-rounds=20", "client 3 .*round 40.* 20 rounds"),
@@ -217,13 +215,11 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--strategy=fedau:estimator=known --trace=pools", "use a trace that has them"),
         ("--strategy=efl --amplify=2,2", "efl takes neither --server-opt nor --amplify"),
         ("--task=synthetic --partition=iid", "leave the partition out"),
-        ("--task=synthetic --model=cnn", "images"),
         ("--model=lenet --cohort=stacked", "cohort stacked: .*linear layers"),
         ("--num-clients=5000", "5000 clients .*1438"),
         ("--task=mnist --data-dir=nonesuch --cohort=nonesuch", "cohort is 'nonesuch'; "),
         # files
         ("--run-dir=/dev/null", "run-dir /dev/null: Not a directory"),
-        ("--run-dir a b", "run-dir: give one value"),
         ("--config=nonesuch.toml", "nonesuch.toml: No such file"),
     ],
 )

@@ -145,3 +145,12 @@ def test_weights_that_diverge_are_noticed() -> None:
     gradient, losses = CompiledChain(model).gradient(y, batch_of((1, 6, 6), [3], torch.float32))
     assert not gradient.isfinite().all()
     assert not losses.isfinite().any()
+
+
+def test_a_gradient_at_other_weights_does_not_change_the_model() -> None:
+    model, batch = flat(nn.Linear(4, 3)), batch_of((4,), [5])
+    before = model.vector.clone()
+    other = before + 1
+    model.gradient(other, (batch.inputs[0], batch.targets[0]))
+    torch.testing.assert_close(model.vector, before, rtol=0, atol=0)
+    torch.testing.assert_close(other, before + 1, rtol=0, atol=0)

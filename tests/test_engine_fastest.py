@@ -18,25 +18,10 @@ LARGE: dict[str, Any] = {"model": "mlp", "num_clients": 1000, "num_rounds": 10**
         (2, SMALL, "inline", "Ray takes 6 s to start"),
         (2, LARGE, "ray", "of training"),  # estimated from some steps
         (1, LARGE, "inline", "one core"),
-        (
-            2,
-            {**SMALL, "local_steps": 1, "num_rounds": 10**7},
-            "inline",
-            "of training",
-        ),
         (2, {**SMALL, "trace": "bernoulli:p=1e-9"}, "inline", "about 0 s"),  # nobody there in the first round
         (2, {**LARGE, "model": "logistic", "strategy": "fedprox"}, "inline", "trains on all cores"),
-        (
-            2,
-            {**LARGE, "model": "logistic", "strategy": "apfl"},
-            "ray",
-            "of training",
-        ),
         (2, {**SMALL, "client_timeout": 5.0}, "ray", "client-timeout is set"),
-        (2, {**SMALL, "num_workers": 2}, "ray", "num-workers is set"),
-        (2, {**SMALL, "ray_address": "auto"}, "ray", "ray-address is set"),
         (2, {**SMALL, "engine": "inline"}, "inline", ""),
-        (2, {**LARGE, "engine": "inline"}, "inline", ""),
         (2, {**SMALL, "engine": "ray"}, "ray", ""),
     ],
 )

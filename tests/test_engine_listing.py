@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from registries import KNOWN
 
 import sim
@@ -103,16 +104,16 @@ TOGETHER = {
 }
 
 
-@pytest.mark.parametrize("flag", ["--model", "--partition", "--sizes", "--lr-schedule", "--server-opt"])
-def test_options_of_functions_are_what_list_says(shown: Any, flag: str) -> None:
-    setting, names = flag[2:].replace("-", "_"), dict(shown[flag])
-    names.pop("indices", None)  # read from a file
-    if "lstm" in names:  # a model of texts, which no task without files has
-        check_options({"lstm": names.pop("lstm")}, make_lstm)
-    check_options(names, lambda spec: prepare(Settings(**{**SMALL, setting: spec}), tune=False))
-
-
-def test_options_of_strategies_traces_and_tasks_are_what_list_says(shown: Any) -> None:
+def test_options_are_what_list_says(shown: Any) -> None:
+    for setting in ("partition", "sizes", "lr-schedule", "server-opt"):
+        names = {
+            name: entry for name, entry in shown[f"--{setting}"].items() if name != "indices"
+        }  # of a file
+        field = setting.replace("-", "_")
+        check_options(
+            names, lambda spec, field=field: prepare(Settings(**{**SMALL, field: spec}), tune=False)
+        )
+    check_options(shown["--model"], make_model)
     check_options(shown["--strategy"], lambda spec: method_of(Settings(strategy=spec)))
     traces = {name: entry for name, entry in shown["--trace"].items() if name not in FROM_FILE}
     check_options(traces, lambda spec: make_trace(Settings(**SMALL, trace=spec)))
@@ -120,8 +121,9 @@ def test_options_of_strategies_traces_and_tasks_are_what_list_says(shown: Any) -
     check_options(tasks, lambda spec: task_source(Settings(task=spec)))
 
 
-def make_lstm(spec: str) -> Any:
-    return bind("model", MODELS, spec).build((5, 3), 2)
+def make_model(spec: str) -> None:
+    with torch.device("meta"):
+        bind("model", MODELS, spec).build((5, 3) if spec.startswith("lstm") else (3, 32, 32), 10)
 
 
 def check_options(names: Any, make: Callable[[str], Any]) -> None:

@@ -195,7 +195,6 @@ def test_each_cell_of_a_comparison_is_a_run(
         ("nonesuch", "unknown log 'nonesuch'; known: tensorboard, mlflow, wandb"),
         ("json,json", "json is given twice"),
         ("tensorboard", "--log tensorboard: the package is not installed"),
-        ("mlflow", "--log mlflow: the package is not installed"),
         ("wandb", "pip install wandb"),
     ],
 )

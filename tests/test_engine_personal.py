@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from clients.gradients.flat import FlatModel
 from clients.simulated.evaluation import evaluate, own_test
@@ -71,14 +70,3 @@ def test_members_evaluate_when_the_server_does(simulate: Callable[..., Any], str
     assert [t for t, _ in run.history.losses_distributed] == [*tested]
     last = run.rounds[-1]
     assert last["client_accuracy"] > max(0.8, last["accuracy"])
-
-
-def test_a_gradient_at_other_weights_does_not_change_the_model(simulate: Callable[..., Any]) -> None:
-    experiment = simulate(num_rounds=1).experiment
-    model = FlatModel(experiment.build_model())
-    x, labels = (torch.from_numpy(part) for part in experiment.data.examples(0, np.arange(5)))
-    before = model.vector.clone()
-    other = before + 1
-    model.gradient(other, (x, labels))
-    torch.testing.assert_close(model.vector, before, rtol=0, atol=0)
-    torch.testing.assert_close(other, before + 1, rtol=0, atol=0)

@@ -105,7 +105,6 @@ EPOCHS = {**ALWAYS, "local_epochs": 1, "sizes": "pareto", "evaluate_on": "object
         ("FedAvg", "fedavg", EPOCHS),
         ("FedAvgM:server-momentum=0", "fedavg", INCOMPLETE),
         ("FedProx:proximal-mu=0.5", "fedprox:mu=0.5", INCOMPLETE),
-        ("FedProx:proximal-mu=0", "fedavg", ALWAYS),
     ],
 )
 def test_it_gives_the_same_weights_as_ours(
@@ -127,12 +126,9 @@ SELDOM = "bernoulli:p=0.2+lost:p=0.3+late:p=0.2"
     ("strategy", "trace"),
     [
         ("FedAvgM:server-momentum=0.9", DEFAULT_TRACE),
-        ("QFedAvg", DEFAULT_TRACE),
-        ("FaultTolerantFedAvg", DEFAULT_TRACE),
         ("Krum:num-malicious-clients=2,num-clients-to-keep=3", DEFAULT_TRACE),
         ("FedAdam:eta=0.01", SELDOM),
         ("FedMedian", SELDOM),
-        ("FedTrimmedAvg:beta=0.4", SELDOM),
     ],
 )
 def test_they_run_where_clients_come_and_go(simulate: Callable[..., Any], strategy: str, trace: str) -> None:
@@ -144,14 +140,6 @@ def test_they_run_where_clients_come_and_go(simulate: Callable[..., Any], strate
     assert {e["event"] for record in run.rounds for e in record["events"]} == {"arrival", "departure"}
     if trace == SELDOM:
         assert {len(record["active"]) for record in run.rounds} >= {0, 1}
-
-
-def test_an_assumption_of_flowers_is_named(simulate: Callable[..., Any]) -> None:
-    """Its FedAvgM keeps no momentum where nobody replies in round 1, and then refuses to go on."""
-    run = simulate(strategy=f"{STOCK}FedAvgM:server-momentum=0.9", trace="always", arrivals="0-5=2")
-    reason = "AssertionError: Momentum should have been created on round 1."
-    notes = [[e for e in record["events"] if e["event"] == "no update"] for record in run.rounds]
-    assert notes == [[], *[[{"event": "no update", "reason": reason}]] * 2]
 
 
 def test_the_shares_of_its_updates() -> None:
@@ -190,11 +178,6 @@ def test_what_it_does_not_take(strategy: str, more: dict[str, Any], says: str) -
         method_of(Settings(strategy=STOCK + strategy, **more))
 
 
-def test_its_own_refusal_names_it(simulate: Callable[..., Any]) -> None:
-    with pytest.raises(ValueError, match="strategy FedTrimmedAvg: `beta` must be in the range"):
-        simulate(strategy=f"{STOCK}FedTrimmedAvg:beta=0.7")
-
-
 def test_fractions_and_least_numbers(simulate: Callable[..., Any]) -> None:
     """Half of those available, at most `clients_per_round` of them; nobody where there are too few."""
     half = simulate(strategy=f"{STOCK}FedAvg:fraction-fit=0.5", **ALWAYS)
@@ -217,8 +200,7 @@ def test_it_may_evaluate_at_the_clients(simulate: Callable[..., Any]) -> None:
 # Rounds without, and with too few replies
 
 
-@pytest.mark.parametrize("strategy", ["FedAvg", "FedMedian", "QFedAvg"])
-@pytest.mark.parametrize("trace", ["bernoulli:p=0", "always+lost:p=1"])
+@pytest.mark.parametrize(("strategy", "trace"), [("QFedAvg", "bernoulli:p=0"), ("FedMedian", "lost:p=1")])
 def test_rounds_without_replies_leave_the_weights(
     simulate: Callable[..., Any], strategy: str, trace: str
 ) -> None:
@@ -284,10 +266,5 @@ def test_a_function_that_makes_a_strategy(simulate: Callable[..., Any], strategi
     assert [len(record["selected"]) for record in run.rounds] == [3] * 3
     with pytest.raises(ValueError, match="strategy wrong gives a float, not a strategy of Flower"):
         simulate(strategy="stock.wrong")
-
-
-def test_the_same_on_ray(simulate: Callable[..., Any], ray_cluster: None) -> None:
-    settings = {"strategy": f"{STOCK}FedProx:proximal-mu=0.1", "trace": DEFAULT_TRACE}
-    inline, ray = simulate(**settings), simulate(**settings, engine="ray", num_workers=2)
-    np.testing.assert_array_equal(inline.weights, ray.weights)
-    assert outcome(inline) == outcome(ray)
+    with pytest.raises(ValueError, match="strategy FedTrimmedAvg: `beta` must be in the range"):
+        simulate(strategy=f"{STOCK}FedTrimmedAvg:beta=0.7")

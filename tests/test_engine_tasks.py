@@ -1,4 +1,4 @@
-"""Tasks other than classes: numbers, labels and characters train and are reported in every engine."""
+"""Tasks other than classes: numbers, labels and characters train and are reported."""
 
 import json
 from collections.abc import Callable
@@ -108,25 +108,6 @@ def test_regression_from_a_file(simulate: Callable[..., Any], diabetes: str) -> 
     assert last["client_mean_absolute_error"] < 60
     assert last["worst_client_mean_absolute_error"] >= last["tenth_percentile_mean_absolute_error"] > 30
     assert "accuracy" not in last
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_cluster", "tasks")
-@pytest.mark.parametrize("task", ["characters", "regression"])
-def test_ray_gives_the_same_bits(simulate: Callable[..., Any], diabetes: str, task: str) -> None:
-    settings = {
-        "task": diabetes if task == "regression" else task,
-        "model": "",
-        "partition": "",
-        "strategy": "efl:elasticity=0" if task == "characters" else "efl",
-        "num_clients": 4,
-        "num_rounds": 3,
-        "learning_rate": 0.01,
-    }
-    here = simulate(**settings, engine="inline")
-    there = simulate(**settings, engine="ray", num_workers=2)
-    np.testing.assert_array_equal(there.weights, here.weights)
-    assert not any(record["failed"] for record in here.records[1:])
 
 
 def test_a_run_folder_names_the_metric(
