@@ -14,6 +14,7 @@ import pytest
 from registries import KNOWN
 
 import sim
+from fedtide.cli.flags import make_parser
 from fedtide.config import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -128,7 +129,7 @@ def test_virtual_seconds(tmp_path: Path, capsys: Any, trace: str, seconds: list[
 
 
 def test_help_has_the_settings_in_groups_with_what_they_may_be() -> None:
-    shown = sim.make_parser().format_help()
+    shown = make_parser().format_help()
     titles = re.findall(r"^(\w[\w ]*):$", shown, re.MULTILINE)
     expected = (
         "options, task and method, the federation, participation, training, engine, evaluation and output"
@@ -169,7 +170,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
         lines = [line for line in err.splitlines() if line]
         assert out == ""
         assert len(lines) == 1, err
-        assert lines[0].startswith("sim.py: error: ")
+        assert lines[0].startswith("fedtide: error: ")
         assert not [path for path in tmp_path.glob("runs/**/*") if path.is_file()]
         return lines[0]
 

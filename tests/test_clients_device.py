@@ -48,7 +48,7 @@ def test_bad_values_get_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "give it, too" in refused("--classes", "cat+dog")
     assert main([*GOOD, "--client-id", "-1"]) == 2
     assert capsys.readouterr().err == (
-        "python -m clients.device: error: --client-id is -1; give a whole number, 0 or more\n"
+        "fedtide-device: error: --client-id is -1; give a whole number, 0 or more\n"
     )
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,16 @@ def test_readme_is_read_in_four_minutes() -> None:
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     assert len(re.findall(r"\w[\w'-]*", text)) <= 900
+
+
+def test_requirements_are_those_of_the_package_and_its_tests() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    listed = {line.partition("#")[0].strip() for line in lines} - {""}
+    extras = project["optional-dependencies"]
+    rest = listed - {*project["dependencies"], *extras["report"]}
+    assert len(listed) == len({*project["dependencies"], *extras["report"]}) + len(rest)
+    assert rest == {line for line in extras["dev"] if line.startswith(("pytest", "hypothesis"))}
 
 
 def test_the_picture_of_the_architecture_is_that_of_the_imports() -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
 
 PACKAGES = {"clients", "fedtide", "strategies", "traces"}
 DATA = {
+    *(f"{package}/py.typed" for package in PACKAGES),
     "fedtide/tasks/shakespeare.toml",
     "traces/patterns/pools.toml",
     "traces/patterns/pools_measured.json",
@@ -42,10 +44,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the installed wheel, to come first in PYTHONPATH."""
-    folder = tmp_path_factory.mktemp("site")
-    run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", folder, wheel, cwd=folder)
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the installed wheel, which takes all other packages from the present one."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python"]
+    run(*pip, "install", "--no-deps", wheel, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(environment: Path) -> Path:
+    """The folder with the installed wheel, to come first in PYTHONPATH."""
+    (folder,) = environment.glob("lib/*/site-packages")
     return folder
 
 
@@ -57,6 +70,20 @@ def test_the_wheel_holds_the_packages_with_their_data_and_nothing_else(wheel: Pa
     assert packed == {path.as_posix() for path in files if path.parent.name != "__pycache__"}
     assert {name.partition("/")[0] for name in packed} == PACKAGES
     assert {name for name in packed if not name.endswith(".py")} == DATA
+
+
+def test_an_installation_has_the_commands_and_the_python_interface(environment: Path, tmp_path: Path) -> None:
+    """README's example with fewer rounds."""
+    (example,) = re.findall(r"```python\n(.+?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    example = example.replace("num_rounds=50", "num_rounds=5").replace("seed=[", "num_rounds=5, seed=[")
+    bin_ = environment / "bin"
+    assert "round 5/5  accuracy" in run(bin_ / "fedtide", "--num-rounds", "5", cwd=tmp_path)
+    for program in ("fedtide", "fedtide-device", "fedtide-leave"):
+        assert run(bin_ / program, "--help", cwd=tmp_path).startswith(f"usage: {program} [-h]")
+    code = f"{example}\nassert not [*sys.modules['fedtide'].__path__][0].startswith({str(ROOT)!r})"
+    shown = run(bin_ / "python", "-c", f"import sys\n{code}", cwd=tmp_path)
+    assert "round 5/5  accuracy" in shown
+    assert len([*tmp_path.glob("runs/*/report.html")]) == 3  # two runs and the comparison
 
 
 def test_installed_packages_come_from_the_wheel_and_find_their_data(site: Path, tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Run a device: `python -m clients.device --superlink 192.168.1.10:8000 --client-id 3`.
+"""Run a device: `fedtide-device --superlink 192.168.1.10:8000 --client-id 3`.
 
 It starts Flower's SuperNode, for the client that the run's app defines. SIGTERM and Ctrl-C end it in order:
 a task at work is cut short after its current local step, its reply is sent and says that the device departs
 (with `--on-stop pause` it does not), and no process is left.
-`python -m clients.device.leave` lets a device depart that keeps running.
+`fedtide-leave` lets a device depart that keeps running.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from types import FrameType
 
 from clients.device.supervisor import DEPARTING, STOP, Plan, supervise
 
-PROG = "python -m clients.device"
+PROG = "python -m clients.device" if __name__ == "__main__" else "fedtide-device"
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

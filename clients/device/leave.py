@@ -1,4 +1,4 @@
-"""Let a device leave the federation for good: `python -m clients.device.leave STATE_DIR`.
+"""Let a device leave the federation for good: `fedtide-leave STATE_DIR`.
 
 The command writes a file, `leave`, into the folder that `state-dir` of the device's node config names. The
 device's next reply then says that it departs. The file stays, as that reply may be lost, and counts for the
@@ -33,7 +33,8 @@ def is_leaving(folder: Path, run: str) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the file, or remove it; return the exit code."""
     text = "Let a device leave the federation for good: its next reply says so."
-    parser = argparse.ArgumentParser(prog="python -m clients.device.leave", description=text)
+    prog = "python -m clients.device.leave" if __name__ == "__main__" else "fedtide-leave"
+    parser = argparse.ArgumentParser(prog=prog, description=text)
     parser.add_argument("state_dir", metavar="STATE_DIR", help="state-dir of the device's node config")
     parser.add_argument(
         "--undo", action="store_true", help="let it stay, or come back when it connects again"

@@ -6,8 +6,10 @@ Nothing here imports PyTorch, so that `--help` and mistakes are reported at once
 from __future__ import annotations
 
 import argparse
+import sys
 import textwrap
 from dataclasses import Field, fields
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fedtide.config import Settings
@@ -40,7 +42,7 @@ class NamesWhole(argparse.HelpFormatter):
 def make_parser() -> Parser:
     """Make the parser, with a flag for each setting."""
     parser = Parser(
-        prog="sim.py",
+        prog="sim.py" if Path(sys.argv[0]).name == "sim.py" else "fedtide",  # as it was called
         usage="%(prog)s [-h] [--list] [--show-trace SPEC] [--rehearse LOG] [--config FILE.toml] "
         "[--SETTING VALUE ...] ...",
         description="Federated learning where clients come and go.",

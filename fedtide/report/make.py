@@ -39,6 +39,7 @@ from fedtide.report.subject import Subject, read_subject
 from traces import Trace
 
 FILE = "report.html"
+AGAIN = "python -m fedtide.report makes it"
 MAX_WARNINGS = 10  # of each kind
 
 Histories = Mapping[Path, History]
@@ -66,7 +67,9 @@ def _try(console: Console, make: Callable[[], Path]) -> None:
     try:
         line = f"report: {make()}"
     except KeyboardInterrupt:
-        line = "no report: interrupted; python -m fedtide.report makes it"
+        line = f"no report: interrupted; {AGAIN}"
+    except ModuleNotFoundError as error:
+        line = f"no report: {error.name} is missing; pip install 'fedtide[report]', then {AGAIN}"
     except Exception as error:
         line = f"no report: {type(error).__name__}: {' '.join(str(error).split())}"
     say(console, line)

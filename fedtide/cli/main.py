@@ -1,0 +1,37 @@
+"""The command `fedtide`, which `python sim.py` is as well.
+
+fedtide                                  # handwritten digits; clients come and go
+fedtide --strategy fedavg --num-rounds 20
+fedtide --strategy fedavg mifa --seed 0 1 2   # several values: a comparison
+fedtide --list
+fedtide --show-trace phones --num-clients 100 --num-rounds 300
+fedtide --rehearse examples/fleet.csv         # which method for the devices of this log?
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line, that of the program unless another is given; return the exit code."""
+    if argv is None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds: Ctrl-C ends them silently
+    from fedtide.cli.flags import make_parser
+    from fedtide.ground.allowed import did_you_mean
+
+    parser = make_parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        flag = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
+        hint = did_you_mean(flag, parser.flags) if flag else "; settings are written --NAME VALUE"
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+    def imported() -> None:
+        if argv is None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    from fedtide.cli.command import execute  # which --help does not need
+
+    return execute(parser, arguments, imported)
