@@ -154,7 +154,7 @@ def test_an_interrupted_run_resumes() -> None:
         ({"num_client": 3}, "did you mean num-clients"),
         ({"trace": "bernoulli:p=2"}, "from 0 to 1"),
         ({"task": "python.gone"}, "give it again"),
-        ({"task": THREE}, "num_clients=3"),
+        ({"task": THREE}, "num-clients to 3"),
     ],
 )
 def test_errors(settings: dict[str, Any], words: str) -> None:

@@ -83,7 +83,7 @@ def test_the_test_set_does_not_depend_on_the_seed(load: Any) -> None:
         ("target=y", "x,y\n1,2\n2,2\n", "column 'y' has the same value in all rows"),
         ("target=y", "x,y\n", "there are no rows below the header"),
         ("target=y", 'x,y\n"1,2\n', "homes.csv: unexpected end of data"),
-        ("target=price,client=city,drop=id", ROWS, "names 3 clients with training examples; set --num-cl"),
+        ("target=price,client=city,drop=id", ROWS, "of 3 clients; set num-clients to 3"),
         ("target=y", MANY, "2000 different values; if it has"),
     ],
 )

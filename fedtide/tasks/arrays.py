@@ -11,7 +11,7 @@ from fedtide.tasks.criteria import CROSS_ENTROPY, SquaredError
 from fedtide.tasks.data import Examples, FederatedData, are_classes, test_rows
 from fedtide.tasks.dataset import Dataset, DividedTask
 from fedtide.tasks.partition import PartitionFn
-from fedtide.tasks.sizes import SizesFn, require_own_sizes
+from fedtide.tasks.sizes import SizesFn
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,5 @@ class Task(DividedTask):
         """Give each client its examples; see `TaskSource.federate`."""
         if self.clients is None:
             return super().federate(num_clients, partition, sizes, holdout, seed)
-        require_own_sizes("the examples say whose they are", num_clients, len(self.clients), sizes, seed)
-        found = int(self.clients.max(initial=-1)) + 1
-        if found != num_clients:
-            raise ValueError(f"the examples are of {found} clients; set num_clients={found}")
-        return self.dataset().divide_by_owner(self.clients, num_clients, holdout, seed)
+        what = "the examples say whose they are"
+        return self.dataset().divide_by_owner(what, self.clients, num_clients, sizes, holdout, seed)

@@ -14,7 +14,7 @@ from fedtide.tasks.augmentation import Augmentation
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData
 from fedtide.tasks.partition import Partition, PartitionFn
-from fedtide.tasks.sizes import SizesFn
+from fedtide.tasks.sizes import SizesFn, require_own_sizes
 
 
 class TaskSource(Protocol):
@@ -104,9 +104,21 @@ class Dataset:
         return PartitionedData.divide(*stored, self.criterion, self.augmentation)
 
     def divide_by_owner(
-        self, owners: NDArray[np.integer], num_clients: int, holdout: float, seed: int
+        self,
+        what: str,
+        owners: NDArray[np.integer],
+        num_clients: int,
+        sizes: SizesFn,
+        holdout: float,
+        seed: int,
     ) -> PartitionedData:
-        """Give each client the training examples that it owns; `owners` has a client for each of them."""
+        """Give each client the training examples that it owns; `owners` has a client for each of them.
+
+        ValueError, which begins with `what`: sizes are set, or there are more or fewer clients.
+        """
+        require_own_sizes(what, num_clients, len(owners), sizes, seed)
+        if (found := int(owners.max(initial=-1)) + 1) != num_clients:
+            raise ValueError(f"{what}, of {found} clients; set num-clients to {found}")
         ends = np.cumsum(np.bincount(owners, minlength=num_clients))
         return self.divide(np.split(np.argsort(owners, kind="stable"), ends[:-1]), holdout, seed)
 

@@ -17,7 +17,7 @@ from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from fedtide.tasks.data import FederatedData, test_rows
 from fedtide.tasks.dataset import Dataset, DividedTask
 from fedtide.tasks.partition import PartitionFn
-from fedtide.tasks.sizes import SizesFn, require_own_sizes
+from fedtide.tasks.sizes import SizesFn
 
 MAX_CLASSES = 1000
 MAX_NAMES = 50  # of columns in a message
@@ -134,15 +134,8 @@ class Tabular(DividedTask, Checked):
         if not self.client:
             return super().federate(num_clients, partition, sizes, holdout, seed)
         dataset, owners = self.load()
-        what = f"{self.file}: rows belong to the clients that they name"
-        require_own_sizes(what, num_clients, len(owners), sizes, seed)
-        names, numbers = _distinct(owners)
-        if len(names) != num_clients:
-            raise ValueError(
-                f"{self.file}: column {self.client!r} names {len(names)} clients with training "
-                f"examples; set --num-clients {len(names)}"
-            )
-        return dataset.divide_by_owner(numbers, num_clients, holdout, seed)
+        what = f"{self.file}: column {self.client!r} names the owners of training examples"
+        return dataset.divide_by_owner(what, _distinct(owners)[1], num_clients, sizes, holdout, seed)
 
     def dataset(self) -> Dataset:
         """Read the file."""
