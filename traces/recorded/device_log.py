@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.files.lines import client_index
-from traces.files.tables import Table
+from traces.files.tables import Block, Table
 from traces.recorded.clock import VirtualClock
 from traces.recorded.fleet_log import ALIASES, INSTEAD, OPTIONAL, REQUIRED, FleetLog
 from traces.recorded.sessions import (
@@ -54,24 +53,21 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     `path` is the file; or a folder, whose *.csv and *.jsonl files are read as one. Anything else is a
     ValueError, whose message begins with `reader` and names file and line.
     """
-    lines, device = array("q"), array("q")
-    numbers = tuple(array("d") for _ in range(4))
+    found: list[Block] = []
     files: list[tuple[int, str]] = []  # number of sessions before each file
     fleet = FleetLog()
     for file in _log_files(reader, path):
-        files.append((len(lines), file))
+        files.append((sum(len(block.lines) for block in found), file))
         table = Table(reader, file, REQUIRED, OPTIONAL, INSTEAD, ALIASES)
-        for line, values in table.blocks(fleet.session):
+        for block in table.blocks(fleet.session):
             most = np.inf if fleet.devices else num_clients
-            valid = _valid(values, most)
+            valid = _valid(block.values, most)
             if not valid.all():
                 i = int(np.argmin(valid))
-                _check_line(f"{reader}: {file}, line {line[i]}", values[i].tolist(), most, fleet.shown)
-            lines.frombytes(line.tobytes())
-            device.frombytes(values[:, 0].astype(np.int64).tobytes())
-            for column, new in zip(numbers, values.T[1:], strict=True):
-                column.frombytes(new.tobytes())
-    if not lines:
+                place = f"{reader}: {file}, line {block.lines[i]}"
+                _check_line(place, block.values[i].tolist(), most, fleet.shown)
+            found.append(block)
+    if not found:
         raise ValueError(f"{reader}: {path}: no sessions found, write one per line")
     if len(fleet.devices) > num_clients:
         raise ValueError(
@@ -79,14 +75,15 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
             f"{len(fleet.devices)}"
         )
 
-    def place(i: int) -> str:
+    lines, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
+
+    def place_of(i: int) -> str:
         file = max(entry for entry in files if entry[0] <= i)[1]
         return f"{reader}: {file}, line {lines[i]}"
 
-    begin, finish = np.min(numbers[0]), np.max(numbers[1])
+    begin, finish = values[:, 1].min(), values[:, 2].max()
     origin, cycle = np.full(num_clients, begin), np.full(num_clients, finish - begin)
-    sessions = Sessions(device, *numbers)
-    return DeviceLog.build(sessions, origin, cycle, place, tuple(fleet.devices), fleet.shown)
+    return DeviceLog.build(Sessions(*values.T), origin, cycle, place_of, tuple(fleet.devices), fleet.shown)
 
 
 def _log_files(reader: str, path: str) -> list[str]:

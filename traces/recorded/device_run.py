@@ -23,15 +23,15 @@ _ITEMS: dict[str, Any] = {  # what the lists and objects in a record hold
     "seconds": int | float,
 }
 _EVENTS = ("arrival", "departure", "farewell")
-_FOREVER = np.iinfo(np.int64).max
 _LATE = re.compile(r"late reply of round ([0-9]{1,9})")
 
 Record = dict[str, Any]
 
 
 class _Round(NamedTuple):
-    """What the record of a round says: the clients that could be asked, and, by client, what came of it."""
+    """What the record of a round says: who was there and could be asked, and, by client, what came of it."""
 
+    members: list[int]
     available: list[int]
     completion: dict[int, float]
     late: dict[int, int]
@@ -68,14 +68,12 @@ class DeviceRun(SeededTrace):
         self._repeat, self.num_rounds = repeat, len(records)
         self.has_late_replies = any(r.late for r in self._rounds)
         self._passed = list(accumulate((r.seconds for r in self._rounds), initial=0.0))
-        spells = _memberships(records)
-        self._member, self._from, self._until = np.array(spells, np.int64).reshape(-1, 3).T
 
     def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         member, online = np.zeros((2, self.num_clients), np.bool_)
         completion = np.zeros(self.num_clients, np.float32)
-        member[self._member[(self._from <= t) & (t < self._until)]] = True
+        member[self._rounds[min(t, self.num_rounds) - 1].members] = True
         if (now := self._of(t)) is not None:
             online[now.available] = True
             completion[[*now.completion]] = [*now.completion.values()]
@@ -179,34 +177,24 @@ def _rounds(records: list[Record]) -> list[_Round]:
     for shares in reversed(done):
         usual |= shares
     rounds = []
+    members = {*records[0]["members"]}
     for record, shares, delays in zip(records, done, late, strict=True):
         usual |= shares
         dropped = set(record["selected"]) - shares.keys() - delays.keys()
         completion = {k: 0.0 if k in dropped else usual.get(k, 1.0) for k in record["available"]}
-        silent = [
-            event["client"]
-            for event in record["events"]
-            if event.get("event") == "farewell" and not event.get("received")
-        ]
+        silent = []
+        for event in record["events"]:
+            if event["event"] == "arrival":
+                members.add(event["client"])
+            elif event["event"] == "departure":
+                members.discard(event["client"])
+            elif not event.get("received"):
+                silent.append(event["client"])
         passed = float(sum(record["seconds"].values()))
-        rounds.append(_Round(record["available"], completion, delays, silent, passed))
+        rounds.append(_Round([*members], record["available"], completion, delays, silent, passed))
     return rounds
 
 
 def _task(task: Any, t: int) -> int:
     """Return the index of the round of a task, given its number, as it is seen from round index t."""
     return task - 1 if isinstance(task, int) and 0 < task <= t else t
-
-
-def _memberships(records: list[Record]) -> list[tuple[int, int, int]]:
-    """Return client, first round, and the round after the last one of each spell of membership."""
-    since: dict[int, int] = dict.fromkeys(records[0]["members"], 1)
-    spells = []
-    for t, record in enumerate(records, 1):
-        for event in record["events"]:
-            kind, client = event.get("event"), event.get("client")
-            if kind == "arrival":
-                since.setdefault(client, t)
-            elif kind == "departure" and client in since:
-                spells.append((client, since.pop(client), t))
-    return [*spells, *((client, t, _FOREVER) for client, t in since.items())]

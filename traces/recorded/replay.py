@@ -64,7 +64,7 @@ class Replay:
             session = nearby[(self._start[nearby] <= position) & (position < self._end[nearby])]
             return session, self._leave[session] - position
         _, positions = self._locate(now, slice(None))
-        latest = self._latest(positions, slice(None))
+        latest = self._last(self._start, np.less_equal, positions, slice(None))
         online = latest >= self._low
         online[online] = positions[online] < self._end[latest[online]]
         session = latest[online]
@@ -88,13 +88,8 @@ class Replay:
         clients, wanted, total = clients[possible], wanted[possible], total[possible]
         cycles = np.ceil(wanted / total) - 1 if self._repeat else np.zeros(len(clients))
         left = wanted - cycles * total  # from 0, not included, to the whole of a recording
-        low, high = self._low[clients], self._high[clients] - 1
-        while (searching := np.flatnonzero(low < high)).size:  # the last session with less before it
-            middle = (low[searching] + high[searching] + 1) // 2
-            less = self._before[middle] < left[searching]
-            low[searching[less]] = middle[less]
-            high[searching[~less]] = middle[~less] - 1
-        position = self._start[low] + left - self._before[low]
+        session = self._last(self._before, np.less, left, clients)
+        position = self._start[session] + left - self._before[session]
         moment[possible] = self._delay[clients] + cycles * self._cycle[clients] + position
         return moment
 
@@ -114,20 +109,25 @@ class Replay:
         started = time >= 0
         return np.where(started, cycles, 0), np.where(started, position, time)
 
-    def _latest(self, position: NDArray[np.float64], clients: _Clients) -> NDArray[np.int64]:
-        """Return each client's latest session that has started; one before its first if none has."""
+    def _last(
+        self, values: NDArray[np.float64], order: np.ufunc, limits: NDArray[np.float64], clients: _Clients
+    ) -> NDArray[np.int64]:
+        """Return each client's last session whose value is below its limit; one before its first if none is.
+
+        Values ascend with a client's sessions; `order` is `np.less` or `np.less_equal`.
+        """
         low, high = self._low[clients].copy(), self._high[clients].copy()
         while (searching := np.flatnonzero(low < high)).size:
             middle = (low[searching] + high[searching]) // 2
-            started = self._start[middle] <= position[searching]
-            low[searching[started]] = middle[started] + 1
-            high[searching[~started]] = middle[~started]
+            below = order(values[middle], limits[searching])
+            low[searching[below]] = middle[below] + 1
+            high[searching[~below]] = middle[~below]
         return np.asarray(low - 1)
 
     def _online_until(self, now: float, clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the seconds that clients were online from the start of their recordings until `now`."""
         cycles, position = self._locate(now, clients)
-        latest = self._latest(position, clients)
+        latest = self._last(self._start, np.less_equal, position, clients)
         started = latest >= self._low[clients]
         session = latest[started]
         inside = np.minimum(position[started], self._end[session]) - self._start[session]

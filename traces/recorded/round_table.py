@@ -58,7 +58,7 @@ def _read_table(
     path: str, num_clients: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
     """Return round, client (-1: none) and completion of all lines, sorted by round and client."""
-    rounds, clients, completions, lines = array("q"), array("q"), array("d"), array("q")
+    rows = array("d")
     for line, (t, client, completion) in read_numbers(
         "trace table", path, ("round",), ("client", "completion")
     ):
@@ -68,18 +68,17 @@ def _read_table(
             raise ValueError(f"{place}: give both client and completion, or neither if nobody is online")
         if not nobody and not 0 <= completion <= 1:
             raise ValueError(f"{place}: completion is {completion:g}, give a fraction from 0 to 1")
-        rounds.append(whole_number(place, "round", t, 1))
-        clients.append(-1 if nobody else client_index(place, client, num_clients))
-        completions.append(0.0 if nobody else completion)
-        lines.append(line)
-    if max(clients, default=-1) < 0:
+        k = -1 if nobody else client_index(place, client, num_clients)
+        rows.extend((whole_number(place, "round", t, 1), k, 0.0 if nobody else completion, line))
+    table = np.asarray(rows).reshape(-1, 4)
+    if table[:, 1].max(initial=-1) < 0:
         raise ValueError(
             f"trace table: {path}: nobody is online in any round, write a line per online client"
         )
-    order = np.lexsort((clients, rounds))
-    ordered = np.asarray(rounds)[order], np.asarray(clients)[order], np.asarray(completions)[order]
-    _check_rounds(path, ordered[0], ordered[1], np.asarray(lines)[order])
-    return ordered[0], ordered[1], ordered[2].astype(np.float32)
+    table = table[np.lexsort((table[:, 1], table[:, 0]))]
+    rounds, clients, lines = table[:, [0, 1, 3]].astype(np.int64).T
+    _check_rounds(path, rounds, clients, lines)
+    return rounds, clients, table[:, 2].astype(np.float32)
 
 
 def _check_rounds(path: str, t: NDArray[np.int64], k: NDArray[np.int64], line: NDArray[np.int64]) -> None:
