@@ -12,7 +12,7 @@ from flwr.common.config import parse_config_args
 import sim
 from fedtide.analysis.client_numbers import ClientNumbers, keep_numbers
 from fedtide.cli.deployment import deployed_values, flower_command
-from fedtide.cli.fleet import rehearsal_values
+from fedtide.cli.fleet import describe_coverage, rehearsal_values
 from fedtide.cli.rehearsal import forecast
 from fedtide.config import Settings
 
@@ -30,7 +30,7 @@ pi-4,2026-03-01T08:10,2026-03-01T08:50,2
 def run_config(command: str) -> Settings:
     """Return what Flower makes of the run configuration of a command line."""
     *start, config = shlex.split(command)
-    assert start == ["flwr", "run", ".", "--stream", "--run-config"]
+    assert start == ["flwr", "run", ".", "lab", "--stream", "--run-config"]
     return Settings.from_mapping(parse_config_args([config]), "run-config")
 
 
@@ -57,10 +57,14 @@ def test_methods_are_ranked_on_a_log(write: Any, tmp_path: Path, capsys: pytest.
     deployed = run_config(told["command"])
     best = told["ranking"][0]["strategy"]
     assert (deployed.strategy, deployed.num_clients) == (best, 5)
-    assert (deployed.min_nodes, deployed.round_deadline) == (3, 600.0)  # two are away from 8:50 on
+    assert (deployed.min_nodes, deployed.round_deadline) == (4, 600.0)  # in four of six rounds
     assert "trace" not in told["deploy"]  # on devices, one that is named would be replayed
     assert (deployed.partition, deployed.num_rounds, deployed.seed) == ("classes:m=2", 6, 0)
     assert told["command"] in err.splitlines()[-1]
+    assert "the rounds cover 1.0 of 1.0 hours" in err
+    assert "ranking on digits" in err
+    (kept,) = (tmp_path / "runs").glob("compare-*/rehearsal.json")
+    assert json.loads(kept.read_text()) == told
     assert re.search(
         r"^local steps +0.75 per second \(median of 4 devices\), from 0.01 to 2$", err, re.MULTILINE
     )
@@ -77,6 +81,13 @@ def test_what_follows_from_the_log(write: Any) -> None:
     values = rehearsal_values(write("client,start,end\n6,0,5\n2,0,5\n"), {"strategy": "mifa", "seed": [3, 4]})
     assert (values["num-clients"], values["seed"], values["strategy"]) == (7, [3, 4], "mifa")
     assert "speed" not in values["trace"]
+
+
+def test_rounds_that_cover_a_part_of_the_log_are_said_to(write: Any) -> None:
+    settings = Settings(trace=f"recorded:file={write(LOG)},round-seconds=60", num_clients=5, num_rounds=6)
+    said = describe_coverage(settings, 360)
+    assert "0.1 of 1.0 hours, 10%" in said
+    assert "--num-rounds 60 or FILE,round-seconds=600" in said
 
 
 def test_a_forecast_is_half_the_sum_of_the_differences(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fedtide.config import Settings
 # Settings without effect under `flwr run`, and those that simulate who takes part.
 LEFT_OUT = {"engine", "num-workers", "client-gpus", "ray-address", "client-timeout", "cohort-size", "resume"}
 LEFT_OUT |= {"trace", "arrivals", "departures"}
+SUPERLINK = "lab"  # in docs/deploy.md; without a name, Flower simulates
 PATHS = {"data-dir", "run-dir"}
 
 
@@ -36,7 +37,7 @@ def deployed_values(settings: Settings, **changes: Any) -> dict[str, Any]:
 def flower_command(values: Mapping[str, Any]) -> str:
     """Return the command line that starts a run with these settings."""
     shown = " ".join(f"{key}={_quoted(value)}" for key, value in values.items())
-    return f"flwr run . --stream --run-config {shlex.quote(shown)}"
+    return f"flwr run . {SUPERLINK} --stream --run-config {shlex.quote(shown)}"
 
 
 def _quoted(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,6 +61,18 @@ def deadline(settings: Settings) -> float:
     """Return the seconds that a client of this rehearsal has for its work."""
     trace = bind("trace", TRACES, trace_specs(settings.trace)[0])
     return float(trace.option("deadline") or trace.option("round_seconds"))
+
+
+def describe_coverage(settings: Settings, covered: float) -> str:
+    """Say how much of the log the rounds cover, which last `covered` seconds, and which settings cover it."""
+    trace = bind("trace", TRACES, trace_specs(settings.trace)[0])
+    log = read_device_log("rehearse", trace.options["file"], settings.num_clients)
+    length, round_seconds = float(log.cycle.max()), float(trace.option("round_seconds"))
+    share = f"the rounds cover {covered / 3600:.1f} of {length / 3600:.1f} hours"
+    if covered >= 0.9 * length:
+        return share
+    rounds, longer = math.ceil(length / round_seconds), math.ceil(length / settings.num_rounds)
+    return f"{share}, {covered / length:.0%}; --num-rounds {rounds} or FILE,round-seconds={longer} covers all"
 
 
 def describe_speeds(settings: Settings) -> str:

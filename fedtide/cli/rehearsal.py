@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,17 @@ from rich.table import Table
 from clients.environment import federated_data, make_trace
 from fedtide.analysis.client_numbers import read_numbers
 from fedtide.api.running import compare_and_report
-from fedtide.cli.deployment import deployed_values, flower_command
-from fedtide.cli.fleet import deadline, describe_speeds
+from fedtide.cli.deployment import SUPERLINK, deployed_values, flower_command
+from fedtide.cli.fleet import deadline, describe_coverage, describe_speeds
 from fedtide.comparison.compare import Comparison
 from fedtide.comparison.results import Estimate, Row
 from fedtide.comparison.tables import mean_and_deviation, number_of, signed
 from fedtide.config.grid import Cell
 from fedtide.engine.run_folder import finite
-from fedtide.ground.wording import plain, say
-from fedtide.report.trace_report import print_lines, show_trace
+from fedtide.ground.wording import count, plain, say
+from fedtide.report.trace_report import MAX_NAMES, print_lines, show_trace
+
+FILE = "rehearsal.json"  # in the comparison's folder: what `--json` prints
 
 
 @dataclass(frozen=True)
@@ -83,20 +86,21 @@ class Rehearsal:
     def deployed(self) -> dict[str, Any] | None:
         """The settings for the best on devices, see `deployed_values`; None: no run counts.
 
-        As many devices have to be connected at the start as there were in the emptiest round of the log,
-        and they have as long for their work as in the rehearsal.
+        The run starts when as many devices are connected as in half of the rounds of the log, and they have
+        as long for their work as in the rehearsal.
         """
         if not (self.ranking and self.heard):
             return None
         settings = self.ranking[0].row.runs[0].cell.settings
-        least = min(share for share in self.participation["online"] if share is not None)
-        nodes = max(1, round(least * settings.num_clients))
+        online = statistics.median(share for share in self.participation["online"] if share is not None)
+        nodes = max(1, round(online * settings.num_clients))
         return deployed_values(settings, min_nodes=nodes, round_deadline=deadline(settings))
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it, for `--json`."""
         deployed = self.deployed
         parts = {
+            "task": self.comparison.finished[0].cell.settings.task if self.comparison.finished else None,
             "participation": self.participation,
             "comparison": self.comparison.as_json(),
             "ranking": [entry.as_json() for entry in self.ranking],
@@ -115,9 +119,12 @@ def rehearse(cells: Sequence[Cell], console: Console, reach: float | None, fresh
     first = cells[0].settings
     federated_data(first)  # refuses settings that are impossible for as many clients as the log has
     participation = show_trace(first, console)
-    print_lines(console, [("local steps".ljust(15), describe_speeds(first))])
+    coverage = describe_coverage(first, participation["virtual_seconds"])
+    print_lines(console, [("log".ljust(15), coverage), ("local steps", describe_speeds(first))])
     comparison = compare_and_report(cells, console, reach, fresh)
     done = Rehearsal(participation, comparison, ranked(comparison.rows))
+    kept = json.dumps(done.as_json(), indent=2, ensure_ascii=False)
+    (comparison.folder / FILE).write_text(kept + "\n", encoding="utf-8")
     _show(done, console)
     return done
 
@@ -159,9 +166,11 @@ def _show(done: Rehearsal, console: Console) -> None:
     if not done.ranking:
         return
     best = done.ranking[0].row
-    names = make_trace(best.runs[0].cell.settings).devices
+    settings = best.runs[0].cell.settings
+    names = make_trace(settings).devices
     number, unit = number_of(best.metric)
-    table = Table(title="ranking", box=SIMPLE, pad_edge=False)
+    title = f"ranking on {settings.task}, {count(settings.num_clients, 'device')}"
+    table = Table(title=title, box=SIMPLE, pad_edge=False)
     for name in ("", *best.varied, f"{best.metric.title}{unit}", "to best", "bias", "least heard"):
         table.add_column(name, overflow="fold")
     for place, entry in enumerate(done.ranking, start=1):
@@ -185,13 +194,24 @@ def _show(done: Rehearsal, console: Console) -> None:
         named = ", ".join(" ".join(map(str, entry.row.varied.values())) for entry in rivals)
         note = f"the lead over {named} may be chance; try more seeds: --seed 0 1 2 ..."
         lines.append(("note", note))
-    if done.deployed:
-        lines.append(("devices", "start SuperNode K with --node-config 'client-id=K', numbered as above"))
-        lines.append(("deploy", flower_command(done.deployed)))
-    else:
-        lines.append(("note", "no reply ever counted: there is nothing to deploy"))
+    lines += _deployment(done)
     for name, text in lines:  # never broken: to be copied
         say(console, f"{name:11}  {text}")
+
+
+def _deployment(done: Rehearsal) -> Iterator[tuple[str, str]]:
+    """Yield how to deploy the best on devices, each line a name and a text."""
+    yield "file", str(done.comparison.folder / FILE)
+    if (deployed := done.deployed) is None:
+        yield "note", "no reply ever counted: there is nothing to deploy"
+        return
+    many = len(done.participation.get("devices", ())) > MAX_NAMES
+    place = f"participation.devices in {FILE}" if many else "above"
+    yield "devices", f"start SuperNode K with --node-config 'client-id=K', numbered as {place}"
+    nodes = count(deployed["min-nodes"], "device")
+    yield "start", f"when {nodes} are connected (min-nodes), as in half of the log's rounds"
+    yield "server", f"{SUPERLINK!r} is your SuperLink in ~/.flwr/config.toml (docs/deploy.md)"
+    yield "deploy", flower_command(deployed)
 
 
 def _may_be_equal(difference: Estimate) -> bool:
