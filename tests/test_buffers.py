@@ -5,14 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from devices import BY_RULE
+from devices import BY_RULE, Device
 from fakes import AT_ONCE, SIZES, START, N, Rounds, same_state, stored
 from flwr.common import EvaluateIns, ndarrays_to_parameters, parameters_to_ndarrays
 
 import strategies
 from clients import single
-from clients.memory.handshake import Memory
 from strategies import FlatParameters, Roster
 
 BUFFERS = [np.array([1.0, -2.0]), np.array(3.0)]
@@ -20,23 +18,17 @@ M, B = 9, 3
 CASES = [*BY_RULE, ("fedbuff", {}), ("mifa", {}), ("fedavg", {"server_opt": "adam:rate=0.1"})]
 
 
-class Client:
+class Client(Device):
     """Minimises (w - k)^2 / 2, and notes in its buffers that it did."""
 
     def __init__(self, number: int) -> None:
-        self.number, self.memory, self.calls = number, Memory(), 0
+        super().__init__(int(SIZES[number]), self.move, np.ones_like)
+        self.number, self.calls = number, 0
 
-    def gradient(self, at: torch.Tensor) -> torch.Tensor:
+    def move(self, at: np.ndarray) -> np.ndarray:
         self.calls += 1
-        if len(at) > M:
-            at[M:] = 0.5 * at[M:] + self.number
+        at[M:] = 0.5 * at[M:] + self.number
         return at - self.number
-
-    def fit(self, instruction: Any) -> Any:
-        self.calls, size = 0, int(SIZES[self.number])
-        fitted = single.fit(instruction, self.gradient, size, self.memory, fisher=torch.ones_like)
-        self.memory = fitted[1] or self.memory
-        return fitted[0]
 
 
 def make(name: str, options: Mapping[str, Any], buffers: bool) -> Any:
@@ -54,15 +46,20 @@ def test_no_method_changes_buffers_or_is_changed_by_them(name: str, options: Map
     for online in ((0, 1, 2, 3, 4), (1, 3), (), (0, 2, 3)):
         for rounds in (plain, noting):
             asked = rounds.ask(online)
-            replies = {k: clients[rounds][k].fit(instruction) for k, instruction in asked.items()}
+            before = {k: clients[rounds][k].calls for k in asked}
+            replies = {k: clients[rounds][k].fit(instruction, 2) for k, instruction in asked.items()}
             rounds.hear(*replies.items())
         if replies:
             weights = np.array([SIZES[k] for k in replies])
             at = parameters_to_ndarrays(next(iter(asked.values())).parameters)[len(START) :]
             np.testing.assert_allclose(np.concatenate([a.ravel() for a in at[: len(BUFFERS)]]), expected)
-            sent = [_sent_buffers(reply) for reply in replies.values()]
+            sent = []
+            for reply in replies.values():
+                arrays = parameters_to_ndarrays(reply.parameters)
+                first = len(START) if arrays[0].shape == START[0].shape else 0
+                sent.append(np.concatenate([a.ravel() for a in arrays[first : first + len(BUFFERS)]]))
             for k, own in zip(replies, sent, strict=True):
-                left = 0.5 ** clients[noting][k].calls
+                left = 0.5 ** (clients[noting][k].calls - before[k])
                 np.testing.assert_allclose(own, expected * left + 2 * k * (1 - left))
             expected = weights @ np.array(sent) / weights.sum()
         np.testing.assert_allclose(noting.strategy.buffers, expected)
@@ -80,15 +77,9 @@ def test_no_method_changes_buffers_or_is_changed_by_them(name: str, options: Map
     assert [a.shape for a in evaluated] == [a.shape for a in (*START, *BUFFERS)]
 
 
-def _sent_buffers(reply: Any) -> np.ndarray:
-    arrays = parameters_to_ndarrays(reply.parameters)
-    first = len(START) if arrays[0].shape == START[0].shape else 0
-    return np.concatenate([a.ravel() for a in arrays[first : first + len(BUFFERS)]])
-
-
 def test_buffers_that_are_not_finite_or_missing_make_no_reply() -> None:
     rounds = Rounds(make("fedavg", {}, True))
-    replies = {k: Client(k).fit(instruction) for k, instruction in rounds.ask(range(3)).items()}
+    replies = {k: Client(k).fit(instruction, 2) for k, instruction in rounds.ask(range(3)).items()}
     arrays = parameters_to_ndarrays(replies[0].parameters)
     arrays[-1] = np.array(np.nan)
     replies[0].parameters = FlatParameters(np.concatenate([a.ravel() for a in arrays]), rounds.strategy.wire)

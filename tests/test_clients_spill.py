@@ -48,13 +48,7 @@ def test_the_file_does_not_grow_from_round_to_round() -> None:
 def test_a_run_is_the_same_with_its_memories_in_a_file(
     simulate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    run = {
-        "strategy": method,
-        "trace": "bernoulli:p=0.6+lost:p=0.2",
-        "engine": "inline",
-        "num_rounds": 5,
-        "departures": "1=3",
-    }
+    run = {"strategy": method, "trace": "bernoulli:p=0.6+lost:p=0.2", "num_rounds": 5, "departures": "1=3"}
     expected = simulate(**run)
     made: list[Memories] = []
 

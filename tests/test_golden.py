@@ -205,11 +205,6 @@ def test_schedule(schedule: Any) -> None:
     close(got, schedule["expect"])
 
 
-def test_boost_of_the_paper() -> None:
-    """3 p at first (Ruan et al. 5.3), then 1.5 p and 1.222 p."""
-    np.testing.assert_allclose([boost(t) for t in (1, 2, 3)], [3, 1.5, 1 + 2 / 9])
-
-
 def test_every_case_is_played(request: pytest.FixtureRequest) -> None:
     """A case of a method that no test file takes would pass without a word."""
     methods = {case["method"] for _, case in cases(request.config)}

@@ -22,25 +22,15 @@ class Quadratics:
 
     def __init__(self, name: str, optima: Any, rate: float, start: float = 3.0, **options: Any) -> None:
         self.e, self.rate = np.array(optima, float), rate
-        roster = Roster(np.ones(len(self.e), int))
-        self.strategy: Any = strategies.make(
-            name,
-            ndarrays_to_parameters([np.array([start])]),
-            roster,
-            local_steps=1,
-            learning_rate=rate,
-            **options,
-        )
+        roster, initial = Roster(np.ones(len(self.e), int)), ndarrays_to_parameters([np.array([start])])
+        general = {"local_steps": 1, "learning_rate": rate}
+        self.strategy: Any = strategies.make(name, initial, roster, **general, **options)
         self.rounds = Rounds(self.strategy)
 
     def play(self, *clients: int, departed: Any = ()) -> float:
         x = self.strategy.weights[0]
-        asked = self.rounds.ask(clients, departed=departed)
-        return float(
-            self.rounds.hear(
-                *((k, reply(i, [-self.rate * 2 * (x - self.e[k])], 1, steps=1)) for k, i in asked.items())
-            )[0]
-        )
+        moves = {k: [-self.rate * 2 * (x - self.e[k])] for k in clients}
+        return float(self.rounds.play(moves, departed=departed)[0])
 
 
 @pytest.mark.parametrize(("t1", "t2"), [(3, 5), (1, 1), (7, 2)])
@@ -66,10 +56,11 @@ def test_example_1_of_fedlaavg(t1: int, t2: int) -> None:
     assert abs(X - (e1 + e2) / 2) > 0.01
 
 
-@pytest.mark.parametrize("name", ["mifa", "fedlaavg", "mimic"])
+@pytest.mark.parametrize("name", ["mifa", "fedlaavg", "mimic", "fedvarp", "fedvarp prob"])
 def test_optimum_in_spite_of_dropouts(name: str) -> None:
     """One local step, constant rate, the first round not full: exactly the mean of the e_k."""
-    run = Quadratics(name, [0.0, 1.0, 5.0, -3.0], 0.1)
+    name, _, agg = name.partition(" ")
+    run = Quadratics(name, [0.0, 1.0, 5.0, -3.0], 0.1, **({"agg": agg} if agg else {}))
     rng = np.random.default_rng(0)
     run.play(2)
     for _ in range(500):
