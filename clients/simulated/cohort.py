@@ -22,8 +22,7 @@ from clients.gradients.oracle import CohortOracle
 from clients.rules import SGD
 from clients.rules.base import Change, DescendingOracle
 from clients.rules.vectors import Rate, Vector, as_array
-from clients.simulated.jobs import PreparedJob
-from clients.simulated.updates import Updates
+from clients.simulated.jobs import PreparedJob, Updates
 from clients.training import LocalDeadline, do_steps, finish, make_rule, of_weights
 from fedtide.ground.contract import REPORTED, Reported
 

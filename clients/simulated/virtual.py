@@ -23,8 +23,7 @@ from clients.rules.vectors import concatenate
 from clients.simulated.cohort import Trained, cohorts, on, train
 from clients.simulated.evaluation import evaluate, own_test
 from clients.simulated.faults import described, is_out_of_memory, time_limit
-from clients.simulated.jobs import Broadcast, DroppedError, Job, PreparedJob, prepare
-from clients.simulated.updates import ClientUpdate, Updates, joined
+from clients.simulated.jobs import Broadcast, ClientUpdate, Job, PreparedJob, Updates, joined, prepare
 from clients.training import make_rule
 from fedtide.ground.contract import Scalar, metrics
 from fedtide.tasks import blank
@@ -195,11 +194,12 @@ class VirtualClients:
         planned = [job.config.planned_steps(int(self.data.sizes[job.client])) for job in jobs]
         finished = finished_steps([job.completion for job in jobs], planned).tolist()
         for job, steps in zip(jobs, finished, strict=True):
+            if not steps:
+                failures.append(Failure(job.client, "dropped in mid-round"))
+                continue
             memory = self.load(job.memory)
             try:
                 prepared.append(prepare(job, steps, memory, self.data, self.seed, self.draws))
-            except DroppedError as reason:
-                failures.append(Failure(job.client, str(reason)))
             except self.survived as error:  # one client's error must not end the round
                 failures.append(_failure(job, error))
         return prepared

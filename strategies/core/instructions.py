@@ -125,14 +125,6 @@ class OpenTasks(Stateful):
         """Return what a client was sent for the task that it has to answer; None: there is none."""
         return None if client is None or server_round != self._round else self._sent.get(client)
 
-    def of_all(self, clients: list[int], server_round: int) -> list[Sent] | None:
-        """Return what these clients were sent in this round; None: one of them was sent nothing in it."""
-        if server_round != self._round:
-            return None
-        found = [*map(self._sent.get, clients)]
-        sent = [task for task in found if task is not None and task.round == server_round]
-        return sent if len(sent) == len(found) else None
-
     def state_dict(self) -> StateDict:
         """Return what was sent, by client, shape (K,); the weights of each model once, as rows."""
         sent = [*self._sent.values()]

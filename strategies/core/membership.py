@@ -21,12 +21,11 @@ from strategies.core.departures import LossTracker, judge
 from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.method import Method
 from strategies.core.norms import MAX_NORM, norm
-from strategies.core.options import Options
 from strategies.core.parameters import read_arrays
 from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
 from strategies.core.results import FitResult, FitResults
-from strategies.core.roster import Clients, Roster
+from strategies.core.roster import Clients
 from strategies.core.state import Stateful
 
 Proxies = Callable[[int], ClientProxy]
@@ -55,8 +54,8 @@ class Members(Stateful):
 
     saved = ("roster", "losses", "announced")
 
-    def __init__(self, roster: Roster, options: Options, method: Method) -> None:
-        self.roster, self.options, self.method = roster, options, method
+    def __init__(self, method: Method) -> None:
+        self.roster, self.options, self.method = method.roster, method.options, method
         self.losses = LossTracker()
         self.announced: list[int] = []  # who has said in the last round that it leaves
         self.awaiting_farewell: list[int] = []  # who leaves in this round and has a state to hand in

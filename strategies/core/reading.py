@@ -112,9 +112,10 @@ class ReplyReader:
         clients = reported["client"]
         if rule.sends != "weights" or rule.extra or not roster.are_registered(clients):
             return None
-        sent = self.tasks.of_all(clients.tolist(), server_round)
-        width = self.method.wire.size
-        if sent is None or not all(len(v) == width and v.dtype.kind == "f" for v in columns.vectors):
+        found, width = [self.tasks.of(k, server_round) for k in clients.tolist()], self.method.wire.size
+        sent = [task for task in found if task is not None and task.round == server_round]
+        right = all(len(vector) == width and vector.dtype.kind == "f" for vector in columns.vectors)
+        if len(sent) < len(found) or not right:
             return None
         n, steps, norms = (reported[key] for key in ("num_examples", "steps", "update_norm"))
         planned = self._planned(n, sent)

@@ -77,7 +77,7 @@ class FlexibleStrategy(Method, Strategy):
         self.evaluate_fn = evaluate_fn
         self.options = options if options is not None else self.options_type()()
         self.roster = roster if roster is not None else Roster()
-        self.membership = Members(self.roster, self.options, self)
+        self.membership = Members(self)
         self.tasks = OpenTasks(self.wire)
         self.norms = NormLimit(self.options.max_update_norm, self.options.outliers == "clip")
         self.replies = ReplyReader(self, self.tasks, self.membership, self.norms)

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
-from clients.simulated.jobs import Broadcast, Job
-from clients.simulated.updates import ClientUpdate, Updates, joined
+from clients.simulated.jobs import Broadcast, ClientUpdate, Job, Updates, joined
 from clients.simulated.virtual import Answers, Scores
 from fedtide.engine.transports.base import (
     ClientFailure,

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clients.simulated.jobs import Broadcast, Job
-from clients.simulated.updates import Updates
+from clients.simulated.jobs import Broadcast, Job, Updates
 from clients.simulated.virtual import Answers
 from fedtide.ground.contract import REPORTED
 

@@ -17,8 +17,7 @@ from ray.exceptions import RayError
 
 from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
-from clients.simulated.jobs import Broadcast, Job
-from clients.simulated.updates import Updates
+from clients.simulated.jobs import Broadcast, Job, Updates
 from clients.simulated.virtual import Answers, Failure, Scores, VirtualClients
 from fedtide.engine.allocation import keep_freed_memory
 from fedtide.engine.transports.base import EngineLost
