@@ -16,9 +16,15 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
     "numpydoc",
-    "options_table",
+    "tables",
 ]
 html_theme = "furo"
 exclude_patterns = ["README.md", "methods/README.md"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
+
+default_role = "code"  # docstrings name code in single backticks
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+numpydoc_show_class_members = False

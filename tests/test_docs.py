@@ -6,9 +6,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import fedtide
+import strategies
+import traces
 from fedtide.engine.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +51,12 @@ def test_requirements_are_those_of_the_package_and_its_tests() -> None:
     assert rest == {line for line in extras["dev"] if line.startswith(("pytest", "hypothesis"))}
 
 
+@pytest.mark.parametrize("package", [fedtide, strategies, traces], ids=lambda package: package.__name__)
+def test_the_reference_has_all_public_names(package: ModuleType) -> None:
+    page = (DOCS / "reference" / f"{package.__name__}.md").read_text(encoding="utf-8")
+    assert set(package.__all__) <= set(re.findall(r"\w+", page))
+
+
 def test_the_picture_of_the_architecture_is_that_of_the_imports() -> None:
     spec = importlib.util.spec_from_file_location("architecture", DOCS / "architecture.py")
     assert spec is not None
@@ -62,4 +72,5 @@ def test_the_site_has_no_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(DOCS), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.stderr
-    assert "units" in (tmp_path / "methods" / "mimic.html").read_text(encoding="utf-8")
+    for page, word in (("methods/mimic", "units"), ("reference/traces", "round-robin")):
+        assert word in (tmp_path / f"{page}.html").read_text(encoding="utf-8")

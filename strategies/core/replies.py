@@ -109,7 +109,7 @@ class Replies:
         return self.num_examples.astype(np.float64) if weights == "n" else np.ones(len(self))
 
     def mean_coefficients(self, weights: str) -> NDArray[np.float64]:
-        """n_k / sum_S n_k with `n`, 1 / |S| with `uniform` (MimiC eq. 4), shape (K,)."""
+        """n_k / sum_S n_k with `n`, 1 / K with `uniform` (MimiC eq. 4), shape (K,)."""
         sizes = self.sizes(weights)
         return sizes / float(sizes.sum())
 

@@ -52,7 +52,7 @@ class Pools(SeededTrace):
     Attributes
     ----------
     first
-        Number of pools in use (the paper's |T|): the more pools, the more heterogeneous the devices. Pools
+        Number of pools in use (the size of Ruan et al.'s T): more pools, more heterogeneity. Pools
         1..5 are CPU loads, which are never inactive; 6..8 are bandwidths, which were not measured: with
         `source=measured`, 6 to 8 mean 5.
     source

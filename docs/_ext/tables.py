@@ -1,0 +1,81 @@
+"""Tables made from the code: `{options} METHOD`, `{parts} SETTING` and `{settings}`."""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any, ClassVar
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from fedtide.config import Settings
+from fedtide.engine.methods import METHODS, own_options
+from fedtide.engine.parts import REGISTRIES
+from fedtide.ground.allowed import options_of
+from fedtide.ground.docstrings import descriptions
+from strategies import Options
+
+
+class Table(SphinxDirective):
+    """A table of Markdown; empty cells are left empty."""
+
+    columns: ClassVar[tuple[str, ...]]
+
+    def rows(self) -> Iterable[tuple[str, ...]]:
+        """Return the cells."""
+        raise NotImplementedError
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table."""
+        cells = [tuple(cell.replace("|", "\\|") for cell in row) for row in self.rows()]
+        lines = [self.columns, ("---",) * len(self.columns), *cells]
+        text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        return self.parse_text_to_nodes(text if cells else "This method has no options of its own.")
+
+
+class OptionsTable(Table):
+    """`{options} mimic`; a method without options of its own says so."""
+
+    required_arguments = 1
+    columns = ("option", "default", "allowed", "meaning")
+
+    def rows(self) -> Iterable[tuple[str, ...]]:
+        """Return a row for each option of the method's own."""
+        strategy = METHODS[self.arguments[0]]
+        meaning = descriptions(strategy.options_type())
+        for key, option in own_options(strategy).items():
+            if key not in options_of(Options):
+                allowed = option.allowed.replace("|", ", ")
+                yield f"`{key}`", f"`{option.default}`", allowed, meaning.get(option.parameter, "")
+
+
+class PartsTable(Table):
+    """`{parts} trace`: the names that a setting accepts."""
+
+    required_arguments = 1
+    columns = ("name", "meaning", "options")
+
+    def rows(self) -> Iterable[tuple[str, ...]]:
+        """Return a row for each name."""
+        for name, part in REGISTRIES[self.arguments[0]].items():
+            paragraph = " ".join((part.__doc__ or "").partition("\n\n")[0].split())
+            yield f"`{name}`", paragraph, ", ".join(f"`{key}`" for key in options_of(part))
+
+
+class SettingsTable(Table):
+    """`{settings}`: all settings, in their groups."""
+
+    columns = ("setting", "default", "meaning")
+
+    def rows(self) -> Iterable[tuple[str, ...]]:
+        """Return a row for each setting."""
+        for field in fields(Settings):
+            default = "" if field.default in ("", ()) else f"`{field.default}`"
+            yield f"`{field.name.replace('_', '-')}`", default, field.metadata["help"]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the directives."""
+    for name, directive in (("options", OptionsTable), ("parts", PartsTable), ("settings", SettingsTable)):
+        app.add_directive(name, directive)
+    return {"parallel_read_safe": True}
