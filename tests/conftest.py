@@ -9,7 +9,6 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-from flower import free_ports as unused_ports
 from flower import installation
 from numpy.typing import NDArray
 from own_parts import Folder
@@ -162,12 +161,6 @@ def ray_cluster() -> Iterator[None]:
         )
     yield
     ray.shutdown()
-
-
-@pytest.fixture
-def free_ports() -> Callable[[int], list[int]]:
-    """Return a function that finds unused ports on 127.0.0.1."""
-    return unused_ports
 
 
 @pytest.fixture

@@ -5,13 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flower import BIN, ROOT, copy_app, flwr_run, wait_for_port
+from flower import BIN, ROOT, command_of_run, copy_app, free_ports, wait_for_port
+from waiting import wait_until
 
 DEPLOY = ROOT / "deploy"
 
@@ -50,8 +49,7 @@ with Resident(Path(sys.argv[1]), ["clients.numpy_client", "clients.torch_client"
 # As under systemd: a key is refused while its dead node still counts as online.
 AGAIN = 'until "$@"; do sleep 4; done'
 
-# A client app whose clients misbehave as their node config says: without PyTorch, but for client 0 under
-# other methods than scheme C, which is that of clients/app.py.
+# A client app whose clients misbehave as their node config says: client 0 with PyTorch, the others without.
 APP = '''
 """Clients that are slow, hang or send NaN in a round, or lose one reply."""
 
@@ -99,15 +97,13 @@ def losing(client, node):
 
 def client_fn(context):
     node = context.node_config
-    if context.run_config["strategy"] == "scheme-c":
-        client = numpy_client.client_fn(context)
-        client.__class__, client.told = Misbehaving, node
-        return client
-    if node["client-id"]:
-        return numpy_client.client_fn(context)
-    from clients.app import client_fn  # PyTorch, which takes most of a message's time to import
+    if node["client-id"] == 0:
+        from clients.app import client_fn  # PyTorch, which takes most of a message's time to import
 
-    return losing(client_fn(context), node)
+        return losing(client_fn(context), node)
+    client = numpy_client.client_fn(context)
+    client.__class__, client.told = Misbehaving, node
+    return client
 
 
 app = ClientApp(client_fn=client_fn)
@@ -115,28 +111,21 @@ app = ClientApp(client_fn=client_fn)
 
 
 class Federation:
-    """A SuperLink with TLS, SuperNodes with keys, and runs, whose records a test reads at once.
+    """A SuperLink with TLS, SuperNodes with keys, and runs in one folder, which a test reads meanwhile."""
 
-    `app` is the module of the ClientApp, `supernode` the program of a SuperNode.
-    """
-
-    def __init__(
-        self,
-        env: dict[str, str],
-        folder: Path,
-        ports: Callable[[int], list[int]],
-        app: str = APP,
-        supernode: str = SUPERNODE,
-    ) -> None:
-        self.env, self.folder, self.ports = env | {"BIN": str(BIN)}, folder, ports
-        self.app, self.supernode = app, supernode
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        (self.port,) = ports(1)
-        self.env |= {"CERTIFICATES": str(folder / "certificates")}
-        self.ca = folder / "certificates" / "ca.crt"
+    def __init__(self, env: dict[str, str], folder: Path) -> None:
+        self.folder, self.app, self.runs = folder, folder / "app", folder / "runs"
         self.marks, self.keys = folder / "marks", folder / "keys"
+        self.ca = folder / "certificates" / "ca.crt"
+        self.env = env | {"BIN": str(BIN), "CERTIFICATES": str(self.ca.parent)}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        (self.port,) = free_ports(1)
         for made in (self.marks, self.keys):
             made.mkdir()
+        copy_app(self.app)
+        project = (ROOT / "pyproject.toml").read_text().replace("clients.app:app", "misbehaving:app")
+        (self.app / "pyproject.toml").write_text(project)
+        (self.app / "misbehaving.py").write_text(APP)
         self.deploy("certificates.sh", "127.0.0.1")
         (Path(env["FLWR_HOME"]) / "config.toml").write_text(
             '[superlink]\ndefault = "lab"\n\n[superlink.lab]\n'
@@ -144,21 +133,16 @@ class Federation:
         )
         self.superlink()
 
-    def deploy(self, script: str, *arguments: str) -> str:
-        """Call a script of deploy/; return what it printed."""
-        command = [str(DEPLOY / script), *arguments]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
-        )
-        assert not done.returncode, done.stdout + done.stderr
-        return done.stdout
+    def deploy(self, script: str, *arguments: str) -> None:
+        """Call a script of deploy/."""
+        subprocess.run([DEPLOY / script, *arguments], cwd=self.folder, env=self.env, check=True)
 
-    def start(self, name: str, command: list[str], **env: str) -> None:
+    def start(self, name: str, command: list[str], *, cwd: Path | None = None, **env: str) -> None:
         """Start a process in a group of its own, and log what it prints."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 command,
-                cwd=self.folder,
+                cwd=cwd or self.folder,
                 env=self.env | env,
                 stdout=log,
                 stderr=log,
@@ -167,11 +151,8 @@ class Federation:
 
     def superlink(self) -> None:
         """Start the SuperLink, or start it again with what it has saved."""
-        settings = {
-            "HOST": "127.0.0.1",
-            "PORT": str(self.port),
-            "DATABASE": str(self.folder / "superlink.db"),
-        }
+        settings = {"HOST": "127.0.0.1", "PORT": str(self.port)}
+        settings |= {"DATABASE": str(self.folder / "superlink.db")}
         self.start("superlink", [str(DEPLOY / "superlink.sh")], **settings)
         wait_for_port(self.port)
 
@@ -185,12 +166,12 @@ class Federation:
         self, name: str, *, secure: bool = True, key: bool = True, again: bool = True, **config: Any
     ) -> None:
         """Start a SuperNode, with the key of its name; `again` whenever it ends."""
-        (port,) = self.ports(1)
+        (port,) = free_ports(1)
         told = " ".join(f"{k.replace('_', '-')}={json.dumps(value)}" for k, value in config.items())
         options = ["--superlink", f"127.0.0.1:{self.port}", "--port", str(port), "--node-config", told]
         options += ["--root-certificates", str(self.ca)] if secure else ["--insecure"]
         options += ["--auth-supernode-private-key", str(self.keys / name)] if key else []
-        command = [sys.executable, "-c", self.supernode, *options]
+        command = [sys.executable, "-c", SUPERNODE, *options]
         self.start(name, ["sh", "-c", AGAIN, "sh", *command] if again else command)
 
     def resident(self) -> None:
@@ -205,39 +186,10 @@ class Federation:
         os.killpg(self.processes[name].pid, signal.SIGKILL)
         self.processes[name].wait()
 
-    def run(self, name: str, settings: dict[str, Any]) -> "Running":
-        """Start a run with misbehaving clients; its run folder is in the folder of this name."""
-        app = self.folder / "app"
-        if not app.exists():
-            copy_app(app)
-            project = (ROOT / "pyproject.toml").read_text().replace("clients.app:app", "misbehaving:app")
-            (app / "pyproject.toml").write_text(project)
-            (app / "misbehaving.py").write_text(self.app)
-        return Running(self.env, app, self.folder / name, settings)
-
-    def statuses(self) -> dict[str, str]:
-        """Return the status of each run by its number, the newest first."""
-        command = [str(BIN / "flwr"), "ls", "lab", "--format", "json"]
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=True)
-        return {run["run-id"]: run["status"] for run in json.loads(done.stdout)["runs"]}
-
-    def stop(self) -> None:
-        """Stop the newest run, as a user does."""
-        newest = next(iter(self.statuses()))
-        subprocess.run([str(BIN / "flwr"), "stop", newest, "lab"], env=self.env, check=True)
-
-
-class Running:
-    """A run in the background."""
-
-    def __init__(self, env: dict[str, str], app: Path, runs: Path, settings: dict[str, Any]) -> None:
-        self.runs, self.output = runs, ""
-
-        def call() -> None:
-            self.output = flwr_run(env, {**settings, "run-dir": str(runs)}, "lab", app=app, patience=1000)
-
-        self.thread = threading.Thread(target=call)
-        self.thread.start()
+    def run(self, settings: dict[str, Any]) -> None:
+        """Start a run with misbehaving clients, or resume it."""
+        command = command_of_run(settings | {"run-dir": str(self.runs)}, "lab")
+        self.start("run", [str(BIN / command[0]), *command[1:]], cwd=self.app)
 
     @property
     def path(self) -> Path:
@@ -246,34 +198,28 @@ class Running:
         return path
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the records of the rounds so far."""
+        """The records of the rounds so far."""
         files = list(self.runs.glob("*/metrics.jsonl"))
         lines = files[0].read_text().splitlines(keepends=True) if files else []
         return [json.loads(line) for line in lines[1:] if line.endswith("\n")]
 
-    def wait_until(self, happened: Callable[[list[dict[str, Any]]], Any]) -> None:
-        """Wait until the records say that something has happened."""
-        while not happened(self.records()):
-            assert self.thread.is_alive(), self.told()
-            time.sleep(0.2)
-
-    def wait_for_file(self, path: Path) -> None:
-        """Wait for a file while the run goes on."""
-        self.wait_until(lambda records: path.exists())
-
-    def told(self) -> str:
-        """What `flwr run` has printed, as one line."""
-        return " ".join(self.output.split())
-
-    def finished(self) -> list[dict[str, Any]]:
-        """Wait for the end of `flwr run`; return the records of the rounds."""
-        self.thread.join()
+    def wait_until(self, happened: Callable[[list[dict[str, Any]]], Any]) -> list[dict[str, Any]]:
+        """Wait until the records of the run say that something has happened; return them."""
+        wait_until(lambda: happened(self.records()), self.processes["run"])
         return self.records()
 
     def ended(self) -> list[dict[str, Any]]:
         """Wait until the run folder is complete; return the records of the rounds."""
-        deadline = time.monotonic() + 600
-        while not (self.path / "summary.json").exists():
-            assert time.monotonic() < deadline, self.told()
-            time.sleep(0.2)
+        wait_until((self.path / "summary.json").exists)
         return self.records()
+
+    def statuses(self) -> dict[str, str]:
+        """The status of each run by its number, the newest first."""
+        command = [str(BIN / "flwr"), "ls", "lab", "--format", "json"]
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=True)
+        return {run["run-id"]: run["status"] for run in json.loads(done.stdout)["runs"]}
+
+    def stop(self) -> None:
+        """Stop the newest run, as a user does."""
+        newest = next(iter(self.statuses()))
+        subprocess.run([str(BIN / "flwr"), "stop", newest, "lab"], env=self.env, check=True)

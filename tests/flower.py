@@ -66,13 +66,18 @@ def installation(home: Path) -> Iterator[dict[str, str]]:
     assert not processes_of(home)
 
 
+def command_of_run(settings: dict[str, Any], *arguments: str) -> list[str]:
+    """Return the command that runs the app of the working directory."""
+    config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    return ["flwr", "run", ".", *arguments, "--run-config", config, "--stream"]
+
+
 def flwr_run(
     env: dict[str, str], settings: dict[str, Any], *arguments: str, app: Path = ROOT, patience: float = 1000
 ) -> str:
     """Call `flwr run` in an app's folder; return its output."""
-    config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
     done = subprocess.run(
-        ["flwr", "run", ".", *arguments, "--run-config", config, "--stream"],  # the first in the PATH of env
+        command_of_run(settings, *arguments),
         cwd=app,
         env=env,
         capture_output=True,

@@ -8,12 +8,11 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import certifi
 import numpy as np
 import pytest
-from flower import BIN, ROOT, flwr_run, processes_of, wait_for_port
+from flower import BIN, ROOT, flwr_run, free_ports, processes_of, wait_for_port
 from sklearn.datasets import load_digits
 
 from clients.device.__main__ import check, main, own_data, parse
@@ -68,9 +67,7 @@ def test_data_are_read_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
-def test_devices_train_on_their_own_data_until_they_are_ended(
-    flower: dict[str, str], tmp_path: Path, free_ports: Any
-) -> None:
+def test_devices_train_on_their_own_data_until_they_are_ended(flower: dict[str, str], tmp_path: Path) -> None:
     """One with PyTorch and two without, two of them resident; one is ended while it works, and departs."""
     x, y = load_digits(return_X_y=True)
     (port,) = free_ports(1)

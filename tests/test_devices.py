@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import Federation, Running
+from federation import Federation
 from flower import outcome
 from test_run_folder_page import described, keys_of
 
@@ -23,14 +23,15 @@ pytestmark = [
 
 STEPS = 8
 DEADLINE = 30.0  # only the round in which a client hangs takes that long
-SETTINGS = {"model": "logistic", "num-clients": 5, "min-nodes": 4, "local-steps": STEPS, "num-rounds": 99}
-SETTINGS |= {"batch-size": 0, "checkpoint-every": 1, "cohort": "stacked"}  # not compiled for each app
+SETTINGS = {"strategy": "fedlaavg:memory=client", "model": "logistic", "num-clients": 5, "min-nodes": 4}
+SETTINGS |= {"local-steps": STEPS, "num-rounds": 99, "batch-size": 0, "round-deadline": DEADLINE}
+SETTINGS |= {"checkpoint-every": 1, "cohort": "stacked"}  # not compiled for each app
 Records = list[dict[str, Any]]
 
 
-def test_five_devices(flower: dict[str, str], tmp_path: Path, free_ports: Any) -> None:
-    """Two methods, each until all has happened that is to happen; then its records are replayed."""
-    federation = Federation(flower, tmp_path, free_ports)
+def test_five_devices(flower: dict[str, str], tmp_path: Path) -> None:
+    """Until all has happened that is to happen, also to the SuperLink; then the records are replayed."""
+    federation = Federation(flower, tmp_path)
     federation.resident()
     federation.admit(*"01234", "copy")
     data = federated_data(Settings(num_clients=5))
@@ -49,24 +50,17 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path, free_ports: Any) -
     start_node(1, nan_in=2, slow_in=3, slow=DEADLINE / 6)
     start_node(2, hang_in=3)
     start_node(3, hang_in=3)
-    settings = {**SETTINGS, "strategy": "scheme-c", "round-deadline": DEADLINE}
-    run = federation.run("scheme-c", settings)
+    federation.run(SETTINGS)
     strangers(federation)
-    records = comings_and_goings(federation, run, start_node)
+    comings_and_goings(federation, start_node)
+    before = the_superlink_dies(federation, state[1])
+    start_node(3)
+    records = the_run_resumes(federation, before)
     check(records)
-    replay(run.path, tmp_path / "replay-scheme-c", records)
+    replay(federation.path, tmp_path / "replay", records)
     for name, reason in STRANGERS.items():
         assert reason in (tmp_path / f"{name}.log").read_text(), name
         assert "SuperNode ID" not in (tmp_path / f"{name}.log").read_text(), name
-
-    for name in ("3", "copy", "plain"):
-        federation.kill(name)
-    start_node(3)
-    settings = {**SETTINGS, "strategy": "fedlaavg:memory=client"}
-    run = federation.run("fedlaavg", settings)
-    records = a_restart_of_the_superlink(federation, run, settings, state[1])
-    check(records)
-    replay(run.path, tmp_path / "replay-fedlaavg", records)
 
 
 STRANGERS = {
@@ -82,11 +76,11 @@ def strangers(federation: Federation) -> None:
     federation.node("plain", secure=False, key=False, again=False, client_id=4)
 
 
-def comings_and_goings(federation: Federation, run: Running, start_node: Callable[..., None]) -> Records:
-    """Client 0 has a copy, 1 sends NaN and is slow, 2 has a power cut, 3 hangs for good, 4 comes later."""
-    run.wait_until(lambda records: len(records) >= 1)
+def comings_and_goings(federation: Federation, start_node: Callable[..., None]) -> None:
+    """Client 0 loses a reply and has a copy, 1 sends NaN and is slow, 2 has a power cut, 3 hangs, 4 comes."""
+    federation.wait_until(lambda records: len(records) >= 1)
     start_node(0, "copy")
-    run.wait_for_file(federation.marks / "2-3")
+    federation.wait_until(lambda _: (federation.marks / "2-3").exists())
     federation.kill("2")
     start_node(2)
     start_node(4)
@@ -95,53 +89,53 @@ def comings_and_goings(federation: Federation, run: Running, start_node: Callabl
         active = {client for record in records[3:] for client in record["active"]}
         return {2, 4} <= active and ("refused-node", 0) in events(records)
 
-    run.wait_until(all_back)
-    federation.stop()
-    records = run.ended()
-    first, second, third, *later = records
-    assert {record["deadline_seconds"] for record in records} == {DEADLINE}
+    first, second, third, *later = records = federation.wait_until(all_back)
     assert first["active"] == first["members"] == [0, 1, 2, 3]
     assert first["steps"] == [STEPS] * 4
-    assert second["failed"] == {"1": "weights are not finite"}
+    assert second["failed"].keys() == {"0", "1"}
+    assert "reply lost" in second["failed"]["0"]
+    assert second["failed"]["1"] == "weights are not finite"
     slow = third["active"].index(1)
     assert 1 <= third["steps"][slow] < STEPS
     assert third["incomplete"] == 1
     assert third["failed"].keys() == {"2", "3"}  # of 2, Flower may have noticed by then
     assert third["failed"]["3"].startswith("no reply within")
     assert all(3 in record["at_work"] for record in later)
-    found = events(records) - {("refused-node", 2)}  # unless Flower has noticed the power cut by then
-    assert found == {("refused-node", 0), ("arrival", 4)}
     (reason,) = (e["reason"] for r in records for e in r["events"] if e.get("node") == "copy")
     assert reason == "client 0 has another key"
-    assert records[-1]["loss"] < first["loss"]
-    assert "finished:stopped" in federation.statuses().values()
-    # The page says what is written, but for nodes that do not say who they are, and departures.
-    written = {key for record in records for key in keys_of(record)} - described("metrics.jsonl")
-    assert written | {f"unidentified-node.{key}" for key in ("node", "reason")} == described("On devices")
+
+
+def the_superlink_dies(federation: Federation, leaving: Path) -> Records:
+    """Client 1 leaves before; return the records of the run, which ends in order."""
+    for name in ("3", "copy", "plain"):
+        federation.kill(name)
+    leave.main([str(leaving)])
+    federation.wait_until(lambda records: ("farewell", 1) in events(records))
+    federation.kill("superlink")
+    records = federation.ended()
+    summary = json.loads((federation.path / "summary.json").read_text())
+    assert summary["interrupted"]
+    assert summary["rounds"] == len(records)
     return records
 
 
-def a_restart_of_the_superlink(
-    federation: Federation, run: Running, settings: dict[str, Any], leaving: Path
-) -> Records:
-    """A reply of client 0 is lost, 1 leaves, the SuperLink is killed, and the run goes on."""
-    run.wait_until(lambda records: any("reply lost" in r["failed"].get("0", "") for r in records))
-    leave.main([str(leaving)])
-    run.wait_until(lambda records: ("departure", 1) in events(records))
-    federation.kill("superlink")
-    before = run.ended()
-    summary = json.loads((run.path / "summary.json").read_text())
-    assert summary["interrupted"]
-    assert summary["rounds"] == len(before)
+def the_run_resumes(federation: Federation, before: Records) -> Records:
+    """With the SuperLink and client 3; a user stops it. The memories of all clients still fit."""
     federation.superlink()
-    again = federation.run("fedlaavg", {**settings, "resume": str(run.path)})
-    again.wait_until(lambda records: len(records) >= len(before) + 2 and 3 in records[-1]["active"])
+    federation.run(SETTINGS | {"resume": str(federation.path)})
+    federation.wait_until(lambda records: len(records) >= len(before) + 2 and 3 in records[-1]["active"])
     federation.stop()
-    records = again.ended()
+    records = federation.ended()
     assert [r["active"] for r in records[: len(before)]] == [r["active"] for r in before]
     assert all(1 not in record["selected"] for record in records[len(before) :])
     assert not any("resync" in str(record) for record in records)
-    assert [*federation.statuses().values()][:2] == ["finished:stopped", "finished:failed"]
+    assert records[-1]["loss"] < records[0]["loss"]
+    assert [*federation.statuses().values()] == ["finished:stopped", "finished:failed"]
+    found = events(records) - {("refused-node", 2), ("unidentified-node", None)}  # until Flower has noticed
+    assert found == {("refused-node", 0), ("arrival", 4), ("departure", 1), ("farewell", 1)}
+    # The page says what is written, but for nodes that do not say who they are.
+    written = {key for record in records for key in keys_of(record)} - described("metrics.jsonl")
+    assert written | {f"unidentified-node.{key}" for key in ("node", "reason")} == described("On devices")
     return records
 
 
@@ -166,6 +160,7 @@ def check(records: Records) -> None:
         assert all(1 <= (steps or STEPS) <= STEPS for steps in record["steps"])
         assert record["planned"] == [STEPS] * len(active)
         assert np.isfinite(record["loss"])
+        assert record["deadline_seconds"] == DEADLINE
 
 
 def replay(path: Path, runs: Path, records: Records) -> None:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from flower import free_ports
 from recorders import ROOT, T0, Device, run, sessions, wait_for_lines
 
 from traces.record import HEADER, Recorder, main
@@ -93,7 +94,7 @@ def test_command_line_until_it_is_stopped(tmp_path, number):
     assert all(re.fullmatch(r"3,[0-9]+[.][0-9]{3},[0-9]+[.][0-9]{3},,", row) for row in rows)
 
 
-def test_command_line_while_a_server_is_reachable(tmp_path, free_ports):
+def test_command_line_while_a_server_is_reachable(tmp_path):
     path = tmp_path / "log.csv"
     (port,) = free_ports(1)
     recorder = run("--client=0", f"--file={path}", "--every=0.05", f"--server=127.0.0.1:{port}")
