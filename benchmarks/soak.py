@@ -126,15 +126,17 @@ def _size(paths: Any) -> int:
 def watch(watched: Watched, kill_every: int) -> tuple[list[dict[str, float]], int]:
     """Take samples until the run has ended, killing workers; return the samples, and how many were killed."""
     samples: list[dict[str, float]] = []
-    kills = 0
+    kills, last = 0, 0.0
     while watched.process.poll() is None:
-        time.sleep(1)
-        with suppress(OSError):
-            samples.append(watched.sample())
-            if not samples[-1]["round"]:  # it is starting
-                samples.pop()
-            elif kill_every and samples[-1]["round"] >= (kills + 1) * kill_every:
-                kills += watched.kill_a_worker()
+        time.sleep(0.1)
+        rounds = watched.rounds()
+        kill = kill_every and rounds >= (kills + 1) * kill_every
+        if rounds and (kill or time.monotonic() >= last + 1):  # after its start
+            last = time.monotonic()
+            with suppress(OSError):
+                samples.append(watched.sample())
+        if kill:
+            kills += watched.kill_a_worker()
     return samples, kills
 
 

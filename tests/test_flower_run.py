@@ -28,30 +28,23 @@ pytestmark = [
 
 
 def test_flwr_run_gives_the_same_result_as_sim(shared_flower: dict[str, str], tmp_path: Path) -> None:
-    """Three runs at the same time on one SuperLink, each held against the inline one."""
+    """Two runs at the same time on one SuperLink, each held against the inline one."""
     x, y = load_diabetes(return_X_y=True)
     file = tmp_path / "diabetes.csv"
     np.savetxt(file, np.column_stack([x[:90], y[:90]]), "%.6g", delimiter=",", header=HEADER, comments="")
-    # Traces that read files, with failures, incomplete work, late replies, an arrival and a departure.
+    # Traces that read files, with failures, incomplete work, late replies, an arrival and a departure, and
+    # BatchNorm's running means beside the vectors of clients that send no weights, and dropout.
     traces = "+".join(part.format(**trace_files(tmp_path)) for part in TRACES)
-    changing = {"strategy": "scheme-c", "model": "logistic", "trace": traces, "arrivals": "1=2", "seed": 4}
-    changing |= {"departures": "0=3", "clients-per-round": 3, "num-clients": 5, "num-rounds": 5}
-    changing |= {"local-steps": 6, "log": "tensorboard" if find_spec("tensorboard") else ""}
+    changing = {"strategy": "mimic:memory=client", "model": "vgg11:norm=batch,width=1,hidden=4,dropout=0.5"}
+    changing |= {"trace": traces, "arrivals": "1=2", "departures": "0=3", "seed": 4, "clients-per-round": 3}
+    changing |= {"num-clients": 5, "num-rounds": 5, "local-steps": 6}
+    changing |= {"log": "tensorboard" if find_spec("tensorboard") else ""}
     # Memory in Flower's Context, despite lost replies, for training and for evaluating personal models.
     memory = {"strategy": "apfl:alpha-mode=step", "task": f"csv:file={file},target=y,kind=regression"}
     memory |= {"model": "logistic", "learning-rate": 0.02, "trace": "bernoulli:p=0.7+lost:p=0.3"}
     memory |= {"evaluate-on": "objective", "num-clients": 3, "num-rounds": 3, "local-steps": 4}
     memory |= {"seed": 5}  # with it, replies are lost, one of them of a client that participates again
-    # BatchNorm's running means beside the vectors of clients that send no weights, and dropout.
-    deep = {"strategy": "mimic:memory=client", "model": "vgg11:norm=batch,width=1,hidden=4,dropout=0.5"}
-    deep |= {
-        "trace": "phones:round-seconds=300,cost=200",
-        "seed": 4,
-        "num-clients": 3,
-        "num-rounds": 3,
-        "local-steps": 3,
-    }
-    runs = {"changing": {**changing, "cpus": 1}, "memory": memory, "deep": deep}
+    runs = {"changing": {**changing, "cpus": 1}, "memory": memory}
     started = [run | {"run-dir": str(tmp_path / f"{key}-flower")} for key, run in runs.items()]
     outputs = flwr_runs(shared_flower, started)
     records = {}
@@ -61,13 +54,14 @@ def test_flwr_run_gives_the_same_result_as_sim(shared_flower: dict[str, str], tm
         records[key] = assert_same_run(tmp_path / f"{key}-flower", tmp_path / key, output)
 
     assert len([*(tmp_path / "changing-flower").glob("*/events.out.tfevents.*")]) == bool(changing["log"])
-    here = records["changing"]
-    assert [e["event"] for r in here for e in r["events"]] == ["arrival", "departure"]
+    here, (there, _) = records["changing"], outcome(tmp_path / "changing-flower")
+    assert [e["event"] for r in here for e in r["events"] if e["event"] != "farewell"] == [
+        "arrival",
+        "departure",
+    ]
     assert {0, 1} <= {k for r in here for k in r["active"]}
-    assert any(r["failed"] for r in here)
     assert any(step < 6 for r in here for step in r["steps"])
     assert any(reason == "no reply by the end of the round" for r in here for reason in r["failed"].values())
-    there, _ = outcome(tmp_path / "changing-flower")
     assert [r["virtual_seconds"] for r in there] == [r["virtual_seconds"] for r in here]
 
     here, (there, _) = records["memory"], outcome(tmp_path / "memory-flower")

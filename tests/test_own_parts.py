@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_parts import METHODS, Folder
+from own_parts import METHODS, Folder, of_the_page
 
 import sim
 from clients.environment import federated_data
@@ -259,7 +259,7 @@ def test_a_run_knows_the_code_that_it_ran(own: Folder, capsys: Any) -> None:
 def test_the_workers_of_a_comparison_find_what_the_driver_found(own: Folder) -> None:
     """The method, its rule and a model from the working directory of a process of its own."""
     own.write("my_methods.py", METHODS)
-    own.write("my_model.py", MODEL)
+    own.write("my_model.py", of_the_page("my_model.py"))
     named = [*SMALL, "--strategy=my_methods.Momentum", "--model=my_model.Net:width=8"]
     assert sim.main([*named, "--engine=inline", "--run-dir=inline"]) == 0
     call = [sys.executable, sim.__file__, *named, "--run-dir=runs", "--json", "--seed", "0", "1"]
@@ -271,18 +271,3 @@ def test_the_workers_of_a_comparison_find_what_the_driver_found(own: Folder) -> 
         for folder in ("inline/*", "runs/cells/*seed0*")
     )
     assert compared["weights_sha256"] == alone["weights_sha256"]
-
-
-MODEL = """
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self, input_shape, num_classes, *, width: int = 4):
-        super().__init__()
-        layers = nn.Linear(64, width), nn.Tanh(), nn.Linear(width, num_classes)
-        self.layers = nn.Sequential(nn.Flatten(), *layers)
-
-    def forward(self, x):
-        return self.layers(x)
-"""
