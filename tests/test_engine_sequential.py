@@ -85,17 +85,6 @@ def test_it_learns_from_data_of_clients_that_are_never_there(simulate: Callable[
     assert all(r["selected"] == r["active"] == [] and r["bytes_up"] == 0 for r in ideal.rounds)
 
 
-def test_every_oracle_does_the_same_steps(simulate: Callable[..., Any]) -> None:
-    settings = {"strategy": "sequential-sgd", "num_rounds": 4}
-    loop, again, *others = (
-        simulate(**settings, cohort=cohort)
-        for cohort in ("loop", "loop", "compiled", "stacked", "chain", "vmap")
-    )
-    np.testing.assert_array_equal(again.weights, loop.weights)
-    for other in others:
-        np.testing.assert_allclose(other.weights, loop.weights, rtol=1e-4, atol=1e-6)
-
-
 def test_labels_that_are_not_classes_are_refused() -> None:
     x, labels = np.ones((6, 4), np.float32), np.array([0, 1, 2, 0, 1, 7])
     parts = np.split(np.arange(6), 2)

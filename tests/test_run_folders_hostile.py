@@ -122,9 +122,7 @@ def test_a_long_line_is_not_read(run: Path, monkeypatch: Any) -> None:
         valid_records(run)
 
 
-@pytest.mark.parametrize(
-    "name", ["config.toml", "metrics.jsonl", "summary.json", "clients.json", "weights.npz"]
-)
+@pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "clients.json"])
 def test_files_of_other_kinds(run: Path, name: str, capsys: Any) -> None:
     """The report is made from the rest, or one line says why not; nothing waits."""
     file = run / name

@@ -105,7 +105,6 @@ def _summary(name: str, factory: Callable[..., Any]) -> Iterator[str]:
 
 
 def _wrapped(text: str, indent: int = 4) -> Iterator[str]:
-    """Yield a text in lines."""
     for line in wrap(" ".join(text.split()), WIDTH - indent, break_on_hyphens=False):
         yield " " * indent + line
 
@@ -127,7 +126,6 @@ def _options(factory: Callable[..., Any], shown: Collection[str], explained: boo
 
 
 def _setting(key: str, option: Option) -> str:
-    """Return an option with its default, as users write it."""
     if option.default is REQUIRED:
         return f"{key}="
     return f"{key}={str(option.default).lower() if option.kind is bool else option.default}"

@@ -207,7 +207,6 @@ def _write(
 
 
 def _show(console: Console, comparison: Comparison, wanted: int, reach: float | None) -> None:
-    """Print the table."""
     if rows := comparison.rows:
         done = len(comparison.finished)
         title = f"{done} of {count(wanted, 'run')}" if done < wanted else count(done, "run")

@@ -101,7 +101,6 @@ def run_on_ray(
 
 
 def _outcome(done: Any) -> Outcome:
-    """Return the outcome of a task that has ended."""
     import ray  # not installed on every machine
     from ray.exceptions import RayError
 

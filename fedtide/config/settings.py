@@ -86,16 +86,10 @@ class Settings:
     num_rounds: Count = _setting(TRAINING, 100, "T, rounds of the run")
     local_steps: Count = _setting(TRAINING, 10, "E, local steps of a complete client", client=True)
     local_epochs: CountOrZero = _setting(
-        TRAINING,
-        0,
-        "if positive, local passes over the client's data, instead of local steps",
-        client=True,
+        TRAINING, 0, "if positive, local passes over the client's data, instead of local steps", client=True
     )
     batch_size: CountOrZero = _setting(
-        TRAINING,
-        20,
-        "examples per step; 0: all examples of the client",
-        client=True,
+        TRAINING, 20, "examples per step; 0: all examples of the client", client=True
     )
     learning_rate: Positive = _setting(TRAINING, 0.2, "eta_0, the clients' learning rate", client=True)
     lr_schedule: str = _setting(TRAINING, "constant", "how the learning rate changes over rounds")
@@ -116,15 +110,10 @@ class Settings:
         "ray: virtual clients in Ray actors; inline: in this process; auto: what is faster for this run",
     )
     num_workers: CountOrZero = _setting(
-        ENGINE,
-        0,
-        "Ray actors; 0: one per share of a GPU, or without GPUs one per CPU core",
+        ENGINE, 0, "Ray actors; 0: one per share of a GPU, or without GPUs one per CPU core"
     )
     client_gpus: Share = _setting(
-        ENGINE,
-        1.0,
-        "share of a GPU per actor, on machines with a GPU; 0: train on the CPU",
-        client=True,
+        ENGINE, 1.0, "share of a GPU per actor, on machines with a GPU; 0: train on the CPU", client=True
     )
     ray_address: str = _setting(
         ENGINE, "", "address of a running Ray cluster, HOST:PORT or auto; default: start Ray on this machine"
@@ -136,18 +125,13 @@ class Settings:
         "fails; 0: no limit",
     )
     cohort: Literal["auto", "compiled", "stacked", "vmap", "compiled-chain", "chain", "loop"] = _setting(
-        ENGINE,
-        "auto",
-        "how gradients are computed; auto: chosen by model and device",
-        client=True,
+        ENGINE, "auto", "how gradients are computed; auto: chosen by model and device", client=True
     )
     cohort_size: CountOrZero = _setting(ENGINE, 0, "clients that train in one call; 0: chosen automatically")
     data_dir: str = _setting(OUTPUT, "data", "where data sets are downloaded to", client=True)
     run_dir: str = _setting(OUTPUT, "runs", "where the run folder is made")
     checkpoint_every: Annotated[int, Range(least=-1)] = _setting(
-        OUTPUT,
-        0,
-        "rounds between checkpoints; 0: as often as they take 5 % of the time; -1: none",
+        OUTPUT, 0, "rounds between checkpoints; 0: as often as they take 5 % of the time; -1: none"
     )
     resume: str = _setting(OUTPUT, "", "run folder of an interrupted or killed run, to resume it")
     log: str = _setting(OUTPUT, "", "where the run is logged as well; several are separated by commas")
@@ -167,10 +151,7 @@ class Settings:
         client=True,
     )
     evaluate_clients: CountOrZero = _setting(
-        OUTPUT,
-        0,
-        "rounds between evaluations on each member's own held-out examples; 0: none",
-        client=True,
+        OUTPUT, 0, "rounds between evaluations on each member's own held-out examples; 0: none", client=True
     )
     report: bool = _setting(OUTPUT, True, "make report.html, a page with plots, when the run has ended")
     train_loss: bool = _setting(
@@ -191,14 +172,10 @@ class Settings:
         "usually take, at least 60, and no deadline in a simulation",
     )
     min_replies: Share = _setting(
-        DEVICES,
-        0.0,
-        "share of the selected clients whose replies end a round; 0: all",
+        DEVICES, 0.0, "share of the selected clients whose replies end a round; 0: all"
     )
     max_absence: CountOrZero = _setting(
-        DEVICES,
-        0,
-        "rounds after which a silent client has departed; 0: never",
+        DEVICES, 0, "rounds after which a silent client has departed; 0: never"
     )
 
     def __post_init__(self) -> None:

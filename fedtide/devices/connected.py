@@ -34,7 +34,6 @@ class ConnectedClients(Trace):
         self._begun = False
 
     def round(self, t: int) -> RoundAvailability:
-        """See `Trace.round`."""
         check_round(t)
         if self.roster is not None and not self._begun:
             # A run may resume after a round that another process observed, with others connected now.

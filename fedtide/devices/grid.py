@@ -91,7 +91,6 @@ class GridTransport(Transport):
         return connected
 
     def reachable(self) -> NDArray[np.intp]:
-        """Return the clients whose nodes are online now, in ascending order."""
         self._look()
         self._collect()
         return np.array(self.nodes.clients(), np.intp)
@@ -105,7 +104,6 @@ class GridTransport(Transport):
         return np.array(sorted({*self.messages.busy(), *replied}), np.intp)
 
     def proxy(self, client: int) -> ClientProxy:
-        """Return the proxy of one client."""
         return node_proxy(self.grid, self.nodes.of_client[client], str(client))
 
     def fit(
@@ -133,7 +131,6 @@ class GridTransport(Transport):
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
     ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        """Have clients evaluate; those that are at work are not asked."""
         return self._round(EvaluateRes, server_round, instructions, MessageType.EVALUATE, timeout)
 
     def record(self) -> dict[str, Any]:

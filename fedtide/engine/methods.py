@@ -95,7 +95,6 @@ def method_of(settings: Settings) -> Method:
 
 
 def _check_own(name: str, strategy: type[FlexibleStrategy]) -> None:
-    """Check what cannot be seen before a method's class is used."""
     try:
         options = strategy.options_type()
     except NameError as error:

@@ -167,7 +167,6 @@ class _State(Observer):
     failure: str = ""
 
     def round(self, record: dict[str, Any]) -> None:
-        """Take in the record of a round."""
         self.last.update(record)
         self.client_fits += len(record.get("active", []))
 
@@ -185,7 +184,6 @@ def _train(server: RoundServer, num_rounds: int, before: Position) -> str:
 
 
 def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[str, Any]:
-    """Return the content of `summary.json`."""
     settings, last, metric = experiment.settings, ended.last, experiment.data.criterion.metric
     measured = [key.format(metric.key) for key in FINAL]
     summary: dict[str, Any] = finite(

@@ -133,7 +133,6 @@ class RunFolder(Observer):
             temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
     def close(self) -> None:
-        """Close `metrics.jsonl`."""
         self._metrics.close()
 
     def _write(self) -> None:
@@ -206,7 +205,6 @@ def _new_folder(settings: Settings) -> Path:
 
 
 def _lock(file: Any, path: Path) -> None:
-    """Let no other process write to a folder, for as long as this file is open."""
     try:
         import fcntl
     except ImportError:  # on Windows

@@ -28,19 +28,13 @@ class SequentialSGD(FlexibleStrategy):
 
     The union is that of the objective: it has the data of members that are away, gains those of clients that
     arrive, and loses those of clients that depart, unless their objective is kept.
-
-    Attributes
-    ----------
-    trainer
-        Has to be set before the first round.
     """
 
     suits = "comparison: what could be had if all data were in one place"
     takes_layers = False  # nobody sends an update
-    trainer: Trainer
+    trainer: Trainer  # to be set before the first round
 
     def select(self, available: Clients) -> Clients:
-        """Choose nobody."""
         chosen, sizes = len(super().select(available)), self.roster.num_examples[self.roster.member]
         self.iterations = round(chosen * self.options.mean_steps(sizes))
         return available[:0]
@@ -49,7 +43,6 @@ class SequentialSGD(FlexibleStrategy):
         """Nobody is asked, so there are no replies."""
 
     def empty_round(self) -> None:
-        """Do the round's steps."""
         members = np.flatnonzero(self.roster.contributors)
         self.report.measured["iterations"] = self.iterations if len(members) else 0
         if self.report.measured["iterations"]:

@@ -25,12 +25,10 @@ class Attributes(Stateful):
         self.of = of
 
     def state_dict(self) -> StateDict:
-        """Return the attributes as JSON, with the arrays apart."""
         arrays: Arrays = {}
         return {"values": _encoded(self.of, type(self.of).__name__, arrays), **arrays}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Set the attributes."""
         _decoded(take(state, "values"), self.of, state)
 
 

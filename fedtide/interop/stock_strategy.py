@@ -95,7 +95,6 @@ class StockStrategy(FlexibleStrategy):
         return self._sent
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Restore a state."""
         super().load_state_dict(state)
         self._has_begun = True
 
@@ -104,12 +103,10 @@ class StockStrategy(FlexibleStrategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Ask the clients that the strategy asks."""
         self._manager: Any = client_manager  # a `TraceClientManager` of the engine, which stands above
         return super().configure_fit(server_round, parameters, client_manager)
 
     def select(self, available: Clients) -> Clients:
-        """Have the strategy choose among `clients_per_round` of the available clients."""
         self._tasks, self._shared, self.rule = {}, {}, SGD  # type: ignore[misc]  # of this round
         offered = super().select(available)
         with self._noting("nobody asked", not len(offered)):
@@ -130,7 +127,6 @@ class StockStrategy(FlexibleStrategy):
     def aggregate_fit(
         self, server_round: int, results: FitResults, failures: Failures
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Pass the replies that count on to the strategy."""
         self._results = {int(proxy.cid): (proxy, result) for proxy, result in reversed(results)}  # the first
         self._failures = failures
         return super().aggregate_fit(server_round, results, failures)
@@ -160,7 +156,6 @@ class StockStrategy(FlexibleStrategy):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Ask the clients that the strategy asks."""
         asked = self.stock.configure_evaluate(server_round, parameters, client_manager)
         common = self._common(server_round)
         return [(proxy, EvaluateIns(ins.parameters, {**common, **ins.config})) for proxy, ins in asked]
@@ -171,7 +166,6 @@ class StockStrategy(FlexibleStrategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Aggregate as the strategy does."""
         with self._noting("no evaluation", not results):
             return self.stock.aggregate_evaluate(server_round, results, failures)
         return None, {}

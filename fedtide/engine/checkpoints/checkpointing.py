@@ -133,7 +133,6 @@ class Checkpointing(Observer):
         return f"--resume {self.folder.path} continues after round {self._saved}"
 
     def close(self) -> None:
-        """Close the file."""
         self._store.close()
 
     def _state(self) -> StateDict:

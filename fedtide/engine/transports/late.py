@@ -65,7 +65,6 @@ class LateReplies(Transport):
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
-        """Have clients train; return the replies on time, and those to earlier tasks that arrive now."""
         results, failures = self.transport.fit(server_round, instructions, timeout)
         self.seconds, self.notes = self.transport.seconds, self.transport.notes
         late, farewells = self.trace.late(server_round), _farewells(instructions)

@@ -56,7 +56,6 @@ class Liveness:
                 time.sleep(1)
 
     def close(self) -> None:
-        """Close the connections."""
         for connection in self._watched.values():
             connection.close()
 
