@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import pytest
 
-from fedtide.ground.allowed import Checked, Count, Positive, Range, Share, checked, options_of
+from fedtide.ground.allowed import REQUIRED, Checked, Count, Positive, Range, Share, checked, options_of
+from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS
+from traces import TRACES
 
 if TYPE_CHECKING:
     from elsewhere import Unknown
@@ -69,6 +72,25 @@ def test_values_that_are_not_allowed(values: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError) as refusal:  # noqa: PT011
         Derived(**values)
     assert str(refusal.value) == says
+
+
+@pytest.mark.parametrize("registry", [TASKS, MODELS, SIZES, PARTITIONS, TRACES], ids=range(5))
+def test_registered_factories(registry: dict[str, Any]) -> None:
+    """Options can be read from their signatures, and what is not allowed is refused."""
+    for factory in registry.values():
+        assert (factory.__doc__ or "").splitlines()[0].endswith(".")
+        parameters = inspect.signature(factory).parameters.values()
+        given = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        from_data = [p for p in parameters if p.name == "label_shares"]
+        options = options_of(factory)
+        assert len(options) + len(given) + len(from_data) == len(parameters)
+        needed = {o.parameter: "x" for o in options.values() if o.default is REQUIRED}
+        for name, option in options.items():
+            assert option.parameter in needed or type(option.default) is option.kind
+            if option.choices or isinstance(option.bounds, Range):
+                wrong = {option.parameter: "nonesuch" if option.choices else -2}
+                with pytest.raises(ValueError, match=f"^{name} is "):
+                    factory(*[5] * len(given), **needed | wrong)
 
 
 def test_functions_check_their_arguments() -> None:

@@ -1,11 +1,9 @@
-import inspect
 from functools import partial
 
 import pytest
 import torch
 
-from fedtide.ground.allowed import REQUIRED, Range, options_of
-from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS, initialise
+from fedtide.tasks import MODELS, TASKS, initialise
 
 
 def parameters(model: torch.nn.Module) -> int:
@@ -72,23 +70,6 @@ def test_initial_parameters_depend_only_on_the_seed():
     vector = torch.nn.utils.parameters_to_vector
     assert torch.equal(vector(one.parameters()), vector(same.parameters()))
     assert not torch.equal(vector(one.parameters()), vector(other.parameters()))
-
-
-@pytest.mark.parametrize("registry", [TASKS, MODELS, SIZES, PARTITIONS], ids="tmsp")
-def test_options(registry):
-    """They can be read from the signatures, and what is not allowed is refused."""
-    for factory in registry.values():
-        assert factory.__doc__.splitlines()[0].endswith(".")
-        given = [p for p in inspect.signature(factory).parameters.values() if p.kind is not p.KEYWORD_ONLY]
-        options = options_of(factory)
-        assert len(options) == len(inspect.signature(factory).parameters) - len(given)
-        needed = {o.parameter: "x" for o in options.values() if o.default is REQUIRED}
-        for name, option in options.items():
-            assert option.parameter in needed or type(option.default) is option.kind
-            if option.choices or isinstance(option.bounds, Range):
-                wrong = {option.parameter: "nonesuch" if option.choices else -2}
-                with pytest.raises(ValueError, match=f"^{name} is "):
-                    factory(*[5] * len(given), **needed | wrong)
 
 
 def test_the_units_of_layers_are_numbers():

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtide.ground.allowed import Range, options_of
 from traces import TRACES, Trace, finished_steps
 
 FROM_FILE = {"recorded", "flash", "table", "run"}  # need a file, see test_traces_clock.py and _readers
@@ -57,10 +56,6 @@ def test_what_is_not_allowed_is_refused(name):
         (option,) = changes
         with pytest.raises(ValueError, match=f"{option.replace('_', '-')} is "):
             make(name, **{"num_clients": 5, "seed": 1, **changes})
-    for key, option in options_of(TRACES[name]).items():
-        if option.choices or isinstance(option.bounds, Range):
-            with pytest.raises(ValueError, match=f"^{key} is "):
-                make(name, 5, 1, **{option.parameter: "nonesuch" if option.choices else -2})
     with pytest.raises(ValueError, match="round 0 does not exist"):
         make(name, 5, 1).round(0)
 
@@ -90,20 +85,6 @@ def test_rounds_and_seeds_differ(name):
     trace, other = make(name, 200, 7), make(name, 200, 8)
     assert not same(trace.round(1), trace.round(2))
     assert not same(trace.round(1), other.round(1))
-
-
-@pytest.mark.parametrize("name", TRACES)
-def test_registered_factories_follow_the_convention(name):
-    num_clients, seed, *options = inspect.signature(TRACES[name]).parameters.values()
-    assert (num_clients.name, seed.name) == ("num_clients", "seed")
-    for option in options:
-        assert option.kind is option.KEYWORD_ONLY
-        if option.name == "label_shares":  # comes from the data, not from the user
-            assert "label-shares" not in options_of(TRACES[name])
-            continue
-        (known,) = [o for o in options_of(TRACES[name]).values() if o.parameter == option.name]
-        assert isinstance(known.default, known.kind)
-    assert TRACES[name].__doc__.splitlines()[0].endswith(".")
 
 
 @pytest.mark.parametrize("name", sorted(FROM_FILE))
