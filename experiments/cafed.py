@@ -22,9 +22,8 @@ from fedtide.tasks import TASKS, FederatedData, PartitionedData
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
 from traces import RoundAvailability
-from traces.base import complete_if_online
+from traces.base import SeededTrace, complete_if_online
 from traces.patterns.markov import Chains
-from traces.seeded import SeededTrace
 
 
 @dataclass(frozen=True)

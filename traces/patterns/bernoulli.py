@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Share
-from traces.base import RoundAvailability, complete_if_online
-from traces.seeded import SeededTrace
+from traces.base import RoundAvailability, SeededTrace, complete_if_online
 
 
 @dataclass(frozen=True)

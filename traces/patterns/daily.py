@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, CountOrZero, Positive, Share
-from traces.base import RoundAvailability, complete_if_online
-from traces.seeded import SeededTrace
+from traces.base import RoundAvailability, SeededTrace, complete_if_online
 
 
 @dataclass(frozen=True, kw_only=True)

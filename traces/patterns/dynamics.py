@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Range
-from traces.base import RoundAvailability, complete_if_online
+from traces.base import RoundAvailability, SeededTrace, complete_if_online
 from traces.patterns.markov import Chains
-from traces.seeded import SeededTrace
 
 Rates = NDArray[np.float64]
 

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, CountOrZero, Share, checked
+from traces.base import generator
 from traces.patterns.dynamics import CYCLE, Cycle, Dynamics, RateTrace, with_dynamics
-from traces.seeded import generator
 
 _ALPHA = 0.1  # concentration of FedAU's phi
 _FLOOR, _MEAN = 0.02, 0.1  # FedAU's

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, Share
-from traces.base import RoundAvailability, complete_if_online
-from traces.seeded import SeededTrace
+from traces.base import RoundAvailability, SeededTrace, complete_if_online
 
 _LEVELS = 5
 _SCALE = 3.0  # of the half-normal periods in the authors' code

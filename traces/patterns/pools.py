@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Range
-from traces.base import RoundAvailability, online_throughout
-from traces.seeded import SeededTrace
+from traces.base import RoundAvailability, SeededTrace, online_throughout
 
 
 class Pool(NamedTuple):

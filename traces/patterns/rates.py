@@ -1,8 +1,8 @@
 """Clients with given rates of participation, the same for all or drawn from a range."""
 
 from fedtide.ground.allowed import Count, CountOrZero, Share, checked
+from traces.base import generator
 from traces.patterns.dynamics import CYCLE, Cycle, Dynamics, RateTrace, with_dynamics
-from traces.seeded import generator
 
 
 @checked

@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Range, Share
-from traces.base import RoundAvailability, complete_if_online
+from traces.base import RoundAvailability, SeededTrace, complete_if_online
 from traces.patterns.bernoulli import Always
-from traces.seeded import SeededTrace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, Range
-from traces.base import RoundAvailability, complete_if_online
+from traces.base import RoundAvailability, SeededTrace, complete_if_online
 from traces.files.lines import client_index
 from traces.files.tables import read_numbers
-from traces.seeded import SeededTrace
 
 _DAY = 86400.0
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedtide.ground.allowed import Count, Share
-from traces.base import RoundAvailability, online_throughout
-from traces.seeded import SeededTrace
+from traces.base import RoundAvailability, SeededTrace, online_throughout
 
 
 @dataclass(frozen=True, kw_only=True)

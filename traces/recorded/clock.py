@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, NotNegative, Positive, checked
-from traces.base import RoundAvailability
+from traces.base import RoundAvailability, SeededTrace
 from traces.recorded.replay import Replay
 from traces.recorded.sessions import DeviceLog
-from traces.seeded import SeededTrace
 
 _GUARD = 1e-6  # steps; covers the rounding of products such as 0.1 steps per second times 30 s
 _WINDOW = 16  # rounds whose sessions are looked up together

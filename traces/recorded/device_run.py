@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability
+from traces.base import RoundAvailability, SeededTrace
 from traces.files.lines import decode_line, json_object, open_data
-from traces.seeded import SeededTrace
 
 _MAX_RECORD_BYTES = 16 << 20
 _GIVE = "give metrics.jsonl of a run on devices"

@@ -6,10 +6,9 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import RoundAvailability
+from traces.base import RoundAvailability, SeededTrace
 from traces.files.lines import client_index, whole_number
 from traces.files.tables import read_numbers
-from traces.seeded import SeededTrace
 
 
 class RoundTable(SeededTrace):

@@ -5,7 +5,7 @@ It needs NumPy and the standard library only, so that a client on a small device
 
 from fedtide.ground.contract import metrics, ternary
 from fedtide.ground.contract.fit import FitConfig, Scalar
-from fedtide.ground.contract.reported import REPORTED, Reported
+from fedtide.ground.contract.metrics import REPORTED, Reported
 from fedtide.ground.contract.rule import CORRECTED, SGD, Rule
 
 __all__ = [

@@ -1,7 +1,13 @@
 """Names of what a client reports in the metrics of its replies, besides the number of its examples.
 
-All of them are optional: a reply without metrics counts as all local steps of the current round.
+All of them are optional: a reply without metrics counts as all local steps of the current round. Simulated
+clients report theirs in columns instead of a dictionary for each client.
 """
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 CLIENT_ID = "client-id"
 """int: which client it is. On devices, the node config says so."""
@@ -41,3 +47,23 @@ WORST_CLIENT = "worst-client-"
 
 TENTH_PERCENTILE = "tenth-percentile-"
 """Before a metric's name; float: the value that 90 % of the members reach, from the server."""
+
+REPORTED = np.dtype(
+    [
+        ("client", np.int64),
+        ("num_examples", np.int64),
+        ("steps", np.int64),
+        ("train_loss", np.float64),
+        ("final_loss", np.float64),
+        ("update_norm", np.float64),
+        ("resync", np.bool_),
+    ]
+)
+"""One row: the client's index, n_k, and what is named above.
+
+`update_norm` is the Euclidean norm of the local weights less those that the client started from; NaN if it
+does not send its weights.
+"""
+
+Reported = NDArray[Any]
+"""K such rows."""
