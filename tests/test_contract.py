@@ -18,6 +18,7 @@ from flwr.server.client_manager import SimpleClientManager
 import strategies
 
 NOT_FEDAVG = {"efl", "feddyn"}  # differ from FedAvg even where all clients finish all of their steps
+# Count all clients alike, not by their shares p_k.
 UNIFORM = {
     "amplified-scaffold",
     "apfl",
@@ -28,8 +29,8 @@ UNIFORM = {
     "mimic",
     "pfedme",
     "scaffold",
-    "vrl-sgd",
-}  # count all clients alike, not by their shares p_k
+}
+UNIFORM |= {"vrl-sgd"}
 OWN_SELECTION = {"fedlaavg", "f3ast"}  # choose clients by something else than the seed
 OWN_START = {"fedawe"}  # clients start from models of their own, which a wrapper's change is added to
 ONE_STEP = {"fedsgd"}  # ignore the settings of local steps and epochs

@@ -95,7 +95,7 @@ def test_a_round_is_aggregated_once(name: str) -> None:
     np.testing.assert_array_equal(play(once), play(more))
 
 
-@pytest.mark.parametrize("size", [1e17, 1e14, 1e12])
+@pytest.mark.parametrize("size", [1e17, 1e12])
 @pytest.mark.parametrize("name", FEDERATED)
 def test_learning_continues_though_the_culprit_never_returns(name: str, size: float) -> None:
     """One client moves by 1e17 in round 2, and is away from then on: nothing of it stays anywhere."""

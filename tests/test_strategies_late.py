@@ -115,15 +115,6 @@ def test_late_goodbye(name: str) -> None:
 # What it counts, by hand: client 2 did not answer in rounds 2 and 3, and answers round 2's task in round 4.
 
 
-def late_step(name: str, **options: Any) -> tuple[np.ndarray, Any]:
-    """How the weights move in round 4, and the strategy."""
-    options = {"local_steps": 1, "lr_schedule": Geometric(factor=0.5), **options}
-    rounds, answer = begin(name, **options)
-    before = rounds.strategy.weights.copy()
-    return end(rounds, (2, answer)) - before, rounds.strategy
-
-
-ON_TIME = [0, 1, 3, 4]
 p = SIZES / SIZES.sum()
 
 
@@ -143,12 +134,15 @@ p = SIZES / SIZES.sum()
     ],
 )
 def test_what_a_late_reply_counts(name: str, options: dict[str, Any], on_time: Any, late: Any) -> None:
-    moved, strategy = late_step(name, **options)
+    general = {"local_steps": 1, "lr_schedule": Geometric(factor=0.5)}
+    rounds, answer = begin(name, **general, **options)
+    before = rounds.strategy.weights.copy()
+    moved = end(rounds, (2, answer)) - before
     on_time, late = np.broadcast_to(on_time, N), np.broadcast_to(late, N)
-    expected = sum(on_time[k] * delta(k, 4) for k in ON_TIME) + late[2] * delta(2, 2)
+    expected = sum(on_time[k] * delta(k, 4) for k in (0, 1, 3, 4)) + late[2] * delta(2, 2)
     np.testing.assert_allclose(moved, expected, rtol=1e-9)
     too_old = [("2", "late reply of round 2: its lag is 2, max-lag is 1")] if "max_lag" in options else []
-    assert strategy.report.rejected == too_old
+    assert rounds.strategy.report.rejected == too_old
 
 
 def test_fedawe_counts_an_update_from_what_the_client_was_sent() -> None:

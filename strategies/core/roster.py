@@ -176,10 +176,6 @@ class Roster(Stateful):
         """Note whether a client has data."""
         self.data_less[client], self._known = not some, None
 
-    def accept(self, clients: Clients, server_round: int) -> None:
-        """Note whose replies counted in a round."""
-        self.accepted[clients] = server_round
-
     def arrive(self, client: int, server_round: int) -> None:
         """Make a client a member from `server_round` on (an objective shift, Ruan et al. 3.3).
 

@@ -156,7 +156,7 @@ class FlexibleStrategy(Method, Strategy):
             self.update(replies)
             if len(self.buffers):
                 self.buffers = replies.mean_buffers()
-            self.roster.accept(replies.clients, server_round)
+            self.roster.accepted[replies.clients] = server_round
         elif asked:
             self.empty_round()
         if asked:
