@@ -1,12 +1,15 @@
 """The picture of README: who was online in each round, and the accuracy of three methods beside it.
 
-python experiments/front.py docs/images/front.png
+python experiments/front.py [FILE.png]
 """
 
 import sys
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fedtide
 from clients.environment import make_trace
@@ -15,7 +18,7 @@ SETTINGS = {"trace": "bernoulli:p=0.3", "partition": "label", "num_rounds": 100}
 METHODS = {"fedavg": "#7f7f7f", "mifa": "#1f77b4", "fedvarp": "#d95f02"}
 
 
-def main(path: str) -> None:
+def main(path: str = "docs/images/front.png") -> None:
     """Compare the methods, and draw."""
     table = fedtide.compare(strategy=[*METHODS], seed=0, **SETTINGS)
     trace = make_trace(table.runs[0].cell.settings)
@@ -36,4 +39,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
