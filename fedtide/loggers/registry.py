@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -55,33 +55,17 @@ class Guarded(Observer):
     def __init__(self, name: str, logger: Observer, console: Console) -> None:
         self.name, self.logger, self.console = name, logger, console
         self.failed = False
-
-    def start(self, settings: Settings) -> None:
-        """Start the logger."""
-        self._pass_on("start", settings)
-
-    def round(self, record: Record) -> None:
-        """Log a round."""
-        self._pass_on("round", record)
-
-    def finish(self, summary: dict[str, Any]) -> None:
-        """Log the summary."""
-        self._pass_on("finish", summary)
-
-    def close(self) -> None:
-        """Close the logger, also one that failed."""
-        if self.failed:
-            with suppress(Exception):
-                self.logger.close()
-        else:
-            self._pass_on("close")
+        for method in ("start", "round", "finish", "close"):
+            setattr(self, method, partial(self._pass_on, method))
 
     def _pass_on(self, method: str, *arguments: Any) -> None:
-        if self.failed:
+        if self.failed and method != "close":
             return
         try:
             getattr(self.logger, method)(*arguments)
         except Exception as error:  # whatever goes wrong at a server or on a disk, the run is worth more
+            if self.failed:  # already reported
+                return
             self.failed = True
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             say(self.console, f"warning: --log {self.name} failed: {reason}; the run continues without it")

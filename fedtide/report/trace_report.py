@@ -205,8 +205,7 @@ def _named(devices: Sequence[str]) -> str:
     names = [
         f"{client} {json.dumps(name, ensure_ascii=False)}" for client, name in enumerate(devices) if name
     ]
-    others = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return f"by order of appearance, clients {', '.join(names[:MAX_NAMES])}{others}"
+    return f"by order of appearance, clients {plots.listed(names, MAX_NAMES)}"
 
 
 def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
