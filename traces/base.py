@@ -88,7 +88,8 @@ class SeededTrace(Checked, Trace):
     """A trace whose draws depend only on the seed, the purpose of the draw and the round.
 
     A client's draws do not depend on how many clients come after it: a larger N leaves the first clients
-    unchanged. The options of a trace are fields of its subclass; ValueError is raised if one is not allowed.
+    unchanged. The options of a trace are fields of its subclass. ValueError is raised if one is not allowed,
+    or if the trace's file is not as described; the message then names file and line.
     """
 
     num_clients: Count

@@ -30,15 +30,10 @@ class Sleep(SeededTrace):
     hours
         Hours online per day.
     file
-        Posts as CSV or JSON lines (see `traces.files.tables`): `client` is 0..N-1, `seconds` counts from any
-        midnight.
+        Posts of each client as CSV or JSON lines (see `traces.files.tables`): `client` is 0..N-1, `seconds`
+        counts from any midnight.
     begin : (N,) float64
         Seconds after midnight at which each client comes online.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, or a client has no posts.
     """
 
     period: Count = 120

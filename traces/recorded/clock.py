@@ -64,11 +64,6 @@ class VirtualClock(SeededTrace):
         Work per step relative to the recording (larger for a larger model): every speed is divided by it.
     upload_bytes
         Size of a reply; uploads take no time where the recording has no upload rate.
-
-    Raises
-    ------
-    ValueError
-        A value is not allowed, or the file cannot be read.
     """
 
     name: ClassVar[str]

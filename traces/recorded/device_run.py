@@ -52,12 +52,6 @@ class DeviceRun(SeededTrace):
     repeat : bool
         Whether participation starts over after the last round, among those who are members by then;
         otherwise nobody is online from then on.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, is not of a run on devices, has a client that does not exist, or a round
-        is missing; the message names file and line.
     """
 
     def __init__(self, num_clients: int, seed: int, *, file: str = "", repeat: bool = True) -> None:

@@ -25,12 +25,6 @@ class RoundTable(SeededTrace):
         The table, CSV or JSON lines (see `traces.files.tables`).
     repeat : bool
         Whether the table starts over after its last round; otherwise nobody is online from then on.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, a client does not exist, a completion is outside 0..1, a line occurs
-        twice, or a round is missing; the message names file and line.
     """
 
     def __init__(self, num_clients: int, seed: int, *, file: str = "", repeat: bool = True) -> None:
