@@ -118,7 +118,6 @@ class Federation:
         self.marks, self.keys = folder / "marks", folder / "keys"
         self.ca = folder / "certificates" / "ca.crt"
         self.env = env | {"BIN": str(BIN), "CERTIFICATES": str(self.ca.parent)}
-        self.env["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.5"  # seven of them poll
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         (self.port,) = free_ports(1)
         for made in (self.marks, self.keys):

@@ -60,7 +60,7 @@ def installation(home: Path) -> Iterator[dict[str, str]]:
         "FLWR_LOCAL_CONTROL_API_PORT": str(control),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
     }
     end_processes(home)
     assert not processes_of(home)

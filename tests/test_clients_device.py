@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from flower import BIN, ROOT, flwr_run, free_ports, processes_of, wait_for_port
 from sklearn.datasets import load_digits
+from waiting import PATIENCE, wait_until
 
 from clients.device.__main__ import check, main, own_data, parse
 
@@ -94,18 +94,15 @@ def test_devices_train_on_their_own_data_until_they_are_ended(flower: dict[str, 
     settings |= {"local-steps": 2000, "learning-rate": 0.1, "run-dir": str(tmp_path / "runs")}
     settings |= {"round-deadline": 60.0, "connect-timeout": 240.0, "cohort": "stacked"}
 
-    def end_one() -> int:
-        """Send SIGTERM to device 1 when it has the task of round 2; return its exit code."""
-        patience = time.monotonic() + 300
-        while not re.search(r"ROUND 2\]\s.*?Receiving", (tmp_path / "1.log").read_text(), re.S):
-            assert time.monotonic() < patience
-            time.sleep(0.02)
-        devices[1].send_signal(signal.SIGTERM)
-        return devices[1].wait(310)
+    def has_the_task_of_round_2() -> bool:
+        log = (tmp_path / "1.log").read_text()
+        return bool(re.search(r"ROUND 2\]\s.*?Receiving", log, re.DOTALL))
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(flwr_run, flower, settings, "lab", app=ROOT, patience=550)
-        assert end_one() == 0
+        wait_until(has_the_task_of_round_2, devices[1])
+        devices[1].send_signal(signal.SIGTERM)
+        assert devices[1].wait(PATIENCE) == 0
         assert not [pid for pid in processes_of(Path(flower["FLWR_HOME"])) if has(pid, marks[1])]
         printed = running.result()
     (metrics,) = (tmp_path / "runs").glob("*/metrics.jsonl")
@@ -127,7 +124,7 @@ def test_devices_train_on_their_own_data_until_they_are_ended(flower: dict[str, 
         assert len(re.findall(r"steps in", notes)) == (2 if k == 1 else 3)
     for device in (devices[0], devices[2]):
         device.send_signal(signal.SIGTERM)
-    assert [device.wait(60) for device in devices] == [0, 0, 0]
+    assert [device.wait(PATIENCE) for device in devices] == [0, 0, 0]
     assert not [pid for pid in processes_of(Path(flower["FLWR_HOME"])) if any(has(pid, m) for m in marks)]
     assert "insecure: no --root-certificates" in (tmp_path / "0.log").read_text()
 
