@@ -101,6 +101,8 @@ def test_tables_escape_what_their_formats_use() -> None:
     assert r"a|b\_c & 1 $\pm$ 2 \\" in latex(shown)
     assert r"x \& y &  \\" in latex(shown)
     assert r"accuracy \%" in latex(shown)
+    assert markdown(shown, "Means.").endswith("|\n\nMeans.\n")
+    assert r"\caption{95 \% intervals.}" in latex(shown, "95 % intervals.")
     assert "[red]x[/red]" in printed({"run-dir": "[red]x[/red]"}, 80)
 
 
@@ -110,17 +112,23 @@ def printed(row: dict[str, str], width: int) -> str:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("width", [80, 90, 200])
+@pytest.mark.parametrize("width", [80, 100, 200])
 def test_no_cell_of_the_terminal_is_broken(width: int) -> None:
     """Where it is narrow, columns are left out."""
     numbers = {"accuracy %": "44.37 ± 0.59", "95 % interval": "39.02 to 49.72"}
-    numbers |= {"worst client %": "58.77 ± 11.15", "to first": "+0.72 ± 7.23"}
+    numbers |= {"worst client %": "58.77 ± 11.15", "vs fedavg": "+0.72 (-6.51 to +7.95)"}
     text = printed({"strategy": "flwr.server.strategy.FedAdam:eta=0.05", **numbers}, width)
     (line,) = [line for line in text.splitlines() if "FedAdam" in line]
     assert ("39.02 to 49.72" in line) == (width > 80)
-    assert ("58.77 ± 11.15" in line) == (width > 90)
+    assert ("58.77 ± 11.15" in line) == (width > 100)
     assert "44.37 ± 0.59" in line
-    assert "+0.72 ± 7.23" in line
+    assert "+0.72 (-6.51 to +7.95)" in line
+
+
+def test_the_interval_of_a_share_ends_at_0_and_1() -> None:
+    """Margin: 12.7062 (Student) x 0.045."""
+    (row,) = rows({"seed": [0, 1]}, finished(0.90), finished(0.99))
+    assert columns(row)["95 % interval"] == "37.32 to 100.00"
 
 
 def test_two_comparisons_finish_the_same_cell(tmp_path: Path) -> None:

@@ -184,15 +184,15 @@ def _write(
     folder: Path, cells: Sequence[Cell], store: CellStore, rows: Sequence[Row], reach: float | None
 ) -> None:
     """Write the tables, and where the cells lie."""
-    shown = [tables.columns(row) for row in rows]
+    shown, about = [tables.columns(row) for row in rows], tables.caption(rows)
     index = [
         {**cell.varied, "folder": str(store.path(cell.settings))}
         | ({} if cell.paper is None else {"paper": cell.paper})
         for cell in cells
     ]
     content = {
-        "table.md": tables.markdown(shown),
-        "table.tex": tables.latex(shown),
+        "table.md": tables.markdown(shown, about),
+        "table.tex": tables.latex(shown, about),
         "table.csv": tables.comma_separated(rows),
         "cells.json": json.dumps(index, indent=2) + "\n",
         "comparison.json": json.dumps({"command": sys.argv, "reach": reach}, indent=2) + "\n",

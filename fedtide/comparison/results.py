@@ -50,6 +50,7 @@ class Row:
     runs: Sequence[CellRun]
     difference: Estimate | None = None  # of the final value to the first strategy's; None for the first
     reach: float | None = None  # a value of the metric
+    first: str = ""  # the first strategy
 
     @property
     def varied(self) -> Mapping[str, Any]:
@@ -132,7 +133,7 @@ def rows_of(finished: Sequence[CellRun], first: str = "", reach: float | None = 
     groups: dict[str, list[CellRun]] = defaultdict(list)
     for one in finished:
         groups[str(one.cell.others)].append(one)
-    rows = {key: Row(group, reach=reach) for key, group in groups.items()}
+    rows = {key: Row(group, reach=reach, first=first) for key, group in groups.items()}
     found = []
     for key, row in rows.items():
         changed = {"strategy": first} if "strategy" in row.varied else {}

@@ -48,11 +48,11 @@ def columns(row: Row) -> Columns:
     shown |= {
         "runs": str(len(row.runs)),
         f"{row.metric.title}{unit}": mean_and_deviation(row.final, number),
-        "95 % interval": _interval(row.final, number),
+        "95 % interval": _interval(row.final, row.metric.is_share, number),
         f"last 10{unit}": mean_and_deviation(row.last, number),
         f"worst client{unit}": mean_and_deviation(row.worst, number),
         f"10th percentile{unit}": mean_and_deviation(row.tenth, number),
-        "to first": signed(row.difference, number),
+        f"vs {row.first}": signed(row.difference, number),
         "uploads": f"{row.cost.uploads:.0f}",
         "MB up": f"{row.cost.megabytes_up:.2f}",
         "MB down": f"{row.cost.megabytes_down:.2f}",
@@ -96,19 +96,21 @@ def _width(rows: Sequence[Columns], names: Sequence[str]) -> int:
     return sum(2 + max(map(len, column)) for column in columns)
 
 
-def markdown(rows: Sequence[Columns]) -> str:
-    """Return a table in Markdown."""
+def markdown(rows: Sequence[Columns], about: str = "") -> str:
+    """Return a table in Markdown, and below it what it is about."""
     names = headings(rows)
     lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in rows)]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    table = "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    return f"{table}\n{about}\n" if about else table
 
 
-def latex(rows: Sequence[Columns]) -> str:
-    """Return a table in LaTeX, for the package booktabs."""
+def latex(rows: Sequence[Columns], about: str = "") -> str:
+    """Return a table in LaTeX with its caption, for the package booktabs."""
     names = headings(rows)
     lines = [_tex(names), r"\midrule", *(_tex([row.get(name, "") for name in names]) for row in rows)]
-    begin = [rf"\begin{{tabular}}{{{'l' * len(names)}}}", r"\toprule"]
-    return "\n".join([*begin, *lines, r"\bottomrule", r"\end{tabular}", ""])
+    begin = [r"\begin{table}", r"\centering", rf"\caption{{{about.translate(_TEX)}}}"]
+    begin += [rf"\begin{{tabular}}{{{'l' * len(names)}}}", r"\toprule"]
+    return "\n".join([*begin, *lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
 def comma_separated(rows: Sequence[Row]) -> str:
@@ -160,17 +162,31 @@ def mean_and_deviation(value: Estimate | None, number: Callable[[float], str]) -
     return f"{number(value.mean)}{spread}"
 
 
-def _interval(value: Estimate, number: Callable[[float], str]) -> str:
+def _interval(value: Estimate, is_share: bool, number: Callable[[float], str]) -> str:
+    """Show the interval of a mean; that of a share ends at 0 and 1."""
     low, high = value.mean - value.margin, value.mean + value.margin
+    if is_share:
+        low, high = max(low, 0.0), min(high, 1.0)
     return "" if math.isnan(value.margin) else f"{number(low)} to {number(high)}"
 
 
 def signed(value: Estimate | None, number: Callable[[float], str]) -> str:
-    """Show a difference with its sign and the margin of its interval, as far as there are any."""
+    """Show a difference and its interval with their signs, as far as there are any."""
     if value is None or math.isnan(value.mean):
         return ""
-    margin = "" if math.isnan(value.margin) else f" ± {number(value.margin)}"
-    return f"{'' if value.mean < 0 else '+'}{number(value.mean)}{margin}"
+
+    def plus(x: float) -> str:
+        return f"{'' if x < 0 else '+'}{number(x)}"
+
+    low, high = value.mean - value.margin, value.mean + value.margin
+    return plus(value.mean) + ("" if math.isnan(value.margin) else f" ({plus(low)} to {plus(high)})")
+
+
+def caption(rows: Sequence[Row]) -> str:
+    """Say what the numbers of a table are."""
+    about = "Mean ± standard deviation over seeds; 95 % intervals (Student) of the mean"
+    paired = f", and of the difference to {rows[0].first} with the same seed" if len(rows) > 1 else ""
+    return f"{about}{paired}."
 
 
 def _mean_or_nan(reached: Sequence[Cost | None], name: str) -> float:
