@@ -29,8 +29,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No deadlines: a busy machine is not a failure. CI draws the same examples every time.
-hypothesis.settings.register_profile("explore", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+FIXTURES = [hypothesis.HealthCheck.function_scoped_fixture]  # a folder that all examples of a test share
+hypothesis.settings.register_profile("explore", deadline=None, suppress_health_check=FIXTURES)
+hypothesis.settings.register_profile("ci", hypothesis.settings.get_profile("explore"), derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "explore")
 
 TESTS = Path(__file__).parent

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtide.tasks import PARTITIONS, SIZES, TASKS, PartitionedData
@@ -40,7 +40,6 @@ def test_a_client_has_its_part_of_the_data_set():
         data.examples(0, np.array([2]))
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 12), st.integers(0, 60), st.sampled_from([0.0, 0.1, 0.29, 0.5, 0.99]), st.integers(0, 5)
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clients.environment import federated_data
@@ -17,9 +17,6 @@ from fedtide.config import Settings
 from fedtide.tasks import PARTITIONS, SIZES
 
 CSV = b"who,x,y\na,1,0\nb,2,1\na,3,1\nb,4,0\na,5,0\nb,6,1\n"
-fuzzed = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
-)
 
 
 def load(task: str = "digits", **changes: Any) -> Any:
@@ -86,7 +83,6 @@ def test_numbers_of_a_table_take_no_memory_by_their_size(tmp_path: Path, monkeyp
         load(f"csv:file={path},target=y,drop=c")
 
 
-@fuzzed
 @given(data=st.data())
 def test_damaged_tables(tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(CSV)
@@ -108,7 +104,6 @@ ROWS = st.recursive(
 )
 
 
-@fuzzed
 @given(ROWS)
 def test_any_json_as_indices(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "parts.json"

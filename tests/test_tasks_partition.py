@@ -30,7 +30,7 @@ def assert_disjoint(labels, partition):
     assert rows.max() < len(labels)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(DRAWN),
     st.sampled_from(["equal", "pareto"]),
@@ -80,7 +80,7 @@ def test_sorted_clients_hold_labels_by_their_number():
         assert_disjoint(labels, partition)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(2, 8), st.integers(1, 8), st.integers(1, 30), st.integers(0, 9), st.sampled_from(ORDERS))
 def test_classes_has_exactly_m_and_spreads_the_shards(num_classes, m, num_clients, seed, order):
     m = min(m, num_classes)

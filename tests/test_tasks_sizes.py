@@ -20,7 +20,6 @@ def test_apportion_gives_each_at_least_one():
     assert apportion(10, np.array([1e-12, 0.0, 1.0, 3.0])).tolist() == [1, 1, 2, 6]
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=30), st.integers(0, 500))
 def test_apportion_is_exact(weights, extra):
     weights[0] = 1.0
@@ -30,7 +29,6 @@ def test_apportion_is_exact(weights, extra):
     assert np.all(np.diff(counts[np.argsort(weights, kind="stable")]) >= -1)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(["equal", "pareto"]), st.integers(1, 200), st.integers(0, 1000), st.integers(0, 9))
 def test_equal_and_pareto_cover_all_examples(name, num_clients, extra, seed):
     sizes = SIZES[name](num_clients, num_clients + extra, rng(seed))
@@ -68,7 +66,7 @@ def test_normal_has_its_mean_and_deviation():
     assert sizes.std() == pytest.approx(10, abs=0.3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 1000))
 def test_normal_fits_a_data_set_of_its_expected_total(seed):
     # FedLaAvg on MNIST: 1000 clients with on average 60 of the 60,000 images.

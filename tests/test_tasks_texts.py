@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtide.tasks import SIZES, TASKS
@@ -18,7 +18,6 @@ from fedtide.tasks.glove import read_vectors
 from fedtide.tasks.sentiment140 import ARCHIVE, TABLE
 from fedtide.tasks.shakespeare import ALPHABET, read_play
 
-fuzzed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80, deadline=None)
 PLAY = """<?xml version="1.0"?>
 <!DOCTYPE PLAY SYSTEM "play.dtd">
 <PLAY><TITLE>The Play</TITLE><ACT><TITLE>ACT I</TITLE>
@@ -80,7 +79,6 @@ def test_roles_are_clients_and_their_last_fifth_is_test_data(tmp_path: Path) -> 
         source.federate(2, None, SIZES["pareto"], 0.0, 0)
 
 
-@fuzzed
 @given(content=st.binary(max_size=300), at=st.integers(0, len(PLAY)))
 def test_what_is_not_a_play_is_refused(content: bytes, at: int, tmp_path: Path) -> None:
     valid, path = PLAY.encode(), tmp_path / "play.xml"
@@ -177,7 +175,6 @@ def test_what_is_not_a_glove_file_is_refused(content: Any, says: str, write: Cal
     assert path in str(raised.value)
 
 
-@fuzzed
 @given(content=st.binary(max_size=120), at=st.integers(0, len(TWEETS)), packed=st.booleans())
 def test_a_damaged_table_is_refused(content: bytes, at: int, packed: bool, tmp_path: Path) -> None:
     folder = tmp_path / "sentiment140"

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traces import TRACES
@@ -113,7 +113,7 @@ def test_the_recording_begins_at_the_first_start(log):
     assert later.round(1).online.tolist() == [False, True]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     start=st.floats(0, 2e9),
     length=st.floats(1e-3, 1e7),

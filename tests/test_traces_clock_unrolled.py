@@ -71,7 +71,7 @@ def replayed(devices, pause, **options):
     return Replayed(len(devices), 0, on_interrupt="pause" if pause else "stop", **options)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     devices=recordings(),
     begin=st.integers(0, 40),
@@ -106,7 +106,7 @@ def runs(flags, cuts):
             first = second
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     devices=recordings(),
     begin=st.integers(0, 40),

@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traces.files.documents import read_document
@@ -23,7 +23,6 @@ plain = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=plain, protocol=st.integers(0, 5))
 def test_plain_pickles_are_read(write, value, protocol):
     # A copy without shared objects: the pickler would refer to the same list twice.

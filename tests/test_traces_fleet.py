@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sim
@@ -17,7 +17,6 @@ from fedtide.config import Settings
 from traces.recorded.device_log import Recorded, read_device_log
 from traces.recorded.fleet_log import parse_timestamp
 
-fuzzed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 EIGHT = datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp()
 
 
@@ -84,7 +83,6 @@ names = texts.map(str.strip).filter(bool).filter(lambda name: name[0] != "#")  #
 spans = st.tuples(st.integers(0, 5000), st.integers(1, 500), st.integers(-720, 720), st.sampled_from("T "))
 
 
-@fuzzed
 @given(
     devices=st.lists(names, min_size=1, max_size=4, unique=True),
     plan=st.lists(st.tuples(st.integers(0, 3), spans), min_size=1, max_size=8),

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traces import TRACES
@@ -17,10 +17,6 @@ from traces.recorded.device_log import read_device_log
 from traces.recorded.fedscale import read_fedscale
 from traces.recorded.flash import read_flash
 from traces.recorded.round_table import RoundTable
-
-fuzzed = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
-)
 
 
 def phone(active, inactive, **changes):
@@ -83,7 +79,6 @@ def refused(path, read):
 
 
 @pytest.mark.parametrize("reader", READERS)
-@fuzzed
 @given(
     data=st.data(),
     rest=st.binary() | st.text(alphabet='0123456789.,-e\n{}[]":aN \t', max_size=60).map(str.encode),
@@ -161,7 +156,6 @@ TIMES = st.sampled_from(
 RATES = TIMES | st.none()
 
 
-@fuzzed
 @given(
     sessions=st.lists(st.tuples(st.integers(0, 1), TIMES, TIMES, RATES, RATES), min_size=1, max_size=4),
     ordered=st.booleans(),
@@ -209,7 +203,6 @@ def outcome(path):
     return found, ""
 
 
-@fuzzed
 @given(lines=st.lists(line, max_size=12), end=st.sampled_from(["\n", "", "\n\n"]), block=st.integers(1, 40))
 def test_blocks_hold_the_same_as_lines(write, lines, end, block):
     path = write("c,a,b\n" + "\n".join(lines) + end)

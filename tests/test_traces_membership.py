@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traces import Bernoulli, Combined, Membership, parse_rounds
@@ -74,7 +74,6 @@ def test_parse_invalid(text, message):
     assert "\n" not in str(refusal.value)
 
 
-@settings(deadline=None)  # a range may have a million clients
 @given(st.one_of(st.text(), st.text(alphabet="0123456789=-, \n", max_size=30)))
 def test_parse_raises_nothing_but_value_error(text):
     message, rounds = "one line", {}

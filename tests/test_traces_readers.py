@@ -4,15 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traces.files.tables import read_numbers
 from traces.recorded.round_table import RoundTable
-
-fuzzed = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
-)
 
 
 def lines(path):
@@ -123,7 +119,6 @@ def test_invalid_tables(write, body, message):
         RoundTable(3, 0, file=write("round,client,completion\n" + body))
 
 
-@fuzzed
 @given(data=st.data(), num_rounds=st.integers(1, 6))
 def test_table_reads_back_what_was_written(write, data, num_rounds):
     shares = st.one_of(st.none(), st.integers(0, 8).map(lambda i: i / 8))
