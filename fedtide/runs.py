@@ -36,18 +36,20 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def table_of(runs: Sequence[Run]) -> Table:
-    """Return a table with a row for each run."""
+    """Return a table with a row for each run, in which long texts are broken, so that it fits any width."""
     table, varied = Table(box=SIMPLE, pad_edge=False), differing(runs)
     metrics = dict.fromkeys(run.metric.key for run in runs if run.summary)
     titles = [name.replace("_", " ") for name in metrics]
-    for name in (*varied, "rounds", *titles, "", "folder"):
-        table.add_column(name, overflow="fold", no_wrap=name in varied)
+    settings = ["settings"] if len(varied) > 1 else []
+    for name in ("strategy", *titles, "rounds", "", *settings, "folder"):
+        table.add_column(name, overflow="fold", no_wrap=name in (*titles, "rounds"))
     for run in runs:
-        settings = [_shown(run.config.get(key, "")) for key in varied]
-        rounds = str(run.summary.get("rounds", ""))
         final = "" if math.isnan(run.final) else f"{run.final:.4f}"
         finals = [final if name == run.metric.key else "" for name in metrics]
-        table.add_row(*map(escape, [*settings, rounds, *finals, outcome(run), run.path.name]))
+        others = [f"{key} {_shown(run.config.get(key, ''))}" for key in varied if key != "strategy"]
+        rounds = str(run.summary.get("rounds", ""))
+        shown = [_shown(run.config.get("strategy", "")), *finals, rounds, outcome(run)]
+        table.add_row(*map(escape, [*shown, *(["\n".join(others)] if settings else []), run.path.name]))
     return table
 
 

@@ -150,7 +150,8 @@ class _Progress:
         if len({run.metric for run in known.values()}) != 1:  # there is nothing to compare
             return ""
         best = max(known, key=lambda s: known[s].final * (1 if known[s].metric.higher_is_better else -1))
-        return f"best {known[best].final:.4f} {best.strategy}"
+        varied = " ".join(str(value) for value in self.cells[best].others.values())
+        return f"best {known[best].final:.4f} {varied}"
 
     def _log(self, settings: Settings) -> None:
         """Log a finished cell as a run of its own, whose name is what varies."""
