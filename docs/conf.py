@@ -1,16 +1,19 @@
 """The documentation site: `sphinx-build -W docs site`."""
 
+import os
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
 
+os.environ["PYTHONPATH"] = str(HERE.parent)  # of the notebooks' kernel
+
 project = "fedtide"
 author = "the fedtide authors"
 html_title = "fedtide"
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
@@ -28,3 +31,10 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 numpydoc_show_class_members = False
+
+# The pages in notebooks/ are executed, each in a folder of its own; an error in one ends the build.
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_merge_streams = True

@@ -120,6 +120,7 @@ def test_a_comparison() -> None:
     assert isinstance(read, fedtide.Comparison)
     assert repr(again) == repr(read) == repr(table)
     assert [run.path for _, run in read.runs] == [run.path for _, run in table.runs]
+    assert [len(run.metrics) for _, run in table.runs] == [len(run.metrics) for _, run in read.runs]
 
 
 @pytest.mark.slow

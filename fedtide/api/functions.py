@@ -10,9 +10,10 @@ from typing import Any
 
 from rich.console import Console
 
-from fedtide.api.results import Comparison, Run, read
+from fedtide.api.results import Comparison, Run, read, with_records
 from fedtide.api.running import PreparedRun, compare_and_report
 from fedtide.api.values import setting_values
+from fedtide.comparison.results import CellRun
 from fedtide.config.grid import cells
 from fedtide.engine.checkpoints.resume import ResumeError, settings_of
 from fedtide.engine.parts import check
@@ -108,7 +109,8 @@ def compare(
     if done.failed:
         reasons = [f"{s.strategy} seed {s.seed}: {reason}" for s, reason in done.failed.items()]
         raise RunError(f"{len(reasons)} of {len(combinations)} runs failed: {'; '.join(reasons)}")
-    return Comparison(done.finished, done.rows, done.folder)
+    runs = [CellRun(cell, with_records(run)) for cell, run in done.finished]
+    return Comparison(runs, done.rows, done.folder)
 
 
 def load(folder: str | os.PathLike[str]) -> Run | Comparison:

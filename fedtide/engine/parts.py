@@ -81,7 +81,7 @@ def own_sources(settings: Settings) -> dict[str, str]:
         part = parse(kind, spec)
         if "file" in part.options:
             hashes[part.options["file"]] = _hash(Path(part.options["file"]))
-        if dotted.is_dotted(kind, part.name):
+        if dotted.is_dotted(kind, part.name) and part.name not in dotted.PROVIDED:  # whose names have a hash
             hashes[part.name] = _hash(_source(find(kind, REGISTRIES[kind], part.name)))
             if kind == "strategy" and dotted.is_dotted("rule", rule := strategy_type(part.name).rule.name):
                 hashes[rule] = _hash(_source(rule_named(rule)))
