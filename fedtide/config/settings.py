@@ -27,7 +27,7 @@ from fedtide.ground.specs import parse_options
 
 # What a run folder's config.toml records besides the settings: versions of packages, the command line, and
 # hashes of the files of the user's own parts, and Flower's number of the run.
-RECORDED = ("versions", "command", "parts", "flower-run")
+RECORDED = ("versions", "command", "resolved", "parts", "flower-run")
 
 # What does not change the result of a run: where and how fast it is computed, where it is logged, and how
 # often it is saved.

@@ -10,13 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from clients.environment import task_source, trace_specs
+from clients.environment import model_name, task_source, trace_specs
 from clients.gradients.oracles import COHORTS
 from clients.rules import rule_named
 from fedtide.config import Settings
 from fedtide.engine.memory_check import check_clients
-from fedtide.engine.methods import METHODS, Method, method_of, strategy_type
+from fedtide.engine.methods import METHODS, Method, method_of, own_options, strategy_type
 from fedtide.ground import dotted
+from fedtide.ground.allowed import options_of
 from fedtide.ground.specs import bind, find, parse
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES
@@ -35,6 +36,9 @@ REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "cohort": COHORTS,
 }
 """What the settings that name a part accept, but for dotted names."""
+
+
+GIVEN = {"data_dir", "local_steps"}  # options of parts that have the value of the setting unless set
 
 
 def named_parts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -86,6 +90,30 @@ def own_sources(settings: Settings) -> dict[str, str]:
             if kind == "strategy" and dotted.is_dotted("rule", rule := strategy_type(part.name).rule.name):
                 hashes[rule] = _hash(_source(rule_named(rule)))
     return dict(sorted(hashes.items()))
+
+
+def resolved(settings: Settings) -> dict[str, str]:
+    """Return the specs of all parts of a run with every option, those included that the task decides."""
+    source = task_source(settings)
+    partition = settings.partition or source.default_partition or ""
+    values = settings.as_mapping() | {"model": model_name(settings), "partition": partition}
+    found: dict[str, list[str]] = {}
+    for kind, spec in named_parts(values):
+        if kind == "strategy":
+            method = method_of(settings)
+            known, chosen = own_options(method.strategy), vars(method.options)
+        else:
+            part = bind(kind, REGISTRIES[kind], spec)
+            known = options_of(part.factory)
+            chosen = {option.parameter: part.option(option.parameter) for option in known.values()}
+            chosen |= {key: getattr(settings, key) for key in GIVEN & chosen.keys() - part.options.keys()}
+        options = ",".join(f"{name}={_written(chosen[o.parameter])}" for name, o in known.items())
+        found.setdefault(kind, []).append(parse(kind, spec).name + (options and f":{options}"))
+    return {kind: "+".join(specs) for kind, specs in found.items()}
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def provided_parts(several: Iterable[Settings]) -> dict[str, Any]:

@@ -45,8 +45,16 @@ class Run:
     @property
     def versions(self) -> Mapping[str, Any]:
         """The versions of Python, fedtide and the packages that results may depend on."""
-        versions = self.config.get("versions")
-        return versions if isinstance(versions, dict) else {}
+        return self._recorded("versions")
+
+    @property
+    def resolved(self) -> Mapping[str, Any]:
+        """The specs of its parts with every option; empty for runs of older versions."""
+        return self._recorded("resolved")
+
+    def _recorded(self, key: str) -> Mapping[str, Any]:
+        found = self.config.get(key)
+        return found if isinstance(found, dict) else {}
 
     @property
     def version(self) -> str:

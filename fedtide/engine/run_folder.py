@@ -11,11 +11,14 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +28,12 @@ from numpy.typing import NDArray
 
 from fedtide.config import Settings
 from fedtide.engine.observers import Observer, Record
-from fedtide.engine.parts import own_sources
+from fedtide.engine.parts import own_sources, resolved
 from fedtide.engine.read_run import read_config
 from fedtide.ground.files import replacing
 
 log = logging.getLogger(__name__)
-PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn")
+PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "numba")
 
 
 class FolderLost(Exception):  # noqa: N818 - what has happened, not what is wrong with the program
@@ -64,7 +67,7 @@ class RunFolder(Observer):
         if self.resumed:
             config = read_config(self.path) | config
         else:
-            config |= {"versions": versions(), "command": sys.argv}
+            config |= {"versions": versions(), "command": sys.argv, "resolved": resolved(settings)}
             if self.parts:
                 config["parts"] = self.parts
             if flower_run:
@@ -149,10 +152,32 @@ def program_version() -> str:
         return version("fedtide")
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of what a result may depend on."""
-    own = {"python": platform.python_version(), "fedtide": program_version()}
-    return own | {name: version(name) for name in PACKAGES}
+@cache
+def versions() -> Mapping[str, str]:
+    """Return the versions of what a result may depend on, the processor included."""
+    found = {"python": platform.python_version(), "fedtide": program_version(), "commit": _commit()}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return {name: text for name, text in (found | {"processor": _processor()}).items() if text}
+
+
+def _commit() -> str:
+    """Return the commit of the checkout that the program runs in, with `-dirty` if files have changed."""
+    project = Path(__file__).parents[2]
+    if not (project / ".git").exists() or (git := shutil.which("git")) is None:
+        return ""
+    command = [git, "-C", str(project), "describe", "--always", "--dirty", "--abbrev=12"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not on Linux
+        return platform.processor()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
+    return next(named, platform.machine())
 
 
 def weights_sha256(arrays: Sequence[NDArray[Any]]) -> str:

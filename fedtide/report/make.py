@@ -247,6 +247,6 @@ def _results(subject: Subject, histories: Histories) -> Results | None:
 
 def _settings(runs: Sequence[Run]) -> list[tuple[str, Table]]:
     """Return tables of the settings and versions, with all values that occur."""
-    settings = values_table("setting", [run.settings.as_mapping() for run in runs])
+    settings = values_table("setting", [{**run.settings.as_mapping(), **run.resolved} for run in runs])
     versions = values_table("package", [run.versions for run in runs])
     return [("Settings", settings), *([("Versions", versions)] if versions.rows else [])]
