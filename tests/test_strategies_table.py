@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import collected, stored
+from fakes import Rounds, collected, stored
+from flwr.common import ndarrays_to_parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.core.parameters import Layout
+import strategies
+from strategies import Layout, Roster
 from strategies.core.replies import Replies
 from strategies.core.state import Rows
 from strategies.memory.table import ClientTable, SummedTable, TableOptions
@@ -177,3 +179,29 @@ def test_state_of_another_width_is_refused() -> None:
     rows = Rows(indices([0]), indices([1]), np.zeros((1, 3)))
     with pytest.raises(ValueError, match="a table with 3 numbers for each client where 5 are expected"):
         ours.load_state_dict({"rows": rows, "changes": 1})
+
+
+# Methods with a table
+
+LARGE = 200_000  # weights: several blocks of columns in memory, one in a file
+
+
+def weights(name: str, **options: Any) -> np.ndarray:
+    """Play some rounds of random updates; the weights after each, shape (T, M)."""
+    rng = np.random.default_rng(1)
+    start = ndarrays_to_parameters([rng.standard_normal(LARGE)])
+    rounds = Rounds(strategies.make(name, start, Roster(np.arange(1, 7)), local_steps=3, **options))
+    seen = []
+    for t in range(1, 6):
+        online = sorted(rng.choice(6, 4, replace=False).tolist())
+        deltas = {client: rng.standard_normal(LARGE) for client in online}
+        steps = {client: int(rng.integers(1, 4)) for client in online}
+        seen.append(rounds.play(deltas, departed=[0] if t == 4 else [], steps=steps))
+    return np.array(seen)
+
+
+@pytest.mark.parametrize("name", ["mifa", "fedlaavg", "mimic", "scaffold", "fedgate", "vrl-sgd"])
+def test_a_file_changes_nothing(name: str) -> None:
+    in_memory = weights(name)
+    assert np.abs(np.diff(in_memory, axis=0)).max(axis=1).min() > 0
+    np.testing.assert_allclose(weights(name, table_memory=0.0), in_memory, rtol=1e-12, atol=1e-13)
