@@ -110,6 +110,17 @@ def test_outliers_are_clipped() -> None:
     assert rounds.strategy.report.active.tolist() == [LAST]
 
 
+def test_the_median_is_part_of_the_state() -> None:
+    before, after = (Rounds(make("fedavg", max_update_norm="auto")) for _ in range(2))
+    play(before)
+    after.strategy.load_state_dict(stored(before.strategy.state_dict()))
+    after.parameters, after.number = after.strategy.initialize_parameters(after.manager), before.number
+    for rounds in (before, after):
+        asked = rounds.ask([0])
+        rounds.hear((0, reply(asked[0], np.full(M, 1e6), int(SIZES[0]))))
+        assert [client for client, _ in rejected(rounds)] == ["0"]
+
+
 @pytest.mark.parametrize(("told", "leaves"), [(True, True), ("false", False), (1, False), (False, False)])
 def test_only_true_announces_a_departure(told: Any, leaves: bool) -> None:
     rounds = Rounds(make("fedavg"))
