@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_run(simulate: Callable[..., Any]) -> None:
     np.testing.assert_array_equal(again.weights, inline.weights)
     assert without_times(again.records) == without_times(inline.records)
     assert not np.array_equal(simulate(**{**RUN, "seed": 0}).weights, inline.weights)
-    phases = ["select", "train", "broadcast", "collect", "work", "aggregate", "evaluate", "write"]
+    phases = ["select", "train", "broadcast", "collect", "transfer", "aggregate", "evaluate", "write"]
     for record in inline.rounds:
         assert sorted(record["seconds"]) == sorted(phases)
         assert record["seconds"]["train"] > 0

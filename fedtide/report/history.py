@@ -85,23 +85,10 @@ def _clock(records: Sequence[Record]) -> Numbers:
 
 def _phases(records: Sequence[Record]) -> dict[str, Numbers]:
     """Return the seconds by phase; `write` stands in the record after the one that was written."""
-    taken = [_disjoint(record.get("seconds") or {}) for record in records]
+    taken = [record.get("seconds") or {} for record in records]
     names = [*PHASES, *sorted({name for seconds in taken for name in seconds} - set(PHASES))]
-    columns = {name: np.array([seconds.get(name, 0.0) for seconds in taken]) for name in names}
+    columns = {name: np.array([seconds.get(name) or 0.0 for seconds in taken]) for name in names}
     return {name: seconds for name, seconds in columns.items() if seconds.any()}
-
-
-def _disjoint(seconds: Record) -> dict[str, float]:
-    """Return phases that add up to the round.
-
-    `work` is recorded as a part of `train`; it becomes `train`, and the rest, the way to the workers and
-    back, becomes `transfer`.
-    """
-    own = {name: float(value or 0.0) for name, value in seconds.items()}
-    if "work" in own:
-        whole, work = own.get("train", 0.0), own.pop("work")
-        own |= {"train": min(work, whole), "transfer": max(0.0, whole - work)}
-    return own
 
 
 def _failures(records: Sequence[Record]) -> dict[str, dict[int, int]]:

@@ -110,7 +110,7 @@ class VirtualTransport(Transport):
             phases.end("broadcast")
             for answers in waiting:
                 phases.end("train")
-                phases.seconds["work"] = max(phases.seconds["work"], round(answers.seconds, 6))
+                phases.work = max(phases.work, answers.seconds)
                 self.notes = [*self.notes, *(note for note in answers.notes if note not in self._noted)]
                 self._noted.update(answers.notes)  # several workers may report the same
                 self._keep_memories(server_round, answers.updates)
@@ -119,7 +119,7 @@ class VirtualTransport(Transport):
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
         results = self._results(joined(replies.updates), replies.vectors, proxies)
         phases.end("collect")
-        self.seconds = phases.seconds
+        self.seconds = phases.disjoint()
         if replies.farewells:
             farewells = [self._result(NO_VECTOR, update, proxies) for update in replies.farewells]
             return [*results, *farewells], replies.failures
@@ -229,14 +229,22 @@ class _Replies:
 
 
 class _Phases:
-    """Adds up the time spent in each phase; `work` is the longest that a process was at work."""
+    """Adds up the time spent in each phase."""
 
     def __init__(self) -> None:
-        self.seconds = {"broadcast": 0.0, "train": 0.0, "collect": 0.0, "work": 0.0}
+        self.seconds = {"broadcast": 0.0, "train": 0.0, "collect": 0.0}
+        self.work = 0.0  # the longest that a process was at work
         self._last = time.perf_counter()
 
     def end(self, phase: str) -> None:
         """Count the time since the last call as this phase."""
         now = time.perf_counter()
-        self.seconds[phase] = round(self.seconds[phase] + now - self._last, 6)
+        self.seconds[phase] += now - self._last
         self._last = now
+
+    def disjoint(self) -> dict[str, float]:
+        """Return phases that add up: `train` is the work, `transfer` the way to the workers and back."""
+        whole = self.seconds["train"]
+        train = min(self.work, whole)
+        found = {**self.seconds, "train": train, "transfer": whole - train}
+        return {name: round(seconds, 6) for name, seconds in found.items()}
