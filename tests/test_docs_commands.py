@@ -1,0 +1,93 @@
+"""The commands and the Python of README and docs/: run by a test, or checked here, or named with a reason."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedtide.cli.flags import make_parser, read_values
+from fedtide.cli.fleet import rehearsal_values
+from fedtide.config.grid import cells
+from fedtide.engine.parts import check
+
+ROOT = Path(__file__).parents[1]
+PAGES = {path.relative_to(ROOT).as_posix(): path for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]}
+PROGRAM = re.compile(r"(?:fedtide|(?:\.venv/bin/)?python sim\.py)(?: |$)")
+# By the beginnings of commands: the tests that run them, with settings of their own.
+RUN = {
+    "python3 -m venv .venv": "test_default_run.py runs it, and CI installs by README's commands",
+    "python -m clients.device": "test_clients_device.py",
+    "python -m traces.record": "test_traces_record.py",
+    "python experiments/": "test_experiments.py",
+    "python benchmarks/": "test_benchmarks.py",
+    "flwr run": "test_flower_run.py",
+}
+# What no test runs, and why.
+NOT_RUN = {
+    "source": "the environment of the tests is active",
+    "flwr": "needs a SuperLink of one's own",
+    "sudo": "changes a server",
+    "mkdir": "configures a server",
+    "for k": "needs boards",
+    "ssh": "needs boards",
+    "deploy/local.sh": "test_devices.py runs such a federation",
+    "deploy/": "needs boards",
+    "gunzip": "needs a data set that is not shipped",
+    "python - END": "needs a data set that is not shipped",
+    "for n": "needs a data set that is not shipped",
+    "without=": "a variable of the commands that follow",
+    "python sim.py $without": "flags in a variable",
+    "python sim.py --config runs/": "needs a run of one's own",
+    "python sim.py --rehearse logs": "needs a log of one's own",
+}
+# Pages whose Python a test runs as it stands.
+PYTHON = {
+    "README.md": "test_wheel.py",
+    "docs/extending.md": "test_extending.py, its commands as well",
+    "docs/own-project.md": "test_own_project.py",
+    "docs/run-folder.md": "test_run_folder_page.py",
+}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Return the blocks of code of a page."""
+    text = PAGES[page].read_text(encoding="utf-8")
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(block: str) -> list[str]:
+    """Return the commands of a block, without comments, bodies of loops and texts that are passed on."""
+    block = re.sub(r"<<'?END'?\n.*?\nEND\n", "END\n", block, flags=re.DOTALL).replace("\\\n", "")
+    block = re.sub(r"^for .*?; do\n.*?^done", "for k", block, flags=re.DOTALL | re.MULTILINE)
+    lines = (re.sub(r"(^|\s)#.*", "", line).strip() for line in block.splitlines())
+    return [line for line in lines if line]
+
+
+SHOWN = {page: [c for block in blocks(page, "bash") for c in commands(block)] for page in PAGES}
+LISTED = (*NOT_RUN, *RUN)
+CHECKED = {
+    page: [c for c in shown if PROGRAM.match(c) and not c.startswith(LISTED)] for page, shown in SHOWN.items()
+}
+
+
+def test_every_command_is_run_or_checked_or_excused() -> None:
+    shown = {command for several in SHOWN.values() for command in several}
+    assert not [c for c in shown if not PROGRAM.match(c) and not c.startswith(LISTED)]
+    assert not [start for start in LISTED if not any(c.startswith(start) for c in shown)]
+    assert {page for page in PAGES if blocks(page, "python")} == {*PYTHON}
+
+
+@pytest.mark.parametrize("page", [page for page, shown in CHECKED.items() if shown])
+def test_the_settings_of_a_page_are_valid(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its commands are parsed, and the first and the last of their runs checked."""
+    monkeypatch.chdir(ROOT)
+    for command in CHECKED[page]:
+        words = shlex.split(PROGRAM.sub("", command, count=1))
+        values = read_values(arguments := make_parser().parse_args(words))
+        if arguments.rehearse:
+            values = rehearsal_values(arguments.rehearse, values)
+        runs = cells(values, command)
+        if " my_" not in command:  # files that a page shows
+            for cell in (runs[0], runs[-1]):
+                check(cell.settings)
