@@ -13,13 +13,17 @@ import sim
 from clients.environment import make_trace
 from fedtide.analysis.client_numbers import read_numbers
 from fedtide.analysis.update_shares import update_shares
+from fedtide.comparison.results import CellRun, rows_of
 from fedtide.config import Settings
+from fedtide.config.grid import Cell
+from fedtide.engine.read_run import Run
 from fedtide.engine.run import simulate
 from fedtide.report.__main__ import main
 from fedtide.report.curves import band_of
+from fedtide.report.grid import grid_of
 from fedtide.report.history import history_of
 from fedtide.report.participation import COLUMNS, ROWS, State, StateGrid, of_run, states_of
-from fedtide.report.subject import read_subject
+from fedtide.report.subject import Subject, read_subject
 from traces import RoundAvailability
 
 SMALL = [
@@ -207,6 +211,24 @@ def test_a_comparison_leaves_a_report_and_its_cells_none(compared: Path) -> None
     assert all((cell / "clients.json").exists() and not (cell / "report.html").exists() for cell in cells)
     assert main([str(cells[0]), "--output", str(compared / "cell.html")]) == 0
     assert (compared / "cell.html").exists()
+
+
+def test_a_grid_of_strategies_and_traces() -> None:
+    """The best of each column is bold, ties too; a strategy that lacks a run comes last."""
+    finals = {"fedavg": {"always": 0.8, "phones": 0.7}, "mifa": {"always": 0.9, "phones": 0.6}}
+    finals["mimic"] = {"always": 0.9}
+    runs = []
+    for strategy, by_trace in finals.items():
+        for trace, accuracy in by_trace.items():
+            varied = {"strategy": strategy, "trace": trace}
+            run = Run(Path(), {}, {"final": {"accuracy": accuracy}}, [{"round": 1}])
+            runs.append(CellRun(Cell(Settings(**varied), varied), run))
+    subject = Subject(runs, [], "", None, is_comparison=True)
+    assert list(subject.panels) == ["trace always", "trace phones"]
+    found = grid_of(rows_of(runs), subject.panels)
+    assert found is not None
+    assert found.rows == [["fedavg", "80.00", "70.00"], ["mifa", "90.00", "60.00"], ["mimic", "90.00", ""]]
+    assert found.bold == {(1, 1), (2, 1), (0, 2)}
 
 
 def test_a_comparison_made_again(compared: Path, tmp_path: Path, capsys: Any) -> None:

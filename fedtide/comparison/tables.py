@@ -52,7 +52,8 @@ def columns(row: Row) -> Columns:
         f"last 10{unit}": mean_and_deviation(row.last, number),
         f"worst client{unit}": mean_and_deviation(row.worst, number),
         f"10th percentile{unit}": mean_and_deviation(row.tenth, number),
-        f"vs {row.first}": signed(row.difference, number),
+        f"vs {row.first}": _plus(row.difference.mean, number) if row.difference else "",
+        f"95 % interval vs {row.first}": _ends(row.difference, number) if row.difference else "",
         "uploads": f"{row.cost.uploads:.0f}",
         "MB up": f"{row.cost.megabytes_up:.2f}",
         "MB down": f"{row.cost.megabytes_down:.2f}",
@@ -93,7 +94,7 @@ def terminal(rows: Sequence[Columns], title: str, width: int) -> Table:
 def _width(rows: Sequence[Columns], names: Sequence[str]) -> int:
     """Return how wide a table has to be so that no cell is broken, and no heading within a word."""
     columns = ([*name.split(), *(row.get(name, "") for row in rows)] for name in names)
-    return sum(2 + max(map(len, column)) for column in columns)
+    return sum(3 + max(map(len, column)) for column in columns)
 
 
 def markdown(rows: Sequence[Columns], about: str = "") -> str:
@@ -171,15 +172,21 @@ def _interval(value: Estimate, is_share: bool, number: Callable[[float], str]) -
 
 
 def signed(value: Estimate | None, number: Callable[[float], str]) -> str:
-    """Show a difference and its interval with their signs, as far as there are any."""
-    if value is None or math.isnan(value.mean):
+    """Show a difference and its interval, as far as there are any."""
+    if value is None:
         return ""
+    ends = _ends(value, number)
+    return _plus(value.mean, number) + (f" ({ends})" if ends else "")
 
-    def plus(x: float) -> str:
-        return f"{'' if x < 0 else '+'}{number(x)}"
 
+def _plus(value: float, number: Callable[[float], str]) -> str:
+    return "" if math.isnan(value) else f"{'' if value < 0 else '+'}{number(value)}"
+
+
+def _ends(value: Estimate, number: Callable[[float], str]) -> str:
+    """Show the interval of a difference."""
     low, high = value.mean - value.margin, value.mean + value.margin
-    return plus(value.mean) + ("" if math.isnan(value.margin) else f" ({plus(low)} to {plus(high)})")
+    return "" if math.isnan(value.margin) else f"{_plus(low, number)} to {_plus(high, number)}"
 
 
 def caption(rows: Sequence[Row]) -> str:

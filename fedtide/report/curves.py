@@ -20,7 +20,9 @@ FEW_LINES = 6  # of more, the bands are fainter
 TABLE_ROWS = 40
 
 Bands = Mapping[str, Mapping[str, "Band"]]
-"""By curve, `score` or `loss`, and label."""
+"""By curve, `score` or `loss`, and label, or the line's name within a panel."""
+Panels = Mapping[str, Mapping[str, str]]
+"""See `Subject.panels`."""
 Papers = Mapping[str, float | None]
 """The results that papers report, in percent, by label."""
 
@@ -91,10 +93,12 @@ def band_of(histories: Sequence[History], curve: str, points: int) -> Band | Non
 
 
 def curves_figure(
-    groups: Mapping[str, Sequence[History]], papers: Papers, metric: Metric = ACCURACY
+    groups: Mapping[str, Sequence[History]], panels: Panels, papers: Papers, metric: Metric = ACCURACY
 ) -> Figure | None:
     """Return the figure of metric and loss, of runs by their labels; None if nothing was evaluated."""
-    labels = [*groups][: plots.MAX_LINES]
+    names = list(dict.fromkeys(name for panel in panels.values() for name in panel))[: plots.MAX_LINES]
+    panels = {key: {name: panel[name] for name in names if name in panel} for key, panel in panels.items()}
+    labels = [label for panel in panels.values() for label in panel.values()]
     points = int(np.clip(MAX_POINTS / max(1, len(labels)), MIN_POINTS, 400))
     bands = {
         curve: {label: band for label in labels if (band := band_of(groups[label], curve, points))}
@@ -106,13 +110,21 @@ def curves_figure(
     every = [band for group in bands.values() for band in group.values()]
     ends = {key: max(float(np.nanmax(np.append(band.x[key], 0))) for band in every) for key in every[0].x}
     axes = _axes(ends)
+    views = {
+        f"{own.key}|{i}": _view(bands, panel, metric, own, 1.02 * ends[own.key] / own.size, names, papers)
+        for own in axes
+        for i, panel in enumerate(panels.values())
+    }
+    choices = [Toggle("Against", {own.key: own.name.capitalize() for own in axes})]
+    if len(panels) > 1:
+        choices.append(Toggle("With", {str(i): key for i, key in enumerate(panels)}))
     return Figure(
         "curves",
         f"{metric.title.capitalize()} and loss",
         f"Lines of {metric.title} and loss for {plots.listed(labels, 8)}; the table below has the numbers.",
-        {own.key: _view(bands, metric, own, 1.02 * ends[own.key] / own.size, labels, papers) for own in axes},
-        [Toggle("Against", {own.key: own.name.capitalize() for own in axes})],
-        plots.legend(labels, labels),
+        views if len(panels) > 1 else {key.partition("|")[0]: view for key, view in views.items()},
+        choices,
+        plots.legend(names, names),
         table=_table(bands, metric),
         notes=_notes(groups, labels, papers, points),
         height=250 * len(bands) + 60,
@@ -140,23 +152,31 @@ def _notes(
 
 
 def _view(
-    bands: Bands, metric: Metric, against: Against, end: float, labels: Sequence[str], papers: Papers
+    bands: Bands,
+    panel: Mapping[str, str],
+    metric: Metric,
+    against: Against,
+    end: float,
+    names: Sequence[str],
+    papers: Papers,
 ) -> Plot:
-    """Return the traces over one horizontal axis, the metric above the loss; diamonds stand at `end`."""
+    """Return a panel's traces over one axis, the metric above the loss; diamonds stand at `end`."""
     areas: list[Plot] = []
     lines: list[Plot] = []  # on top of all areas
-    opacity = 0.2 if len(labels) <= FEW_LINES else 0.06
+    opacity = 0.2 if len(panel) <= FEW_LINES else 0.06
     anchor = "y" if len(bands) == 1 else "y2"
     made = plots.layout(xaxis=plots.axis(against.title, anchor=anchor, rangemode="tozero"))
     for row, (curve, group) in enumerate(bands.items()):
         place, key, domain = plots.panel(row, len(bands))
         title, factor = _scale(curve, metric)
         made[key] = plots.axis(title, domain=domain)
-        for label, band in group.items():
-            i, x, name = labels.index(label), band.x[against.key] / against.size, plots.plain(label)
+        for line, label in panel.items():
+            if (band := group.get(label)) is None:
+                continue
+            i, x, name = names.index(line), band.x[against.key] / against.size, plots.plain(line)
             if not np.isfinite(x).any():
                 continue  # it has no clock
-            common = {"yaxis": place, "legendgroup": label, "name": name}
+            common = {"yaxis": place, "legendgroup": line, "name": name}
             if (band.high > band.low).any():
                 area = plots.band(x, factor * band.low, factor * band.high, plots.colour(i), opacity)
                 areas.append(area | common)
@@ -179,7 +199,11 @@ def _scale(curve: str, metric: Metric) -> tuple[str, float]:
 
 def _table(bands: Bands, metric: Metric) -> Table:
     """Return the means at some of the rounds."""
-    columns = [(curve, label, band) for curve, group in bands.items() for label, band in group.items()]
+    columns = [
+        (curve, label, band)
+        for curve, group in bands.items()
+        for label, band in [*group.items()][: plots.MAX_LINES]
+    ]
     longest = max((band for _, _, band in columns), key=lambda band: len(band.mean)).x["rounds"]
     rows = []
     for t in longest[plots.thinned(len(longest), TABLE_ROWS)]:

@@ -40,6 +40,7 @@ class Table(NamedTuple):
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
+    bold: frozenset[tuple[int, int]] = frozenset()  # row and column of cells
 
     @property
     def numeric(self) -> list[bool]:

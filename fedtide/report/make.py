@@ -30,6 +30,7 @@ from fedtide.report.bias_figure import client_figure
 from fedtide.report.curves import curves_figure
 from fedtide.report.event_figure import event_figure
 from fedtide.report.figure import Figure, Table, values_table
+from fedtide.report.grid import grid_of
 from fedtide.report.history import History, history_of
 from fedtide.report.page import Page, Results, render
 from fedtide.report.participation import Participation, of_run, try_trace
@@ -141,7 +142,7 @@ def _figures(
     seed = [f"Seed {subject.runs[0].cell.settings.seed} only."] if several else []
     some = [f"Only the first {MAX_RUNS} of {len(groups)} combinations of settings."]
     figures = [
-        curves_figure(by_label, papers, subject.metric),
+        curves_figure(by_label, subject.panels, papers, subject.metric),
         participation_figure(participations, [*seed, *(some if len(groups) > MAX_RUNS else [])]),
         client_figure(numbers, missing),
         event_figure([(label, of[0]) for label, of in by_label.items()], seed),
@@ -233,15 +234,11 @@ def _results(subject: Subject, histories: Histories) -> Results | None:
     rows = rows_of(finished, finished[0].cell.settings.strategy, subject.reach)
     columns = [tables.columns(row) for row in rows]
     names = tables.headings(columns)
-    about = (
-        "Mean and standard deviation over seeds, the 95 % confidence interval of the mean (Student), the "
-        "mean of the last ten evaluations, and the difference to the first strategy over the same seeds, "
-        "with the margin of its 95 % interval."
-    )
     return Results(
         Table(names, [[row.get(name, "") for name in names] for row in columns]),
         [("CSV", tables.comma_separated(rows)), ("Markdown", tables.markdown(columns))],
-        [about] if subject.is_comparison else [],
+        [tables.caption(rows)] if subject.is_comparison else [],
+        grid_of(rows, subject.panels),
     )
 
 

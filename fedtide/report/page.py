@@ -35,6 +35,7 @@ class Results:
     table: Table
     copies: Sequence[tuple[str, str]]
     notes: Sequence[str] = ()
+    grid: Table | None = None  # the final metric by strategy and other settings
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,23 @@ class Subject:
             groups.setdefault(label, []).append(found)
         return groups
 
+    @property
+    def panels(self) -> dict[str, dict[str, str]]:
+        """What is drawn together: the labels, by their names within a panel, by panel.
+
+        In a grid, the panels are all settings but the strategy, and names are strategies; else there is one
+        panel with all labels.
+        """
+        panels: dict[str, dict[str, str]] = {}
+        for label, group in self.groups.items():
+            others = {key: value for key, value in group[0].cell.others.items() if key != "strategy"}
+            panels.setdefault(label_of(others), {})[group[0].cell.settings.strategy] = label
+        strategies = {strategy for panel in panels.values() for strategy in panel}
+        labels = sum(len(panel) for panel in panels.values())
+        if len(strategies) > 1 and len(panels) > 1 and labels > len(panels):
+            return panels
+        return {"": {label: label for label in self.groups}}
+
 
 def label_of(varied: Mapping[str, Any]) -> str:
     """Return a label made of settings: just the value of the strategy, others with their keys."""

@@ -13,8 +13,9 @@ MACROS = r"""{%- macro section(name, heading) -%}
 {%- for text in content.headings -%}
 <th scope="col"{% if numeric[loop.index0] %} class="number"{% endif %}>{{ text }}</th>
 {%- endfor %}</tr></thead><tbody>
-{%- for row in content.rows %}<tr>
-{%- for text in row %}<td{% if numeric[loop.index0] %} class="number"{% endif %}>{{ text }}</td>{% endfor -%}
+{%- for row in content.rows %}{% set i = loop.index0 %}<tr>
+{%- for text in row %}<td{% if numeric[loop.index0] %} class="number"{% endif %}>
+{%- if (i, loop.index0) in content.bold %}<b>{{ text }}</b>{% else %}{{ text }}{% endif %}</td>{% endfor -%}
 </tr>{% endfor %}</tbody></table></div>
 {%- endmacro %}
 
@@ -272,6 +273,7 @@ BODY = (
 <main>
 <noscript><p class="warning">Plots need JavaScript; the tables have their numbers.</p></noscript>
 {% if page.results %}{% call section("results", "Results") -%}
+  {% if page.results.grid %}{{ table(page.results.grid) }}{% endif -%}
   {{ table(page.results.table) }}{{ notes(page.results.notes) }}
   <div class="copy">
   {%- for name, _ in page.results.copies -%}
