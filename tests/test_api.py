@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 import torch
 from torch import nn
 
@@ -124,8 +125,9 @@ def test_a_comparison() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
 def test_objects_reach_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers import what lies in the working directory, and get all else."""
+    """Workers import what lies in the working directory, and get all else; the session's Ray is used."""
     monkeypatch.chdir(Path(__file__).parent)
 
     class Local(Halved):
@@ -135,6 +137,7 @@ def test_objects_reach_other_processes(tmp_path: Path, monkeypatch: pytest.Monke
     table = fedtide.compare(strategy=[Halved, Local], **given)
     first, second = (run.summary["weights_sha256"] for _, run in table.runs)
     assert first == second
+    assert ray.is_initialized()
 
 
 def test_an_interrupted_run_resumes() -> None:

@@ -4,15 +4,22 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 import sim
 from fedtide.config import Settings
 
 DEFAULTS = Settings()
 
 
-def test_the_default_run_climbs_and_stays(tmp_path: Path) -> None:
-    assert sim.main(["--engine=inline", "--client-gpus=0", f"--run-dir={tmp_path}"]) == 0
-    (log,) = tmp_path.glob("*/metrics.jsonl")
+def test_the_default_run_climbs_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    assert sim.main([]) == 0
+    assert "--strategy fedavg mifa" in capsys.readouterr().out.splitlines()[-1]
+    (log,) = tmp_path.glob("runs/*/metrics.jsonl")
     records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     accuracies = [record["accuracy"] for record in records]
     assert len(accuracies) == DEFAULTS.num_rounds + 1

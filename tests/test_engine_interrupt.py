@@ -66,11 +66,12 @@ def interrupted(run_dir: Path, lines: int) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def check_results(shown: str, number: signal.Signals) -> None:
+def check_results(shown: str, err: str, number: signal.Signals) -> None:
     """Check that a run folder has the results up to the round that a signal ended."""
     summary = json.loads(shown.splitlines()[-1])
     assert (summary["interrupted"], summary["signal"]) == (True, number.name)
     folder = Path(summary["run_dir"])
+    assert f"--resume {folder} continues" in err
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["round"] for record in records] == list(range(summary["rounds"] + 1))
     assert summary["client_fits"] == 4 * summary["rounds"] > 0
@@ -95,14 +96,14 @@ def test_signals_end_the_run_with_the_results_so_far(
     flags = [*SMALL, "--engine=inline", "--num-rounds=1000000", f"--run-dir={tmp_path}", "--json"]
     assert sim.main(flags) == 128 + number
     signal.signal(signal.SIGHUP, before)  # nohup, for one, has it ignored
-    check_results(capsys.readouterr().out, number)
+    check_results(*capsys.readouterr(), number)
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_run_on_ray_with_the_results_so_far(tmp_path: Path) -> None:
     code, out, err = interrupted(tmp_path, lines=4)
     assert code == 130, err
-    check_results(out, signal.SIGINT)
+    check_results(out, err, signal.SIGINT)
 
 
 def test_two_ctrl_c_before_the_first_round(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import argparse
 import json
 import math
 import signal
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +21,7 @@ from fedtide.config.grid import cells, is_comparison
 from fedtide.engine.checkpoints.resume import ResumeError, settings_of
 from fedtide.engine.parts import check, named_parts
 from fedtide.engine.transports.base import EngineLost
+from fedtide.ground.wording import say
 
 
 def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[], object]) -> int:
@@ -70,8 +73,17 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
     if "failed" in summary:
         return 1
     if summary["interrupted"]:
+        say(console, f"interrupted: {parser.command} --resume {run.folder.path} continues the run")
         return 128 + signal.Signals[summary["signal"]]
+    if not values and console.is_terminal:
+        _show_what_next(parser.command, run.folder.path, console)
     return 3 if summary["no_reply_counted"] else 0
+
+
+def _show_what_next(command: str, folder: Path, console: Console) -> None:
+    """Tell a newcomer, who ran the command without arguments, how to see the report and what to try."""
+    say(console, f"see it: {'open' if sys.platform == 'darwin' else 'xdg-open'} {folder}/report.html")
+    say(console, f"next:   {command} --strategy fedavg mifa --partition label --trace bernoulli:p=0.3")
 
 
 def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Console) -> int:

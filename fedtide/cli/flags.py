@@ -27,6 +27,11 @@ class Parser(argparse.ArgumentParser):
         """All flags."""
         return [flag for action in self._actions for flag in action.option_strings]
 
+    @property
+    def command(self) -> str:
+        """How the program was called."""
+        return "python sim.py" if self.prog == "sim.py" else self.prog
+
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with code 2."""
         self.exit(2, f"{self.prog}: error: {message}\n")

@@ -74,7 +74,7 @@ def run_on_ray(
     from fedtide.engine.transports.ray.liveness import Liveness
 
     with deferring(*ENDING) as signals:  # Ray makes what a handler raises an error of its own, or loses it
-        running = start_ray(num_workers, address)
+        own = None if ray.is_initialized() else start_ray(num_workers, address)  # else the session's
         try:
             liveness = Liveness()
             gpus = client_gpus if ray.cluster_resources().get("GPU", 0) else 0
@@ -96,7 +96,8 @@ def run_on_ray(
                 for done in ready:
                     report(waiting.pop(done), _outcome(done))
         finally:
-            running.stop()
+            if own:
+                own.stop()
     raise Stopped(signals[0])
 
 
