@@ -12,7 +12,7 @@ from flwr.common.config import parse_config_args
 import sim
 from fedtide.analysis.client_numbers import ClientNumbers, keep_numbers
 from fedtide.cli.deployment import deployed_values, flower_command
-from fedtide.cli.fleet import describe_coverage, rehearsal_values
+from fedtide.cli.fleet import describe_log, rehearsal_values
 from fedtide.cli.rehearsal import forecast
 from fedtide.config import Settings
 
@@ -85,7 +85,7 @@ def test_what_follows_from_the_log(write: Any) -> None:
 
 def test_rounds_that_cover_a_part_of_the_log_are_said_to(write: Any) -> None:
     settings = Settings(trace=f"recorded:file={write(LOG)},round-seconds=60", num_clients=5, num_rounds=6)
-    said = describe_coverage(settings, 360)
+    (_, said), _ = describe_log(settings, 360)
     assert "0.1 of 1.0 hours, 10%" in said
     assert "--num-rounds 60 or FILE,round-seconds=600" in said
 

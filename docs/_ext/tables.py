@@ -1,5 +1,6 @@
 """Tables made from the code: `{options} METHOD`, `{parts} SETTING` and `{settings}`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, ClassVar
@@ -16,14 +17,14 @@ from fedtide.ground.docstrings import descriptions
 from strategies import Options
 
 
-class Table(SphinxDirective):
+class Table(SphinxDirective, ABC):
     """A table of Markdown; empty cells are left empty."""
 
     columns: ClassVar[tuple[str, ...]]
 
+    @abstractmethod
     def rows(self) -> Iterable[tuple[str, ...]]:
         """Return the cells."""
-        raise NotImplementedError
 
     def run(self) -> list[nodes.Node]:
         """Return the table."""

@@ -52,11 +52,12 @@ class PreparedRun:
         ResumeError: the folder is that of a run that cannot be resumed.
         """
         from fedtide.engine.run import drive
-        from fedtide.report.make import report_run
 
         experiment, console = self.experiment, self.console
         watch = partial(watching, experiment.settings.log, experiment.data.criterion.metric, console)
         ended = drive(experiment, self.transport, self.folder, console, watch)
+        from fedtide.report.make import report_run
+
         report_run(experiment, ended, self.folder.path, console)
         return ended.summary
 

@@ -63,22 +63,27 @@ def deadline(settings: Settings) -> float:
     return float(trace.option("deadline") or trace.option("round_seconds"))
 
 
-def describe_coverage(settings: Settings, covered: float) -> str:
-    """Say how much of the log the rounds cover, which last `covered` seconds, and which settings cover it."""
+def describe_log(settings: Settings, covered: float) -> list[tuple[str, str]]:
+    """Return lines on the log of a rehearsal whose rounds last `covered` seconds, each a name and a text."""
     trace = bind("trace", TRACES, trace_specs(settings.trace)[0])
     log = read_device_log("rehearse", trace.options["file"], settings.num_clients)
-    length, round_seconds = float(log.cycle.max()), float(trace.option("round_seconds"))
+    coverage = _coverage(log, float(trace.option("round_seconds")), settings.num_rounds, covered)
+    return [("log", coverage), ("local steps", _speeds(log))]
+
+
+def _coverage(log: DeviceLog, round_seconds: float, num_rounds: int, covered: float) -> str:
+    """Say how much of the log the rounds cover, and which settings cover all of it."""
+    length = float(log.cycle.max())
     share = f"the rounds cover {covered / 3600:.1f} of {length / 3600:.1f} hours"
     if covered >= 0.9 * length:
         return share
-    rounds, longer = math.ceil(length / round_seconds), math.ceil(length / settings.num_rounds)
+    rounds, longer = math.ceil(length / round_seconds), math.ceil(length / num_rounds)
     return f"{share}, {covered / length:.0%}; --num-rounds {rounds} or FILE,round-seconds={longer} covers all"
 
 
-def describe_speeds(settings: Settings) -> str:
+def _speeds(log: DeviceLog) -> str:
     """Say what a local step costs."""
-    options = bind("trace", TRACES, trace_specs(settings.trace)[0]).options
-    speeds = speeds_by_device(read_device_log("rehearse", options["file"], settings.num_clients))
+    speeds = speeds_by_device(log)
     if not len(speeds):
         return "the log has no speeds: a device that is online throughout a round just finishes its steps"
     typical = f"{np.median(speeds):.3g} per second (median of {count(len(speeds), 'device')})"

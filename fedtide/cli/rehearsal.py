@@ -20,7 +20,7 @@ from clients.environment import federated_data, make_trace
 from fedtide.analysis.client_numbers import read_numbers
 from fedtide.api.running import compare_and_report
 from fedtide.cli.deployment import SUPERLINK, deployed_values, flower_command
-from fedtide.cli.fleet import deadline, describe_coverage, describe_speeds
+from fedtide.cli.fleet import deadline, describe_log
 from fedtide.comparison.compare import Comparison
 from fedtide.comparison.results import Estimate, Row
 from fedtide.comparison.tables import mean_and_deviation, number_of, signed
@@ -119,8 +119,8 @@ def rehearse(cells: Sequence[Cell], console: Console, reach: float | None, fresh
     first = cells[0].settings
     federated_data(first)  # refuses settings that are impossible for as many clients as the log has
     participation = show_trace(first, console)
-    coverage = describe_coverage(first, participation["virtual_seconds"])
-    print_lines(console, [("log".ljust(15), coverage), ("local steps", describe_speeds(first))])
+    lines = describe_log(first, participation["virtual_seconds"])
+    print_lines(console, [(name.ljust(15), text) for name, text in lines])
     comparison = compare_and_report(cells, console, reach, fresh)
     done = Rehearsal(participation, comparison, ranked(comparison.rows))
     kept = json.dumps(done.as_json(), indent=2, ensure_ascii=False)

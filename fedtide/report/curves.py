@@ -110,19 +110,22 @@ def curves_figure(
     every = [band for group in bands.values() for band in group.values()]
     ends = {key: max(float(np.nanmax(np.append(band.x[key], 0))) for band in every) for key in every[0].x}
     axes = _axes(ends)
+    several = len(panels) > 1
     views = {
-        f"{own.key}|{i}": _view(bands, panel, metric, own, 1.02 * ends[own.key] / own.size, names, papers)
+        f"{own.key}|{i}" if several else own.key: _view(
+            bands, panel, metric, own, 1.02 * ends[own.key] / own.size, names, papers
+        )
         for own in axes
         for i, panel in enumerate(panels.values())
     }
     choices = [Toggle("Against", {own.key: own.name.capitalize() for own in axes})]
-    if len(panels) > 1:
+    if several:
         choices.append(Toggle("With", {str(i): key for i, key in enumerate(panels)}))
     return Figure(
         "curves",
         f"{metric.title.capitalize()} and loss",
         f"Lines of {metric.title} and loss for {plots.listed(labels, 8)}; the table below has the numbers.",
-        views if len(panels) > 1 else {key.partition("|")[0]: view for key, view in views.items()},
+        views,
         choices,
         plots.legend(names, names),
         table=_table(bands, metric),
