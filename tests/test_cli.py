@@ -49,9 +49,15 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def test_a_run_from_the_shell(tmp_path: Path) -> None:
-    call = [sys.executable, "sim.py", *SMALL, "--trace=always", "--run-dir", str(tmp_path), "--json"]
+    log, runs = tmp_path / "log.csv", tmp_path / "runs"
+    log.write_text("client,start,end\n" + "".join(f"{k},0,9000\n" for k in (0, 1, 2, 3, 3)))  # all online
+    trace = f"--trace=recorded:file={log}"
+    call = [sys.executable, "sim.py", *SMALL, trace, "--run-dir", str(runs), "--json"]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    pattern = r"^warning: trace recorded: .*, line 6: .* overlaps .*$"
+    rest, warnings = re.subn(pattern, "", done.stderr, flags=re.MULTILINE)
+    assert warnings == 1
     summary = strict_json(done.stdout.splitlines()[-1])
     assert list(summary) == KEYS.split()
     assert list(summary["final"]) == ["accuracy", "loss", "train_loss", "tested_examples"]
@@ -60,8 +66,8 @@ def test_a_run_from_the_shell(tmp_path: Path) -> None:
     assert summary["final"]["tested_examples"] == 359
 
     folder = Path(summary["run_dir"])
-    assert [folder] == list(tmp_path.iterdir())
-    assert re.fullmatch(r"\d{8}-\d{6}-scheme-c-digits-always-seed=0", folder.name)
+    assert [folder] == list(runs.iterdir())
+    assert re.fullmatch(r"\d{8}-\d{6}-scheme-c-digits-recorded-file=.*-seed=0", folder.name)
     assert strict_json((folder / "summary.json").read_text()) == summary
     records = [strict_json(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["round"] for record in records] == [0, 1, 2, 3]
@@ -76,7 +82,7 @@ def test_a_run_from_the_shell(tmp_path: Path) -> None:
     assert config["command"][0] == "sim.py"
     # The progress, and no warnings of libraries.
     assert "round 3/3  accuracy" in done.stderr
-    assert not re.search("warning|traceback|core_worker", done.stderr, re.IGNORECASE)
+    assert not re.search("warning|traceback|core_worker", rest, re.IGNORECASE)
 
 
 def test_the_config_of_a_run_folder_repeats_the_run(run: Any, tmp_path: Path) -> None:

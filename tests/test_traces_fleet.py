@@ -59,8 +59,8 @@ def replay(write, text, num_clients=3):
 
 
 def test_a_fleet_log_gives_the_trace_of_its_plain_log(write):
-    fleet, plain = replay(write, FLEET), replay(write, PLAIN)
-    assert rounds(fleet) == rounds(plain)
+    fleet, plain, semicolons = (replay(write, text) for text in (FLEET, PLAIN, PLAIN.replace(",", ";")))
+    assert rounds(fleet) == rounds(plain) == rounds(semicolons)
     assert fleet.devices == ("kitchen, pi", "pi-2", "")
     assert plain.devices == ()
 
@@ -117,10 +117,10 @@ def test_what_is_written_is_read(write, devices, plan, columns, as_json):
     assert (log.speed == 0.5).all()
 
 
-FIRST, NINE = "2026-03-01T08:00,2026-03-01T09:00", "2026-03-01T08:30,2026-03-01T09:30"
+FIRST = "2026-03-01T08:00,2026-03-01T09:00"
 MISTAKES = {  # header, lines -> message
     ("device,begin,end",): "line 1: the header is 'device,begin,end', expected the columns device or client,",
-    ("device;start;end",): "line 1: the header is 'device;start;end'",
+    ("device\tstart\tend",): r"line 1: the header is 'device\tstart\tend'",
     ("device,start,device_id,end",): "line 1: there are 2 columns device, leave one",
     ("device,start,end", '"a,0,5'): "line 2: not a line of CSV (unexpected end of data)",
     ("device,start,end", "a, b,0,5"): "line 2: 3 values expected as in the header, found 4",
@@ -138,7 +138,6 @@ MISTAKES = {  # header, lines -> message
     ("device,start,end", "a,2026-03-01T09:00,2026-03-01T08:00"): (
         "line 2: the session starts at 2026-03-01T09:00:00Z but ends at 2026-03-01T08:00:00Z,"
     ),
-    ("device,start,end", f"a,{FIRST}", f"a,{NINE}"): "line 3: the session from 2026-03-01T08:30:00Z overlaps",
     ('{"device": ["a"], "start": 0, "end": 5}',): "line 1: device is ",
     ('{"device": "a", "start": 0, "device_id": "b"}',): "line 1: there are 2 columns device",
 }

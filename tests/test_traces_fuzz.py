@@ -62,7 +62,8 @@ OTHERS = {
     "html": b"<!DOCTYPE html>\n<title>404</title>\n",
     **{code: VALID["table"].decode().replace("1", "é").encode(code) for code in ("utf-16", "latin-1")},
 }
-TABLES = ("log", "fleet", "table", "sleep")
+LOGS = ("log", "fleet")
+TABLES = (*LOGS, "table", "sleep")
 
 
 def refused(path, read):
@@ -96,7 +97,7 @@ def test_damaged_files(write, reader, data, rest):
 @pytest.mark.parametrize("reader", READERS)
 def test_files_of_other_formats(write, reader):
     for other, content in OTHERS.items():
-        same = other == reader or {other, reader} == {"log", "fleet"}
+        same = other == reader or (reader in LOGS and other in (*LOGS, "semicolons"))
         assert refused(write(content), READERS[reader]) != same, other
 
 
@@ -219,7 +220,6 @@ def test_a_long_file_with_a_late_error(write):
     for wrong, message in (
         ("0,5,4", "the session starts at 5 s but ends at 4 s"),
         ("0;5;4", "3 values expected as in the header, found 1"),
-        ("0,5,6", "the session from 5 s overlaps"),
     ):
         rows[150_000] = wrong + "\n"
         with pytest.raises(ValueError, match=f"line 150002: {message}"):
@@ -234,7 +234,7 @@ def test_folders_of_logs(write, tmp_path):
     write("client,start,end\n0,0,5\n", "logs/b.csv")
     write("no log", "logs/notes.txt")
     for content, message in (
-        ("# x\n0,4,7\n", "line 3: the session from 4 s overlaps"),
+        ("# x\n0,4,3\n", "line 3: the session starts at 4 s but ends at 3 s"),
         ("7,4,7\n", "line 2: client 7 does not exist"),
     ):
         write(f"client,start,end\n{content}", "logs/c.csv")

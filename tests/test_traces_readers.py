@@ -27,9 +27,10 @@ def lines(path):
         ("a,b\n1,2\n", [(2, (1.0, 2.0, None))]),
         ("b,x,A\n2,5,1\n", [(2, (1.0, 2.0, None))]),
         ('x,b,a\n"y,z",2,1\n', [(2, (1.0, 2.0, None))]),
+        ('x;b;a\n"y;z, ";2;1\n', [(2, (1.0, 2.0, None))]),
         ("", []),
     ],
-    ids=["csv", "json", "mark", "json-mark", "optional", "order", "other-columns", "empty"],
+    ids=["csv", "json", "mark", "json-mark", "optional", "order", "other-columns", "semicolons", "empty"],
 )
 def test_what_is_read(write, content, expected):
     assert lines(write(content)) == expected
@@ -45,7 +46,7 @@ def test_a_torn_last_line_is_left_out_with_a_warning(write, torn):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a;b\n1;2\n", "line 1: the header is 'a;b', expected the columns a, b"),
+        ("a|b\n1|2\n", "line 1: the header is 'a|b', expected the columns a, b"),
         ("a,d\n", "line 1: the header is 'a,d'"),
         ("1,2\n3,4\n", "line 1: the header is '1,2'"),
         ("a,b,B\n", "line 1: there are 2 columns b"),

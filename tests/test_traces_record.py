@@ -7,7 +7,7 @@ from recorders import T0, Device, sessions
 
 from traces.recorded.device_log import Recorded, read_device_log
 
-pytestmark = pytest.mark.filterwarnings("error:.*left out as torn")
+pytestmark = pytest.mark.filterwarnings("error:.*(left out as torn|overlaps)")
 
 
 def test_record_and_replay(tmp_path):

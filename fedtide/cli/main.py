@@ -11,6 +11,7 @@ fedtide --rehearse examples/fleet.csv         # which method for the devices of 
 from __future__ import annotations
 
 import signal
+import warnings
 from collections.abc import Sequence
 
 
@@ -18,6 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, that of the program unless another is given; return the exit code."""
     if argv is None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds: Ctrl-C ends them silently
+        warnings.formatwarning = _in_one_line
     from fedtide.cli.flags import make_parser
     from fedtide.ground.allowed import did_you_mean
 
@@ -35,3 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from fedtide.cli.command import execute  # which --help does not need
 
     return execute(parser, arguments, imported)
+
+
+def _in_one_line(message: Warning | str, *_: object, **__: object) -> str:
+    """Show a warning without the place in the code, which says nothing to a user."""
+    return f"warning: {message}\n"

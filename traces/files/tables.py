@@ -29,10 +29,11 @@ class Block(NamedTuple):
 class Table:
     """A file of CSV or JSON lines with named columns.
 
-    CSV has a header; a text with commas stands in double quotes, and an empty field is a missing value. JSON
-    lines have one object per line. Columns come in any order, upper and lower case are the same in their
-    names, and columns of other names are skipped. Blank lines and lines that start with ``#`` are skipped; a
-    last line without a newline is left out, with a warning.
+    CSV has a header, whose names are separated by commas or by semicolons; a text with the separator stands
+    in double quotes, and an empty field is a missing value. JSON lines have one object per line. Columns come
+    in any order, upper and lower case are the same in their names, and columns of other names are skipped.
+    Blank lines and lines that start with ``#`` are skipped; a last line without a newline is left out, with a
+    warning.
 
     `reader` names the reader in messages. `required` and `optional` are columns of numbers, in lower case;
     `instead` maps some to columns of texts that may take their place, and `aliases` other names to names.
@@ -52,6 +53,7 @@ class Table:
         self._known = (*self._columns, *self._instead.values())
         self._line = 0  # parsed last
         self._header: list[str] | None = None  # None: not read yet; empty: JSON lines
+        self._separator = ","
 
     def blocks(self, convert: Callable[[str, Row], Sequence[float]] | None = None) -> Iterator[Block]:
         """Read the table; all lines before an invalid one are yielded before the ValueError is raised.
@@ -97,11 +99,12 @@ class Table:
         if text is None:
             return None
         if self._header is None and not text.startswith("{"):
-            self._header = self._names(place, _fields(place, text))
+            self._separator = max(",;", key=text.count)
+            self._header = self._names(place, _fields(place, text, self._separator))
             self._check_header(place, text, self._header)
             return None
         if self._header:
-            return self._csv_row(place, _fields(place, text), self._header)
+            return self._csv_row(place, _fields(place, text, self._separator), self._header)
         self._header = []
         return self._json_row(place, text)
 
@@ -111,14 +114,14 @@ class Table:
             columns = (f"{self._instead[c]} or {c}" if c in self._instead else c for c in self._required)
             raise ValueError(
                 f"{place}: the header is {shorten(text)}, expected the columns {', '.join(columns)}, in any "
-                "order and separated by commas"
+                "order and separated by commas or semicolons"
             )
 
     def _csv_row(self, place: str, fields: list[str], header: list[str]) -> Row:
         if len(fields) != len(header):
             raise ValueError(
                 f"{place}: {len(header)} values expected as in the header, found {len(fields)}; separate "
-                "them by commas, and put double quotes around a text with a comma"
+                f"them by {self._separator!r}, and put double quotes around a text that contains it"
             )
         pairs = zip(header, fields, strict=True)
         return {name: text for name, field in pairs if name in self._known and (text := field.strip())}
@@ -172,11 +175,11 @@ def read_numbers(
         yield from zip(block.lines.tolist(), block.values.tolist(), strict=True)
 
 
-def _fields(place: str, text: str) -> list[str]:
+def _fields(place: str, text: str, separator: str) -> list[str]:
     if '"' not in text:
-        return text.split(",")
+        return text.split(separator)
     try:
-        return next(csv.reader([text], strict=True, skipinitialspace=True))
+        return next(csv.reader([text], delimiter=separator, strict=True, skipinitialspace=True))
     except csv.Error as error:
         raise ValueError(f"{place}: not a line of CSV ({error}): {shorten(text)}") from None
 

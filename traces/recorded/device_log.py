@@ -16,6 +16,7 @@ from traces.recorded.fleet_log import ALIASES, INSTEAD, OPTIONAL, REQUIRED, Flee
 from traces.recorded.sessions import (
     FASTEST,
     LATEST,
+    OPEN,
     SHORTEST,
     SLOWEST,
     DeviceLog,
@@ -47,8 +48,8 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     have names instead of numbers; then client k is the k-th name to appear, counted from 0, in folders file
     by file. A log writes all its clients alike, and all its times.
 
-    A client that is not in the file is never online. The recordings of all clients begin at the first start
-    and end at the last end in the file.
+    A client that is not in the file is never online. The recordings of all clients begin at the first and end
+    at the last time in the file; a session without an end goes on until then.
 
     `path` is the file; or a folder, whose *.csv and *.jsonl files are read as one. Anything else is a
     ValueError, whose message begins with `reader` and names file and line.
@@ -81,7 +82,12 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
         file = max(entry for entry in files if entry[0] <= i)[1]
         return f"{reader}: {file}, line {lines[i]}"
 
-    begin, finish = values[:, 1].min(), values[:, 2].max()
+    start, end = values[:, 1], values[:, 2]
+    is_open = end == OPEN
+    begin, finish = start.min(), max(start.max(), end.max(where=~is_open, initial=0))
+    if finish - begin < SHORTEST:
+        raise ValueError(f"{reader}: {path}: no session has an end, give at least one")
+    end[is_open] = finish
     origin, cycle = np.full(num_clients, begin), np.full(num_clients, finish - begin)
     return DeviceLog.build(Sessions(*values.T), origin, cycle, place_of, tuple(fleet.devices), fleet.shown)
 
@@ -105,7 +111,8 @@ def _valid(values: NDArray[np.float64], num_clients: float) -> NDArray[np.bool_]
     """Return which lines of a block `_check_line` does not refuse."""
     client, start, end, *rates = values.T
     valid = (client >= 0) & (client < num_clients) & (client == np.floor(client))
-    valid &= (start >= 0) & (start < end) & (end - start >= SHORTEST) & (end <= LATEST)
+    valid &= (start >= 0) & (start < end) & (end - start >= SHORTEST)
+    valid &= np.where(end == OPEN, start, end) <= LATEST
     for rate in rates:
         valid &= np.isnan(rate) | ((rate >= SLOWEST) & (rate <= FASTEST))
     return np.asarray(valid)

@@ -7,7 +7,7 @@ import numpy as np
 
 from traces.files.lines import finite_number, whole_number
 from traces.files.tables import Row
-from traces.recorded.sessions import seconds
+from traces.recorded.sessions import OPEN, seconds
 
 REQUIRED, OPTIONAL = ("client", "start", "end"), ("steps_per_second", "up_bytes_per_second")
 INSTEAD = {"client": "device"}
@@ -33,13 +33,13 @@ class FleetLog:
         return show_timestamp(time) if self._kinds.get("times") == "timestamps" else seconds(time)
 
     def session(self, place: str, row: Row) -> tuple[float, ...]:
-        """Return client, start, end, speed and upload rate."""
-        for name in ("start", "end"):
-            if name not in row:
-                raise ValueError(f"{place}: {name} is missing, give {_TIME}")
-        times = (self._time(place, row[name]) for name in ("start", "end"))
+        """Return client, start, end, speed and upload rate; an end that is missing is `OPEN`."""
+        if "start" not in row:
+            raise ValueError(f"{place}: start is missing, give {_TIME}")
+        start = self._time(place, row["start"])
+        end = self._time(place, row["end"]) if "end" in row else OPEN
         rates = (np.nan if name not in row else finite_number(place, row[name]) for name in OPTIONAL)
-        return self._client(place, row), *times, *rates
+        return self._client(place, row), start, end, *rates
 
     def _client(self, place: str, row: Row) -> int:
         if "device" in row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,9 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtide.ground.wording import count
+
 # What a recording may hold, so that sums, products and quotients of it are numbers.
 SHORTEST, LATEST = 1e-6, 1e15  # seconds
 SLOWEST, FASTEST = 1e-12, 1e15  # per second
+OPEN = math.inf  # the end of a session that is not over when the recording ends
 
 
 def seconds(time: float) -> str:
@@ -64,23 +68,33 @@ class DeviceLog:
         names: tuple[str, ...] = (),
         shown: Callable[[float], str] = seconds,
     ) -> DeviceLog:
-        """Sort sessions, each with ``start < end``, by device and time.
+        """Sort sessions by device and time; those of zero seconds are left out.
 
-        `place` returns the source of session i, and `shown` a time, for messages. ValueError is raised if two
-        sessions of one device overlap.
+        Sessions of one device that overlap are joined, with a warning: the device is online from the first
+        start to the last end, at the speed and the upload rate of the session that started last and has one.
+        `place` returns the source of session i, and `shown` a time, for the warning.
         """
         device = np.asarray(sessions.device, np.int64)
         order = np.lexsort((np.asarray(sessions.start, np.float64), device))
         device = device[order]
         start, end, speed, up_rate = (np.asarray(x, np.float64)[order] for x in sessions[1:])
         same = device[1:] == device[:-1]
-        overlap = np.flatnonzero(same & (start[1:] < end[:-1]))
-        if len(overlap):
-            i = int(overlap[0])
-            raise ValueError(
+        if (same & (start[1:] < end[:-1])).any():
+            latest = _latest_end(device, end)
+            overlap = same & (start[1:] < latest[:-1])
+            i = int(np.argmax(overlap))
+            warnings.warn(
                 f"{place(int(order[i + 1]))}: the session from {shown(start[i + 1])} overlaps the device's "
-                f"session from {shown(start[i])} to {shown(end[i])}, a device can have one session at a time"
+                f"session from {shown(start[i])} to {shown(end[i])}; {count(int(overlap.sum()), 'session')} "
+                "joined with those before",
+                stacklevel=2,
             )
+            end = np.append(np.where(overlap, start[1:], latest[:-1]), latest[-1])
+            speed, up_rate = (_inherited(rate, np.append(False, overlap)) for rate in (speed, up_rate))
+        if not (lasting := start < end).all():
+            device = device[lasting]
+            start, end, speed, up_rate = (x[lasting] for x in (start, end, speed, up_rate))
+            same = device[1:] == device[:-1]
         continued = np.append(same & (start[1:] == end[:-1]), False)
         stops = np.flatnonzero(~continued)
         leave = end[stops[np.searchsorted(stops, np.arange(len(end)))]]
@@ -90,8 +104,27 @@ class DeviceLog:
         return cls(first, start, end, speed, up_rate, leave, before, origin, cycle, names)
 
 
+def _latest_end(device: NDArray[np.int64], end: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the latest end of each session and of those before it of the same device, shape (S,).
+
+    The devices are sorted.
+    """
+    order = np.argsort(end)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(end))
+    offset = device * len(end)  # ranks of a later device are larger than all before
+    latest: NDArray[np.float64] = end[order[np.maximum.accumulate(rank + offset) - offset]]
+    return latest
+
+
+def _inherited(rates: NDArray[np.float64], overlap: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Let sessions without a rate that overlap the one before have its rate."""
+    own = np.where(np.isnan(rates) & overlap, 0, np.arange(len(rates)))
+    return rates[np.maximum.accumulate(own)]
+
+
 def check_session(place: str, start: float, end: float, shown: Callable[[float], str] = seconds) -> None:
-    """Raise ValueError unless a session starts and ends at possible times."""
+    """Raise ValueError unless a session starts and ends at possible times; its end may be `OPEN`."""
     if start < 0:
         raise ValueError(f"{place}: the session starts at {shown(start)}, give times of {shown(0)} or later")
     if not start < end:
@@ -102,8 +135,8 @@ def check_session(place: str, start: float, end: float, shown: Callable[[float],
         raise ValueError(
             f"{place}: the session lasts {end - start:g} s, give sessions of at least {SHORTEST:g} s"
         )
-    if end > LATEST:
-        raise ValueError(f"{place}: the session ends at {shown(end)}, give times of at most {LATEST:g} s")
+    if (last := start if end == OPEN else end) > LATEST:
+        raise ValueError(f"{place}: {shown(last)} is too late, give times of at most {LATEST:g} s")
 
 
 def check_rate(place: str, name: str, value: float) -> None:
