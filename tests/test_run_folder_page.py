@@ -42,6 +42,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "mimic:memory=client": {"departures": "0=4", "trace": "bernoulli:p=0.7"},
     "fedavg": {"num_rounds": 40, "trace": "always"},  # interrupted
     "mifa:table-memory=0": {},  # its table is larger than a file may be
+    "fedprox": {"trace": "always", "model": "test_engine_fastest.Skip"},  # trains by `loop`
 }
 
 

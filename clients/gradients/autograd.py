@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from clients.gradients.batches import Batch
-from clients.gradients.flat import FlatModel
+from clients.gradients.flat import FlatModel, as_tensor
 from clients.gradients.oracle import CohortOracle
+from fedtide.tasks import Examples
 
 
 class Loop(CohortOracle):
@@ -33,7 +34,7 @@ class Loop(CohortOracle):
 class Vmap(CohortOracle):
     """Models that treat each example independently, vectorised over the clients by `torch.func.vmap`.
 
-    Buffers would differ between clients, and padding would change statistics over batches.
+    Buffers would differ between clients, and padding would change what depends on a whole batch.
     """
 
     def __init__(self, model: FlatModel) -> None:
@@ -45,6 +46,11 @@ class Vmap(CohortOracle):
             raise ValueError("cohort vmap: the model has batch normalization; use cohort loop")
         self._names = [name for name, _ in module.named_parameters()]
         self._grad_and_loss = vmap(grad_and_value(self._loss))
+
+    def check(self, examples: Examples) -> None:
+        super().check(examples)
+        if self.model.mixes(as_tensor(examples[0]).to(self.model.device)):
+            raise ValueError("it mixes the examples of a batch, which padding would change")
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         gradients, losses = self._grad_and_loss(y, batch.inputs, batch.targets, batch.weights)

@@ -152,6 +152,17 @@ class FlatModel:
                 self.load(kept)
             return not torch.equal(before, self.generator.get_state())
 
+    def mixes(self, inputs: Tensor) -> bool:
+        """Return whether outputs depend on the other examples of a batch, tried with the first of the inputs.
+
+        The model has no buffers and draws nothing.
+        """
+        self.bind(self.vector)
+        x = inputs[:1]
+        with torch.no_grad():
+            one, other = (self.module(torch.cat([x, beside]))[0] for beside in (x, torch.ones_like(x)))
+        return not torch.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True)
+
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
         """Return the diagonal of the empirical Fisher information: the mean squared per-example gradient.
 

@@ -107,8 +107,31 @@ def choose(
         return cohort, 1
     if cohort == "compiled" and rule is not None and rule.steps_are_corrected():
         return cohort, size or LARGEST  # the weights of one client at a time are in the cache
+    return cohort, size or _cohort_size(model)
+
+
+def _cohort_size(model: FlatModel) -> int:
     limit = CPU_CACHE if model.device.type == "cpu" else GPU_WEIGHTS
-    return cohort, size or max(1, min(LARGEST, limit // len(model.vector)))
+    return max(1, min(LARGEST, limit // len(model.vector)))
+
+
+def may_gain_from_vmap(model: FlatModel, examples: Examples) -> bool:
+    """Return whether `vmap` would train several clients of a model in a call, without trying it.
+
+    To try it would import a compiler, which takes longer than many a run.
+    """
+    from torch.nn import RNNBase
+
+    from clients.gradients.flat import as_tensor
+
+    try:
+        ORACLES["vmap"](model)
+    except ValueError:
+        return False
+    if _cohort_size(model) == 1 or any(isinstance(part, RNNBase) for part in model.module.modules()):
+        return False  # vmap calls recurrent layers once for each client
+    inputs = as_tensor(examples[0]).to(model.device)
+    return not model.draws(inputs) and not model.mixes(inputs)
 
 
 def make_oracle(

@@ -16,6 +16,7 @@ from fedtide.config import Settings
 from fedtide.config.grid import Cell
 from fedtide.engine.parts import check
 from fedtide.engine.run_folder import RunFolder
+from fedtide.ground.wording import say
 from fedtide.loggers.registry import logger_types, watching
 
 
@@ -39,6 +40,8 @@ class PreparedRun:
         if self.experiment.why_engine:
             engine = self.experiment.settings.engine
             console.print(f"engine: {engine} ({self.experiment.why_engine})", markup=False)
+        if self.experiment.hint:
+            say(console, self.experiment.hint)
         self.folder = RunFolder(self.experiment.settings)
         try:
             self.transport = virtual_transport(self.experiment, partial(console.print, markup=False))

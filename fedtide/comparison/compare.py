@@ -109,6 +109,7 @@ class _Progress:
                 "--fresh trains them again"
             )
         self.bar = progress_bar("", console)
+        self._hints: set[str] = set()  # that were shown
         self._task = self.bar.add_task(self._best(), total=len(cells), completed=len(self.finished))
 
     def note(self, settings: Settings, outcome: Outcome) -> None:
@@ -144,6 +145,10 @@ class _Progress:
         elif not self.console.is_terminal:
             run, done = self.finished[settings], f"{len(self.finished)}/{len(self.cells)}"
             say(self.bar.console, f"{done}  {name}: {run.metric.title} {run.final:g}")
+        hint = self.finished[settings].summary.get("hint") if settings in self.finished else None
+        if hint and hint not in self._hints:
+            self._hints.add(hint)
+            say(self.bar.console, hint)
 
     def _best(self) -> str:
         known = {s: run for s, run in self.finished.items() if not math.isnan(run.final)}

@@ -18,7 +18,7 @@ from clients.environment import (
     model_name,
 )
 from clients.gradients.flat import FlatModel
-from clients.gradients.oracles import choose
+from clients.gradients.oracles import choose, may_gain_from_vmap
 from clients.rules import rule_named
 from clients.simulated.evaluation import check_outputs
 from fedtide.config import Settings
@@ -36,6 +36,8 @@ from fedtide.tasks import FederatedData, blank
 from strategies import FlatParameters, FlexibleStrategy, Layout, Roster
 from traces import RoundAvailability, Trace, parse_rounds
 
+SLOW = "cohort: loop, one client after the other; --cohort vmap may be faster"
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -49,6 +51,7 @@ class Experiment:
     strategy: FlexibleStrategy
     evaluator: GlobalEvaluator
     why_engine: str = ""  # why the engine was chosen, if it was `auto`
+    hint: str = ""  # how clients may train faster
 
     @cached_property
     def availability(self) -> Callable[[int], RoundAvailability]:
@@ -125,8 +128,12 @@ def client_device(client_gpus: float) -> str:
 def _tuned(experiment: Experiment, model: FlatModel) -> Experiment:
     """Choose how cohorts are trained, and the engine, where the settings leave it open."""
     settings, rule = experiment.settings, rule_named(experiment.strategy.rule.name)
-    wanted = (settings.cohort, settings.cohort_size)
-    cohort, size = choose(model, blank(experiment.data, 2), *wanted, rule)
+    examples, wanted = blank(experiment.data, 2), (settings.cohort, settings.cohort_size)
+    cohort, size = choose(model, examples, *wanted, rule)
+    several = (settings.clients_per_round or settings.num_clients) > 1
+    several &= not isinstance(experiment.strategy, SequentialSGD)
+    if several and (settings.cohort, cohort) == ("auto", "loop") and may_gain_from_vmap(model, examples):
+        experiment = replace(experiment, hint=SLOW)
     settings = replace(settings, cohort=cohort, cohort_size=size)  # type: ignore[arg-type]  # one of COHORTS
     experiment = replace(experiment, settings=settings)
     if settings.engine != "auto":

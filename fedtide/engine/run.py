@@ -209,6 +209,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             "interrupted": bool(ended.signals),
             **({"signal": Signals(ended.signals[0]).name} if ended.signals else {}),
             **({"failed": ended.failure} if ended.failure else {}),
+            **({"hint": experiment.hint} if experiment.hint else {}),
         }
     )
     return summary
