@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from traces.base import RoundAvailability, Trace, finished_steps
+from traces.base import RoundAvailability, SeededTrace, Trace, finished_steps
 from traces.compose import Combined
 from traces.membership import Membership, parse_rounds
 from traces.patterns.bernoulli import Always, Bernoulli
@@ -55,6 +55,7 @@ __all__ = [
     "Membership",
     "Pools",
     "RoundAvailability",
+    "SeededTrace",
     "Trace",
     "finished_steps",
     "parse_rounds",
