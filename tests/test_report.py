@@ -19,7 +19,7 @@ from fedtide.config.grid import Cell
 from fedtide.engine.read_run import Run
 from fedtide.engine.run import simulate
 from fedtide.report.__main__ import main
-from fedtide.report.curves import band_of
+from fedtide.report.curves import band_of, curves_figure, smoothed
 from fedtide.report.grid import grid_of
 from fedtide.report.history import history_of
 from fedtide.report.participation import COLUMNS, ROWS, State, StateGrid, of_run, states_of
@@ -94,6 +94,28 @@ def test_curves_of_seeds() -> None:
     np.testing.assert_allclose([band.low, band.mean, band.high], expected)
     assert (merged.low[0], merged.high[0], merged.mean[0]) == pytest.approx((0.1, 0.7, 0.4))
     assert np.isnan(band.x["seconds"]).all()
+
+
+def test_averaged_and_logarithmic_curves() -> None:
+    assert smoothed(np.array([1.0, 2.0, 6.0, 4.0]), 3) == pytest.approx([1.5, 3, 4, 5])
+    assert smoothed(np.array([1.0, 3.0, 5.0, 9.0]), 7) == pytest.approx(
+        [2, 3, 17 / 3, 7]
+    )  # of a short line: 3
+    scores = [0.1, 0.2, 0.6, 0.4, 0.5]
+    runs = {"a": [history_of([record(t, loss=s, accuracy=s) for t, s in enumerate(scores)])]}
+    figure = curves_figure(runs, {"": {"a": "a"}}, {})
+    assert figure is not None
+    assert figure.switches == {"smooth": "Moving average of 3 points", "log": "Logarithmic loss"}
+    view = figure.views["rounds"]
+    assert [line["smooth"]["y"] for line in view["data"]] == [
+        [15, 30, 40, 50, 45],
+        [0.15, 0.3, 0.4, 0.5, 0.45],
+    ]
+    assert [view["layout"][axis].get("log") for axis in ("yaxis", "yaxis2")] == [None, {"type": "log"}]
+    at_zero = {"a": [history_of([record(t, loss=float(t)) for t in range(3)])]}
+    figure = curves_figure(at_zero, {"": {"a": "a"}}, {})
+    assert figure is not None
+    assert figure.switches == {}
 
 
 def test_events_failures_and_phases() -> None:

@@ -26,7 +26,7 @@ SEVERAL = ["--strategy", "fedbuff", "--seed", "0", "1", "--trace", CHURN, CHURN.
 PAGES = ("run", "comparison", "trace", "hostile")
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
 # Changes when anything changes that a plot shows.
-STATE = "plot => JSON.stringify([plot.data.map(t => [t.visible, t.x, t.cells]), plot.layout])"
+STATE = "plot => JSON.stringify([plot.data.map(t => [t.visible, t.x, t.y, t.cells]), plot.layout])"
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from datetime import UTC, datetime
 from itertools import groupby
 
 import numpy as np
@@ -13,6 +14,7 @@ import sim
 from clients.environment import make_trace
 from fedtide.config import Settings
 from fedtide.report.participation import State, StateGrid
+from fedtide.report.participation_figure import participation_figure
 from fedtide.report.trace_report import describe, participation_of, print_lines
 from fedtide.report.trace_statistics import SpellLengths, observe
 from traces import Combined, Membership, RoundAvailability, Trace
@@ -156,6 +158,40 @@ def test_lost_and_late_replies_have_states_of_their_own():
         assert found.took_part[t - 1] == pytest.approx((~trace.lost(t)).mean())
     assert found.hours is None
     assert report.rates == pytest.approx(1 - np.mean([trace.lost(t) for t in range(1, 21)], axis=0))
+
+
+FLEET = """device,start,end
+kitchen <b>,2026-03-01T08:00Z,2026-03-01T10:00Z
+pi-7,2026-03-01T09:00Z,2026-03-01T11:00Z
+"""
+
+
+@pytest.mark.parametrize("rounds", [6, 7])
+def test_devices_and_times_of_the_calendar(write, rounds):
+    """Rounds of half an hour, the first at eight; the seventh would begin after the log."""
+    settings = Settings(trace=f"recorded:file={write(FLEET)},round-seconds=1800+lost:p=0.0", num_clients=2)
+    trace = make_trace(settings)
+    grid = StateGrid(2, range(1, rounds + 1))
+    report = report_on(trace, rounds, sizes=np.ones(2), on_round=grid.add)
+    found = participation_of(trace, report, grid)
+    assert dict(describe(report, found.devices))["longest absence"].endswith('client 0 "kitchen <b>")')
+    figure = participation_figure([("", found)])
+    (heat, *curves), layout = figure.views["availability|time"].values()
+    assert heat["rows"] == ['client 0 "kitchen &lt;b&gt;"', 'client 1 "pi-7"']
+    assert layout["yaxis2"]["ticktext"] == ["kitchen &lt;b&gt;", "pi-7"]
+    if rounds == 7:
+        assert found.began is None
+        assert heat["columns"][6] == "round 7, until hour 3.5"
+        assert heat["x"][6] == 3.5
+    else:
+        assert found.began == datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp()
+        assert heat["columns"][5] == "round 6, until 2026-03-01 11:00:00 UTC"
+        assert heat["x"][0] == curves[0]["x"][0] == "2026-03-01 08:30:00"
+        assert layout["xaxis"]["range"] == ["2026-03-01 08:15:00", "2026-03-01 11:15:00"]
+        assert (
+            "2026-03-01 08:00:00 to 2026-03-01 11:00:00"
+            in dict(describe(report, began=found.began))["virtual time"]
+        )
 
 
 def test_the_page_depends_on_all_that_is_on_it(tmp_path):

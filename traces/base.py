@@ -44,11 +44,15 @@ class Trace(ABC):
     devices : tuple of str
         The device that each client replays, N names, "" for a client without one; empty unless the trace was
         recorded from devices with names.
+    dates : tuple of float, optional
+        The times of the calendar at virtual time 0 and at the end of the recording, in seconds since 1970;
+        None unless the trace was recorded with such times.
     """
 
     num_clients: int
     has_late_replies: bool = False
     devices: tuple[str, ...] = ()
+    dates: tuple[float, float] | None = None
 
     @abstractmethod
     def round(self, t: int) -> RoundAvailability:

@@ -27,6 +27,7 @@ class Combined(Trace):
         self.num_clients = traces[0].num_clients
         self.has_late_replies = any(trace.has_late_replies for trace in traces)
         self.devices = next((trace.devices for trace in traces if trace.devices), ())
+        self.dates = next((trace.dates for trace in traces if trace.dates), None)
         self._traces = traces
 
     def round(self, t: int) -> RoundAvailability:

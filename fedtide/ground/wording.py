@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,12 @@ def plain(text: object, most: int = 200) -> str:
     """Return a text that somebody else wrote so that it is safe to print: in one short line."""
     line = "".join(c if c.isprintable() else " " for c in str(text)[: most + 1])
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def client_name(client: int, devices: Sequence[str]) -> str:
+    """Return a client's number, with the name of its device if that is known."""
+    name = devices[client] if client < len(devices) else ""
+    return f'{client} "{plain(name, 24)}"' if name else str(client)
 
 
 def say(console: Console, line: str) -> None:

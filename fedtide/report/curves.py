@@ -17,6 +17,7 @@ from fedtide.tasks import ACCURACY, Metric
 MAX_POINTS = 4000  # of all lines together, but at least MIN_POINTS and at most 400 of each
 MIN_POINTS = 60
 FEW_LINES = 6  # of more, the bands are fainter
+MIN_SMOOTHED = 5  # points of a line
 TABLE_ROWS = 40
 
 Bands = Mapping[str, Mapping[str, "Band"]]
@@ -127,6 +128,7 @@ def curves_figure(
         f"Lines of {metric.title} and loss for {plots.listed(labels, 8)}; the table below has the numbers.",
         views,
         choices,
+        _switches([*views.values()], bands, metric),
         plots.legend(names, names),
         table=_table(bands, metric),
         notes=_notes(groups, labels, papers, points),
@@ -191,6 +193,36 @@ def _view(
                 hover = f"{name}: the paper reports {paper:g} %"
                 lines.append(plots.trace([end], [paper], hover, marker=marker, **common))
     return {"data": areas + lines, "layout": made}
+
+
+def _switches(views: Sequence[Plot], bands: Bands, metric: Metric) -> dict[str, str]:
+    """Add averaged lines and logarithmic axes to the views; return the names of their switches."""
+    switches = {}
+    longest = max(len(band.mean) for group in bands.values() for band in group.values())
+    if longest >= MIN_SMOOTHED:
+        window = max(3, longest // 15) | 1  # odd: as many points before as after
+        switches["smooth"] = f"Moving average of {window} points"
+        for line in (trace for view in views for trace in view["data"]):
+            if line["mode"] == "lines" and "fill" not in line:
+                line["smooth"] = {"y": plots.numbers(smoothed(np.array(line["y"], np.float64), window))}
+    for row, (curve, group) in enumerate(bands.items()):
+        title, _ = _scale(curve, metric)
+        is_share = curve == "score" and metric.is_share
+        if not is_share and all(bool((band.low > 0).all()) for band in group.values()):
+            switches["log"] = (
+                f"{switches['log']} and {title}" if "log" in switches else f"Logarithmic {title}"
+            )
+            for view in views:
+                view["layout"][plots.panel(row, 2)[1]]["log"] = {"type": "log"}
+    return switches
+
+
+def smoothed(values: Numbers, window: int) -> Numbers:
+    """Return the moving average over an odd number of points, at the ends over those that there are."""
+    ones = np.ones(min(window, len(values) - 1 | 1))
+    sums, counts = (np.convolve(each, ones, "same") for each in (values, np.ones(len(values))))
+    averages: Numbers = sums / counts
+    return averages
 
 
 def _scale(curve: str, metric: Metric) -> tuple[str, float]:

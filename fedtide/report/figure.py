@@ -70,6 +70,8 @@ class Figure:
     description: str  # for screen readers
     views: Mapping[str, Plot]  # by the options of the toggles, joined by `|`: `data` and `layout`
     toggles: Sequence[Toggle] = ()
+    switches: Mapping[str, str] = field(default_factory=dict)
+    """Names by key: what a trace or an axis has under the key replaces its own while the switch is on."""
     legend: Sequence[Entry] = ()
     cells: Mapping[str, Sequence[Sequence[float | None]]] = field(default_factory=dict)
     """The `z` of heat maps, by the name that traces of several views have as `cells`."""

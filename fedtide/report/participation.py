@@ -52,6 +52,7 @@ class Picture(NamedTuple):
     states: NDArray[np.int8]  # the most frequent one of each cell, shape (rows, columns)
     took_part: Numbers  # share of a cell's members whose replies counted, same shape; NaN without members
     clients: list[tuple[int, int]]  # of each row, the first and the last; by availability, their ranks
+    single: list[int | None]  # the client of each row that has only one
     rounds: list[tuple[int, int]]  # of each column, the first and the last
 
     @property
@@ -107,7 +108,9 @@ class StateGrid:
         last = self.num_clients - 1
         clients = [(a * self.step, min(b * self.step - 1, last)) for a, b in _bounds(rows, len(states))]
         rounds = [(self.rounds[a], self.rounds[b - 1]) for a, b in _bounds(columns, len(self.rounds))]
-        return Picture(counts.argmax(axis=-1).astype(np.int8), share, clients, rounds)
+        of_row = range(len(states)) if order is None else order
+        single = [int(of_row[a]) if a == b and self.step == 1 else None for a, b in clients]
+        return Picture(counts.argmax(axis=-1).astype(np.int8), share, clients, single, rounds)
 
 
 class Participation(NamedTuple):
@@ -118,11 +121,25 @@ class Participation(NamedTuple):
     took_part: Numbers  # likewise
     hours: Numbers | None  # virtual hours at the ends of the rounds; None without a clock
     notes: list[str]
+    devices: Sequence[str] = ()  # see `Trace`
+    began: float | None = None  # time of the calendar at virtual time 0, see `began_at`
 
     @property
     def rounds(self) -> list[int]:
         """The rounds that were evaluated."""
         return self.grid.rounds
+
+
+def began_at(trace: Trace, hours: Numbers | None) -> float | None:
+    """Return the time of the calendar at virtual time 0, in seconds since 1970, while that means something.
+
+    It is None if the recording has no dates, or if it is over when the last of the rounds, which end at
+    these hours, begins: it has then started over.
+    """
+    if trace.dates is None or hours is None or len(hours) < 2:
+        return None
+    began, end = trace.dates
+    return began if began + 3600 * hours[-2] < end else None
 
 
 def try_trace(settings: Settings) -> Trace | str:
@@ -169,7 +186,10 @@ def of_run(records: Sequence[Record], settings: Settings, trace: Trace | str) ->
             shares[:, column] = int(now.online.sum()) / members, active / members
     hours = np.array([by_round[t].get("virtual_seconds") or np.nan for t in rounds]) / 3600
     has_clock = bool(np.isfinite(hours).all())
-    return Participation(grid, shares[0], shares[1], hours if has_clock else None, notes + grid.notes)
+    found = Participation(grid, shares[0], shares[1], hours if has_clock else None, notes + grid.notes)
+    if isinstance(trace, str):
+        return found
+    return found._replace(devices=trace.devices, began=began_at(trace, found.hours))
 
 
 def states_of(

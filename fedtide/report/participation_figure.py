@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.wording import count
+from fedtide.ground.wording import client_name, count, plain
 from fedtide.report import plots
 from fedtide.report.figure import Entry, Figure, Plot, Table, Toggle
 from fedtide.report.participation import Participation, Picture, State
@@ -19,6 +19,8 @@ from fedtide.report.plots import Numbers
 MAX_RUNS = 12  # that have a picture
 MAX_CURVE = 400  # points of a curve
 FEW = 20  # clients x rounds in a cell: of more, the share that took part says more than a state
+MAX_NAMED = 30  # clients with their names at the axis
+NAME = 14  # characters of a name there
 TABLE_ROWS = 50
 ONLINE, TOOK_PART = "#A6A6A6", "#0072B2"
 
@@ -75,14 +77,14 @@ def participation_figure(
         "the members that is online and that took part.",
         views,
         [toggle for toggle in toggles if len(toggle.options) > 1],
-        [
+        legend=[
             *(Entry(state.shown, f"state-{state.value}", is_area=True) for state in used),
             *online,
             Entry("share that took part", TOOK_PART, group="took"),
         ],
-        cells,
-        _table(shown),
-        [*notes, *_notes(every, names)],
+        cells=cells,
+        table=_table(shown),
+        notes=[*notes, *_notes(every, names)],
         height=560,
     )
 
@@ -139,29 +141,74 @@ def _view(drawn: Drawn, cells: str, kind: str, in_time: bool) -> Plot:
     of_round = dict(zip(participation.rounds, positions.tolist(), strict=True))
     x = [(of_round[a] + of_round[b]) / 2 for a, b in picture.rounds]
     y = [(a + b) / 2 for a, b in picture.clients]
-    title = "virtual time, hours" if in_time else "round"
-    ranked = drawn.order == "availability"
+    began = participation.began if in_time else None
+    title, at = ("round", "round %{x:.5~g}") if hours is None else ("virtual time, hours", "hour %{x:.5~g}")
+    if began is not None:
+        title, at = "time (UTC)", "%{x|%Y-%m-%d %H:%M}"
     heat = {
         "type": "heatmap",
         "cells": cells,
         "x": plots.numbers(x),
         "y": plots.numbers(y),
         "yaxis": "y2",
+        "rows": _row_names(drawn),
+        "columns": _column_names(drawn),
         "hoverongaps": False,
-        "hovertemplate": f"{'rank' if ranked else 'client'} %{{y:.0f}}, {title} %{{x:.5~g}}<br>"
-        f"{'%{text}' if kind == 'state' else '%{z:.2~g} % took part'}<extra></extra>",
+        "hovertemplate": "%{text}<extra></extra>",
         **(_SHARES | {"zmax": _top(picture)} if kind == "share" else {"showscale": False}),
     }
-    vertical = plots.axis("client by availability<br>(rank)" if ranked else "client", domain=[0.28, 1])
-    vertical["range"] = _ends(y)[::-1]
-    if len(y) <= 30 and picture.is_exact:
-        vertical["dtick"] = 1 if len(y) <= 12 else 5
     shares = plots.axis("share of<br>members, %", domain=[0, 0.22], range=[-3, 103], tickvals=[0, 50, 100])
     horizontal = plots.axis(title, anchor="y", range=plots.numbers(_ends(x)))
-    made = plots.layout(xaxis=horizontal, yaxis=shares, yaxis2=vertical)
+    made = plots.layout(xaxis=horizontal, yaxis=shares, yaxis2=_vertical(drawn, y))
     if kind == "share":
         made["margin"]["t"] = 52  # for the colour bar
-    return {"data": [heat, *_curves(participation, positions, title)], "layout": made}
+    data = [heat, *_curves(participation, positions, at)]
+    if began is not None:
+        for trace in data:
+            trace["x"] = [plots.date(began + 3600 * hour) for hour in trace["x"]]
+        ends = [plots.date(began + 3600 * hour) for hour in horizontal["range"]]
+        horizontal |= {"range": ends, "tickangle": 0}
+    return {"data": data, "layout": made}
+
+
+def _vertical(drawn: Drawn, y: Sequence[float]) -> Plot:
+    """Return the axis of the clients; of few, each has its name."""
+    picture, devices = drawn.picture, drawn.participation.devices
+    ranked = drawn.order == "availability"
+    axis = plots.axis(domain=[0.28, 1], range=_ends(y)[::-1])
+    title = "client"
+    if len(y) <= MAX_NAMED and None not in picture.single:
+        names = [devices[k] if devices and devices[k] else str(k) for k in picture.single if k is not None]
+        axis |= {"tickvals": [*y], "ticktext": [plots.plain(plain(name, NAME)) for name in names]}
+        axis["automargin"] = True
+    elif ranked:
+        title = "client by availability<br>(rank)"
+    axis["title"]["text"] = title
+    return axis
+
+
+def _row_names(drawn: Drawn) -> list[str]:
+    """Return the client of each row, or the clients that share it."""
+    picture, devices = drawn.picture, drawn.participation.devices
+    many = "ranks by availability" if drawn.order == "availability" else "clients"
+    return [
+        f"{many} {a} to {b}" if client is None else plots.plain(f"client {client_name(client, devices)}")
+        for (a, b), client in zip(picture.clients, picture.single, strict=True)
+    ]
+
+
+def _column_names(drawn: Drawn) -> list[str]:
+    """Return the rounds of each column, and when the last of them ends."""
+    hours, began = drawn.participation.hours, drawn.participation.began
+    ends = {} if hours is None else dict(zip(drawn.participation.rounds, hours.tolist(), strict=True))
+    names = []
+    for a, b in drawn.picture.rounds:
+        name = f"round {a}" if a == b else f"rounds {a} to {b}"
+        if b in ends:
+            end = f"hour {ends[b]:.4g}" if began is None else f"{plots.date(began + 3600 * ends[b])} UTC"
+            name += f", until {end}"
+        names.append(name)
+    return names
 
 
 _SHARES: Plot = {
@@ -181,8 +228,11 @@ def _ends(centres: Sequence[float]) -> list[float]:
     return [centres[0] - half, centres[-1] + half]
 
 
-def _curves(participation: Participation, x: Numbers, title: str) -> list[Plot]:
-    """Return the shares online and that took part: means, with a band where rounds share a point."""
+def _curves(participation: Participation, x: Numbers, at: str) -> list[Plot]:
+    """Return the shares online and that took part: means, with a band where rounds share a point.
+
+    `at` is the place on the axis, as a template of Plotly.
+    """
     data: list[Plot] = []
     starts, counts = plots.bins(len(x), MAX_CURVE)
     centres = np.add.reduceat(x, starts) / counts
@@ -196,7 +246,7 @@ def _curves(participation: Participation, x: Numbers, title: str) -> list[Plot]:
             low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
             area = plots.band(centres, 100 * low, 100 * high, colour, 0.2)
             data.append(area | {"legendgroup": group})
-        hover, line = f"{title} %{{x:.5~g}}: %{{y:.1f}} % {name}", {"color": colour, "width": width}
+        hover, line = f"{at}: %{{y:.1f}} % {name}", {"color": colour, "width": width}
         means = 100 * np.add.reduceat(values, starts) / counts
         data.append(plots.trace(centres, means, hover, line=line, legendgroup=group))
     return data
@@ -216,7 +266,7 @@ def _table(runs: Sequence[tuple[str, Participation]]) -> Table:
         for a, b in itertools.pairwise(plots.thinned(len(grid.states) + 1, TABLE_ROWS + 1)):
             part = grid.states[a:b]
             first, last = a * grid.step, min((b - 1) * grid.step, grid.num_clients - 1)
-            clients = str(first) if first == last else f"{first} to {last}"
+            clients = client_name(first, participation.devices) if first == last else f"{first} to {last}"
             shares = np.bincount(part.ravel(), minlength=len(State)) / part.size
             rows.append(
                 [*([name] if several else []), clients, *(plots.percent(shares[s], 1) for s in states)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import numpy as np
@@ -64,6 +65,11 @@ def plain(text: object) -> str:
 def numbers(values: Iterable[float], digits: int = 5) -> list[float | None]:
     """Return numbers in few characters; those that are not finite become None, a gap."""
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
+
+
+def date(seconds: float) -> str:
+    """Return a time of the calendar, in UTC, from the seconds since 1970."""
+    return datetime.fromtimestamp(round(seconds), UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def axis(title: str = "", **more: Any) -> Plot:

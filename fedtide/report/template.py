@@ -33,6 +33,15 @@ MACROS = r"""{%- macro section(name, heading) -%}
 {%- endif %}
 {%- endmacro %}
 
+{%- macro switches(names) %}
+{%- if names -%}
+<fieldset><legend>Show</legend>
+{%- for key, text in names.items() -%}
+<label><input type="checkbox" value="{{ key }}"><span>{{ text }}</span></label>
+{%- endfor %}</fieldset>
+{%- endif %}
+{%- endmacro %}
+
 {%- macro legend(entries, kind, label) %}
 {%- for entry in entries %}
 {%- if loop.first %}<div class="legend {{ kind }}" role="group" aria-label="{{ label }}">{% endif %}
@@ -156,22 +165,26 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 /** The trace with what views share: the cells of a heat map; those of states get names and colours. */
 function completed(figure, trace) {
   if (!trace.cells) return trace;
-  const z = figure.cells[trace.cells];
-  if (trace.colorscale) return { ...trace, z };
-  const names = page.states;
-  const text = z.map((row) => row.map((state) => names[state]));
+  const z = figure.cells[trace.cells], names = page.states;
+  const shown = (value) => trace.colorscale ? `${value} % took part` : names[value];
+  const text = z.map((row, i) =>
+    row.map((value, j) => [trace.rows[i], trace.columns[j], shown(value)].join("<br>")));
+  if (trace.colorscale) return { ...trace, z, text };
   const steps = names.flatMap((_, i) => [i, i + 1].map((end) => [end / names.length, colour(`state-${i}`)]));
   return { ...trace, z, text, zmin: -0.5, zmax: names.length - 0.5, colorscale: steps };
 }
 
 /** The options that the toggles of a section stand on. */
 function keyOf(section) {
-  const chosen = section.querySelectorAll(".toggles input:checked, .toggles select");
+  const chosen = section.querySelectorAll(".toggles [type=radio]:checked, .toggles select");
   return Array.from(chosen, (input) => input.value).join("|");
 }
 
+/** A trace or an axis as the switches that are on change it. */
+const switched = (part, on) => Object.assign(part, ...on.map((name) => part[name]));
+
 /** A layout in the colours of the page. */
-function themed(layout, height, width) {
+function themed(layout, height, width, on) {
   const small = printing || width < 600;
   const made = structuredClone(layout);
   const family = getComputedStyle(document.body).fontFamily;
@@ -183,7 +196,8 @@ function themed(layout, height, width) {
   if (small) Object.assign(made.margin, { l: 64, r: 10 });
   for (const [name, axis] of Object.entries(made)) {
     if (!/^[xy]axis/.test(name)) continue;
-    Object.assign(axis, { gridcolor: colour("grid"), linecolor: colour("line"), showline: true });
+    const colours = { gridcolor: colour("grid"), linecolor: colour("line"), showline: true };
+    Object.assign(switched(axis, on), colours);
     if (small && name.startsWith("x") && !axis.tickvals) axis.nticks = 6;
   }
   const size = printing ? { width: 680, height: Math.max(170, 0.66 * height) } : { height };
@@ -194,12 +208,13 @@ function draw(section) {
   const figure = page.figures[section.id];
   const view = figure.views[keyOf(section)];
   const plot = section.querySelector(".plot");
+  const on = Array.from(section.querySelectorAll("[type=checkbox]:checked"), (input) => input.value);
   const off = Array.from(section.querySelectorAll("[aria-pressed=false]"), (button) => button.dataset.group);
   const data = view.data.map((trace) =>
-    ({ ...completed(figure, trace), visible: !off.includes(trace.legendgroup) }));
+    ({ ...completed(figure, switched({ ...trace }, on)), visible: !off.includes(trace.legendgroup) }));
   const states = section.querySelector(".states");
   if (states) states.hidden = !view.data.some((trace) => trace.cells && !trace.colorscale);
-  return Plotly.react(plot, data, themed(view.layout, figure.height, plot.clientWidth), config);
+  return Plotly.react(plot, data, themed(view.layout, figure.height, plot.clientWidth, on), config);
 }
 
 const sections = Object.keys(page.figures).map((name) => document.getElementById(name));
@@ -288,9 +303,9 @@ BODY = (
 {%- call section("text-" ~ loop.index, heading) %}{{ table(content) }}{% endcall %}
 {% endfor %}
 {%- for figure in page.figures %}{% call section(figure.name, figure.heading) -%}
-  {% if figure.toggles %}<div class="toggles">
+  {% if figure.toggles or figure.switches %}<div class="toggles">
   {%- for toggle in figure.toggles %}{{ choice(figure.name ~ "-" ~ loop.index, toggle) }}{% endfor -%}
-  </div>{% endif -%}
+  {{ switches(figure.switches) }}</div>{% endif -%}
   {{ legend(figure.legend | rejectattr("group"), "states", "Colours") -}}
   {{ legend(figure.legend | selectattr("group"), "lines", "Show or hide") -}}
   <div class="plot" role="img" aria-label="{{ figure.heading }}. {{ figure.description }}"

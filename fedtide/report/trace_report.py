@@ -23,12 +23,12 @@ from fedtide.engine.memory_check import check_clients
 from fedtide.engine.run_folder import slug
 from fedtide.ground.contract.fit import planned_steps
 from fedtide.ground.specs import bind
-from fedtide.ground.wording import count, say
+from fedtide.ground.wording import client_name, count, say
 from fedtide.report import plots
 from fedtide.report.bias_figure import bias_figure
 from fedtide.report.figure import Figure, Table, values_table
 from fedtide.report.page import Page, render
-from fedtide.report.participation import Participation, StateGrid
+from fedtide.report.participation import Participation, StateGrid, began_at
 from fedtide.report.participation_figure import participation_figure
 from fedtide.report.trace_statistics import Bias, SpellLengths, TraceReport, observe
 from fedtide.tasks import PARTITIONS, SIZES
@@ -63,22 +63,29 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     planned = np.array([planned_steps(*work, n) for n in sizes.tolist()], np.int64)
     grid = StateGrid(trace.num_clients, range(1, settings.num_rounds + 1))
     report = observe(trace, settings.num_rounds, sizes, planned, grid.add)
-    lines = [*describe(report), ("shares", source)]
+    participation = participation_of(trace, report, grid)
+    lines = [*describe(report, trace.devices, participation.began), ("shares", source)]
     if trace.devices:
         lines.append(("devices", _named(trace.devices)))
     if settings.clients_per_round:
         lines.append(("note", "sampling (clients-per-round) is ignored: all online clients are selected"))
-    path = _write(settings, render(_page(settings, report, participation_of(trace, report, grid), lines)))
+    path = _write(settings, render(_page(settings, report, participation, lines)))
     heading = f"{_title(settings)} · {_subtitle(settings)}"
     print_lines(console, [("trace", heading), *lines, ("page", str(path))])
     shown = {key: value for key, value in asdict(report).items() if key not in BY_CLIENT}
     return shown | {"page": str(path)} | ({"devices": list(trace.devices)} if trace.devices else {})
 
 
-def describe(report: TraceReport) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the summary, each a name and a text."""
-    if report.virtual_seconds is not None:
-        yield "virtual time", f"{report.virtual_seconds / 3600:.1f} hours"
+def describe(
+    report: TraceReport, devices: Sequence[str] = (), began: float | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the summary, each a name and a text.
+
+    `devices` are those of the clients, and `began` is when virtual time did, see `Participation`.
+    """
+    if (seconds := report.virtual_seconds) is not None:
+        period = "" if began is None else f", {plots.date(began)} to {plots.date(began + seconds)} UTC"
+        yield "virtual time", f"{seconds / 3600:.1f} hours{period}"
     fractions = [(online, t) for t, online in enumerate(report.online, start=1) if online is not None]
     if fractions:
         mean = sum(online for online, _ in fractions) / len(fractions)
@@ -89,16 +96,16 @@ def describe(report: TraceReport) -> Iterator[tuple[str, str]]:
     yield "gaps", _spells(report.gaps)
     partly = f"{report.incomplete:.1%} incomplete (with {report.finished:.1%} of E on average)"
     yield "work", f"of those online, {report.complete:.1%} complete, {partly}, {report.dropped:.1%} dropped"
-    yield "longest absence", _longest(report.gaps)
-    names = ", ".join(map(str, report.never_seen_first))
+    yield "longest absence", _longest(report.gaps, devices)
+    names = ", ".join(client_name(k, devices) for k in report.never_seen_first)
     more = ", ..." if report.never_seen > len(report.never_seen_first) else ""
     yield "never seen", f"{count(report.never_seen, 'client')}: {names}{more}" if names else "none"
     holds = f"holds in these rounds for E >= {report.availability_period}"
     fails = "does not hold in these rounds: some member is never online"
     yield "Assumption 4", f"(FedLaAvg) {fails if report.availability_period is None else holds}"
-    yield "tau_max", f"(MimiC) without a reply for at most {_longest(report.unanswered)}"
+    yield "tau_max", f"(MimiC) without a reply for at most {_longest(report.unanswered, devices)}"
     for bias in report.bias:
-        yield bias.scheme, _weights(bias)
+        yield bias.scheme, _weights(bias, devices)
 
 
 def _spells(spells: SpellLengths) -> str:
@@ -108,15 +115,17 @@ def _spells(spells: SpellLengths) -> str:
     return f"{count(spells.count, 'spell')}, {lengths}"
 
 
-def _longest(spells: SpellLengths) -> str:
-    return f"{count(spells.longest, 'round')} (client {spells.longest_of})" if spells.count else "0 rounds"
+def _longest(spells: SpellLengths, devices: Sequence[str]) -> str:
+    if not spells.count:
+        return "0 rounds"
+    return f"{count(spells.longest, 'round')} (client {client_name(spells.longest_of, devices)})"
 
 
-def _weights(bias: Bias) -> str:
+def _weights(bias: Bias, devices: Sequence[str]) -> str:
     if bias.minimum is None:
         return "no update ever counts"
     favoured, neglected = (
-        ", ".join(f"{client} ({ratio:.2f})" for client, ratio in pairs)
+        ", ".join(f"{client_name(client, devices)}: {ratio:.2f}" for client, ratio in pairs)
         for pairs in (bias.favoured, bias.neglected)
     )
     excluded = f"; {count(bias.excluded, 'client')} excluded throughout" if bias.excluded else ""
@@ -132,7 +141,7 @@ def participation_of(trace: Trace, report: TraceReport, grid: StateGrid) -> Part
     seconds = [trace.seconds(t) for t in grid.rounds]
     hours = None if seconds[-1] is None else np.array(seconds, np.float64) / 3600
     online, took_part = (np.array(shares, np.float64) for shares in (report.online, report.took_part))
-    return Participation(grid, online, took_part, hours, notes)
+    return Participation(grid, online, took_part, hours, notes, trace.devices, began_at(trace, hours))
 
 
 def _title(settings: Settings) -> str:
@@ -152,7 +161,7 @@ def _page(
 ) -> Page:
     """Return the page about a trace, with its statistics as lines of a name and a text."""
     values = {name.replace("_", "-"): getattr(settings, name) for name in SHOWN}
-    figures = [participation_figure([("", participation)]), _scheme_figure(report)]
+    figures = [participation_figure([("", participation)]), _scheme_figure(report, participation.devices)]
     return Page(
         title=f"Trace {_title(settings)}",
         subtitle=_subtitle(settings),
@@ -163,7 +172,7 @@ def _page(
     )
 
 
-def _scheme_figure(report: TraceReport) -> Figure | None:
+def _scheme_figure(report: TraceReport, devices: Sequence[str]) -> Figure | None:
     """Return each client's weight in the updates of the schemes, against how often its work arrives."""
     known = np.flatnonzero(np.isfinite(report.rates))
     step = max(1, -(-len(known) // SAMPLE))
@@ -175,7 +184,11 @@ def _scheme_figure(report: TraceReport) -> Figure | None:
         return None
     notes = [ABOUT_SCHEMES, *([f"One in {step} clients is shown."] if step > 1 else [])]
     rows = [
-        [str(k), plots.percent(report.rates[k], 1), *(f"{ratio[i]:.3f}" for ratio in schemes.values())]
+        [
+            client_name(k, devices),
+            plots.percent(report.rates[k], 1),
+            *(f"{ratio[i]:.3f}" for ratio in schemes.values()),
+        ]
         for i, k in enumerate(clients[:TABLE_ROWS].tolist())
     ]
     dots = {name: (report.rates[clients], ratio) for name, ratio in schemes.items()}

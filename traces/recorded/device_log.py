@@ -37,7 +37,11 @@ class Recorded(VirtualClock):
 
     def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
         """Read the device log; client k is device k."""
-        return read_device_log("trace recorded", file, self.num_clients), np.arange(self.num_clients)
+        log = read_device_log("trace recorded", file, self.num_clients)
+        if log.dated:
+            first = float(log.origin[0])
+            self.dates = first + self._begin, first + float(log.cycle[0])
+        return log, np.arange(self.num_clients)
 
 
 def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
@@ -89,7 +93,8 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
         raise ValueError(f"{reader}: {path}: no session has an end, give at least one")
     end[is_open] = finish
     origin, cycle = np.full(num_clients, begin), np.full(num_clients, finish - begin)
-    return DeviceLog.build(Sessions(*values.T), origin, cycle, place_of, tuple(fleet.devices), fleet.shown)
+    about = (tuple(fleet.devices), fleet.dated, fleet.shown)
+    return DeviceLog.build(Sessions(*values.T), origin, cycle, place_of, *about)
 
 
 def _log_files(reader: str, path: str) -> list[str]:

@@ -28,9 +28,14 @@ class FleetLog:
         self.devices: dict[str, int] = {}  # clients by device, as they appear; empty if the log has numbers
         self._kinds: dict[str, str] = {}
 
+    @property
+    def dated(self) -> bool:
+        """Whether times are of the calendar."""
+        return self._kinds.get("times") == "timestamps"
+
     def shown(self, time: float) -> str:
         """Show a time in messages."""
-        return show_timestamp(time) if self._kinds.get("times") == "timestamps" else seconds(time)
+        return show_timestamp(time) if self.dated else seconds(time)
 
     def session(self, place: str, row: Row) -> tuple[float, ...]:
         """Return client, start, end, speed and upload rate; an end that is missing is `OPEN`."""
@@ -93,7 +98,7 @@ def parse_timestamp(text: str) -> float | None:
 
 
 def show_timestamp(seconds: float) -> str:
-    """Show a time in messages."""
+    """Show a time of the calendar."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):

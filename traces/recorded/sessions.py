@@ -52,6 +52,7 @@ class DeviceLog:
     origin: NDArray[np.float64]  # start of each device's recording, in seconds, shape (D,)
     cycle: NDArray[np.float64]  # its length, likewise
     names: tuple[str, ...] = ()  # of the devices, as far as the recording has any
+    dated: bool = False  # whether times are seconds since 1970
 
     @property
     def num_devices(self) -> int:
@@ -66,6 +67,7 @@ class DeviceLog:
         cycle: NDArray[np.float64],
         place: Callable[[int], str],
         names: tuple[str, ...] = (),
+        dated: bool = False,
         shown: Callable[[float], str] = seconds,
     ) -> DeviceLog:
         """Sort sessions by device and time; those of zero seconds are left out.
@@ -101,7 +103,7 @@ class DeviceLog:
         first = np.searchsorted(device, np.arange(len(origin) + 1))
         total = np.concatenate([[0.0], np.cumsum(end - start)])[:-1]
         before = total - total[np.minimum(first[device], max(len(total) - 1, 0))]
-        return cls(first, start, end, speed, up_rate, leave, before, origin, cycle, names)
+        return cls(first, start, end, speed, up_rate, leave, before, origin, cycle, names, dated)
 
 
 def _latest_end(device: NDArray[np.int64], end: NDArray[np.float64]) -> NDArray[np.float64]:
