@@ -74,3 +74,9 @@ def test_the_site_has_no_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for page, word in (("methods/mimic", "units"), ("reference/traces", "round-robin")):
         assert word in (tmp_path / f"{page}.html").read_text(encoding="utf-8")
+    for path in tmp_path.rglob("*.html"):  # what a page loads lies beside it
+        loaded = re.findall(
+            r"<(?:script|link|img)\b[^>]*?\b(?:src|href)=\"(.*?)\"", path.read_text(encoding="utf-8")
+        )
+        assert not [address for address in loaded if "//" in address], path
+    assert "<math " in (tmp_path / "methods" / "mimic.html").read_text(encoding="utf-8")
