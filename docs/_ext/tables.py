@@ -46,8 +46,8 @@ class OptionsTable(Table):
         meaning = descriptions(strategy.options_type())
         for key, option in own_options(strategy).items():
             if key not in options_of(Options):
-                allowed = option.allowed.replace("|", ", ")
-                yield f"`{key}`", f"`{option.default}`", allowed, meaning.get(option.parameter, "")
+                allowed = option.allowed.replace(" | ", ", ")
+                yield f"`{key}`", _code(option.default), allowed, meaning.get(option.parameter, "")
 
 
 class PartsTable(Table):
@@ -71,8 +71,14 @@ class SettingsTable(Table):
     def rows(self) -> Iterable[tuple[str, ...]]:
         """Return a row for each setting."""
         for field in fields(Settings):
-            default = "" if field.default in ("", ()) else f"`{field.default}`"
-            yield f"`{field.name.replace('_', '-')}`", default, field.metadata["help"]
+            yield f"`{field.name.replace('_', '-')}`", _code(field.default), field.metadata["help"]
+
+
+def _code(value: object) -> str:
+    """Return a value as users write it; nothing for one that is empty."""
+    if value in ("", ()):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
