@@ -15,6 +15,7 @@ from fedtide.report.history import history_of
 from fedtide.report.subject import label_of
 
 COLORS = ("#1f77b4", "#d95f02", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#17becf")
+STYLE = "white-space:nowrap;border-collapse:separate;border-spacing:1em 0"  # of the table
 WIDTH, HEIGHT, LEFT, BOTTOM = 640, 300, 50, 30  # of the plot; of its margins
 
 
@@ -25,7 +26,8 @@ def comparison_html(rows: Sequence[Row]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     cells = ("".join(f"<td>{escape(row.get(name, ''))}</td>" for name in names) for row in shown)
     body = "".join(f"<tr>{row}</tr>" for row in cells)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{_plot(rows)}"
+    table = f'<table style="{STYLE}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div style="overflow-x:auto">{table}</div>{_plot(rows)}'
 
 
 def _plot(rows: Sequence[Row]) -> str:
@@ -50,7 +52,8 @@ def _plot(rows: Sequence[Row]) -> str:
         parts.append(f'<polyline fill="none" stroke="{color}" stroke-width="1.5" points="{points}"/>')
         label = escape(label_of(row.varied) or row.runs[0].cell.settings.strategy)
         legend.append(f'<span style="color:{color}">&#9632;</span> {label}')
-    drawn = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img">{"".join(parts)}</svg>'
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" style="max-width:100%"'
+    drawn = f'<svg {size} role="img">{"".join(parts)}</svg>'
     return f"<div>{drawn}</div><div>{' &ensp; '.join(legend)}</div>"
 
 
