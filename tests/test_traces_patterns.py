@@ -122,7 +122,7 @@ def test_quietest_by_brute_force():
         ("client,seconds\n0,5\n", "client 1 has no posts"),
         ("client,seconds\n0,5\n2,5\n", "line 3: client 2 does not exist, the clients are 0 to 1"),
         ("client,seconds\n0.5,5\n", "line 2: client is 0.5, give a whole number, 0 or more"),
-        ("client;seconds\n0;5\n", "line 1: the header is 'client;seconds', expected"),
+        ("client|seconds\n0|5\n", "line 1: the header is"),
     ],
 )
 def test_sleep_refuses_posts(tmp_path, text, message):
