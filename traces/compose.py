@@ -15,6 +15,11 @@ class Combined(Trace):
 
     ValueError: there is no trace, the numbers of clients differ, or two traces are of the same kind, whose
     draws would be identical.
+
+    Attributes
+    ----------
+    parts : tuple of Trace
+        The traces.
     """
 
     def __init__(self, *traces: Trace) -> None:
@@ -27,12 +32,12 @@ class Combined(Trace):
         self.num_clients = traces[0].num_clients
         self.has_late_replies = any(trace.has_late_replies for trace in traces)
         self.devices = next((trace.devices for trace in traces if trace.devices), ())
-        self._traces = traces
+        self.parts = traces
 
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        member, online, completion = self._traces[0].round(t)
-        for trace in self._traces[1:]:
+        member, online, completion = self.parts[0].round(t)
+        for trace in self.parts[1:]:
             other = trace.round(t)
             member &= other.member
             online &= other.online
@@ -41,19 +46,19 @@ class Combined(Trace):
 
     def lost(self, t: int) -> NDArray[np.bool_]:
         """Return which replies are lost in at least one of the traces (see `Trace.lost`)."""
-        return np.asarray(np.any([trace.lost(t) for trace in self._traces], axis=0))
+        return np.asarray(np.any([trace.lost(t) for trace in self.parts], axis=0))
 
     def late(self, t: int) -> NDArray[np.int32]:
         """Return by how many rounds replies are late at most (see `Trace.late`)."""
-        return np.asarray(np.max([trace.late(t) for trace in self._traces], axis=0))
+        return np.asarray(np.max([trace.late(t) for trace in self.parts], axis=0))
 
     def participation(self, t: int) -> NDArray[np.float64] | None:
         """Return the product of the traces' probabilities, if all are known (see `Trace.participation`)."""
-        parts = [trace.participation(t) for trace in self._traces]
+        parts = [trace.participation(t) for trace in self.parts]
         known = [part for part in parts if part is not None]
         return np.asarray(np.prod(known, axis=0)) if len(known) == len(parts) else None
 
     def seconds(self, t: int) -> float | None:
         """Return the virtual seconds at the end of round t on the slowest clock (see `Trace.seconds`)."""
-        clocks = [trace.seconds(t) for trace in self._traces]
+        clocks = [trace.seconds(t) for trace in self.parts]
         return max((seconds for seconds in clocks if seconds is not None), default=None)

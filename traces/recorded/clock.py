@@ -1,7 +1,7 @@
-"""The virtual clock: rounds of fixed duration over recorded sessions, so that work takes time."""
+"""The virtual clock: work takes time while sessions pass, in rounds of fixed duration or in event time."""
 
 from abc import abstractmethod
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,23 @@ from traces.recorded.replay import Replay
 from traces.recorded.sessions import DeviceLog
 
 _GUARD = 1e-6  # steps; covers the rounding of products such as 0.1 steps per second times 30 s
+_MIDDLE = 5e-7  # seconds, half a microsecond
 _WINDOW = 16  # rounds whose sessions are looked up together
+
+
+class Work(NamedTuple):
+    """What becomes of K tasks.
+
+    Attributes
+    ----------
+    seconds : (K,) float64
+        From the start of the task until the reply arrives or, if there is none, the client is free.
+    completion : (K,) float64
+        Finished fraction of the E local steps; 0: there is no reply.
+    """
+
+    seconds: NDArray[np.float64]
+    completion: NDArray[np.float64]
 
 
 class VirtualClock(SeededTrace):
@@ -33,6 +49,10 @@ class VirtualClock(SeededTrace):
     With `late`, the deadline ends no work: a client continues until it is done or, with `stop`, leaves, and
     its reply is late by the rounds whose deadlines have passed by then. Meanwhile it gets no new task.
 
+    In event time (see `traces.timeline`), which has no `late`, a task may be given at any moment, and time
+    ends with the deadline of the task, if there is one. A reply arrives when all steps and the upload are
+    done, with `stop` at the latest when the client leaves, and with `pause` at the deadline.
+
     Parameters
     ----------
     seed
@@ -40,9 +60,10 @@ class VirtualClock(SeededTrace):
     file
         The recordings.
     round_seconds
-        Seconds from the start of a round to the start of the next.
+        Seconds from the start of a round to the start of the next; in event time only for `speed`.
     deadline
-        Seconds after the start of a round by which replies must arrive; 0: the end of the round.
+        Seconds after the start of a round, or in event time of a task, by which replies must arrive; 0: the
+        end of the round, or none.
     begin
         Seconds from the start of the earliest recording to the start of round 1.
     repeat
@@ -90,19 +111,14 @@ class VirtualClock(SeededTrace):
         upload_bytes: NotNegative = 0.0,
     ) -> None:
         super().__init__(num_clients, seed)
-        if deadline > round_seconds:
-            raise ValueError(
-                f"trace {self.name}: deadline is {deadline:g}; it must be at most round-seconds, "
-                f"{round_seconds:g}, or 0 for the end of the round"
-            )
-        self._round_seconds, self._deadline, self._begin = round_seconds, deadline or round_seconds, begin
+        self._round_seconds, self._deadline, self._begin = round_seconds, deadline, begin
         self._pause, self._partial, self._steps = on_interrupt == "pause", partial, local_steps
         self.has_late_replies = late
         log, device = self._read_log(file)
         if log.names:
             self.devices = tuple(log.names[d] if d < len(log.names) else "" for d in device)
         self._replay = Replay(log, device, repeat, _WINDOW * round_seconds)
-        median = speed or local_steps / self._deadline
+        median = speed or local_steps / (deadline or round_seconds)
         drawn = median * np.exp(spread * self.rng("clock-speed", 0).standard_normal(num_clients))
         # Of each session: steps per second, and seconds that an upload takes.
         self._speed = np.where(np.isnan(log.speed), drawn[self._replay.client], log.speed) / cost
@@ -130,41 +146,93 @@ class VirtualClock(SeededTrace):
 
     def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        clients, fraction, _ = self._work(t)
+        clients, work = self._round(t)
         online, completion = np.zeros(self.num_clients, np.bool_), np.zeros(self.num_clients, np.float32)
         online[clients] = True
-        completion[clients] = fraction if self._partial else fraction == 1
+        completion[clients] = work.completion
         return RoundAvailability(np.ones(self.num_clients, np.bool_), online, completion)
 
     def late(self, t: int) -> NDArray[np.int32]:
         """Return by how many rounds replies are late (see `Trace.late`)."""
         late = np.zeros(self.num_clients, np.int32)
         if self.has_late_replies:
-            clients, _, seconds = self._work(t)
-            after = np.ceil((seconds - self._deadline) / self._round_seconds - _GUARD)
-            late[clients] = np.clip(after, 0, np.iinfo(np.int32).max)
+            clients, work = self._round(t)
+            after = (work.seconds - (self._deadline or self._round_seconds)) / self._round_seconds
+            late[clients] = np.clip(np.ceil(after - _GUARD), 0, np.iinfo(np.int32).max)
         return late
 
-    def _work(self, t: int) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return who is online at the start of round t, and what each of these K clients finishes.
-
-        That is the fraction of its steps, and the seconds from the start of the round to its reply.
-        """
+    def _round(self, t: int) -> tuple[NDArray[np.int64], Work]:
+        """Return who is online at the start of round t, and what becomes of these clients' tasks."""
+        if self._deadline > self._round_seconds:
+            raise ValueError(
+                f"trace {self.name}: deadline is {self._deadline:g}; it must be at most round-seconds, "
+                f"{self._round_seconds:g}, or 0 for the end of the round"
+            )
         now = self._begin + (t - 1) * self._round_seconds
         session, until_leaving = self._replay.online(now)
+        deadline = np.inf if self.has_late_replies else self._deadline or self._round_seconds
+        return self._replay.client[session], self._work(now, session, until_leaving, deadline)
+
+    # Event time, see `traces.timeline`
+
+    # A moment stands for the microsecond that it begins: who is online is seen in its middle. Otherwise a
+    # client that leaves between two moments could be given tasks over and over at the first of them.
+
+    def online_at(self, now: float) -> NDArray[np.bool_]:
+        """Return who is online, shape (N,)."""
+        online = np.zeros(self.num_clients, np.bool_)
+        session, _ = self._replay.online(self._begin + now, _MIDDLE)
+        online[self._replay.client[session]] = True
+        return online
+
+    def next_online(self, begin: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the first moment from `begin` on at which each client is online; inf: never; shape (N,)."""
+        start = self._begin + begin
+        found = self._replay.next_online(start, _MIDDLE)
+        return np.where(found > start, found - self._begin, begin)
+
+    def leave(self, now: float, clients: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the seconds until clients that are online leave, shape (K,); inf: never."""
+        return self._replay.running(self._begin + now, clients, _MIDDLE)[1]
+
+    def tasks(self, now: float, t: int, clients: NDArray[np.intp]) -> Work:
+        """Return what becomes of tasks of round t that clients get now, who are online, shape (K,)."""
+        now += self._begin
+        session, until_leaving = self._replay.running(now, clients, _MIDDLE)
+        return self._work(now, session, until_leaving, self._deadline or np.inf)
+
+    # What becomes of a task
+
+    def _work(
+        self, now: float, session: NDArray[np.int64], until_leaving: NDArray[np.float64], deadline: float
+    ) -> Work:
+        """Return what becomes of tasks that clients get now, with `deadline` seconds for each.
+
+        The clients are those of K running sessions. `until_leaving` are the seconds until they leave.
+        """
         clients, speed = self._replay.client[session], self._speed[session]
         upload = np.zeros(len(session)) if self._upload is None else self._upload[session]
         whole = self._steps / speed + upload  # what the whole task takes
-        if self.has_late_replies:
-            time = np.full(len(session), np.inf) if self._pause else until_leaving
-        else:
-            time = np.minimum(until_leaving, self._deadline)
-            if self._pause:
-                cut = np.flatnonzero(time < self._deadline)
-                time[cut] = self._replay.seconds_online(now, now + self._deadline, clients[cut])
-        fraction = np.minimum(np.floor(speed * np.maximum(time - upload, 0) + _GUARD) / self._steps, 1)
+        time = np.minimum(until_leaving, deadline)
         seconds = np.minimum(time, whole)
-        if self._pause and self.has_late_replies:
-            seconds = self._replay.moment_after(now, whole, clients) - now
-            fraction[np.isinf(seconds)] = 0
-        return clients, fraction, seconds
+        completion = self._completion(time, upload, speed)
+        if self._pause and (cut := np.flatnonzero((completion < 1) & (until_leaving < deadline))).size:
+            clients = clients[cut]
+            done = self._replay.moment_after(now, whole[cut], clients) - now
+            seconds[cut] = np.minimum(done, deadline)
+            if deadline < np.inf:
+                time = self._replay.seconds_online(now, now + deadline, clients)
+                completion[cut] = self._completion(time, upload[cut], speed[cut])
+            else:
+                completion[cut] = done < np.inf  # for the others, the recording ends first
+                never, clients = cut[done == np.inf], clients[done == np.inf]
+                left = self._replay.seconds_online(now, np.inf, clients)
+                seconds[never] = self._replay.moment_after(now, left, clients) - now
+        return Work(seconds, completion if self._partial else np.floor(completion))
+
+    def _completion(
+        self, time: NDArray[np.float64], upload: NDArray[np.float64], speed: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the fraction of the steps that are done in some seconds, of which the last are an upload."""
+        steps = np.floor(speed * np.maximum(time - upload, 0) + _GUARD)
+        return np.minimum(steps / self._steps, 1)
