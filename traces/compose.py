@@ -4,6 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, Trace
+from traces.patterns.speeds import Speeds
+from traces.recorded.clock import VirtualClock
 
 
 class Combined(Trace):
@@ -11,7 +13,8 @@ class Combined(Trace):
 
     A client is a member if it is one in every trace, and online if it is online in every trace. Its
     completions are multiplied: each trace leaves it a fraction of what the others leave. Its reply is lost if
-    one of the traces loses it, and late by the largest of their delays.
+    one of the traces loses it, and late by the largest of their delays. `Speeds` are those of the traces with
+    a clock.
 
     ValueError: there is no trace, the numbers of clients differ, or two traces are of the same kind, whose
     draws would be identical.
@@ -19,7 +22,7 @@ class Combined(Trace):
     Attributes
     ----------
     parts : tuple of Trace
-        The traces.
+        The traces; `Speeds` are no part beside a trace with a clock, which then has them.
     """
 
     def __init__(self, *traces: Trace) -> None:
@@ -32,7 +35,7 @@ class Combined(Trace):
         self.num_clients = traces[0].num_clients
         self.has_late_replies = any(trace.has_late_replies for trace in traces)
         self.devices = next((trace.devices for trace in traces if trace.devices), ())
-        self.parts = traces
+        self.parts = _with_speeds(traces)
 
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
@@ -62,3 +65,12 @@ class Combined(Trace):
         """Return the virtual seconds at the end of round t on the slowest clock (see `Trace.seconds`)."""
         clocks = [trace.seconds(t) for trace in self.parts]
         return max((seconds for seconds in clocks if seconds is not None), default=None)
+
+
+def _with_speeds(traces: tuple[Trace, ...]) -> tuple[Trace, ...]:
+    """Give speeds to the traces with a clock, if there are both."""
+    speeds = next((trace for trace in traces if isinstance(trace, Speeds)), None)
+    if speeds is None or not any(isinstance(trace, VirtualClock) for trace in traces):
+        return traces
+    others = [trace for trace in traces if trace is not speeds]
+    return tuple(t.with_speeds(speeds) if isinstance(t, VirtualClock) else t for t in others)

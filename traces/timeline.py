@@ -28,6 +28,8 @@ from traces.base import Trace
 from traces.compose import Combined
 from traces.membership import Membership
 from traces.patterns.replies import Lost
+from traces.patterns.sessions import DrawnSessions
+from traces.patterns.speeds import Speeds
 from traces.recorded.clock import VirtualClock
 
 _MICROSECONDS = 1e6  # in a second
@@ -89,28 +91,37 @@ class Timeline:
 def timeline(trace: Trace) -> Timeline:
     """Return a trace in event time.
 
-    It may consist of one trace with a clock, of lost replies, and of membership. ValueError: it has anything
-    else, which has a meaning in rounds only, or replies that are late by rounds.
+    It may consist of one trace with a clock, speeds, lost replies, and membership; with speeds alone, all
+    clients are always online. ValueError: it has anything else, which has a meaning in rounds only, or
+    replies that are late by rounds.
     """
     parts = trace.parts if isinstance(trace, Combined) else (trace,)
-    clocks = [part for part in parts if isinstance(part, VirtualClock)]
-    members = [part for part in parts if isinstance(part, Membership)]
+    clocks, members = [], [Membership(trace.num_clients, {}, {})]
     for part in parts:
         if part.has_late_replies:
             raise ValueError(
                 "trace: in event time, what is not done in a round is late anyway, leave late out"
             )
-        if not isinstance(part, VirtualClock | Membership | Lost):
+        if isinstance(part, VirtualClock):
+            clocks.append(part)
+        elif isinstance(part, Speeds):
+            everybody = DrawnSessions(
+                part.num_clients, part.seed, kind="always", local_steps=part.local_steps
+            )
+            clocks.append(everybody.with_speeds(part))
+        elif isinstance(part, Membership):
+            members.append(part)
+        elif not isinstance(part, Lost):
             raise ValueError(
                 f"trace: {type(part).__name__} is defined by rounds, and they have no fixed length in event "
                 f"time (round-ends); take {_WITH_CLOCK} instead"
             )
     if len(clocks) != 1:
-        found = " and ".join(type(clock).__name__ for clock in clocks) or "none"
+        found = " and ".join(clock.name for clock in clocks) or "none"
         raise ValueError(
             f"trace: event time needs one trace with a clock, here is {found}: take {_WITH_CLOCK}"
         )
-    return Timeline(clocks[0], members[0] if members else Membership(trace.num_clients, {}, {}))
+    return Timeline(clocks[0], members[-1])
 
 
 _WITH_CLOCK = "one of phones, recorded, flash, sessions or speeds"

@@ -1,13 +1,15 @@
 """The virtual clock: work takes time while sessions pass, in rounds of fixed duration or in event time."""
 
-from abc import abstractmethod
-from typing import ClassVar, Literal, NamedTuple
+from copy import copy
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, NotNegative, Positive, checked
 from traces.base import RoundAvailability, SeededTrace
+from traces.patterns.speeds import Speeds
+from traces.patterns.spells import Spells
 from traces.recorded.replay import Replay
 from traces.recorded.sessions import DeviceLog
 
@@ -114,21 +116,40 @@ class VirtualClock(SeededTrace):
         self._round_seconds, self._deadline, self._begin = round_seconds, deadline, begin
         self._pause, self._partial, self._steps = on_interrupt == "pause", partial, local_steps
         self.has_late_replies = late
+        self._sessions, self._recorded, up_rate = self._open(file, repeat, _WINDOW * round_seconds)
+        self._cost, self._has_speeds = cost, bool(speed or spread)
+        self._speeds: Speeds | None = None
+        median = speed or local_steps / (deadline or round_seconds)
+        self._own = median * np.exp(spread * self.rng("clock-speed", 0).standard_normal(num_clients))
+        self._upload: NDArray[np.float64] | None = None  # seconds that an upload takes in each session
+        if upload_bytes:
+            self._upload = upload_bytes / np.where(np.isnan(up_rate), np.inf, up_rate)
+
+    def with_speeds(self, speeds: Speeds) -> Self:
+        """Return a copy with speeds where none are recorded; ValueError: it has such speeds already."""
+        if self._has_speeds:
+            raise ValueError(
+                f"trace {self.name}: speed and spread are those of speeds, leave them out of {self.name}"
+            )
+        clock = copy(self)
+        clock._speeds = speeds
+        return clock
+
+    def _open(
+        self, file: str, repeat: bool, window: float
+    ) -> tuple[Replay | Spells, NDArray[np.float64], NDArray[np.float64]]:
+        """Return the sessions, and the speed and the upload rate of each, NaN if unknown, shape (S,).
+
+        `window` is as in `Replay`.
+        """
         log, device = self._read_log(file)
         if log.names:
             self.devices = tuple(log.names[d] if d < len(log.names) else "" for d in device)
-        self._replay = Replay(log, device, repeat, _WINDOW * round_seconds)
-        median = speed or local_steps / (deadline or round_seconds)
-        drawn = median * np.exp(spread * self.rng("clock-speed", 0).standard_normal(num_clients))
-        # Of each session: steps per second, and seconds that an upload takes.
-        self._speed = np.where(np.isnan(log.speed), drawn[self._replay.client], log.speed) / cost
-        self._upload: NDArray[np.float64] | None = None
-        if upload_bytes:
-            self._upload = upload_bytes / np.where(np.isnan(log.up_rate), np.inf, log.up_rate)
+        return Replay(log, device, repeat, window), log.speed, log.up_rate
 
-    @abstractmethod
     def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
         """Return the devices' sessions, and the device that each client replays, shape (N,)."""
+        raise NotImplementedError
 
     def _draw_devices(self, log: DeviceLog) -> NDArray[np.intp]:
         """Draw a device for each client, no device twice, shape (N,); ValueError if there are too few."""
@@ -169,9 +190,9 @@ class VirtualClock(SeededTrace):
                 f"{self._round_seconds:g}, or 0 for the end of the round"
             )
         now = self._begin + (t - 1) * self._round_seconds
-        session, until_leaving = self._replay.online(now)
+        session, until_leaving = self._sessions.online(now)
         deadline = np.inf if self.has_late_replies else self._deadline or self._round_seconds
-        return self._replay.client[session], self._work(now, session, until_leaving, deadline)
+        return self._sessions.client[session], self._work(now, t, session, until_leaving, deadline)
 
     # Event time, see `traces.timeline`
 
@@ -181,36 +202,42 @@ class VirtualClock(SeededTrace):
     def online_at(self, now: float) -> NDArray[np.bool_]:
         """Return who is online, shape (N,)."""
         online = np.zeros(self.num_clients, np.bool_)
-        session, _ = self._replay.online(self._begin + now, _MIDDLE)
-        online[self._replay.client[session]] = True
+        session, _ = self._sessions.online(self._begin + now, _MIDDLE)
+        online[self._sessions.client[session]] = True
         return online
 
     def next_online(self, begin: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the first moment from `begin` on at which each client is online; inf: never; shape (N,)."""
         start = self._begin + begin
-        found = self._replay.next_online(start, _MIDDLE)
+        found = self._sessions.next_online(start, _MIDDLE)
         return np.where(found > start, found - self._begin, begin)
 
     def leave(self, now: float, clients: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the seconds until clients that are online leave, shape (K,); inf: never."""
-        return self._replay.running(self._begin + now, clients, _MIDDLE)[1]
+        return self._sessions.running(self._begin + now, clients, _MIDDLE)[1]
 
     def tasks(self, now: float, t: int, clients: NDArray[np.intp]) -> Work:
         """Return what becomes of tasks of round t that clients get now, who are online, shape (K,)."""
         now += self._begin
-        session, until_leaving = self._replay.running(now, clients, _MIDDLE)
-        return self._work(now, session, until_leaving, self._deadline or np.inf)
+        session, until_leaving = self._sessions.running(now, clients, _MIDDLE)
+        return self._work(now, t, session, until_leaving, self._deadline or np.inf)
 
     # What becomes of a task
 
     def _work(
-        self, now: float, session: NDArray[np.int64], until_leaving: NDArray[np.float64], deadline: float
+        self,
+        now: float,
+        t: int,
+        session: NDArray[np.int64],
+        until_leaving: NDArray[np.float64],
+        deadline: float,
     ) -> Work:
-        """Return what becomes of tasks that clients get now, with `deadline` seconds for each.
+        """Return what becomes of tasks of round t that clients get now, with `deadline` seconds for each.
 
         The clients are those of K running sessions. `until_leaving` are the seconds until they leave.
         """
-        clients, speed = self._replay.client[session], self._speed[session]
+        clients = self._sessions.client[session]
+        speed = self._speed(t, session, clients)
         upload = np.zeros(len(session)) if self._upload is None else self._upload[session]
         whole = self._steps / speed + upload  # what the whole task takes
         time = np.minimum(until_leaving, deadline)
@@ -218,17 +245,28 @@ class VirtualClock(SeededTrace):
         completion = self._completion(time, upload, speed)
         if self._pause and (cut := np.flatnonzero((completion < 1) & (until_leaving < deadline))).size:
             clients = clients[cut]
-            done = self._replay.moment_after(now, whole[cut], clients) - now
+            done = self._sessions.moment_after(now, whole[cut], clients) - now
             seconds[cut] = np.minimum(done, deadline)
             if deadline < np.inf:
-                time = self._replay.seconds_online(now, now + deadline, clients)
+                time = self._sessions.seconds_online(now, now + deadline, clients)
                 completion[cut] = self._completion(time, upload[cut], speed[cut])
             else:
                 completion[cut] = done < np.inf  # for the others, the recording ends first
                 never, clients = cut[done == np.inf], clients[done == np.inf]
-                left = self._replay.seconds_online(now, np.inf, clients)
-                seconds[never] = self._replay.moment_after(now, left, clients) - now
+                left = self._sessions.seconds_online(now, np.inf, clients)
+                seconds[never] = self._sessions.moment_after(now, left, clients) - now
         return Work(seconds, completion if self._partial else np.floor(completion))
+
+    def _speed(self, t: int, session: NDArray[np.int64], clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the steps per second of clients whose sessions run, for tasks of round t."""
+        speed = self._recorded[session]
+        unknown = np.flatnonzero(np.isnan(speed))
+        if self._speeds is None:
+            speed[unknown] = self._own[clients[unknown]]
+        else:
+            speed[unknown] = self._speeds.drawn(t, clients[unknown], self._steps)
+            speed *= self._speeds.factor[clients]
+        return speed / self._cost
 
     def _completion(
         self, time: NDArray[np.float64], upload: NDArray[np.float64], speed: NDArray[np.float64]
