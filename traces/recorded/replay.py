@@ -43,6 +43,9 @@ class Replay:
         self._total = np.where(self._high > self._low, last[self._high], 0.0)  # seconds online per cycle
         self._aligned = bool(np.ptp(self._delay) == 0 == np.ptp(self._cycle))
         self._nearby = lru_cache(maxsize=4)(self._find_nearby)
+        # The session that each client's last search found, and the positions from and until which it holds.
+        self._latest, self._until = self._low - 1, np.full(len(device), np.inf)
+        self._since = np.where(self._low == self._high, -np.inf, np.inf)
 
     def _join_cycles(self, cycle: NDArray[np.float64], first: NDArray[np.int64]) -> None:
         """Let sessions that last until the end of a recording continue if the recording starts with one.
@@ -139,7 +142,7 @@ class Replay:
         """
         position, _ = self._locate(now, clients, ahead)
         then = position + ahead
-        session = self._last(self._start, np.less_equal, then, clients)
+        session = self._started(then, clients)
         online = session >= self._low[clients]
         online[online] = then[online] < self._end[session[online]]
         return session, position, online
@@ -160,6 +163,23 @@ class Replay:
         position = np.where(over, position - cycle, position)
         return np.where(started, position, time), np.where(started, cycles + over, 0)
 
+    def _started(self, position: NDArray[np.float64], clients: _Clients) -> NDArray[np.int64]:
+        """Return each client's last session that has started; one before its first if none has.
+
+        Time mostly goes on in steps that are shorter than sessions: few have to be searched.
+        """
+        known = (self._since[clients] <= position) & (position < self._until[clients])
+        if not known.all():
+            unknown = np.flatnonzero(~known)
+            searched = np.arange(len(self._low))[clients][unknown]
+            low, high = self._low[searched], self._high[searched]
+            latest = self._last(self._start, np.less_equal, position[unknown], searched)
+            self._latest[searched] = latest
+            self._since[searched] = np.where(latest < low, -np.inf, self._start[latest])
+            following = np.minimum(latest + 1, len(self._start) - 1)
+            self._until[searched] = np.where(latest + 1 < high, self._start[following], np.inf)
+        return self._latest[clients]
+
     def _last(
         self, values: NDArray[np.float64], order: np.ufunc, limits: NDArray[np.float64], clients: _Clients
     ) -> NDArray[np.int64]:
@@ -178,7 +198,7 @@ class Replay:
     def _online_until(self, now: float, clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the seconds that clients were online from the start of their recordings until `now`."""
         position, cycles = self._locate(now, clients)
-        latest = self._last(self._start, np.less_equal, position, clients)
+        latest = self._started(position, clients)
         started = latest >= self._low[clients]
         session = latest[started]
         inside = np.minimum(position[started], self._end[session]) - self._start[session]
