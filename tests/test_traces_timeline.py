@@ -170,6 +170,22 @@ def test_by_hand(
     assert seen.leave(now, clients) == pytest.approx(leave)
 
 
+@pytest.mark.parametrize(
+    ("options", "now", "moment", "completion"),
+    [
+        ({}, 0.0, 3.1, 0.75),
+        ({"on_interrupt": "pause"}, 0.0, 9.9, 1.0),
+        ({"on_interrupt": "pause", "deadline": 6.0}, 0.0, 6.0, 0.75),
+        ({}, 2.5, 3.1, 0.0),
+    ],
+)
+def test_the_example_of_the_docs(
+    tmp_path: Path, options: dict[str, Any], now: float, moment: float, completion: float
+) -> None:
+    seen = timeline(make(tmp_path, "0,0,3.1,1,\n0,9,50,1,\n", 1, local_steps=4, **options))
+    assert seen.tasks(now, 1, np.array([0])) == ([moment], [completion])
+
+
 def test_the_next_time_online_by_hand(tmp_path: Path) -> None:
     once, again = (timeline(make(tmp_path, BY_HAND, 3, repeat=repeat)) for repeat in (False, True))
     for now, expected in (
