@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traces import TRACES
+from traces import TRACES, Trace
 from traces.draws import Draws
 from traces.recorded.clock import VirtualClock
 from traces.recorded.sessions import DeviceLog, Sessions
@@ -20,10 +20,8 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-def made(num_clients: int = N, seed: int = 3, **options: Any) -> VirtualClock:
-    trace = TRACES["sessions"](num_clients, seed, **options)
-    assert isinstance(trace, VirtualClock)
-    return trace
+def made(num_clients: int = N, seed: int = 3, **options: Any) -> Trace:
+    return TRACES["sessions"](num_clients, seed, **options)
 
 
 def by_definition(kind: str, **options: float) -> list[tuple[int, float, float]]:

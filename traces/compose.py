@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, Trace
 from traces.patterns.speeds import Speeds
-from traces.recorded.clock import VirtualClock
+from traces.timed import TimedTrace
 
 
 class Combined(Trace):
@@ -70,7 +70,7 @@ class Combined(Trace):
 def _with_speeds(traces: tuple[Trace, ...]) -> tuple[Trace, ...]:
     """Give speeds to the traces with a clock, if there are both."""
     speeds = next((trace for trace in traces if isinstance(trace, Speeds)), None)
-    if speeds is None or not any(isinstance(trace, VirtualClock) for trace in traces):
+    if speeds is None or not any(isinstance(trace, TimedTrace) for trace in traces):
         return traces
     others = [trace for trace in traces if trace is not speeds]
-    return tuple(t.with_speeds(speeds) if isinstance(t, VirtualClock) else t for t in others)
+    return tuple(t.with_speeds(speeds) if isinstance(t, TimedTrace) else t for t in others)

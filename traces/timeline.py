@@ -30,7 +30,7 @@ from traces.membership import Membership
 from traces.patterns.replies import Lost
 from traces.patterns.sessions import DrawnSessions
 from traces.patterns.speeds import Speeds
-from traces.recorded.clock import VirtualClock
+from traces.timed import TimedTrace
 
 _MICROSECONDS = 1e6  # in a second
 
@@ -54,7 +54,7 @@ class Tasks(NamedTuple):
 class Timeline:
     """A trace in event time, see `timeline`. Moments are virtual seconds; clients are numbered 0..N-1."""
 
-    _clock: VirtualClock
+    _clock: TimedTrace
     _membership: Membership
 
     def online(self, now: float) -> NDArray[np.bool_]:
@@ -102,7 +102,7 @@ def timeline(trace: Trace) -> Timeline:
             raise ValueError(
                 "trace: in event time, what is not done in a round is late anyway, leave late out"
             )
-        if isinstance(part, VirtualClock):
+        if isinstance(part, TimedTrace):
             clocks.append(part)
         elif isinstance(part, Speeds):
             everybody = DrawnSessions(

@@ -9,13 +9,13 @@ from fedtide.ground.allowed import Count, NotNegative, Positive, Share, checked
 from traces.base import check_kind
 from traces.draws import Draws
 from traces.patterns.spells import Lengths, Spells
-from traces.recorded.clock import VirtualClock
+from traces.timed import TimedTrace
 
 _OWN = {"always": (), "exponential": ("on", "off"), "slots": ("seconds", "p")}
 
 
-class DrawnSessions(VirtualClock):
-    """Clients that come and go on a virtual clock (see `VirtualClock`): always, exponential or slots.
+class DrawnSessions(TimedTrace):
+    """Clients that come and go on a virtual clock (see `TimedTrace`): always, exponential or slots.
 
     With `exponential`, spells online and offline alternate, whose lengths are exponential with the means `on`
     and `off`; a fraction on / (on + off) is online at the start, and at any time. With `slots`, a client is
@@ -79,7 +79,6 @@ class DrawnSessions(VirtualClock):
             "exponential": (on / (on + off), lambda *spells: _exponential(on, off, *spells)),
             "slots": (p, lambda *spells: _slots(seconds, p, *spells)),
         }
-        self._share, self._lengths = by_kind[kind]
         super().__init__(
             num_clients,
             seed,
@@ -92,14 +91,8 @@ class DrawnSessions(VirtualClock):
             speed=speed,
             spread=spread,
         )
-
-    def _open(
-        self, file: str, repeat: bool, window: float
-    ) -> tuple[Spells, NDArray[np.float64], NDArray[np.float64]]:
-        """Return the spells; nothing is known of speeds and upload rates."""
-        unknown = np.broadcast_to(np.nan, self.num_clients)
-        draws = Draws(self.seed, "sessions")
-        return Spells(self.num_clients, draws, self._share, self._lengths), unknown, unknown
+        self.sessions = Spells(num_clients, Draws(seed, "sessions"), *by_kind[kind])
+        self.recorded = np.broadcast_to(np.nan, num_clients)
 
 
 def _forever(drawn: NDArray[np.float64], online: NDArray[np.bool_]) -> NDArray[np.float64]:
