@@ -201,13 +201,15 @@ class TimedTrace(SeededTrace):
     def _speed(self, t: int, session: NDArray[np.int64], clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the steps per second of clients whose sessions run, for tasks of round t."""
         speed = self.recorded[session]
-        unknown = np.flatnonzero(np.isnan(speed))
-        if self._speeds is None:
-            speed[unknown] = self._own[clients[unknown]]
-        else:
-            speed[unknown] = self._speeds.drawn(t, clients[unknown], self._steps)
+        if (unknown := np.flatnonzero(np.isnan(speed))).size:
+            few = clients[unknown]
+            speed[unknown] = (
+                self._own[few] if self._speeds is None else self._speeds.drawn(t, few, self._steps)
+            )
+        if self._speeds is not None:
             speed *= self._speeds.factor[clients]
-        return speed / self.cost
+        speed /= self.cost
+        return speed
 
     def _completion(
         self, time: NDArray[np.float64], upload: NDArray[np.float64], speed: NDArray[np.float64]

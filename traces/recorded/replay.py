@@ -171,7 +171,7 @@ class Replay:
         known = (self._since[clients] <= position) & (position < self._until[clients])
         if not known.all():
             unknown = np.flatnonzero(~known)
-            searched = np.arange(len(self._low))[clients][unknown]
+            searched = unknown if isinstance(clients, slice) else clients[unknown]
             low, high = self._low[searched], self._high[searched]
             latest = self._last(self._start, np.less_equal, position[unknown], searched)
             self._latest[searched] = latest
