@@ -58,15 +58,15 @@ class TimedTrace(SeededTrace):
 
     name: ClassVar[str]
     """The trace's name, for messages."""
-    sessions: Replay | Spells
+    _sessions: Replay | Spells
     """Who is online when: S recorded sessions, or `Spells`, in which a client is its own session."""
-    recorded: NDArray[np.float64]
+    _recorded: NDArray[np.float64]
     """Steps per second in each session, NaN if unknown, shape (S,)."""
-    upload: NDArray[np.float64] | None = None
+    _upload: NDArray[np.float64] | None = None
     """Seconds that an upload takes in each session, shape (S,); None: no time."""
-    begin: float = 0.0
+    _begin: float = 0.0
     """When round 1 starts, in seconds of the sessions; event time counts from then."""
-    cost: float = 1.0
+    _cost: float = 1.0
     """What all speeds are divided by."""
 
     def __init__(
@@ -130,10 +130,10 @@ class TimedTrace(SeededTrace):
                 f"trace {self.name}: deadline is {self._deadline:g}; it must be at most round-seconds, "
                 f"{self._round_seconds:g}, or 0 for the end of the round"
             )
-        now = self.begin + (t - 1) * self._round_seconds
-        session, until_leaving = self.sessions.online(now)
+        now = self._begin + (t - 1) * self._round_seconds
+        session, until_leaving = self._sessions.online(now)
         deadline = np.inf if self.has_late_replies else self._deadline or self._round_seconds
-        return self.sessions.client[session], self._work(now, t, session, until_leaving, deadline)
+        return self._sessions.client[session], self._work(now, t, session, until_leaving, deadline)
 
     # Event time, see `traces.timeline`
 
@@ -143,24 +143,24 @@ class TimedTrace(SeededTrace):
     def online_at(self, now: float) -> NDArray[np.bool_]:
         """Return who is online, shape (N,)."""
         online = np.zeros(self.num_clients, np.bool_)
-        session, _ = self.sessions.online(self.begin + now, _MIDDLE)
-        online[self.sessions.client[session]] = True
+        session, _ = self._sessions.online(self._begin + now, _MIDDLE)
+        online[self._sessions.client[session]] = True
         return online
 
     def next_online(self, begin: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the first moment from `begin` on at which each client is online; inf: never; shape (N,)."""
-        start = self.begin + begin
-        found = self.sessions.next_online(start, _MIDDLE)
-        return np.where(found > start, found - self.begin, begin)
+        start = self._begin + begin
+        found = self._sessions.next_online(start, _MIDDLE)
+        return np.where(found > start, found - self._begin, begin)
 
     def leave(self, now: float, clients: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the seconds until clients that are online leave, shape (K,); inf: never."""
-        return self.sessions.running(self.begin + now, clients, _MIDDLE)[1]
+        return self._sessions.running(self._begin + now, clients, _MIDDLE)[1]
 
     def tasks(self, now: float, t: int, clients: NDArray[np.intp]) -> Work:
         """Return what becomes of tasks of round t that clients get now, who are online, shape (K,)."""
-        now += self.begin
-        session, until_leaving = self.sessions.running(now, clients, _MIDDLE)
+        now += self._begin
+        session, until_leaving = self._sessions.running(now, clients, _MIDDLE)
         return self._work(now, t, session, until_leaving, self._deadline or np.inf)
 
     # What becomes of a task
@@ -177,30 +177,30 @@ class TimedTrace(SeededTrace):
 
         The clients are those of K running sessions. `until_leaving` are the seconds until they leave.
         """
-        clients = self.sessions.client[session]
+        clients = self._sessions.client[session]
         speed = self._speed(t, session, clients)
-        upload = np.zeros(len(session)) if self.upload is None else self.upload[session]
+        upload = np.zeros(len(session)) if self._upload is None else self._upload[session]
         whole = self._steps / speed + upload  # what the whole task takes
         time = np.minimum(until_leaving, deadline)
         seconds = np.minimum(time, whole)
         completion = self._completion(time, upload, speed)
         if self._pause and (cut := np.flatnonzero((completion < 1) & (until_leaving < deadline))).size:
             clients = clients[cut]
-            done = self.sessions.moment_after(now, whole[cut], clients) - now
+            done = self._sessions.moment_after(now, whole[cut], clients) - now
             seconds[cut] = np.minimum(done, deadline)
             if deadline < np.inf:
-                time = self.sessions.seconds_online(now, now + deadline, clients)
+                time = self._sessions.seconds_online(now, now + deadline, clients)
                 completion[cut] = self._completion(time, upload[cut], speed[cut])
             else:
                 completion[cut] = done < np.inf  # for the others, the recording ends first
                 never, clients = cut[done == np.inf], clients[done == np.inf]
-                left = self.sessions.seconds_online(now, np.inf, clients)
-                seconds[never] = self.sessions.moment_after(now, left, clients) - now
+                left = self._sessions.seconds_online(now, np.inf, clients)
+                seconds[never] = self._sessions.moment_after(now, left, clients) - now
         return Work(seconds, completion if self._partial else np.floor(completion))
 
     def _speed(self, t: int, session: NDArray[np.int64], clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the steps per second of clients whose sessions run, for tasks of round t."""
-        speed = self.recorded[session]
+        speed = self._recorded[session]
         if (unknown := np.flatnonzero(np.isnan(speed))).size:
             few = clients[unknown]
             speed[unknown] = (
@@ -208,7 +208,7 @@ class TimedTrace(SeededTrace):
             )
         if self._speeds is not None:
             speed *= self._speeds.factor[clients]
-        speed /= self.cost
+        speed /= self._cost
         return speed
 
     def _completion(

@@ -91,8 +91,8 @@ class DrawnSessions(TimedTrace):
             speed=speed,
             spread=spread,
         )
-        self.sessions = Spells(num_clients, Draws(seed, "sessions"), *by_kind[kind])
-        self.recorded = np.broadcast_to(np.nan, num_clients)
+        self._sessions = Spells(num_clients, Draws(seed, "sessions"), *by_kind[kind])
+        self._recorded = np.broadcast_to(np.nan, num_clients)
 
 
 def _forever(drawn: NDArray[np.float64], online: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -83,13 +83,13 @@ class VirtualClock(TimedTrace):
             speed=speed,
             spread=spread,
         )
+        self._begin, self._cost = begin, cost
         log, device = self._read_log(file)
         if log.names:
             self.devices = tuple(log.names[d] if d < len(log.names) else "" for d in device)
-        self.sessions, self.recorded = Replay(log, device, repeat, _WINDOW * round_seconds), log.speed
-        self.begin, self.cost = begin, cost
+        self._sessions, self._recorded = Replay(log, device, repeat, _WINDOW * round_seconds), log.speed
         if upload_bytes:
-            self.upload = upload_bytes / np.where(np.isnan(log.up_rate), np.inf, log.up_rate)
+            self._upload = upload_bytes / np.where(np.isnan(log.up_rate), np.inf, log.up_rate)
 
     @abstractmethod
     def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
