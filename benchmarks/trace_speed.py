@@ -38,6 +38,8 @@ GENERATORS = {
     "rates:dynamics=markov": {"highest": 0.9, "dynamics": "markov"},
     "rates:dynamics=cyclic": {"highest": 0.9, "dynamics": "cyclic"},
     "periodic": {},
+    "sessions": {},
+    "sessions:kind=slots": {"kind": "slots"},
 }
 FIRST = 50  # the first round timed
 

@@ -101,6 +101,11 @@ TOGETHER = {
     ("labels", "cycle"): ",dynamics=cyclic",
     ("sine", "mean"): ",amplitude=0",
     ("periodic", "period"): ",groups=1",
+    ("sessions", "seconds"): ",kind=slots",
+    ("sessions", "p"): ",kind=slots",
+    ("speeds", "seconds"): ",kind=exponential",
+    ("speeds", "low"): ",kind=uniform",
+    ("speeds", "high"): ",kind=uniform,low=1e-3",
 }
 
 

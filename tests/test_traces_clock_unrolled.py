@@ -37,6 +37,28 @@ class Unrolled:
                 return done, second - begin + online
         return 0, None
 
+    def next_online(self, begin):
+        """The first second from `begin` on in which it is online; infinite if there is none."""
+        return next(
+            (float(second) for second in range(begin, begin + HORIZON) if self.online(second)), np.inf
+        )
+
+    def task(self, begin, steps, upload, deadline, pause):
+        """Steps of one second that are finished, after how long it is over, and when the device leaves."""
+        online = [self.online(second) for second in range(begin, begin + HORIZON)]
+        stays = online.index(False) if False in online else np.inf
+        time = sum(online) if pause else stays
+        after = None
+        if time >= steps + upload:
+            after = int(np.searchsorted(np.cumsum(online), steps + upload)) + 1
+        elif not pause:
+            after = stays
+        if deadline and (after is None or after > deadline):
+            after, time = deadline, sum(online[:deadline])
+        if after is None:  # its recording ends
+            return 0, HORIZON - online[::-1].index(True), stays
+        return min(max(time - upload, 0), steps), after, stays
+
 
 @st.composite
 def recordings(draw):

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,22 @@ def test_by_hand():
     assert both.participation(1).tolist() == [0.5] * 4
 
 
+def test_by_second_by_hand():
+    """Clients 0 and 1 by second, 2 by round, 3 arrives by round and departs by second."""
+    trace = Membership(5, {0: 4.0, 2: 2, 3: 3}, {1: 10.5, 2: 4, 3: 20.0})
+    assert trace.by_second
+    expected = {
+        1: ([4, -np.inf, np.inf, np.inf, -np.inf], [np.inf, 10.5, np.inf, 20, np.inf]),
+        3: ([4, -np.inf, -np.inf, -np.inf, -np.inf], [np.inf, 10.5, np.inf, 20, np.inf]),
+        4: ([4, -np.inf, -np.inf, -np.inf, -np.inf], [np.inf, 10.5, -np.inf, 20, np.inf]),
+    }
+    for t, window in expected.items():
+        assert [moments.tolist() for moments in trace.window(t)] == list(window)
+    with pytest.raises(ValueError, match="moments in seconds need event time, set round-ends"):
+        Combined(Bernoulli(5, 3), trace).round(1)
+    assert not Membership(5, {0: 4}, {1: 10}).by_second
+
+
 @pytest.mark.parametrize(
     ("arrivals", "departures", "message"),
     [
@@ -29,6 +46,10 @@ def test_by_hand():
         ({2: 5}, {2: 5}, "client 2 departs in round 5 but arrives in round 5"),
         ({2: 5}, {2: 3}, "client 2 departs in round 3 but arrives in round 5"),
         ({}, {0: 1}, "client 0 departs in round 1 but arrives in round 1"),
+        ({1: 5.0}, {1: 5.0}, "client 1 departs at 5 s but arrives at 5 s"),
+        ({}, {1: 0.0}, "client 1 departs at 0 s but arrives at 0 s"),
+        ({1: -0.5}, {}, "arrivals: client 1 has moment -0.5 s, give 0 or more"),
+        ({1: float("nan")}, {}, "arrivals: client 1 has moment nan s"),
     ],
 )
 def test_invalid_rounds(arrivals, departures, message):
@@ -45,10 +66,13 @@ def test_invalid_rounds(arrivals, departures, message):
         (" 10=5 , 11=20 ", {10: 5, 11: 20}),
         ("10-14=5", dict.fromkeys(range(10, 15), 5)),
         ("3-3=1,0=2", {3: 1, 0: 2}),
+        ("10=3600s, 2-3=33.5s,4=7", {10: 3600.0, 2: 33.5, 3: 33.5, 4: 7}),
     ],
 )
 def test_parse(text, rounds):
-    assert parse_rounds(text) == rounds
+    parsed = parse_rounds(text)
+    assert parsed == rounds
+    assert [*map(type, parsed.values())] == [*map(type, rounds.values())]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +84,9 @@ def test_parse(text, rounds):
         ("-1=5", r"part 1 .*cannot be read"),
         ("1=-5", r"part 1 .*cannot be read"),
         ("1=5.0", r"part 1 .*cannot be read"),
+        ("1=5 s", r"part 1 .*cannot be read"),
+        ("1=.5s", r"part 1 .*cannot be read"),
+        ("1=0.1234567s", r"part 1 .*cannot be read"),
         ("1=٣", r"part 1 .*cannot be read"),
         ("1=" + "9" * 5000, r"part 1 \('1=9{35}\.\.\.'\)"),
         ("14-10=5", r"part 1 \('14-10=5'\).*runs backwards"),
@@ -74,7 +101,7 @@ def test_parse_invalid(text, message):
     assert "\n" not in str(refusal.value)
 
 
-@given(st.one_of(st.text(), st.text(alphabet="0123456789=-, \n", max_size=30)))
+@given(st.one_of(st.text(), st.text(alphabet="0123456789=-,.s \n", max_size=30)))
 def test_parse_raises_nothing_but_value_error(text):
     message, rounds = "one line", {}
     try:
@@ -82,9 +109,11 @@ def test_parse_raises_nothing_but_value_error(text):
     except ValueError as error:
         message = str(error)
     assert len(message.splitlines()) == 1
-    assert all(type(client) is int and type(t) is int for client, t in rounds.items())
+    assert all(type(client) is int and type(t) in (int, float) for client, t in rounds.items())
 
 
-@given(st.dictionaries(st.integers(0, 10**6), st.integers(1, 10**6), max_size=20))
-def test_parse_reads_back_what_was_written(rounds):
+@given(st.dictionaries(st.integers(0, 10**6), st.integers(1, 10**6), max_size=20), st.integers(1, 10**6))
+def test_parse_reads_back_what_was_written(rounds, divisor):
     assert parse_rounds(",".join(f"{client}={t}" for client, t in rounds.items())) == rounds
+    moments = {client: float(f"{t / divisor:.6f}") for client, t in rounds.items()}
+    assert parse_rounds(",".join(f"{client}={t:.6f}s" for client, t in moments.items())) == moments

@@ -13,7 +13,9 @@ from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
 from traces.patterns.pools import Pools
 from traces.patterns.rates import rates
 from traces.patterns.replies import Late, Lost
+from traces.patterns.sessions import DrawnSessions
 from traces.patterns.sleep import Sleep
+from traces.patterns.speeds import Speeds
 from traces.patterns.stragglers import Stragglers
 from traces.recorded.device_log import Recorded
 from traces.recorded.device_run import DeviceRun
@@ -43,6 +45,8 @@ TRACES: dict[str, Callable[..., Trace]] = {
     "phones": Phones,
     "recorded": Recorded,
     "flash": Flash,
+    "sessions": DrawnSessions,
+    "speeds": Speeds,
     "table": RoundTable,
     "run": DeviceRun,
 }

@@ -1,13 +1,14 @@
 """What a trace is: the members of each round, which of them are online, and how much work they complete."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtide.ground.allowed import Checked, Count, CountOrZero
+from fedtide.ground.allowed import Checked, Count, CountOrZero, options_of
 
 
 class RoundAvailability(NamedTuple):
@@ -127,6 +128,23 @@ def online_throughout(completion: NDArray[np.float32]) -> RoundAvailability:
     """Return an availability in which all are members and online; completions have shape (N,)."""
     everyone = np.ones(len(completion), np.bool_)
     return RoundAvailability(everyone, everyone.copy(), completion)
+
+
+def check_kind(
+    name: str,
+    factory: Callable[..., Any],
+    kind: str,
+    own: Mapping[str, Collection[str]],
+    given: Mapping[str, Any],
+) -> None:
+    """Raise ValueError if an option is given that another kind of a trace has, but not this one.
+
+    `own` names the options of each kind, and `given` has the values of those that not all have.
+    """
+    for option in options_of(factory).values():
+        value = given.get(option.parameter, option.default)
+        if value != option.default and option.parameter not in own[kind]:
+            raise ValueError(f"trace {name}: {option.name} is {value}, but {kind} has no {option.name}")
 
 
 def check_round(t: int) -> None:

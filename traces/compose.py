@@ -4,6 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, Trace
+from traces.patterns.speeds import Speeds
+from traces.timed import TimedTrace
 
 
 class Combined(Trace):
@@ -11,10 +13,16 @@ class Combined(Trace):
 
     A client is a member if it is one in every trace, and online if it is online in every trace. Its
     completions are multiplied: each trace leaves it a fraction of what the others leave. Its reply is lost if
-    one of the traces loses it, and late by the largest of their delays.
+    one of the traces loses it, and late by the largest of their delays. `Speeds` are those of the traces with
+    a clock.
 
     ValueError: there is no trace, the numbers of clients differ, or two traces are of the same kind, whose
     draws would be identical.
+
+    Attributes
+    ----------
+    parts : tuple of Trace
+        The traces; `Speeds` are no part beside a trace with a clock, which then has them.
     """
 
     def __init__(self, *traces: Trace) -> None:
@@ -28,12 +36,12 @@ class Combined(Trace):
         self.has_late_replies = any(trace.has_late_replies for trace in traces)
         self.devices = next((trace.devices for trace in traces if trace.devices), ())
         self.dates = next((trace.dates for trace in traces if trace.dates), None)
-        self._traces = traces
+        self.parts = _with_speeds(traces)
 
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        member, online, completion = self._traces[0].round(t)
-        for trace in self._traces[1:]:
+        member, online, completion = self.parts[0].round(t)
+        for trace in self.parts[1:]:
             other = trace.round(t)
             member &= other.member
             online &= other.online
@@ -42,19 +50,28 @@ class Combined(Trace):
 
     def lost(self, t: int) -> NDArray[np.bool_]:
         """Return which replies are lost in at least one of the traces (see `Trace.lost`)."""
-        return np.asarray(np.any([trace.lost(t) for trace in self._traces], axis=0))
+        return np.asarray(np.any([trace.lost(t) for trace in self.parts], axis=0))
 
     def late(self, t: int) -> NDArray[np.int32]:
         """Return by how many rounds replies are late at most (see `Trace.late`)."""
-        return np.asarray(np.max([trace.late(t) for trace in self._traces], axis=0))
+        return np.asarray(np.max([trace.late(t) for trace in self.parts], axis=0))
 
     def participation(self, t: int) -> NDArray[np.float64] | None:
         """Return the product of the traces' probabilities, if all are known (see `Trace.participation`)."""
-        parts = [trace.participation(t) for trace in self._traces]
+        parts = [trace.participation(t) for trace in self.parts]
         known = [part for part in parts if part is not None]
         return np.asarray(np.prod(known, axis=0)) if len(known) == len(parts) else None
 
     def seconds(self, t: int) -> float | None:
         """Return the virtual seconds at the end of round t on the slowest clock (see `Trace.seconds`)."""
-        clocks = [trace.seconds(t) for trace in self._traces]
+        clocks = [trace.seconds(t) for trace in self.parts]
         return max((seconds for seconds in clocks if seconds is not None), default=None)
+
+
+def _with_speeds(traces: tuple[Trace, ...]) -> tuple[Trace, ...]:
+    """Give speeds to the traces with a clock, if there are both."""
+    speeds = next((trace for trace in traces if isinstance(trace, Speeds)), None)
+    if speeds is None or not any(isinstance(trace, TimedTrace) for trace in traces):
+        return traces
+    others = [trace for trace in traces if trace is not speeds]
+    return tuple(t.with_speeds(speeds) if isinstance(t, TimedTrace) else t for t in others)

@@ -140,5 +140,5 @@ def _metavar(name: str, kind: type) -> str:
     if name == "amplify":
         return "PERIOD,FACTOR"
     if name in ("arrivals", "departures"):
-        return "CLIENT=ROUND,..."
+        return "CLIENT=WHEN,..."
     return {int: "INT", float: "FLOAT"}.get(kind, name.partition("_")[2].upper() or name.upper())

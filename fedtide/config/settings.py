@@ -76,7 +76,10 @@ class Settings:
         client=True,
     )
     arrivals: str = _setting(
-        PARTICIPATION, "", "late arrivals; a range of clients is written 10-14=50", client=True
+        PARTICIPATION,
+        "",
+        "late arrivals by round, 10=50, or in event time by second, 10=3600s; a range of clients is 10-14=50",
+        client=True,
     )
     departures: str = _setting(PARTICIPATION, "", "early departures, written like arrivals", client=True)
     num_clients: Count = _setting(FEDERATION, 20, "N, clients in the federation", client=True)

@@ -114,10 +114,10 @@ def prepare(
 
 def _check_rounds(name: str, text: str, num_rounds: int) -> None:
     """Refuse arrivals or departures that come after the last round."""
-    for client, server_round in parse_rounds(text).items():
-        if server_round > num_rounds:
+    for client, when in parse_rounds(text).items():
+        if isinstance(when, int) and when > num_rounds:
             only = count(num_rounds, "round")
-            raise ValueError(f"{name}: client {client} has round {server_round}, but the run has only {only}")
+            raise ValueError(f"{name}: client {client} has round {when}, but the run has only {only}")
 
 
 def client_device(client_gpus: float) -> str:

@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 from traces.recorded.sessions import DeviceLog
 
 _Clients = NDArray[np.int64] | slice
+_Moments = float | NDArray[np.float64]
+
+_ROUNDING = 1e-7  # seconds; more than the rounding of sums, and less than any session lasts
 
 
 class Replay:
@@ -40,6 +43,9 @@ class Replay:
         self._total = np.where(self._high > self._low, last[self._high], 0.0)  # seconds online per cycle
         self._aligned = bool(np.ptp(self._delay) == 0 == np.ptp(self._cycle))
         self._nearby = lru_cache(maxsize=4)(self._find_nearby)
+        # The session that each client's last search found, and the positions from and until which it holds.
+        self._latest, self._until = self._low - 1, np.full(len(device), np.inf)
+        self._since = np.where(self._low == self._high, -np.inf, np.inf)
 
     def _join_cycles(self, cycle: NDArray[np.float64], first: NDArray[np.int64]) -> None:
         """Let sessions that last until the end of a recording continue if the recording starts with one.
@@ -51,24 +57,45 @@ class Replay:
         throughout = following == cycle[joined]
         self._leave[joined] = np.where(throughout, np.inf, cycle[joined] + following)
 
-    def online(self, now: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def online(self, now: float, ahead: float = 0.0) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the running sessions, one per online client, and the seconds until each client leaves.
 
-        They are indices into the log, and infinite for a client that never leaves. If all recordings are
-        aligned, one scan of all sessions finds those that overlap a window of time, and only these few are
-        compared in each round. Otherwise each client's session is found by bisection.
+        They are indices into the log, and infinite for a client that never leaves. The sessions are those
+        that run `ahead` seconds after `now`, from which the seconds count. If all recordings are aligned, one
+        scan of all sessions finds those that overlap a window of time, and only these few are compared each
+        time. Otherwise each client's session is found by bisection.
         """
         if self._aligned:
-            position = float(self._locate(now, slice(1))[1][0])
-            nearby = self._nearby(int(position // self._window))
-            session = nearby[(self._start[nearby] <= position) & (position < self._end[nearby])]
+            position = float(self._locate(now, slice(1), ahead)[0][0])
+            then = position + ahead
+            nearby = self._nearby(int(then // self._window))
+            session = nearby[(self._start[nearby] <= then) & (then < self._end[nearby])]
             return session, self._leave[session] - position
-        _, positions = self._locate(now, slice(None))
-        latest = self._last(self._start, np.less_equal, positions, slice(None))
-        online = latest >= self._low
-        online[online] = positions[online] < self._end[latest[online]]
-        session = latest[online]
-        return session, self._leave[session] - positions[online]
+        return self.running(now, slice(None), ahead)
+
+    def running(
+        self, now: float, clients: _Clients, ahead: float = 0.0
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the same as `online` for those of some clients that are online, in their order."""
+        session, position, online = self._find(now, clients, ahead)
+        session = session[online]
+        return session, self._leave[session] - position[online]
+
+    def next_online(self, begin: NDArray[np.float64], ahead: float) -> NDArray[np.float64]:
+        """Return the first moment from `begin` on at which each client is online, shape (N,).
+
+        It is infinite where there is none, and more than `ahead` seconds later where the client is not online
+        by then; `begin` may be infinite.
+        """
+        clients = np.flatnonzero((self._high > self._low) & (begin < np.inf))
+        session, position, online = self._find(begin[clients], clients, ahead)
+        following, low = session + 1, self._low[clients]
+        again = following == self._high[clients]  # in the next cycle
+        wait = self._start[np.where(again, low, following)] - position
+        wait[again] += self._cycle[clients[again]] if self._repeat else np.inf
+        moments = np.full(len(begin), np.inf)
+        moments[clients] = begin[clients] + np.where(online, 0, np.maximum(wait, ahead))
+        return moments
 
     def seconds_online(self, begin: float, end: float, clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return how long clients are online between two moments of virtual time, shape of `clients`."""
@@ -82,14 +109,20 @@ class Replay:
         It is infinite for a client that is never online that long. All arrays have shape (K,).
         """
         wanted = self._online_until(begin, clients) + seconds
+        almost = np.maximum(wanted - _ROUNDING, _ROUNDING)  # in the same session, if that ends just then
         total = self._total[clients]
         moment = np.full(len(clients), np.inf)
-        possible = np.flatnonzero((total > 0) & (self._repeat | (wanted <= total)))
-        clients, wanted, total = clients[possible], wanted[possible], total[possible]
-        cycles = np.ceil(wanted / total) - 1 if self._repeat else np.zeros(len(clients))
-        left = wanted - cycles * total  # from 0, not included, to the whole of a recording
-        session = self._last(self._before, np.less, left, clients)
-        position = self._start[session] + left - self._before[session]
+        possible = np.flatnonzero((total > 0) & (self._repeat | (almost <= total)))
+        clients, wanted, almost, total = (
+            clients[possible],
+            wanted[possible],
+            almost[possible],
+            total[possible],
+        )
+        cycles = np.ceil(almost / total) - 1 if self._repeat else np.zeros(len(clients))
+        session = self._last(self._before, np.less, almost - cycles * total, clients)
+        position = self._start[session] + (wanted - cycles * total) - self._before[session]
+        position = np.minimum(position, self._end[session])
         moment[possible] = self._delay[clients] + cycles * self._cycle[clients] + position
         return moment
 
@@ -100,14 +133,52 @@ class Replay:
         overlap &= (self._end >= begin) & (self.client >= 0)
         return np.flatnonzero(overlap)
 
-    def _locate(self, now: float, clients: _Clients) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return how many cycles of each client's recording are over, and the position in the current one."""
+    def _find(
+        self, now: _Moments, clients: _Clients, ahead: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
+        """Return each client's last session that has started, its position, and whether the session runs.
+
+        The session is the one before a client's first if none has started `ahead` seconds after `now`.
+        """
+        position, _ = self._locate(now, clients, ahead)
+        then = position + ahead
+        session = self._started(then, clients)
+        online = session >= self._low[clients]
+        online[online] = then[online] < self._end[session[online]]
+        return session, position, online
+
+    def _locate(
+        self, now: _Moments, clients: _Clients, ahead: float = 0.0
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the position in each client's recording, and how many cycles of it are over.
+
+        A cycle that ends within `ahead` seconds is over; the position in the next is then negative.
+        """
         time = now - self._delay[clients]
         if not self._repeat:
-            return np.zeros(len(time)), time
-        cycles, position = np.divmod(time, self._cycle[clients])  # the remainder is exact
-        started = time >= 0
-        return np.where(started, cycles, 0), np.where(started, position, time)
+            return time, np.zeros(len(time))
+        cycle = self._cycle[clients]
+        cycles, position = np.divmod(time, cycle)  # the remainder is exact
+        started, over = time >= 0, position + ahead >= cycle
+        position = np.where(over, position - cycle, position)
+        return np.where(started, position, time), np.where(started, cycles + over, 0)
+
+    def _started(self, position: NDArray[np.float64], clients: _Clients) -> NDArray[np.int64]:
+        """Return each client's last session that has started; one before its first if none has.
+
+        Time mostly goes on in steps that are shorter than sessions: few have to be searched.
+        """
+        known = (self._since[clients] <= position) & (position < self._until[clients])
+        if not known.all():
+            unknown = np.flatnonzero(~known)
+            searched = unknown if isinstance(clients, slice) else clients[unknown]
+            low, high = self._low[searched], self._high[searched]
+            latest = self._last(self._start, np.less_equal, position[unknown], searched)
+            self._latest[searched] = latest
+            self._since[searched] = np.where(latest < low, -np.inf, self._start[latest])
+            following = np.minimum(latest + 1, len(self._start) - 1)
+            self._until[searched] = np.where(latest + 1 < high, self._start[following], np.inf)
+        return self._latest[clients]
 
     def _last(
         self, values: NDArray[np.float64], order: np.ufunc, limits: NDArray[np.float64], clients: _Clients
@@ -126,8 +197,8 @@ class Replay:
 
     def _online_until(self, now: float, clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the seconds that clients were online from the start of their recordings until `now`."""
-        cycles, position = self._locate(now, clients)
-        latest = self._last(self._start, np.less_equal, position, clients)
+        position, cycles = self._locate(now, clients)
+        latest = self._started(position, clients)
         started = latest >= self._low[clients]
         session = latest[started]
         inside = np.minimum(position[started], self._end[session]) - self._start[session]

@@ -1,0 +1,106 @@
+"""Speeds that are drawn: how long tasks take where no recording says it."""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtide.ground.allowed import Count, NotNegative, Positive, checked
+from traces.base import RoundAvailability, SeededTrace, check_kind
+from traces.draws import Draws
+
+_OWN = {"lognormal": ("median", "spread"), "exponential": ("seconds",), "uniform": ("low", "high")}
+
+
+class Speeds(SeededTrace):
+    """Speeds of clients, for a trace with a clock as in `phones+speeds`: lognormal, exponential or uniform.
+
+    With `lognormal`, a client has the same speed in all rounds. With `exponential` and `uniform`, the time
+    that a task of E steps takes is drawn for each client and round. They hold where a recording has no speed
+    of its own; the factors of `groups` hold for those recorded, too. Without any other trace with a clock,
+    all clients are always online in event time (see `traces.timeline`); in rounds, where such speeds would
+    have no effect, they are refused.
+
+    Parameters
+    ----------
+    kind
+        How speeds are drawn.
+    median, spread
+        Median in steps per second, and standard deviation of the logarithm, for `lognormal`.
+    seconds
+        Mean time of a task of E steps, for `exponential`.
+    low, high
+        Shortest and longest time of a task of E steps, in seconds, for `uniform`.
+    groups
+        Shares of the clients, which are assigned to groups by index, such as .8/.2; empty: one group.
+    factors
+        What the speeds of each group are multiplied by, such as 2/1.
+    local_steps
+        E, if there is no other trace with a clock; the run's --local-steps unless given.
+    """
+
+    @checked
+    def __init__(
+        self,
+        num_clients: int,
+        seed: int,
+        *,
+        kind: Literal["lognormal", "exponential", "uniform"] = "lognormal",
+        median: Positive = 1.0,
+        spread: NotNegative = 0.5,
+        seconds: Positive = 10.0,
+        low: Positive = 1.0,
+        high: Positive = 2.0,
+        groups: str = "",
+        factors: str = "",
+        local_steps: Count = 10,
+    ) -> None:
+        super().__init__(num_clients, seed)
+        own = {"median": median, "spread": spread, "seconds": seconds, "low": low, "high": high}
+        check_kind("speeds", Speeds, kind, _OWN, own)
+        if low > high:
+            raise ValueError(f"trace speeds: low is {low:g}; it must be at most high, {high:g}")
+        self.local_steps = local_steps
+        self.factor = _factors(groups, factors, num_clients)  # of each client, shape (N,)
+        self._kind, self._mean, self._low, self._high = kind, seconds, low, high
+        self._own = median * np.exp(spread * self.rng("speeds", 0).standard_normal(num_clients))
+        self._draws = Draws(seed, "speeds")
+
+    def availability(self, t: int) -> RoundAvailability:
+        """Raise ValueError: without a clock, speeds have no meaning in rounds."""
+        raise ValueError(
+            "trace speeds: in rounds, speeds need a trace with a clock, such as sessions+speeds or "
+            "phones+speeds; or set round-ends for event time, in which all clients are online"
+        )
+
+    def drawn(self, t: int, clients: NDArray[np.intp], steps: int) -> NDArray[np.float64]:
+        """Return speeds for tasks of E steps of round t, without factors, in steps per second, shape (K,)."""
+        if self._kind == "lognormal":
+            return self._own[clients]
+        uniform = self._draws.uniform(clients, np.full(len(clients), t))
+        if self._kind == "exponential":
+            return steps / (-np.log(uniform) * self._mean)
+        return steps / (self._low + (self._high - self._low) * uniform)
+
+
+def _factors(groups: str, factors: str, num_clients: int) -> NDArray[np.float64]:
+    """Return each client's factor, that of its group."""
+    shares, by_group = _numbers("groups", groups), _numbers("factors", factors)
+    if len(shares) != len(by_group):
+        found = f"there are {len(shares)} groups and {len(by_group)} factors"
+        raise ValueError(f"trace speeds: {found}, give a factor for each group")
+    if abs(shares.sum() - 1) > 1e-6:
+        raise ValueError(f"trace speeds: groups is {groups!r:.40}; the shares must add up to 1")
+    ends = np.rint(np.cumsum(shares) * num_clients)
+    return by_group[np.searchsorted(ends[:-1], np.arange(num_clients), side="right")]
+
+
+def _numbers(name: str, text: str) -> NDArray[np.float64]:
+    """Return the numbers of an option such as .8/.2; 1 if it is empty."""
+    try:
+        numbers = np.array([float(number) for number in (text or "1").split("/")])
+    except ValueError:
+        numbers = np.zeros(1)
+    if not ((numbers > 0) & (numbers < np.inf)).all():
+        raise ValueError(f"trace speeds: {name} is {text!r:.40}; give positive numbers such as .8/.2")
+    return numbers
