@@ -252,7 +252,7 @@ class FlexibleStrategy(Method, Strategy):
         states, size = [layer.state_dict() for layer in self.layers], largest(self.weights)
         if size <= MAX_RESULT:  # False for NaN
             for layer in self.layers:
-                self.weights = layer.apply(before, self.weights, self.round)
+                self.weights = layer.apply(before, self.weights, self.round, self.lag)
             size = largest(self.weights)
         if not size <= MAX_RESULT:
             self.weights = before
