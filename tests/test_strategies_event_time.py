@@ -74,3 +74,11 @@ def test_f3ast_starts_with_the_rate_of_a_round(B: int, first: float) -> None:
     rounds = Rounds(make("f3ast", clients_per_round=3, round_ends=B))
     rounds.ask(range(N))
     assert rounds.strategy.rate(np.arange(N)) == pytest.approx(first)
+
+
+def test_mifa_forgets_what_is_too_old() -> None:
+    """Client 4 replies in round 1 only; with max-age 1 its entry counts in rounds 1 and 2."""
+    rounds = Rounds(make("mifa", local_steps=1, max_age=1))
+    moved = [rounds.play({k: np.full(9, float(k)) for k in there})[0] for there in ([0, 4], [0], [0], [0, 3])]
+    np.testing.assert_allclose(np.diff([-1.0, *moved]), [2, 2, 0, 1.5])
+    assert rounds.strategy.latest.clients.tolist() == [0, 3]
