@@ -148,11 +148,6 @@ class Roster(Stateful):
         known = name.isdecimal() and len(name) <= 18 and int(name) < self._registered
         return int(name) if known and str(int(name)) == name else None
 
-    def name(self, client: int) -> str:
-        """Return the name by which Flower knows a client."""
-        names = (name for name, known in self._index.items() if known == client)
-        return str(client) if client < self._registered else next(names)
-
     def are_registered(self, clients: Clients) -> bool:
         """Whether these, in ascending order, are different clients whose names are their indices."""
         in_range = not len(clients) or (clients[0] >= 0 and clients[-1] < self._registered)

@@ -129,7 +129,7 @@ class FlexibleStrategy(Method, Strategy):
         sent = Sent(server_round, self._sent, self.learning_rate, self.version)
         shared = self.shared_task()
         instructions = RoundInstructions(FitIns, self._sent, shared.arrays, self._config(shared))
-        instructions.withdrawn = [self.roster.name(client) for client in at_work[~awaited].tolist()]
+        instructions.withdrawn = [str(client) for client in at_work[~awaited].tolist()]
         self._packed = {}
         selected = self.selected.tolist()
         self.tasks.ask(selected, sent)
