@@ -44,9 +44,9 @@ class FedBuff(LimitedLag):
 
     def update(self, replies: Replies) -> None:
         """Move by the replies in the buffer and those of this round, if these are enough."""
-        options, buffer, waiting = self.options, self.buffer, len(self.buffer)
+        options, buffer = self.options, self.buffer
         q, work = replies.sizes(options.weights), replies.work_factors(options.normalize)
-        if waiting + len(replies) < options.buffer:
+        if len(buffer) + len(replies) < options.buffer:
             buffer.add(replies.clients, q, replies.lag, replies.deltas * work[:, None])
             return
         lag, q = np.concatenate([buffer.lags, replies.lag]), np.concatenate([buffer.weights, q])
@@ -64,10 +64,8 @@ class FedBuff(LimitedLag):
 
     def _sum(self, coefficients: Vector, work: Vector, replies: Replies) -> Vector:
         """Sum of the updates in the buffer and then of those of this round, with these coefficients."""
-        waiting = len(self.buffer)
-        return coefficients[:waiting] @ self.buffer.updates + replies.weighted_sum(
-            coefficients[waiting:] * work
-        )
+        waiting, new = np.split(coefficients, [len(self.buffer)])
+        return waiting @ self.buffer.updates + replies.weighted_sum(new * work)
 
     def _refl(self, lag: NDArray[np.int64], work: Vector, replies: Replies) -> Vector:
         """s_k of REFL, of the replies in the buffer and then of those of this round."""
