@@ -36,6 +36,7 @@ from strategies.core import (
 from strategies.core.schedules import SCHEDULES
 from strategies.efl import EFL
 from strategies.f3ast import F3AST
+from strategies.fedasync import FedAsync
 from strategies.fedau import FedAU
 from strategies.fedavg import FedAvg
 from strategies.fedawe import FedAWE
@@ -71,6 +72,7 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "f3ast": F3AST,
     "cafed": CAFed,
     "fedbuff": FedBuff,
+    "fedasync": FedAsync,
     "mifa": MIFA,
     "fedlaavg": FedLaAvg,
     "mimic": MimiC,

@@ -45,9 +45,9 @@ class F3AST(FlexibleStrategy):
         """Choose the K clients with the largest p_k / r_k, of equal ones those with the lower index."""
         self._start_rates()
         willing = available[~self.roster.data_less[available]]
-        count = self.options.clients_per_round or len(willing)
-        if count >= len(willing):
-            return willing
+        count = self.number_to_ask(len(willing))
+        if count in (0, len(willing)):
+            return willing[:count]
         score = self.roster.share(willing, self.options.weights) / self.rates[willing]
         least = np.partition(score, -count)[-count]
         above, equal = np.flatnonzero(score > least), np.flatnonzero(score == least)
@@ -59,7 +59,7 @@ class F3AST(FlexibleStrategy):
         clients, options = replies.clients, self.options
         self._observe(clients)
         work = replies.work_factors(options.normalize)
-        scale = options.clients_per_round if options.scale == "k" and options.clients_per_round else 1
+        scale = max(1, self._replies_of_a_round) if options.scale == "k" else 1
         p = self.roster.share(clients, options.weights)
         self.weights += options.server_rate * replies.weighted_sum(p / self.rate(clients) * work / scale)
 
@@ -81,6 +81,11 @@ class F3AST(FlexibleStrategy):
             self.decay = 1.0
         self.rates[clients] += b / self.decay
 
+    @property
+    def _replies_of_a_round(self) -> int:
+        """K, or in event time B if that is less; 0: as many as there are."""
+        return min(filter(None, (self.options.clients_per_round, self.options.round_ends)), default=0)
+
     def _start_rates(self) -> None:
         """Give r_0 to the new members."""
         if not self.new:
@@ -88,7 +93,7 @@ class F3AST(FlexibleStrategy):
         new, options = np.array(self.new, np.intp), self.options
         self.rates, self.new = extend(self.rates, int(new.max()) + 1, 1), []
         N = max(1, self.roster.num_contributors)
-        K = options.clients_per_round or N
+        K = self._replies_of_a_round or N
         first = self.roster.share(new, options.weights) if options.r0 == "p" else np.ones(len(new))
         if options.r0 == "uniform":
             first *= min(1.0, K / N)
@@ -97,7 +102,7 @@ class F3AST(FlexibleStrategy):
 
 @dataclass(frozen=True, kw_only=True)
 class F3ASTOptions(FedAvgOptions):
-    """Options of F3AST; K is `clients_per_round`.
+    """Options of F3AST; K is `clients_per_round`, or in event time `round_ends` if that is less.
 
     Attributes
     ----------

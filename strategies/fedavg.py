@@ -1,6 +1,7 @@
 """FedAvg: the weighted mean of the local models.
 
 McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", Algorithm 1.
+In event time a late reply counts like any other of the round in which it arrives.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ class FedAvg(FlexibleStrategy):
 
     suits = "comparison, and clients that take part and finish alike"
     options: FedAvgOptions
+    late_replies = "event-time"
 
     def update(self, replies: Replies) -> None:
         """Move the global weights by the mean update of those who replied."""

@@ -45,7 +45,7 @@ class FedLaAvg(FlexibleStrategy):
     def select(self, available: Clients) -> Clients:
         """Algorithm 2, lines 6 and 7; a client without data is not asked."""
         willing = available[~self.roster.data_less[available]]
-        return longest_absent(willing, self.roster.asked, self.options.clients_per_round or len(willing))
+        return longest_absent(willing, self.roster.asked, self.number_to_ask(len(willing)))
 
     def task(self, client: int) -> Task | None:
         """Return the client's own rate with `loss`: the gradient of N p_i F_i is N p_i times that of F_i."""

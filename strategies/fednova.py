@@ -7,7 +7,8 @@ NeurIPS, eq. (8). With s_k the local steps that client k did,
 
 The normaliser a_k is the weight of the gradients in delta_k: s_k for SGD, and for FedProx's steps with mu > 0
 ("FedNova-Prox") (1 - (1 - eta mu)^s_k) / (eta mu). FedNova differs from scheme C (which is `q=members` with
-`tau=planned`) in two things: it divides by those present, and a round of little work makes a short step.
+`tau=planned`) in two things: it divides by those present, and a round of little work makes a short step. In
+event time a late reply counts like any other of the round in which it arrives.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class FedNova(FlexibleStrategy):
 
     suits = "devices that do different work, where few of all reply in a round"
     options: FedNovaOptions
+    late_replies = "event-time"
 
     def update(self, replies: Replies) -> None:
         """Move along the mean normalised update, as far as the mean number of steps goes."""

@@ -47,7 +47,8 @@ class MimiC(FlexibleStrategy):
 
     def select(self, available: Clients) -> Clients:
         """Choose by the seed, after the warm-up."""
-        return super().select(available) if self.started or not self.options.warm_up else available
+        warming_up = self.options.warm_up and not self.started and not self.options.round_ends
+        return available if warming_up else super().select(available)
 
     def on_arrival(self, client: int) -> None:
         """Start a new member with c_l = 0, which keeps the sum."""
@@ -90,7 +91,7 @@ class MimiCOptions(MemoryOptions):
         eta_t = global_rate * global_decay^(t-1) with `paper`. Table II: 0.01 with 0.95 or 0.99.
     warm_up
         Ask every client that is available, not only `clients_per_round`, until the first have replied: the
-        paper assumes that all clients take part in the first round.
+        paper assumes that all clients take part in the first round. Not in event time, where that is a limit.
     """
 
     units: Literal["gradient", "update"] = "gradient"

@@ -2,7 +2,8 @@
 
 Ruan et al. 2021, "Towards Flexible Device Participation in Federated Learning", AISTATS, section 4.1.
 All three are eq. (2), w += sum_k p_tau^k delta_k without renormalisation, and differ in p_tau^k. The shares
-p^k = n_k / n are over all members, so that the coefficients of a round need not sum to 1.
+p^k = n_k / n are over all members, so that the coefficients of a round need not sum to 1: B replies of N
+members make a step of about B / N. In event time a late reply counts like any other.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Scheme(FlexibleStrategy):
 
     options: SchemeOptions
     saved = ("reboot",)
+    late_replies = "event-time"
 
     def setup(self) -> None:
         """Start without any arrival."""
@@ -57,7 +59,7 @@ class Scheme(FlexibleStrategy):
         """w += sum_k p_tau^k delta_k (eq. 2); the boost multiplies an arriving device's coefficient."""
         shares, N = self.roster.share(replies.clients), self.roster.num_contributors
         p = self.coefficients(shares, replies.steps, replies.planned, N)
-        factors, events = self.reboot.multipliers(replies, self.roster, self.round, self.learning_rate)
+        factors, events = self.reboot.multipliers(replies, self.roster, self.round)
         self.report.events += events
         self.weights += replies.weighted_sum(p * factors)
 

@@ -20,17 +20,18 @@ CLIENTS = range(len(SIZES))
 LONGEST = 400  # characters of a name and a reason in a report
 
 LAYERS: list[dict[str, Any]] = [{}, {}, {}, {"amplify": "2,3"}]
-LAYERS += [{"server_opt": spec} for spec in ("momentum", "adam:bias=adam", "adagrad", "yogi:start=zero")]
+LAYERS += [{"server_opt": spec} for spec in ("momentum", "adam:bias=adam", "adagrad", "amsgrad:delay=cap")]
 LIMITS: list[dict[str, Any]] = [{}, {"max_update_norm": "off"}, {"max_update_norm": "auto"}]
 LIMITS += [{"max_update_norm": "9"}, {"max_update_norm": "auto", "outliers": "clip"}]
 DEPARTURES = ["exclude", "include", "auto"]
 OWN: dict[str, list[dict[str, Any]]] = {
     **{name: [variant] for name, variant in VARIANTS.items()},
     "scheme-c": [{"reboot": "auto"}],
-    "mifa": [{"first_round": "wait", "empty": "move"}, {"table_memory": 0.0}],
+    "mifa": [{"first_round": "wait", "empty": "move"}, {"table_memory": 0.0}, {"max_age": 1}],
     "fedstale": [{"units": "update", "empty": "move"}],
     "cafed": [{"bias": 0.0, "clients_per_round": 4}],
-    "fedbuff": [{"buffer": 3}, {"buffer": 1, "weights": "n"}],
+    "fedbuff": [{"buffer": 3}, {"buffer": 1, "weights": "n"}, {"buffer": 6, "discount": "refl"}],
+    "fedasync": [{"staleness": "poly", "max_lag": 1}, {"staleness": "hinge", "b": 0, "mu": 0.5}],
     "fedawe": [{"weights": "n", "normalize": True}, {"clip": 0.5, "evaluate": "newest"}],
     "f3ast": [{"clients_per_round": 4, "scale": "k"}],
     "amplified-scaffold": [{"period": 2}],

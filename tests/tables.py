@@ -107,7 +107,7 @@ class Federation:
 
     def _counts(self, answer: Answer) -> bool:
         """Whether somebody waits for this answer, and it is not too old."""
-        if answer.task < self.round and self.strategy.late_replies == "drop":
+        if answer.task < self.round and not self.strategy.takes_late_replies:
             return False
         return answer.task > 0 and self.version - answer.version <= self.max_lag
 

@@ -35,6 +35,7 @@ METHODS = {
     "f3ast": "f3ast",
     "fedawe": "fedawe",
     "fedbuff": "fedbuff",
+    "fedasync": "fedasync",
     "amp_scaffold": "amplified-scaffold",
 }
 # What the reference does where a variant does not say otherwise: literally the papers, not our defaults.
@@ -72,6 +73,7 @@ OPTIMIZER_OPTIONS = {
     "tau": "tau",
     "v0": "start",
     "bias": "bias",
+    "delay": "delay",
 }
 TRANSPORT = {"client_side": True, "handshake": False}
 HYPER = {  # what only the case's name or its hyper-parameters say
@@ -156,7 +158,7 @@ def check_state(strategy: Any, expected: dict[str, Any]) -> None:
     if isinstance(c := expected.get("c"), list):  # SCAFFOLD's, a single vector
         close(strategy.control, c)
         del read["c"]
-    for symbol in {"m", "v", "anchor"} & expected.keys():
+    for symbol in {"m", "v", "h", "anchor"} & expected.keys():
         (layer,) = strategy.layers
         if hasattr(layer, symbol):
             close(getattr(layer, symbol), expected[symbol])

@@ -78,7 +78,7 @@ class NoRule(FlexibleStrategy):
 class Half(ServerOptimizer):
     def __init__(self, weights, *, share: float = 0.5):
         self.share = share
-    def step(self, update, server_round):
+    def step(self, update, server_round, lag):
         return self.share * update
 
 class Mine(MimiC):
@@ -187,7 +187,7 @@ def test_parts_of_ones_own(parts: Folder) -> None:
     options = method_of(settings).options
     assert options.lr_schedule(0.5, 1, 0, 10) == 1.5
     (layer,) = options.layers
-    np.testing.assert_allclose(layer(np.zeros(2)).apply(np.zeros(2), np.ones(2), 1), 0.1)
+    np.testing.assert_allclose(layer(np.zeros(2)).apply(np.zeros(2), np.ones(2), 1, 0), 0.1)
 
 
 def test_the_environment_goes_after_the_working_directory_and_that_after_the_program(own: Folder) -> None:

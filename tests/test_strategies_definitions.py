@@ -13,21 +13,33 @@ from tables import E, Federation, on_tables
 FILE = {"table_memory": 0.0}
 
 
-@on_tables({}, {"first_round": "wait", **FILE}, {"first_round": "seen"}, {"empty": "move", **FILE})
+@on_tables(
+    {},
+    {"first_round": "wait", **FILE},
+    {"first_round": "seen"},
+    {"empty": "move", **FILE},
+    {"max_age": 1},
+    {"max_age": 0, "first_round": "wait", "empty": "move"},
+)
 def test_mifa_is_its_table(table: Any, departure: str, options: dict[str, Any]) -> None:
-    """Overwrite, keep, drop: w -= eta (1/N) sum G by the table of this moment."""
+    """Overwrite, keep, drop: w -= eta (1/N) sum G by the table of this moment, or the mean of what is new."""
     federation = Federation("mifa", table, departure, **options)
     G: dict[int, np.ndarray] = {}
+    versions: dict[int, int] = {}
     waiting = options.get("first_round") == "wait"
     for answers in federation:
         for client in federation.left:
             G.pop(client, None)
         G |= {k: -a.delta / federation.rates[a.task] * E / a.steps for k, a in answers.items()}
+        versions |= {k: a.version for k, a in answers.items()}
         moves = answers or "empty" in options
         waiting = waiting and (not moves or not federation.members - federation.gone <= G.keys())
         expected = federation.before.copy()
+        if moves and not waiting and "max_age" in options:
+            G = {k: g for k, g in G.items() if federation.version - versions[k] <= options["max_age"]}
         if moves and not waiting and G:
-            count = len(G) if options.get("first_round") == "seen" else len(federation.members)
+            of_those_seen = "max_age" in options or options.get("first_round") == "seen"
+            count = len(G) if of_those_seen else len(federation.members)
             expected -= federation.rates[federation.round] * sum(G.values()) / max(1, count)
         federation.check(expected)
         assert sorted(federation.strategy.latest.clients.tolist()) == sorted(G)

@@ -21,7 +21,10 @@ TAKE = sorted(name for name in FEDERATED if STRATEGIES[name].late_replies == "ta
 
 
 def test_who_takes_late_replies() -> None:
-    assert TAKE == ["f3ast", "fedau", "fedawe", "fedbuff", "fedlaavg", "fedstale", "fedvarp", "mifa"]
+    taking = ["f3ast", "fedasync", "fedau", "fedawe", "fedbuff", "fedlaavg", "fedstale", "fedvarp", "mifa"]
+    assert taking == TAKE
+    in_event_time = [name for name in FEDERATED if STRATEGIES[name].late_replies == "event-time"]
+    assert in_event_time == ["fedavg", "fedsgd", "scheme-a", "scheme-b", "scheme-c", "fednova", "fedprox"]
 
 
 def begin(name: str, **options: Any) -> tuple[Rounds, FitRes]:
@@ -131,6 +134,8 @@ p = SIZES / SIZES.sum()
         # All clients reply, so that the old updates cancel out: the weighted mean
         ("fedvarp", {"units": "gradient"}, p, p / 4),
         ("fedvarp", {"units": "update"}, p, p),
+        # In event time like the others
+        *((name, {"round_ends": 1}, p, p) for name in ("fedavg", "fedprox", "fednova", "scheme-c")),
     ],
 )
 def test_what_a_late_reply_counts(name: str, options: dict[str, Any], on_time: Any, late: Any) -> None:

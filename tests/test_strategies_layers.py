@@ -34,6 +34,26 @@ def test_momentum_by_hand() -> None:
     np.testing.assert_allclose(moved, [2, 5, 5, 8.5])  # 2 (1 + 1.5), and then 1.75 more
 
 
+@pytest.mark.parametrize(
+    ("options", "rates"),  # of an update without lag, and of one with lag 4
+    [
+        ({}, (0.3, 0.3)),
+        ({"delay": "scale"}, (0.3, 0.075)),
+        ({"delay": "scale", "tau_c": 4}, (0.3, 0.3)),
+        ({"delay": "cap", "bias": "adam"}, (0.3, 0.25)),
+    ],
+)
+def test_amsgrad_by_hand(options: dict[str, Any], rates: tuple[float, float]) -> None:
+    """Updates of 2 and 0.1: m = .2, .19; v = .04, .0397; h stays .04. Corrected: 2, 1; h = 4, .04 / .0199."""
+    amsgrad = SERVER_OPTIMIZERS["amsgrad"](np.zeros(1), rate=0.3, **options)
+    first = amsgrad.apply(np.zeros(1), np.full(1, 2.0), 1, 0)
+    second = amsgrad.apply(np.zeros(1), np.full(1, 0.1), 2, 4)
+    corrected = "bias" in options
+    np.testing.assert_allclose(first, rates[0] * (2 / 2 if corrected else 0.2 / 0.2), rtol=1e-6)
+    expected = 1 / (0.04 / 0.0199) ** 0.5 if corrected else 0.19 / 0.2
+    np.testing.assert_allclose(second, rates[1] * expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", sorted(SERVER_OPTIMIZERS))
 def test_an_empty_round_is_no_step(name: str) -> None:
     ends = []

@@ -56,6 +56,7 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
 
     So an engine can send that once: the global weights, the method's arrays and the configuration for all
     clients. `own` has, by name, the tasks and configurations of the clients that have one of their own.
+    `withdrawn` are the names of clients at work that have left the objective: nobody waits for them any more.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
         super().__init__()
         self.weights, self.shared, self.config = weights, tuple(shared), config
         self.own: dict[str, tuple[Task, FitConfig]] = {}
+        self.withdrawn: list[str] = []
         self._kind: Callable[[Parameters, dict[str, Scalar]], Instruction] = kind
         common = FlatParameters(weights.vector, weights.layout, self.shared) if self.shared else weights
         self._common: Instruction = kind(common, config.to_wire())

@@ -17,11 +17,11 @@ class Layer(Stateful):
     """A layer on top of any method that is w := w + D; it sees w and the pseudo-update D only."""
 
     @abstractmethod
-    def apply(self, before: Vector, after: Vector, server_round: int) -> Vector:
+    def apply(self, before: Vector, after: Vector, server_round: int, lag: int) -> Vector:
         """Return the weights, shape (M,), after a round, also one without replies.
 
         `after` is what the method, or the layer below, made of them: before + D. Where that is equal to
-        `before`, no update took place.
+        `before`, no update took place. `lag` is the largest of the replies that D is made of.
         """
 
 

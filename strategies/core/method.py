@@ -22,8 +22,8 @@ from strategies.core.report import RoundReport
 from strategies.core.roster import Clients, Roster
 from strategies.core.state import Stateful
 
-LateReplies = Literal["take", "drop"]
-"""What a method does with late replies."""
+LateReplies = Literal["take", "event-time", "drop"]
+"""What a method does with late replies: take them, take them in event time only, or drop them."""
 
 
 class Method(Stateful, ABC):
@@ -38,8 +38,12 @@ class Method(Stateful, ABC):
         How often they have changed.
     round, learning_rate
         The present round and the clients' rate in it.
+    at_work
+        How many clients were at work on earlier tasks when it began.
     selected
         Clients that were asked in it.
+    lag
+        Largest lag of the replies that its change of the weights is made of.
     report
         Its outcome.
     roster
@@ -61,7 +65,9 @@ class Method(Stateful, ABC):
     version: int
     round: int
     learning_rate: float
+    at_work: int
     selected: Clients
+    lag: int
     report: RoundReport
     roster: Roster
     wire: Layout
@@ -81,12 +87,22 @@ class Method(Stateful, ABC):
         """Take note of the members that are available in a round, before any of them is selected."""
 
     def select(self, available: Clients) -> Clients:
-        """Choose the clients of a round: `clients_per_round` of those available, uniformly, by the seed."""
-        count = self.options.clients_per_round or len(available)
-        if count >= len(available):
+        """Choose the clients of a round: as many as `number_to_ask` says, uniformly, by the seed."""
+        count = self.number_to_ask(len(available))
+        if count == len(available):
             return available
         rng = np.random.default_rng([self.options.seed, *b"select", self.round])
         return np.sort(rng.choice(available, count, replace=False))
+
+    def number_to_ask(self, available: int) -> int:
+        """Return how many of so many clients are asked: `clients_per_round` limits them.
+
+        In event time it limits those that are at work, on earlier tasks included.
+        """
+        limit = self.options.clients_per_round
+        if not limit:
+            return available
+        return min(available, max(0, limit - self.at_work) if self.options.round_ends else limit)
 
     def shared_task(self) -> Task:
         """Return what all clients get besides the weights. Default: the options that the rule names."""
@@ -120,6 +136,24 @@ class Method(Stateful, ABC):
         A method that overrides this has clients with an accepted reply asked for their state when they leave
         the objective. It comes after `on_departure`, at the end of the same round and before its `update`.
         """
+
+    @property
+    def takes_late_replies(self) -> bool:
+        """Whether late replies count in this run."""
+        in_event_time = self.options.round_ends > 0
+        return self.late_replies == "take" or (in_event_time and self.late_replies == "event-time")
+
+    def check_event_time(self) -> None:
+        """Refuse, by ValueError, rounds that end while others are at work, if late replies are dropped."""
+        B, C = self.options.round_ends, self.options.clients_per_round
+        most = C or len(self.roster)
+        if 0 < B < most and not self.takes_late_replies:
+            name, limit = type(self).__name__, C or f"0, that is all {most}"
+            raise ValueError(
+                f"{name} drops late replies, and most would be late with round-ends {B} and "
+                f"clients-per-round {limit}: set round-ends to {most} or more, or take a method that counts "
+                "them, such as mifa"
+            )
 
     @property
     def expects_farewell(self) -> bool:

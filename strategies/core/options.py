@@ -22,7 +22,11 @@ class Options:
     Attributes
     ----------
     clients_per_round
-        K, how many of the available clients are selected; 0 selects all of them.
+        K, how many of the available clients are selected; 0 selects all of them. In event time the most that
+        are at work at a time.
+    round_ends
+        B of event time, in which a round ends when B replies have come, and those who have not replied stay
+        at work; 0: the round's length does not depend on the replies.
     local_steps
         E, local SGD steps of a complete client.
     local_epochs
@@ -59,6 +63,7 @@ class Options:
     """
 
     clients_per_round: CountOrZero = 0
+    round_ends: CountOrZero = 0
     local_steps: Count = 10
     local_epochs: CountOrZero = 0
     batch_size: CountOrZero = 10

@@ -148,7 +148,7 @@ class ReplyReader:
                 check_form(result)
                 if result.metrics.get(metrics.DEPARTING) is True and answers(result, sent.round):
                     self.membership.announce_departure(client)
-                if sent.round != server_round and self.method.late_replies != "take":
+                if sent.round != server_round and not self.method.takes_late_replies:
                     method = type(self.method).__name__
                     raise ValueError(f"late reply of round {sent.round}: {method} takes none")
                 arrivals[client] = self._arrival(client, proxy.cid, result, sent, order)

@@ -77,11 +77,12 @@ class FlexibleStrategy(Method, Strategy):
         self.evaluate_fn = evaluate_fn
         self.options = options if options is not None else self.options_type()()
         self.roster = roster if roster is not None else Roster()
+        self.check_event_time()
         self.membership = Members(self)
         self.tasks = OpenTasks(self.wire)
         self.norms = NormLimit(self.options.max_update_norm, self.options.outliers == "clip")
         self.replies = ReplyReader(self, self.tasks, self.membership, self.norms)
-        self.version = self.round = 0
+        self.version = self.round = self.at_work = self.lag = 0
         self.learning_rate = self.options.learning_rate
         self.selected: Clients = np.empty(0, np.intp)
         self.report = RoundReport()
@@ -115,6 +116,8 @@ class FlexibleStrategy(Method, Strategy):
         self._adopt(parameters)
         available, at_work, proxy = self.membership.begin(server_round, client_manager)
         self.tasks.begin(server_round, at_work, self.roster.asked)
+        awaited = self.roster.member[at_work]
+        self.at_work = int(awaited.sum())
         self.report = RoundReport(events=self.membership.events)
         self._open = {server_round: self.report}
         schedule, options = self.options.lr_schedule, self.options
@@ -126,6 +129,7 @@ class FlexibleStrategy(Method, Strategy):
         sent = Sent(server_round, self._sent, self.learning_rate, self.version)
         shared = self.shared_task()
         instructions = RoundInstructions(FitIns, self._sent, shared.arrays, self._config(shared))
+        instructions.withdrawn = [str(client) for client in at_work[~awaited].tolist()]
         self._packed = {}
         selected = self.selected.tolist()
         self.tasks.ask(selected, sent)
@@ -151,6 +155,7 @@ class FlexibleStrategy(Method, Strategy):
         buffers = self.buffers
         report.active, report.planned = replies.clients, replies.planned
         report.incomplete = int((replies.steps < replies.planned).sum())
+        self.lag = int(replies.lag.max(initial=0))
         if len(replies):
             self.membership.note_sizes(replies)
             self.update(replies)
@@ -247,7 +252,7 @@ class FlexibleStrategy(Method, Strategy):
         states, size = [layer.state_dict() for layer in self.layers], largest(self.weights)
         if size <= MAX_RESULT:  # False for NaN
             for layer in self.layers:
-                self.weights = layer.apply(before, self.weights, self.round)
+                self.weights = layer.apply(before, self.weights, self.round, self.lag)
             size = largest(self.weights)
         if not size <= MAX_RESULT:
             self.weights = before

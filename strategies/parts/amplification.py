@@ -26,7 +26,7 @@ class Amplification(Layer):
         """Whether the period ends with this round."""
         return server_round - self.began >= self.period
 
-    def apply(self, before: Vector, after: Vector, server_round: int) -> Vector:
+    def apply(self, before: Vector, after: Vector, server_round: int, lag: int) -> Vector:
         """See `Layer`."""
         if not self.ends(server_round):
             return after

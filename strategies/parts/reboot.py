@@ -45,7 +45,7 @@ class FastReboot(Stateful):
         self.old_gradient: float | None = None  # ||grad F(w)||
 
     def multipliers(
-        self, replies: Replies, roster: Roster, server_round: int, learning_rate: float
+        self, replies: Replies, roster: Roster, server_round: int
     ) -> tuple[Vector, list[dict[str, Any]]]:
         """Factor of each reply's coefficient, shape (K,), and the decisions taken in this round."""
         factors = np.ones(len(replies))
@@ -54,18 +54,16 @@ class FastReboot(Stateful):
         events = []
         arrived = np.flatnonzero(roster.joined[replies.clients] > 0).tolist()
         if self.mode == "auto":
-            events = self._decide(arrived, replies, roster.share(replies.clients), learning_rate)
+            events = self._decide(arrived, replies, roster.share(replies.clients))
         for row in arrived:
             client = int(replies.clients[row])
             if self.boosted.get(client, self.mode == "on"):
                 factors[row] = boost(server_round - roster.joined[client], self.peak)
         return factors, events
 
-    def _decide(
-        self, arrived: list[int], replies: Replies, shares: Vector, learning_rate: float
-    ) -> list[dict[str, Any]]:
+    def _decide(self, arrived: list[int], replies: Replies, shares: Vector) -> list[dict[str, Any]]:
         """Judge those of the arrived devices (rows of `replies`) that reply for the first time."""
-        per_gradient = 1 / (learning_rate * replies.steps)  # gradient = -delta / (eta s)
+        per_gradient = 1 / (replies.learning_rate * replies.steps)  # gradient = -delta / (eta s)
         new = [row for row in arrived if int(replies.clients[row]) not in self.boosted]
         old = shares.copy()
         old[new] = 0

@@ -1,9 +1,10 @@
-"""Server optimisers: the pseudo-update of a method as a gradient (FedAvgM, FedAdagrad, FedAdam, FedYogi).
+"""Server optimisers: the pseudo-update of a method as a gradient (FedAvgM, FedAdagrad, FedAdam, ...).
 
 Hsu et al. 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-Classification"; Reddi et al. 2021, "Adaptive Federated Optimization", ICLR, Algorithm 2. A round without an
-update leaves all of their state as it is. The adaptive ones undo every common factor of the updates, such as
-that of a method that moves less when few clients take part; the clients' learning rate is one, too.
+Classification"; Reddi et al. 2021, "Adaptive Federated Optimization", ICLR, Algorithm 2; Wang et al. 2024,
+"FADAS: Towards Federated Adaptive Asynchronous Optimization", ICML. A round without an update leaves all of
+their state as it is. The adaptive ones undo every common factor of the updates, such as that of a method that
+moves less when few clients take part; the clients' learning rate is one, too.
 """
 
 from __future__ import annotations
@@ -11,29 +12,30 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedtide.ground.allowed import Positive, Range, checked
+from fedtide.ground.allowed import CountOrZero, Positive, Range, checked
 from strategies.core import Layer, Vector
 
 Decay = Annotated[float, Range(least=0, below=1)]
 Start = Literal["tau", "zero"]
 Bias = Literal["none", "adam", "flower"]
+Delay = Literal["none", "scale", "cap"]
 
 
 class ServerOptimizer(Layer):
     """Base of the optimisers: w := w + step(D)."""
 
-    def apply(self, before: Vector, after: Vector, server_round: int) -> Vector:
+    def apply(self, before: Vector, after: Vector, server_round: int, lag: int) -> Vector:
         """See `Layer`."""
         update = after - before
-        return before + self.step(update, server_round) if update.any() else before
+        return before + self.step(update, server_round, lag) if update.any() else before
 
     @abstractmethod
-    def step(self, update: Vector, server_round: int) -> Vector:
-        """Return what is added to w in place of D."""
+    def step(self, update: Vector, server_round: int, lag: int) -> Vector:
+        """Return what is added to w in place of D; `lag` is the largest of the replies that D is made of."""
 
 
 class ServerSGD(ServerOptimizer):
@@ -43,7 +45,7 @@ class ServerSGD(ServerOptimizer):
     def __init__(self, weights: Vector, *, rate: Positive = 1.0) -> None:
         self.rate = rate
 
-    def step(self, update: Vector, server_round: int) -> Vector:
+    def step(self, update: Vector, server_round: int, lag: int) -> Vector:
         """Scale the update."""
         return self.rate * update
 
@@ -58,7 +60,7 @@ class Momentum(ServerOptimizer):
         self.rate, self.beta1 = rate, beta1
         self.m: Vector = np.zeros_like(weights)
 
-    def step(self, update: Vector, server_round: int) -> Vector:
+    def step(self, update: Vector, server_round: int, lag: int) -> Vector:
         """Accumulate the update."""
         self.m = self.beta1 * self.m + update
         return self.rate * self.m
@@ -80,7 +82,7 @@ class Adaptive(ServerOptimizer):
         round + 1, with which Flower's FedAdam counts rounds without replies, too.
     """
 
-    saved = ("m", "v", "steps")
+    saved: ClassVar[tuple[str, ...]] = ("m", "v", "steps")
 
     @checked
     def __init__(
@@ -99,17 +101,25 @@ class Adaptive(ServerOptimizer):
         self.v: Vector = np.full_like(weights, tau**2 if start == "tau" else 0.0)
         self.steps = 0
 
-    def step(self, update: Vector, server_round: int) -> Vector:
+    def step(self, update: Vector, server_round: int, lag: int) -> Vector:
         """Divide the mean update by its size so far."""
         self.steps += 1
         self.m = self.beta1 * self.m + (1 - self.beta1) * update
         self.v = self.second_moment(update**2)
-        rate = self.rate
+        rate = self.rate_at(lag)
         if self.bias != "none":
             count = self.steps if self.bias == "adam" else server_round + 1
             rate *= math.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
-        step: Vector = rate * self.m / (np.sqrt(self.v) + self.tau)
+        step: Vector = rate * self.m / (np.sqrt(self.divisor()) + self.tau)
         return step
+
+    def rate_at(self, lag: int) -> float:
+        """Return eta for an update of this lag."""
+        return self.rate
+
+    def divisor(self) -> Vector:
+        """Return what the step is divided by the root of."""
+        return self.v
 
     @abstractmethod
     def second_moment(self, squared: Vector) -> Vector:
@@ -152,11 +162,72 @@ class Yogi(Adaptive):
         return new
 
 
+class AMSGrad(Adam):
+    """FADAS: h := max(h, v), w := w + eta m / (sqrt h + tau), with shorter steps for older replies.
+
+    v and h are 0 before the first update.
+
+    Parameters
+    ----------
+    delay
+        eta for an update whose oldest reply has lag L: `none` is `rate`, `scale` divides it by L if L exceeds
+        `tau_c` (the authors' code), `cap` is at most 1 / L (the paper).
+    tau_c
+        Largest lag that `scale` leaves alone.
+    bias
+        `none` (the paper); `adam` divides m by 1 - beta1^n and h by 1 - beta2^n after n steps (the authors'
+        code).
+    """
+
+    saved = ("h",)
+
+    @checked
+    def __init__(
+        self,
+        weights: Vector,
+        *,
+        rate: Positive = 0.1,
+        beta1: Decay = 0.9,
+        beta2: Decay = 0.99,
+        tau: Positive = 1e-8,
+        delay: Delay = "none",
+        tau_c: CountOrZero = 1,
+        bias: Literal["none", "adam"] = "none",
+    ) -> None:
+        super().__init__(weights, rate=rate, beta1=beta1, beta2=beta2, tau=tau, start="zero")
+        self.delay, self.tau_c, self.corrected = delay, tau_c, bias == "adam"
+        self.h: Vector = np.zeros_like(weights)
+
+    def rate_at(self, lag: int) -> float:
+        """Return eta_t, with the correction of m."""
+        rate = self.rate
+        if self.delay == "scale" and lag > self.tau_c:
+            rate /= lag
+        elif self.delay == "cap" and lag:
+            rate = min(rate, 1 / lag)
+        return rate / self._correction(self.beta1)
+
+    def second_moment(self, squared: Vector) -> Vector:
+        """Average it, and keep the largest average."""
+        v = super().second_moment(squared)
+        self.h = np.maximum(self.h, v)
+        return v
+
+    def divisor(self) -> Vector:
+        """Return h, corrected."""
+        return self.h / self._correction(self.beta2)
+
+    def _correction(self, decay: float) -> float:
+        """Return the sum of the weights of a moving average."""
+        return 1 - decay**self.steps if self.corrected else 1.0
+
+
 SERVER_OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
     "sgd": ServerSGD,
     "momentum": Momentum,
     "adagrad": Adagrad,
     "adam": Adam,
     "yogi": Yogi,
+    "amsgrad": AMSGrad,
 }
 """Server optimisers by name: ``(weights, *, options)``."""
