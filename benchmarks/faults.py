@@ -149,7 +149,7 @@ def simulate(fault: str, rounds: int, changes: dict[str, Any], flag: str) -> Out
                 os.kill(ray.get(worker.actor.__ray_call__.remote(lambda _: os.getpid())), number)
                 injected.append(worker)
 
-    manager = TraceClientManager(experiment.availability, transport, 0)
+    manager = TraceClientManager(experiment.clock.round, transport, 0)
     server = RoundServer(experiment.strategy, manager, 10**6, [observe])
     try:
         server.fit(10**6)
@@ -192,7 +192,7 @@ def lose(fault: str) -> None:
         if record["round"] == 5 and fault != "full":
             threading.Timer(random.random(), kill, [fault]).start()
 
-    manager = TraceClientManager(experiment.availability, transport, 0)
+    manager = TraceClientManager(experiment.clock.round, transport, 0)
     server = RoundServer(experiment.strategy, manager, 10**6, [observe])
     message = ""
     try:

@@ -48,7 +48,7 @@ def time_rounds(
     experiment = prepare(settings)
     strategy = experiment.strategy
     transport = virtual_transport(experiment)
-    manager = TraceClientManager(experiment.availability, transport, settings.seed)
+    manager = TraceClientManager(experiment.clock.round, transport, settings.seed)
     current: Parameters | None = strategy.initialize_parameters(manager)
     taken: dict[str, list[float]] = {"configure_ms": [], "aggregate_ms": []}
     for number in range(1, rounds + 1):

@@ -150,7 +150,7 @@ def train(
     until = None if config.deadline_seconds is None else start + config.deadline_seconds
     oracles = ((1, _of_rows(gradient)) for _, gradient in zip(range(wanted), gradients, strict=False))
     done = do_steps(rule, y, oracles, rate, LocalDeadline(until, stop))
-    extra, new = finish(rule, y, done, rate, [opened])
+    extra, new = finish(rule, y, done, rate, [opened], [config.round])
     local = _split(as_array(y)[0], weights)
     trained = len(weights) - config.buffer_arrays
     sent = [*(local if rule.sends_weights else local[trained:]), *(extra[0] if extra else [])]

@@ -65,7 +65,9 @@ class FlexibleClient(Client):
         start = time.monotonic()
         config, arrays = single.read(ins)
         trace = self.trace if config.replay else None
-        completion = 1.0 if trace is None else float(trace.round(config.round).completion[self.client])
+        completion = 1.0 if config.completion is None else config.completion
+        if trace is not None and config.completion is None:
+            completion = float(trace.round(config.round).completion[self.client])
         until = None if config.deadline_seconds is None else start + config.deadline_seconds
         clients = self._clients(config, arrays)
         job = self._job(clients, config, arrays, completion, until)

@@ -112,18 +112,19 @@ def of_weights(rule: SGD, oracle: Oracle, y: Vector) -> Oracle:
 
 
 def finish(
-    rule: SGD, y: Vector, steps: Rate, rate: Rate, memories: Sequence[Memory]
+    rule: SGD, y: Vector, steps: Rate, rate: Rate, memories: Sequence[Memory], rounds: Sequence[int]
 ) -> tuple[list[list[NDArray[Any]]], list[Memory]]:
     """Return the method's own arrays that each client sends, and its new memory, after `steps`, (K, 1).
 
-    The first are empty where none are sent, the second where the rule keeps no state.
+    `rounds` are those of the clients' tasks. The arrays are empty where none are sent, the memories where the
+    rule keeps no state.
     """
-    config = rule.config
     arrays, state = rule.finish(weights_of(rule, y), steps, rate)
     sent = [[*map(as_array, array)] if isinstance(array, list) else as_array(array) for array in arrays]
     extra = [[array[k] for array in sent] for k in range(len(y))] if sent else []
-    if config.last_accepted is None:
+    if rule.config.last_accepted is None:
         return extra, []
     kept = {key: as_array(value) for key, value in state.items()}
     states = ({key: value[k].copy() for key, value in kept.items()} for k in range(len(y)))
-    return extra, [memory.stage(config.round, new) for memory, new in zip(memories, states, strict=True)]
+    parts = zip(memories, rounds, states, strict=True)
+    return extra, [memory.stage(server_round, new) for memory, server_round, new in parts]

@@ -99,6 +99,7 @@ def simulate() -> Callable[..., Run]:
     """
     from fedtide.config import Settings
     from fedtide.engine.availability import TraceClientManager
+    from fedtide.engine.event_clock import make_clock
     from fedtide.engine.experiment import prepare
     from fedtide.engine.run import virtual_transport
     from fedtide.engine.server import RoundServer
@@ -113,13 +114,14 @@ def simulate() -> Callable[..., Run]:
         settings = Settings(**{**SMALL, "trace": spec, **changes})
         experiment = prepare(settings)
         trace = experiment.trace if isinstance(trace, str) else trace
-        experiment = replace(experiment, data=wrap(experiment.data), trace=trace)
+        clock = make_clock(trace, settings.round_ends)
+        experiment = replace(experiment, data=wrap(experiment.data), trace=trace, clock=clock)
         transport = virtual_transport(experiment)
         records: list[dict[str, Any]] = []
         try:
-            manager = TraceClientManager(experiment.availability, transport, settings.seed)
+            manager = TraceClientManager(clock.round, transport, settings.seed)
             strategy = stock(experiment) if stock else experiment.strategy
-            server = RoundServer(strategy, manager, settings.evaluate_every, [records.append])
+            server = RoundServer(strategy, manager, settings.evaluate_every, [records.append], clock)
             history, _ = server.fit(settings.num_rounds)
         finally:
             transport.close()
@@ -176,3 +178,20 @@ def shared_flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str
     """The same for all tests that do simulations with `flwr run`: they share its SuperLink."""
     with installation(tmp_path_factory.mktemp("flower") / "home") as env:
         yield env
+
+
+@pytest.fixture
+def federation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Nodes behind Flower's own Grid, see grid_nodes.py, that are looked for more often than others."""
+    from flwr.supercore.task_identity import TaskIdentity
+    from grid_nodes import Federation
+
+    from fedtide.devices import grid
+
+    for name, seconds in (("POLL", 0.01), ("LOOK", 0.05), ("GRACE", 0.2)):
+        monkeypatch.setattr(grid, f"{name}_SECONDS", seconds)
+    made = Federation()
+    for name, value in (("run", made.grid.run.run_id), ("node", made.grid.node.node_id), ("task", 1)):
+        monkeypatch.setattr(TaskIdentity, f"_{name}_id", value)  # as Flower does in a ServerApp's process
+    yield made
+    made.close()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtide.config import Settings
-from fedtide.engine.availability import TraceClientManager, remember
+from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.experiment import prepare
 from fedtide.engine.run import virtual_transport
 from fedtide.engine.server import RoundServer
@@ -90,7 +90,7 @@ def test_ray_gives_the_same_result_as_inline(simulate: Callable[..., Any], ray_c
             experiment = prepare(replace(settings, strategy=method, **late))
             clients.memories.clear()
             transport = with_late_replies(clients, experiment.trace)
-            manager = TraceClientManager(remember(experiment.trace), transport, settings.seed)
+            manager = TraceClientManager(experiment.clock.round, transport, settings.seed)
             records: list[dict[str, Any]] = []
             server = RoundServer(experiment.strategy, manager, 1, [records.append])
             server.fit(experiment.settings.num_rounds)

@@ -1,22 +1,28 @@
-"""Exact trajectories in event time of an independent reference: the real strategies, the real client code.
+"""Exact trajectories in event time of an independent reference: the real engine, strategies and client code.
 
-When replies arrive, and which tasks fail, is taken from the reference's timelines. Who is asked is not, but
-where the reference selects by a rule that is no method's own.
+Who is asked is taken from the reference's timelines only where it selects by a rule that is no method's own.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
 from devices import Device
-from fakes import TableManager
+from fakes import NamedProxy
 from golden_cases import close, devices_of, strategy_of, variants
 from test_golden import METHODS, VALUES, check_state, layers_of
 
+from fedtide.engine.availability import TraceClientManager
+from fedtide.engine.event_clock import EventClock
+from fedtide.engine.server import RoundServer
+from fedtide.engine.transports.base import Transport
+from fedtide.engine.transports.event_time import EventTime
+from fedtide.ground.contract import FitConfig
 from strategies import STRATEGIES
+from traces.recorded.clock import VirtualClock
+from traces.recorded.sessions import DeviceLog, Sessions
 
 OPTIONS = {  # others have our names
     "objective": "departure",
@@ -54,41 +60,80 @@ def make_strategy(problem: dict[str, Any], case: dict[str, Any], given: dict[str
     return strategy_of(problem, {**case, "hyper": hyper}, name, layers=layers_of(given, hyper), **options)
 
 
-def online(case: dict[str, Any], now: float) -> list[int]:
-    """Whose recording has a session at this moment."""
-    at = now % case.get("cycle", math.inf)
-    return sorted({client for client, start, end, *_ in case["sessions"] if start <= at < end})
+class Recording(VirtualClock):
+    """The sessions, speeds and lost replies of a case; `given` are the options of a variant."""
+
+    name = "golden"
+
+    def __init__(self, case: dict[str, Any], given: dict[str, Any], num_clients: int) -> None:
+        object.__setattr__(self, "case", case)
+        object.__setattr__(self, "num_clients", num_clients)
+        options = {**case, **given}
+        super().__init__(
+            num_clients,
+            0,
+            repeat="cycle" in case,
+            on_interrupt=options.get("interrupt", "stop"),
+            deadline=options.get("deadline", 0.0),
+            partial=options.get("partial", True),
+            local_steps=case["E"],
+            upload_bytes=1.0,
+        )
+
+    def _read_log(self, file: str) -> tuple[DeviceLog, np.ndarray]:
+        case, n = self.case, self.num_clients
+        usual = np.broadcast_arrays(case["speed"], case.get("upload", 0.0), np.empty(n))
+        rows = [
+            [*session, *(kind[session[0]] for kind in usual[len(session) - 3 : 2])]
+            for session in case["sessions"]
+        ]
+        device, start, end, speed, upload = np.array(rows, np.float64).T
+        rate = np.divide(1.0, upload, out=np.full(len(upload), np.nan), where=upload > 0)
+        sessions = Sessions(device.astype(int), start, end, speed, rate)
+        return DeviceLog.build(sessions, np.zeros(n), np.full(n, case.get("cycle", 1e9)), str), np.arange(n)
+
+    def lost(self, t: int) -> np.ndarray:
+        return np.isin(np.arange(self.num_clients), [k for task, k in self.case.get("lost", []) if task == t])
 
 
-def play(
-    case: dict[str, Any], given: dict[str, Any], timeline: Any, strategy: Any, devices: list[Device]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rounds of a timeline, each when it is over."""
-    manager, under_way = TableManager(), dict[int, Any]()
-    parameters, events = strategy.initialize_parameters(manager), case.get("events", [])
-    for t, now in enumerate(timeline, start=1):
-        begin = now["begin"]
-        due = [e for e in events if e.get("round", math.inf) <= t or e.get("second", math.inf) <= begin]
-        events = [event for event in events if event not in due]
-        manager.arrived = [event["cid"] for event in due if event["type"] == "arrive"]
-        manager.departed = [event["cid"] for event in due if event["type"] == "depart"]
-        manager.working = [*under_way]
-        manager.online = now["selected"] if "select" in case | given else online(case, begin)
-        asked = strategy.configure_fit(t, parameters, manager)
-        assert strategy.selected.tolist() == now["selected"]
-        assert asked.withdrawn == [str(client) for client, _ in now.get("cancelled", [])]
-        for name in asked.withdrawn:
-            del under_way[int(name)]
-        under_way |= {int(proxy.cid): (proxy, instruction, t) for proxy, instruction in asked}
+class Clients(Transport):
+    """The real client code, in float64."""
+
+    def __init__(self, devices: list[Device]) -> None:
+        super().__init__()
+        self.devices, self.updates = devices, dict[tuple[int, int], np.ndarray]()
+
+    def proxy(self, client: int) -> NamedProxy:
+        return NamedProxy(str(client))
+
+    def fit(self, server_round: int, instructions: Any, timeout: Any) -> tuple[list[Any], list[Any]]:
         results = []
-        for client, task, _, steps, _ in now["arrived"]:
-            proxy, instruction, since = under_way.pop(client)
-            assert since == task
-            results.append((proxy, devices[client].fit(instruction, steps)))
-        for client, *_ in now["failed"]:
-            del under_way[client]
-        parameters, _ = strategy.aggregate_fit(t, results, [])
-        yield t, now
+        for proxy, instruction in instructions:
+            config, device = FitConfig.from_wire(instruction.config), self.devices[int(proxy.cid)]
+            results.append((proxy, device.fit(instruction, round(config.completion * config.local_steps))))
+            self.updates[int(proxy.cid), config.round] = device.update
+        return results, []
+
+    evaluate = fit
+
+
+def members(case: dict[str, Any], n: int) -> Any:
+    """Return what `Timeline.window` is to return; a client may come back."""
+    founders = np.isin(np.arange(n), case.get("initial_members", range(n)))
+
+    def window(t: int) -> tuple[np.ndarray, np.ndarray]:
+        begin, end = np.where(founders, -math.inf, math.inf), np.full(n, math.inf)
+        for event in case.get("events", []):
+            client, when = event["cid"], event.get("second", -math.inf)
+            if event.get("round", 0) > t:
+                continue
+            if event["type"] == "depart":
+                end[client] = when
+            else:
+                begin[client], end[client] = when, math.inf
+        return begin, end
+
+    return window
 
 
 def ages(timeline: Any, w: Any) -> dict[int, int]:
@@ -101,20 +146,38 @@ def ages(timeline: Any, w: Any) -> dict[int, int]:
 
 def test_trajectory(trajectory: Any) -> None:
     problem, case, name = trajectory
-    variant = case["variants"][name]
+    variant, n = case["variants"][name], len(problem["clients"])
     given, timeline = variant["opts"], case["timelines"][variant["timeline"]]
-    strategy, devices = make_strategy(problem, case, given), devices_of(problem)
-    assert len(variant["w"]) == len(timeline)
-    for t, now in play(case, given, timeline, strategy, devices):
+    strategy, clients = make_strategy(problem, case, given), Clients(devices_of(problem))
+    options, records = {**case, **given}, list[dict[str, Any]]()
+    clock = EventClock(Recording(case, given, n), options["B"] or n)
+    object.__setattr__(clock.timeline, "window", members(case, n))
+    if "select" in options:
+        strategy.select = lambda available: np.array(timeline[strategy.round - 1]["selected"], np.intp)
+    transport = EventTime(clients, clock, options["C"] or n, strategy.wire)
+
+    def check(record: dict[str, Any]) -> None:
+        if not (t := record["round"]):
+            return
+        now = timeline[t - 1]
+        records.append(record)
+        assert record["selected"] == now["selected"]
+        assert [record["begin"], record["virtual_seconds"]] == [now["begin"], now["end"]]
+        assert record["replied"] == [(client, task, end) for client, task, _, _, end in now["arrived"]]
+        assert record["dropped"] == [(client, task, end) for client, task, _, end in now["failed"]]
+        assert record["withdrawn"] == [tuple(task) for task in now.get("cancelled", [])]
         assert strategy.learning_rate == pytest.approx(variant["lr_used"][t - 1], rel=1e-12)
         for reply in case["replies"][t - 1] if name == case["primary"] else ():
-            close(devices[reply["cid"]].update, reply["delta"], f"delta of {reply['cid']} in round {t}")
-        counted = set(strategy.report.active.tolist())
-        lags = {client: lag for client, task, lag, *_ in now["arrived"] if task != t and client in counted}
-        assert {late["client"]: late["lag"] for late in strategy.report.late} == lags
-        most = given.get("max_lag", math.inf)
-        assert counted == {client for client, _, lag, *_ in now["arrived"] if lag <= most}
+            close(clients.updates[reply["cid"], reply["task"]], reply["delta"])
+        lags = {client: lag for client, task, lag, *_ in now["arrived"]}
+        counted = {client for client, lag in lags.items() if lag <= given.get("max_lag", math.inf)}
+        assert {*strategy.report.active.tolist()} == counted
+        assert all(lags[late["client"]] == late["lag"] for late in strategy.report.late)
         close(strategy.weights, variant["w"][t - 1], f"round {t}")
+
+    manager = TraceClientManager(clock.round, transport, 0)
+    RoundServer(strategy, manager, observers=[check], clock=clock).fit(case["rounds"])
+    assert len(records) == len(timeline) == len(variant["w"])
     expected = {key: value for key, value in variant.get("state", {}).items() if key != "select"}
     if "waiting" in expected:
         waiting = np.stack([strategy.buffer.clients, strategy.buffer.lags], axis=1)

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import NamedProxy, TableManager
-from flwr.common import Code, FitRes, Status
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,16 +41,9 @@ class Play:
         for k, ((client, n, steps, loss, _), vector) in enumerate(zip(rows, vectors, strict=True)):
             with np.errstate(over="ignore", invalid="ignore"):
                 norm = np.linalg.norm((vector - STARTS).astype(np.float64))
-            reported[k] = client, n, steps, loss, loss, norm, False
+            reported[k] = client, self.number, n, steps, loss, loss, norm, False
 
-        def result(k: int) -> tuple[NamedProxy, FitRes]:
-            client, n, steps, train, final, _, _ = reported[k].item()
-            metrics = {"client-id": client, "round": self.number, "steps": steps}
-            metrics |= {"train-loss": train, "final-loss": final}
-            sent = FlatParameters(vectors[k], LAYOUT)
-            return NamedProxy(str(client)), FitRes(Status(Code.OK, ""), sent, n, metrics)
-
-        return RoundResults(reported, vectors, result)
+        return RoundResults(reported, vectors, LAYOUT, lambda client: NamedProxy(str(client)))
 
     def end(self, results: Any) -> tuple[np.ndarray, str]:
         """The weights, and all that the round says."""

@@ -1,7 +1,7 @@
 """Local training of a cohort: clients that do their steps in the same calls, or one client alone.
 
-The clients of a cohort have the same rule and the same scalars; number of steps, batch sizes, learning rates
-and memory may differ. The client with the most steps comes first, see `clients.training`.
+The clients of a cohort have the same rule and the same scalars; their rounds, numbers of steps, batch sizes,
+learning rates and memories may differ. The client with the most steps comes first, see `clients.training`.
 """
 
 from __future__ import annotations
@@ -93,10 +93,11 @@ def train(
     losses = run(rule, oracle, batches, y, rate, until, jobs[0].stop)
     target.copy_(y)
     done = np.array([min(len(p.batches.lengths), len(losses)) for p in cohort])
-    extra, new = finish(rule, y, y.new_tensor(done)[:, None], rate, memories)
+    rounds = [job.config.round for job in jobs]
+    extra, new = finish(rule, y, y.new_tensor(done)[:, None], rate, memories, rounds)
     norms = _update_norms(y[:, : at_start.shape[1]], at_start) if rule.sends_weights else math.nan
     reported = _reported(cohort, losses.double().cpu().numpy(), done, norms)
-    return Trained(Updates(config.round, reported, extra, new), rule.sends_weights)
+    return Trained(Updates(reported, extra, new), rule.sends_weights)
 
 
 def on(device: torch.device) -> Callable[[NDArray[Any]], Tensor]:
@@ -173,6 +174,7 @@ def _reported(
     """Return what the clients report, given the losses of their steps, (T, K), and how many they did."""
     reported = np.empty(len(cohort), REPORTED)
     reported["client"] = [p.job.client for p in cohort]
+    reported["round"] = [p.job.config.round for p in cohort]
     reported["num_examples"] = [p.num_examples for p in cohort]
     reported["steps"] = done
     reported["train_loss"] = losses.sum(axis=0) / done

@@ -88,7 +88,6 @@ class Updates:
     empty where no client sends arrays of the method, `memories` where all are unchanged.
     """
 
-    round: int = 0
     reported: Reported = field(default_factory=lambda: np.empty(0, REPORTED))
     extra: Sequence[Sequence[NDArray[Any]]] = ()
     memories: Sequence[Memory] = ()
@@ -100,17 +99,10 @@ class Updates:
         return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, k: int) -> ClientUpdate:
-        client, n, steps, train_loss, final_loss, _, resync = self.reported[k].item()
-        reported: dict[str, int | float] = {
-            metrics.CLIENT_ID: client,
-            metrics.ROUND: self.round,
-            metrics.STEPS: steps,
-            metrics.TRAIN_LOSS: train_loss,
-            metrics.FINAL_LOSS: final_loss,
-        }
-        reported |= {metrics.RESYNC: True} if resync else {}
+        row = self.reported[k]
         memory = self.memories[k] if self.memories else None
-        return ClientUpdate(client, self.extra[k] if self.extra else [], reported, n, memory)
+        extra = self.extra[k] if self.extra else []
+        return ClientUpdate(int(row["client"]), extra, metrics.of_row(row), int(row["num_examples"]), memory)
 
     def kept(self, wanted: NDArray[np.bool_]) -> Updates:
         """Return the updates of some clients, chosen by a mask of shape (K,)."""
@@ -119,14 +111,14 @@ class Updates:
         at = np.flatnonzero(wanted).tolist()
         extra = [self.extra[k] for k in at] if self.extra else ()
         memories = [self.memories[k] for k in at] if self.memories else ()
-        return Updates(self.round, self.reported[wanted], extra, memories)
+        return Updates(self.reported[wanted], extra, memories)
 
 
 def joined(parts: Sequence[Updates]) -> Updates:
-    """Return the updates of several groups of clients that did the same task, one after the other."""
+    """Return the updates of several groups of clients, one after the other."""
     parts = [part for part in parts if len(part)]
     if len(parts) < 2:
         return parts[0] if parts else Updates()
     extra = [own for part in parts for own in part.extra]
     memories = [memory for part in parts for memory in part.memories]
-    return Updates(parts[0].round, np.concatenate([part.reported for part in parts]), extra, memories)
+    return Updates(np.concatenate([part.reported for part in parts]), extra, memories)

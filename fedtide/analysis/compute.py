@@ -27,6 +27,7 @@ from traces import Trace
 
 MAX_EXAMPLES = 20_000  # that the scores are computed on
 MAX_UPDATES = 20_000  # client updates that are replayed: a thousand take about 0.1 seconds
+MIN_UPDATES = 10  # that a round takes as long as, which in event time may have one
 
 
 def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
@@ -77,13 +78,13 @@ def compute_numbers(
     if n > SAMPLE:
         clients = np.sort(np.random.default_rng([*b"report-clients"]).permutation(n)[:SAMPLE])
         notes.append(f"A sample of {SAMPLE:,} of the {n:,} clients is shown.")
-    shares, limits = _shares(settings, data.sizes, trace, clients)
+    rounds = [record for record in records if record["round"] > 0]
+    shares, limits = _shares(settings, len(rounds), data.sizes, trace, clients)
     notes += limits
     weights = np.concatenate([np.ravel(a) for a in arrays])
     model, metric = FlatModel(module, "cpu", data.criterion), data.criterion.metric
     found, scores_on, note = _scores(model, weights, data, clients)
     counts = np.zeros(n, np.int64)
-    rounds = [record for record in records if record["round"] > 0]
     for record in rounds:
         counts[[k for k in record.get("active", []) if isinstance(k, int) and 0 <= k < n]] += 1
     return ClientNumbers(
@@ -101,24 +102,30 @@ def compute_numbers(
 
 
 def _shares(
-    settings: Settings, sizes: NDArray[np.int64], trace: Trace, clients: NDArray[np.intp]
+    settings: Settings,
+    num_rounds: int,
+    sizes: NDArray[np.int64],
+    trace: Trace,
+    clients: NDArray[np.intp],
 ) -> tuple[NDArray[np.float64] | None, list[str]]:
     """Return some clients' shares of the updates, from as many rounds as take seconds; None if unknown.
 
     With them come sentences about what is missing.
     """
     asked = settings.clients_per_round or trace.num_clients
+    if settings.round_ends:
+        asked = max(settings.round_ends, MIN_UPDATES)
     if asked > MAX_UPDATES:
         return None, [f"Shares of the updates are computed for at most {MAX_UPDATES:,} clients per round."]
-    rounds = min(settings.num_rounds, MAX_UPDATES // asked)
+    rounds = min(num_rounds, MAX_UPDATES // asked)
     groups = np.full(trace.num_clients, len(clients))  # all others together
     groups[clients] = np.arange(len(clients))
     try:
         shares = update_shares(settings, sizes, trace, groups, rounds)[: len(clients)]
     except ValueError as error:
         return None, [f"Shares of the updates are missing: {error}."]
-    part = f"Shares of the updates cover the first {rounds:,} of {settings.num_rounds:,} rounds."
-    return shares, [part] if rounds < settings.num_rounds else []
+    part = f"Shares of the updates cover the first {rounds:,} of {num_rounds:,} rounds."
+    return shares, [part] if rounds < num_rounds else []
 
 
 def _scores(

@@ -24,12 +24,13 @@ from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.oracle import CohortOracle
 from clients.rules.base import Correction
 from fedtide.config import Settings
-from fedtide.engine.availability import TraceClientManager, remember
+from fedtide.engine.availability import TraceClientManager
+from fedtide.engine.event_clock import make_clock
 from fedtide.engine.methods import method_of
 from fedtide.engine.sequential_sgd import SequentialSGD
 from fedtide.engine.server import RoundServer
+from fedtide.engine.transports.event_time import timed
 from fedtide.engine.transports.inline import InlineTransport
-from fedtide.engine.transports.late import with_late_replies
 from fedtide.engine.transports.virtual import Simulation
 from fedtide.ground.contract import FitConfig
 from fedtide.tasks import CROSS_ENTROPY, Criterion, Examples
@@ -75,22 +76,23 @@ def applied_updates(
         raise ValueError(f"strategy {settings.strategy} trains without clients")
     data = Directions(sizes, groups)
     initial = FlatParameters(np.zeros(data.count), Layout(((data.count,),), np.dtype(np.float64)))
-    roster = Roster(sizes, trace.round(1).member, trace.participation)
+    clock = make_clock(trace, settings.round_ends)
+    roster = Roster(sizes, clock.founders, trace.participation)
     strategy = strategies.make(method.strategy, initial, roster, options=method.options)
-    availability = remember(trace)
     environment = ClientEnvironment(data, data.model, settings.seed, cohort="loop")
     defaults = FitConfig(round=1, learning_rate=1.0, batch_size=1, local_steps=1)
-    clients = InlineTransport(Simulation(environment, initial, availability, trace.lost, defaults))
+    clients = InlineTransport(Simulation(environment, initial, clock, defaults))
     clients.clients.oracle, clients.clients.limit = LinearLosses(clients.clients.model), data.count
-    transport = with_late_replies(clients, trace)
-    manager = TraceClientManager(availability, transport, settings.seed)
+    limit = settings.clients_per_round or trace.num_clients
+    transport = timed(clients, trace, clock, limit, initial.layout)
+    manager = TraceClientManager(clock.round, transport, settings.seed)
     applied = []
 
     def note(record: dict[str, Any]) -> None:
         if record["round"] in after:
             applied.append(strategy.weights.copy())
 
-    RoundServer(strategy, manager, observers=[note]).fit(after[-1])
+    RoundServer(strategy, manager, observers=[note], clock=clock).fit(after[-1])
     return np.stack(applied)
 
 

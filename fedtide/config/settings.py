@@ -86,7 +86,14 @@ class Settings:
     clients_per_round: CountOrZero = _setting(
         PARTICIPATION, 0, "K, clients selected per round; 0: all that are available"
     )
+    round_ends: CountOrZero = _setting(
+        PARTICIPATION,
+        0,
+        "event time: a round ends with the B-th reply, however old its task, and at most K clients are at "
+        "work; 0: rounds as the trace has them",
+    )
     num_rounds: Count = _setting(TRAINING, 100, "T, rounds of the run")
+    until: NotNegative = _setting(TRAINING, 0.0, "virtual seconds after which the run ends; 0: no limit")
     local_steps: Count = _setting(TRAINING, 10, "E, local steps of a complete client", client=True)
     local_epochs: CountOrZero = _setting(
         TRAINING, 0, "if positive, local passes over the client's data, instead of local steps", client=True
@@ -139,6 +146,9 @@ class Settings:
     resume: str = _setting(OUTPUT, "", "run folder of an interrupted or killed run, to resume it")
     log: str = _setting(OUTPUT, "", "where the run is logged as well; several are separated by commas")
     evaluate_every: Count = _setting(OUTPUT, 1, "rounds between evaluations")
+    evaluate_seconds: NotNegative = _setting(
+        OUTPUT, 0.0, "virtual seconds between evaluations; 0: they are counted in rounds"
+    )
     evaluate_on: Literal["test", "present", "objective", "everybody"] = _setting(
         OUTPUT,
         "test",
@@ -197,6 +207,10 @@ class Settings:
         for key, value in (("clients-per-round", self.clients_per_round), ("min-nodes", self.min_nodes)):
             if value > self.num_clients:
                 raise ValueError(f"{key} is {value}; it must be at most num-clients, {self.num_clients}")
+        at_work = self.clients_per_round or self.num_clients
+        if self.round_ends > at_work:
+            limit = "clients-per-round" if self.clients_per_round else "num-clients"
+            raise ValueError(f"round-ends is {self.round_ends}; it must be at most {limit}, {at_work}")
 
     @property
     def strategy_options(self) -> dict[str, str]:

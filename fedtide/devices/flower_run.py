@@ -11,9 +11,11 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from rich.console import Console
 
+from clients.environment import make_trace
 from fedtide.config import Settings
 from fedtide.devices.connected import ConnectedClients
 from fedtide.devices.deadlines import RoundDeadlines
+from fedtide.devices.event_grid import EventGrid
 from fedtide.devices.flower_compat import is_simulated
 from fedtide.devices.grid import GridTransport
 from fedtide.engine.checkpoints.resume import settings_of
@@ -21,9 +23,9 @@ from fedtide.engine.experiment import prepare
 from fedtide.engine.interrupts import ENDING, deferring, stopping_at_once
 from fedtide.engine.run import drive
 from fedtide.engine.run_folder import RunFolder
-from fedtide.engine.transports.late import with_late_replies
 from fedtide.loggers.registry import logger_types, watching
 from fedtide.report.make import report_run
+from traces import Trace
 
 
 def run_on_grid(grid: Grid, settings: Settings) -> None:
@@ -47,21 +49,25 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     scheduled = replays or bool(settings.arrivals or settings.departures)
     if scheduled and settings.max_absence:
         raise ValueError("max-absence: here trace, arrivals and departures decide who is a member")
-    deadlines = RoundDeadlines(settings.round_deadline) if settings.round_deadline or not simulated else None
-    nodes = GridTransport(grid, settings.num_clients, deadlines, settings.min_replies, replays)
+    if settings.round_ends and settings.min_replies:
+        raise ValueError("min-replies and round-ends both say with how many replies a round ends: give one")
+    nodes = _transport(grid, settings, simulated, replays)
     nodes.reachable()  # asks them to identify themselves, which they do while the data are loaded
 
-    def connected() -> ConnectedClients:
+    def observed() -> Trace:
+        if scheduled:
+            return make_trace(settings)
         founders = _connect(nodes, np.arange(settings.num_clients), settings, simulated)
-        return ConnectedClients(settings.num_clients, nodes, founders, settings.max_absence)
+        in_event_time = settings.round_ends > 0
+        return ConnectedClients(settings.num_clients, nodes, founders, settings.max_absence, in_event_time)
 
-    experiment = prepare(settings, tune=False, observed=None if scheduled else connected)
+    experiment = prepare(settings, tune=False, observed=None if replays else observed)
     trace = experiment.trace
     if isinstance(trace, ConnectedClients):
         trace.roster = experiment.strategy.roster
     else:
         _connect(nodes, np.flatnonzero(trace.round(1).member), settings, simulated)
-    transport = with_late_replies(nodes, trace)
+    transport = experiment.timed(nodes)
     folder = RunFolder(settings, flower_run=str(grid.run.run_id))
     nodes.resumed = folder.flower_run if folder.resumed else ""
     console = Console()
@@ -76,6 +82,16 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
         raise RuntimeError(f"interrupted; --run-config 'resume=\"{folder.path}\"' resumes it")
     if summary["no_reply_counted"]:
         raise RuntimeError(f"no reply ever counted; {folder.path}/metrics.jsonl names the reasons")
+
+
+def _transport(grid: Grid, settings: Settings, simulated: bool, replays: bool) -> GridTransport:
+    """Return what reaches the clients; if they replay a trace, its clock ends the rounds of event time."""
+    deadlines = RoundDeadlines(settings.round_deadline)
+    if settings.round_ends and not replays:
+        limit = settings.clients_per_round or settings.num_clients
+        return EventGrid(grid, settings.num_clients, deadlines, settings.round_ends, limit)
+    known = deadlines if settings.round_deadline or not simulated else None
+    return GridTransport(grid, settings.num_clients, known, settings.min_replies, replays)
 
 
 def names_trace(grid: Grid, settings: Settings) -> bool:

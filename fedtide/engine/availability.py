@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from flwr.server.client_manager import ClientManager
@@ -16,9 +17,41 @@ from fedtide.engine.transports.base import Transport
 from traces import RoundAvailability, Trace
 
 
-def remember(trace: Trace) -> Callable[[int], RoundAvailability]:
-    """Return `trace.round` with a cache of two rounds, as several parts of the engine need the same one."""
-    return lru_cache(maxsize=2)(trace.round)
+class Clock(Protocol):
+    """When rounds begin and end in virtual time, and who is there then."""
+
+    @property
+    def founders(self) -> NDArray[np.bool_]:
+        """Who is a member in the first round, shape (N,)."""
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return who is there in a round: the present one, the one before it or the one after it."""
+
+    def lost(self, t: int) -> NDArray[np.bool_]:
+        """Return whose replies are lost after the work of a round, shape (N,)."""
+
+    def seconds(self, t: int) -> float | None:
+        """Return the virtual seconds that have passed when round t, the present one, ends; None: no clock."""
+
+    def is_over(self) -> bool:
+        """Whether no round can follow the present one, which has ended."""
+
+
+class RoundClock:
+    """The rounds of a trace, which say who is there, and maybe how long each of them takes."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.round = lru_cache(maxsize=2)(trace.round)  # as several parts of the engine need the same one
+        self.lost, self.seconds = trace.lost, trace.seconds
+
+    @property
+    def founders(self) -> NDArray[np.bool_]:
+        """Who is a member in the first round, shape (N,)."""
+        return self.round(1).member
+
+    def is_over(self) -> bool:
+        """Return False: a trace has any number of rounds."""
+        return False
 
 
 class TraceClientManager(ClientManager):
@@ -45,10 +78,10 @@ class TraceClientManager(ClientManager):
             self.begin(server_round)
         if self._available is None:
             now = self.availability(server_round)
-            online, reachable = np.flatnonzero(now.member & now.online), self.transport.reachable()
-            free = online if reachable is None else np.intersect1d(online, reachable)
-            at_work = self.at_work(server_round)
-            self._available = np.setdiff1d(free, at_work) if len(at_work) else free
+            free, reachable = now.member & now.online, self.transport.reachable()
+            free[self.at_work(server_round)] = False
+            online = np.flatnonzero(free)
+            self._available = online if reachable is None else np.intersect1d(online, reachable)
         return self._available
 
     def at_work(self, server_round: int) -> NDArray[np.intp]:

@@ -62,13 +62,14 @@ def _needs_ray(experiment: Experiment) -> str:
 def _seconds(experiment: Experiment, process: VirtualClients) -> float:
     """Return about how long one process trains in the whole run."""
     settings, data = experiment.settings, experiment.data
-    there = (experiment.trace.round(1).completion > 0) & (data.sizes > 0)
+    there = (experiment.clock.round(1).completion > 0) & (data.sizes > 0)
     if not there.any():
         return 0.0
     clients = np.flatnonzero(there)[:MAX_CLIENTS].tolist()
     examples = int(np.median(data.sizes[there]))
     planned = planned_steps(settings.local_steps, settings.local_epochs, settings.batch_size, examples)
-    of_round = min(settings.clients_per_round or len(there), int(there.sum()))
+    replies = settings.round_ends or settings.clients_per_round or len(there)
+    of_round = min(replies, int(there.sum()))
     sent = Broadcast(experiment.initial.vector)
 
     def timed(count: int, steps: int) -> float:

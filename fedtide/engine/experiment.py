@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import nn
@@ -22,14 +21,17 @@ from clients.gradients.oracles import choose, may_gain_from_vmap
 from clients.rules import rule_named
 from clients.simulated.evaluation import check_outputs
 from fedtide.config import Settings
-from fedtide.engine.availability import remember
+from fedtide.engine.availability import Clock, RoundClock
 from fedtide.engine.central import CentralTrainer
 from fedtide.engine.choice import fastest_engine
 from fedtide.engine.evaluation import GlobalEvaluator
+from fedtide.engine.event_clock import make_clock
 from fedtide.engine.memory_check import check_fits, check_steps
 from fedtide.engine.methods import Method
 from fedtide.engine.parts import check
 from fedtide.engine.sequential_sgd import SequentialSGD
+from fedtide.engine.transports.base import Transport
+from fedtide.engine.transports.event_time import timed
 from fedtide.ground import dotted
 from fedtide.ground.wording import count
 from fedtide.tasks import FederatedData, blank
@@ -48,15 +50,21 @@ class Experiment:
     build_model: Callable[[], nn.Module]
     initial: FlatParameters
     trace: Trace
+    clock: Clock
     strategy: FlexibleStrategy
     evaluator: GlobalEvaluator
     why_engine: str = ""  # why the engine was chosen, if it was `auto`
     hint: str = ""  # how clients may train faster
 
-    @cached_property
+    @property
     def availability(self) -> Callable[[int], RoundAvailability]:
-        """The trace, by round; see `remember`."""
-        return remember(self.trace)
+        """Who is there, by round."""
+        return self.clock.round
+
+    def timed(self, transport: Transport) -> Transport:
+        """Return a transport whose replies arrive in their time."""
+        limit = self.settings.clients_per_round or self.settings.num_clients
+        return timed(transport, self.trace, self.clock, limit, self.initial.layout)
 
     @property
     def environment(self) -> ClientEnvironment:
@@ -81,15 +89,18 @@ def prepare(
     """Make the data, the model, the trace, the strategy and the evaluator; ValueError says what is invalid.
 
     `tune`: choose `cohort`, `cohort_size` and `engine`, which only virtual clients use, where they are open.
-    `observed` makes a trace other than that of the settings, once all else is checked. `method` is what
-    `check` has returned for these settings, if it was called before.
+    `observed` makes the trace of rounds that end by themselves, as on devices, once all else is checked.
+    `method` is what `check` has returned for these settings, if it was called before.
     """
     method = method or check(settings, virtual=tune)
     trace = make_trace(settings)
     for name in ("arrivals", "departures"):
         _check_rounds(name, getattr(settings, name), settings.num_rounds)
-    if trace.has_late_replies and issubclass(method.strategy, SequentialSGD):
+    if (trace.has_late_replies or settings.round_ends) and issubclass(method.strategy, SequentialSGD):
         raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
+    clock = make_clock(trace, settings.round_ends if observed is None else 0)
+    if clock.seconds(1) is None:
+        _check_unused(settings)
     data = federated_data(settings)
     largest = int(data.sizes.max(initial=1))
     check_steps(settings.local_steps, settings.local_epochs, settings.batch_size, largest)
@@ -102,14 +113,24 @@ def prepare(
     arrays = model.arrays()
     layout = Layout.of(arrays, model.num_buffers)
     initial = FlatParameters(layout.flatten(arrays), layout)
-    trace = observed() if observed is not None else trace
-    roster = Roster(data.sizes, trace.round(1).member, trace.participation)
+    if observed is not None:
+        trace = observed()
+        clock = RoundClock(trace)  # devices have their own time
+    roster = Roster(data.sizes, clock.founders, trace.participation)
     evaluator = GlobalEvaluator(settings, data, build_model, roster)
     strategy = strategies.make(method.strategy, initial, roster, evaluator, options=method.options)
     if isinstance(strategy, SequentialSGD):
         strategy.trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
-    experiment = Experiment(settings, data, build_model, initial, trace, strategy, evaluator)
+    experiment = Experiment(settings, data, build_model, initial, trace, clock, strategy, evaluator)
     return _tuned(experiment, model) if tune else experiment
+
+
+def _check_unused(settings: Settings) -> None:
+    """Refuse settings in virtual seconds where there are none."""
+    for name in ("until", "evaluate_seconds"):
+        if getattr(settings, name):
+            flag, clocks = name.replace("_", "-"), "take one that has, such as phones"
+            raise ValueError(f"{flag} is in virtual seconds, trace {settings.trace} has no clock: {clocks}")
 
 
 def _check_rounds(name: str, text: str, num_rounds: int) -> None:

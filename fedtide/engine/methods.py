@@ -24,6 +24,7 @@ METHODS: dict[str, type[FlexibleStrategy]] = {**strategies.STRATEGIES, "sequenti
 # Settings that are options of every strategy, under the same names.
 GENERAL = (
     "clients_per_round",
+    "round_ends",
     "local_steps",
     "local_epochs",
     "batch_size",

@@ -223,13 +223,20 @@ def _is_numbers(value: Any) -> bool:
     return isinstance(value, dict) and all(item is None or is_number(item) for item in value.values())
 
 
+def _are_numbers(value: Any, count: int) -> bool:
+    return isinstance(value, list) and len(value) == count and all(map(is_number, value))
+
+
 _KINDS: list[tuple[tuple[str, ...], str, Callable[[Any], bool]]] = [
     (("active", "selected"), "a list of clients", _list_of(_is_count, lambda name: isinstance(name, str))),
     (("steps",), "a list of numbers of steps", _list_of(_is_count, lambda steps: steps is None)),
     (("bytes_up", "bytes_down", "loss", "learning_rate", "virtual_seconds"), "a number", is_number),
+    (("begin", "idle"), "a number", is_number),
+    (("replied", "dropped"), "a list of tasks with moments", _list_of(lambda task: _are_numbers(task, 3))),
+    (("withdrawn",), "a list of tasks", _list_of(lambda task: _are_numbers(task, 2))),
     (("failed",), "an object", lambda value: isinstance(value, dict)),
     (("seconds",), "an object of numbers", _is_numbers),
-    (("events",), "a list of objects", _list_of(lambda event: isinstance(event, dict))),
+    (("events", "late"), "a list of objects", _list_of(lambda event: isinstance(event, dict))),
 ]
 
 

@@ -31,7 +31,6 @@ from fedtide.engine.sequential_sgd import SequentialSGD
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.base import EngineLost, Transport
 from fedtide.engine.transports.inline import InlineTransport
-from fedtide.engine.transports.late import with_late_replies
 from fedtide.engine.transports.virtual import Simulation
 from fedtide.ground.contract import FitConfig
 from fedtide.ground.wording import say
@@ -59,18 +58,16 @@ def virtual_transport(
 
     `on_message` takes a line about what killed processes had left on this machine, and has been removed.
     """
-    settings, trace = experiment.settings, experiment.trace
+    settings = experiment.settings
     defaults = FitConfig(
         round=1,
         local_steps=settings.local_steps,
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
     )
-    simulation = Simulation(
-        experiment.environment, experiment.initial, experiment.availability, trace.lost, defaults
-    )
+    simulation = Simulation(experiment.environment, experiment.initial, experiment.clock, defaults)
     if settings.engine == "inline":
-        return with_late_replies(InlineTransport(simulation), trace)
+        return experiment.timed(InlineTransport(simulation))
     num_workers = min(settings.num_workers, settings.clients_per_round or settings.num_clients)
     with deferring(SIGINT) as interrupts:
         from fedtide.engine.transports.ray.transport import RayTransport  # Ray need not be installed
@@ -81,7 +78,7 @@ def virtual_transport(
         raise KeyboardInterrupt
     if transport.leftovers:
         on_message(f"removed what killed runs had left: {', '.join(transport.leftovers)}")
-    return with_late_replies(transport, trace)
+    return experiment.timed(transport)
 
 
 class Outcome(NamedTuple):
@@ -125,7 +122,9 @@ def drive(
                 TraceClientManager(experiment.availability, transport, settings.seed),
                 settings.evaluate_every,
                 [observer.round for observer in observers],
-                experiment.trace.seconds,
+                experiment.clock,
+                settings.until,
+                settings.evaluate_seconds,
             )
             start = time.perf_counter()
             with stopping(server, console) as state.signals, suppress(KeyboardInterrupt):

@@ -13,7 +13,7 @@ from flwr.server.history import History
 from flwr.server.server import Server
 from flwr.server.strategy import Strategy
 
-from fedtide.engine.availability import TraceClientManager
+from fedtide.engine.availability import Clock, TraceClientManager
 from fedtide.engine.transports.base import ClientFailure
 from fedtide.ground.contract.metrics import ROUND, STEPS, TRAIN_LOSS
 from fedtide.ground.wording import plain
@@ -27,8 +27,10 @@ Record = dict[str, Any]
 class RoundServer(Server):
     """Runs rounds and records each of them; no failure of a client ends the run.
 
-    The strategy may be any of Flower's. The last round is always evaluated. Observers are called with the
-    record of each round, starting with round 0, the evaluation before training.
+    The strategy may be any of Flower's. Its weights are evaluated every so many rounds or, if given, virtual
+    seconds, and after the last round, which is the first to end at `until` virtual seconds or later (0: no
+    limit), or the last that the clock has. Observers are called with the record of each round, starting with
+    round 0, the evaluation before training.
     """
 
     def __init__(
@@ -37,15 +39,19 @@ class RoundServer(Server):
         client_manager: TraceClientManager,
         evaluate_every: int = 1,
         observers: Sequence[Callable[[Record], None]] = (),
-        clock: Callable[[int], float | None] = lambda server_round: None,  # see `Trace.seconds`
+        clock: Clock | None = None,
+        until: float = 0.0,
+        evaluate_seconds: float = 0.0,
     ) -> None:
         super().__init__(client_manager=client_manager, strategy=strategy)
         self.trace_manager, self.transport = client_manager, client_manager.transport
-        self.evaluate_every, self.observers, self.clock = evaluate_every, observers, clock
+        self.evaluate_every, self.evaluate_seconds = evaluate_every, evaluate_seconds
+        self.observers, self.clock, self.until = observers, clock, until
         self.stopping = False  # set to True to end the training after the current round
         self.cut_off = False  # set to True when no client can be reached: the next attempt raises
         self.reaching = False  # whether clients are being reached now
         self._seconds_to_report = 0.0
+        self._evaluations = 0.0  # by virtual time, how many have been due
 
     def fit(
         self, num_rounds: int, timeout: float | None = None, after: int | None = None
@@ -63,14 +69,30 @@ class RoundServer(Server):
             record: Record = {"round": 0}
             self._evaluate(0, record, history)
             self._report(record)
-        for server_round in range((after or 0) + 1, num_rounds + 1):
+        server_round = after or 0
+        over = self._is_over(server_round)
+        while server_round < num_rounds and not over:
+            server_round += 1
             record = self._run_round(server_round, timeout, history)
-            if self.stopping or server_round == num_rounds or server_round % self.evaluate_every == 0:
+            over = self._is_over(server_round) or self.stopping
+            if over or server_round == num_rounds or self._evaluation_is_due(server_round):
                 self._evaluate(server_round, record, history)
             self._report(record)
-            if self.stopping:
-                break
         return history, time.perf_counter() - start
+
+    def _is_over(self, server_round: int) -> bool:
+        """Whether virtual time is up after a round."""
+        if self.clock is None:
+            return False
+        return self.clock.is_over() or 0 < self.until <= (self.clock.seconds(server_round) or 0.0)
+
+    def _evaluation_is_due(self, server_round: int) -> bool:
+        """Whether the weights are evaluated after a round that is not the last."""
+        seconds = self.clock.seconds(server_round) if self.clock and self.evaluate_seconds else None
+        if seconds is None:
+            return server_round % self.evaluate_every == 0
+        before, self._evaluations = self._evaluations, seconds // self.evaluate_seconds
+        return self._evaluations > before
 
     def _run_round(self, server_round: int, timeout: float | None, history: History) -> Record:
         """Select, train, aggregate; a round without active clients leaves the parameters unchanged."""
@@ -82,7 +104,7 @@ class RoundServer(Server):
             results, failures = self.transport.fit(server_round, instructions, timeout)
             if not isinstance(self.strategy, FlexibleStrategy):
                 results, failures = _on_time(server_round, results, failures)
-        record["seconds"] |= self.transport.seconds if instructions else {}
+        record["seconds"] |= self.transport.seconds
         record |= {"notes": [*self.transport.notes]} if self.transport.notes else {}
         with _timed(record, "aggregate"):
             as_list = cast(list[tuple[ClientProxy, FitRes]], results)  # in all but its type
@@ -96,15 +118,17 @@ class RoundServer(Server):
         record |= _participation(self.strategy, instructions, results, failures)
         if TRAIN_LOSS in metrics:
             record["batch_loss"] = metrics[TRAIN_LOSS]
-        if (seconds := self.clock(server_round)) is not None:
+        if self.clock is not None and (seconds := self.clock.seconds(server_round)) is not None:
             record["virtual_seconds"] = seconds
-        record |= self._of_devices(record)
-        return record
+            if self.clock.is_over():
+                record["notes"] = [*record.get("notes", ()), "nobody will be online any more: the run ends"]
+        return record | self._of_transport(record)
 
-    def _of_devices(self, record: Record) -> Record:
-        """Return what the record of a round on devices has besides: with it, the trace `run` replays them."""
-        if not (added := self.transport.record()):
-            return {}
+    def _of_transport(self, record: Record) -> Record:
+        """Return what the transport adds; for devices all that the trace `run` needs to replay them."""
+        added = self.transport.record()
+        if "events" not in added:
+            return added
         if isinstance(self.strategy, FlexibleStrategy):
             added["planned"] = self.strategy.report.planned.tolist()
         added["events"] = [*record.get("events", ()), *added["events"]]

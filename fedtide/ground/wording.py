@@ -29,3 +29,14 @@ def client_name(client: int, devices: Sequence[str]) -> str:
 def say(console: Console, line: str) -> None:
     """Print a line as it is, whatever is in it and however wide the terminal."""
     console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units, such as 2 h 13 min; a short one in seconds alone."""
+    if seconds < 59.5:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    scale = (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
+    name, size, part, of = next(units for units in scale if whole >= units[1])
+    rest = whole % size // of
+    return f"{whole // size} {name}" + (f" {rest} {part}" if rest else "")

@@ -76,15 +76,18 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
 
     def add(self, proxy: ClientProxy, task: Task | None) -> None:
         """Ask one more client; without a task of its own it gets the common instruction."""
-        instruction = self._common
-        if task is not None:
-            own = task.added_to(self.config)
-            self.own[proxy.cid] = task, own
-            parameters, start = self._common.parameters, task.weights or self.weights
-            if task.arrays or task.weights:
-                parameters = FlatParameters(start.vector, start.layout, self.shared + task.arrays)
-            instruction = self._kind(parameters, own.to_wire())
-        self.append((proxy, instruction))
+        if task is None:
+            self.append((proxy, self._common))
+        else:
+            self.add_own(proxy, task, task.added_to(self.config))
+
+    def add_own(self, proxy: ClientProxy, task: Task, config: FitConfig) -> None:
+        """Ask one more client, whose configuration may be that of another round."""
+        self.own[proxy.cid] = task, config
+        parameters, start = self._common.parameters, task.weights or self.weights
+        if task.arrays or task.weights:
+            parameters = FlatParameters(start.vector, start.layout, self.shared + task.arrays)
+        self.append((proxy, self._kind(parameters, config.to_wire())))
 
 
 class Sent(NamedTuple):
@@ -116,8 +119,9 @@ class OpenTasks(Stateful):
         `asked` is the round of each client's last task, 0 if it has none to answer any more, shape (N,).
         """
         self._round = server_round
-        kept = {client: self._sent[client] for client in at_work.tolist() if client in self._sent}
-        self._sent = {client: sent for client, sent in kept.items() if sent.round == asked[client]}
+        last = zip(at_work.tolist(), asked[at_work].tolist(), strict=True)
+        kept = ((client, self._sent.get(client), task) for client, task in last)
+        self._sent = {client: sent for client, sent, task in kept if sent is not None and sent.round == task}
 
     def ask(self, clients: Iterable[int], sent: Sent) -> None:
         """Note what some clients are sent in the current round."""

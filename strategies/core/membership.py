@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from flwr.common import FitIns, FitRes
@@ -49,6 +49,11 @@ class AvailabilityManager(Protocol):
         """The proxy of one client; raises KeyError for one that cannot be reached."""
 
 
+def is_availability_manager(manager: ClientManager) -> TypeGuard[AvailabilityManager]:
+    """Whether a client manager is of this kind: `isinstance` would not remember the answer."""
+    return issubclass(type(manager), AvailabilityManager)
+
+
 class Members(Stateful):
     """Keeps the roster up to date, and then notifies the method of those with data who come and go."""
 
@@ -75,7 +80,7 @@ class Members(Stateful):
             self.roster.departed_for_good[client] = True
         self.announced = []
         founding = self.roster.num_members == 0
-        if isinstance(manager, AvailabilityManager):
+        if is_availability_manager(manager):
             arrived, departed = manager.membership_changes(server_round)
             for client in departed.tolist():
                 self.depart(client)

@@ -8,6 +8,7 @@ Any other is treated exactly as if nothing had come, and is named with its reaso
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -104,7 +105,15 @@ class ReplyReader:
         """
         columns = columns_of(results) if asked else None
         replies = None if columns is None else self._read_columns(server_round, columns)
-        return self._read_list(server_round, results, asked) if replies is None else replies
+        if replies is None:
+            replies = self._read_list(server_round, results, asked)
+        lags = zip(replies.clients.tolist(), replies.sent, replies.lag.tolist(), strict=True)
+        self.method.report.late += [
+            {"client": client, "task": sent.round, "lag": lag}
+            for client, sent, lag in lags
+            if sent.round != server_round
+        ]
+        return replies
 
     def _read_columns(self, server_round: int, columns: RoundResults) -> Replies | None:
         """Read all replies of a round at once; None: something is to be said about one of them."""
@@ -113,9 +122,11 @@ class ReplyReader:
         if rule.sends != "weights" or rule.extra or not roster.are_registered(clients):
             return None
         found, width = [self.tasks.of(k, server_round) for k in clients.tolist()], self.method.wire.size
-        sent = [task for task in found if task is not None and task.round == server_round]
+        sent = [task for task in found if task is not None]
         right = all(len(vector) == width and vector.dtype.kind == "f" for vector in columns.vectors)
-        if len(sent) < len(found) or not right:
+        if len(sent) < len(found) or not right or [task.round for task in sent] != reported["round"].tolist():
+            return None
+        if not self._late_ones_are_taken([task for task in sent if task.round != server_round]):
             return None
         n, steps, norms = (reported[key] for key in ("num_examples", "steps", "update_norm"))
         planned = self._planned(n, sent)
@@ -129,6 +140,16 @@ class ReplyReader:
         vectors = [vector[:size] for vector in columns.vectors]
         buffers = [vector[size:] for vector in columns.vectors]
         return self._replies(reported, sent, columns.order, planned, vectors, buffers, [()] * len(sent))
+
+    def _late_ones_are_taken(self, late: Sequence[Sent]) -> bool:
+        """Whether the method takes all late replies to these tasks, which are weights alone."""
+        if late and not self.method.takes_late_replies:
+            return False
+        with suppress(ValueError):
+            for task in late:
+                self.method.check(task, ())
+            return True
+        return False
 
     def _read_list(self, server_round: int, results: FitResults, asked: bool) -> Replies:
         """Read each reply by itself.
@@ -157,7 +178,7 @@ class ReplyReader:
                 report.diverged |= isinstance(reason, DivergedError)
                 if isinstance(reason, NoExamplesError):
                     self.membership.note_no_data(client)
-        return self._collect(server_round, [arrivals[client] for client in sorted(arrivals)])
+        return self._collect([arrivals[client] for client in sorted(arrivals)])
 
     def _arrival(self, client: int, name: str, result: FitRes, sent: Sent, order: int) -> Arrival:
         """Check and decode one reply; a ValueError says why it is not active."""
@@ -173,10 +194,10 @@ class ReplyReader:
         check(faults_of_update(size, most), size=size, most=most)
         self.method.check(sent, extra)
         losses = read_loss(answer, metrics.TRAIN_LOSS), read_loss(answer, metrics.FINAL_LOSS)
-        reported = (client, n, steps, *losses, size, answer.get(metrics.RESYNC) is True)
+        reported = (client, sent.round, n, steps, *losses, size, answer.get(metrics.RESYNC) is True)
         return Arrival(reported, name, sent, order, planned, vector, buffers, extra)
 
-    def _collect(self, server_round: int, arrivals: list[Arrival]) -> Replies:
+    def _collect(self, arrivals: list[Arrival]) -> Replies:
         """Bring replies together, in the order of their clients, without those that are too large."""
         rows, names, sent, order, planned, vectors, buffers, extra = (
             [[*column] for column in zip(*arrivals, strict=True)] if arrivals else [[]] * 8
@@ -185,14 +206,7 @@ class ReplyReader:
         replies = self._replies(
             reported, sent, np.array(order, np.intp), np.array(planned, np.int64), vectors, buffers, extra
         )
-        replies = self.norms.screen(replies, reported["update_norm"], names, self.method.report)
-        lags = zip(replies.clients.tolist(), replies.sent, replies.lag.tolist(), strict=True)
-        self.method.report.late += [
-            {"client": client, "task": sent.round, "lag": lag}
-            for client, sent, lag in lags
-            if sent.round != server_round
-        ]
-        return replies
+        return self.norms.screen(replies, reported["update_norm"], names, self.method.report)
 
     def _replies(
         self,

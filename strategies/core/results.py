@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
-from flwr.common import FitRes
+from flwr.common import Code, FitRes, Status
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import Reported
-from strategies.core.parameters import FloatVector
+from fedtide.ground.contract import Reported, metrics
+from strategies.core.parameters import FlatParameters, FloatVector, Layout
 
 FitResult = tuple[ClientProxy, FitRes]
 
@@ -20,23 +20,33 @@ FitResult = tuple[ClientProxy, FitRes]
 class RoundResults(UserList[FitResult]):
     """Flower's list of results, which also has what the clients report in columns.
 
-    The columns are given in the order of arrival: what clients report on the task of the current round, and
-    their weights and buffers, which is all that they send. `make`, given a position, makes the list's items
-    when somebody asks for it. From then on it alone counts, as differential privacy changes the items.
+    The columns are given in the order of arrival: what clients report on their tasks, and their weights and
+    buffers of this layout, which is all that they send. `proxy` returns that of a client. The list's items
+    are made when somebody asks for one. From then on the list alone counts, as differential privacy changes
+    the items.
     """
 
     def __init__(
-        self, reported: Reported, vectors: Sequence[FloatVector], make: Callable[[int], FitResult]
+        self,
+        reported: Reported,
+        vectors: Sequence[FloatVector],
+        layout: Layout,
+        proxy: Callable[[int], ClientProxy],
     ) -> None:
         self.order: NDArray[np.intp] = np.argsort(reported["client"])  # the columns are in ascending order
         self.reported = reported[self.order]
         self.vectors = [vectors[k] for k in self.order.tolist()]
-        self._make = make
+        self._layout, self._proxy = layout, proxy
 
     @cached_property
     def data(self) -> list[FitResult]:  # type: ignore[override]
-        """The list."""
-        return [self._make(k) for k in self.order.tolist()]
+        """The list, in the order of arrival."""
+        return [self._item(k) for k in np.argsort(self.order).tolist()]
+
+    def _item(self, k: int) -> FitResult:
+        row, sent = self.reported[k], FlatParameters(self.vectors[k], self._layout)
+        result = FitRes(Status(Code.OK, ""), sent, int(row["num_examples"]), dict(metrics.of_row(row)))
+        return self._proxy(int(row["client"])), result
 
     def __len__(self) -> int:
         return len(self.data) if self.is_list else len(self.reported)

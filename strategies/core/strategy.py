@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from fedtide.ground.contract import FitConfig, metrics
 from strategies.core.decoding import largest
 from strategies.core.instructions import OpenTasks, RoundInstructions, Sent, Task
-from strategies.core.membership import AvailabilityManager, Members
+from strategies.core.membership import Members, is_availability_manager
 from strategies.core.method import Method
 from strategies.core.norms import MAX_RESULT, NormLimit
 from strategies.core.options import Options
@@ -112,7 +112,7 @@ class FlexibleStrategy(Method, Strategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Bring the roster up to date, select clients and tell them what to do."""
         self.round = server_round
-        self._recorded = isinstance(client_manager, AvailabilityManager)  # by our engine
+        self._recorded = is_availability_manager(client_manager)  # by our engine
         self._adopt(parameters)
         available, at_work, proxy = self.membership.begin(server_round, client_manager)
         self.tasks.begin(server_round, at_work, self.roster.asked)
@@ -177,8 +177,8 @@ class FlexibleStrategy(Method, Strategy):
         fit_metrics |= report.counts()
         known = np.isfinite(replies.train_loss)
         if known.any():
-            mean = np.average(replies.train_loss[known], weights=replies.num_examples[known])
-            fit_metrics[metrics.TRAIN_LOSS] = float(mean)
+            sizes = replies.num_examples[known]
+            fit_metrics[metrics.TRAIN_LOSS] = float(replies.train_loss[known] @ sizes / sizes.sum())
         return self._sent, fit_metrics
 
     # Evaluation
@@ -221,7 +221,8 @@ class FlexibleStrategy(Method, Strategy):
         """Return what is a client's own: the method's task, and what settles the client's last reply."""
         task = self.task(client)
         if self.rule.remembers:
-            task = replace(task or Task(), last_accepted=int(self.roster.accepted[client]))
+            accepted = int(self.roster.accepted[client])
+            task = replace(task, last_accepted=accepted) if task else Task(last_accepted=accepted)
         if task is not None and task.weights is not None and len(self.buffers):
             key = id(task.weights)  # several clients may start from the same model
             if key not in self._packed:

@@ -74,7 +74,7 @@ class Transport(ABC):
         """Have clients evaluate; each of them is in exactly one of the two lists. Raises as `fit` does."""
 
     def record(self) -> dict[str, Any]:
-        """Return what devices add to the record of the last round, `events` among it; {} in a simulation."""
+        """Return what it adds to the record of the last round; `events` where it reaches devices."""
         return {}
 
     def state_dict(self) -> StateDict:

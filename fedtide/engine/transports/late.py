@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.common import FitRes, Parameters
+from flwr.common import FitRes
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
@@ -18,8 +16,8 @@ from fedtide.engine.transports.base import (
     FitInstructions,
     Transport,
 )
+from fedtide.engine.transports.kept_replies import kept, put_together, taken_apart
 from fedtide.engine.transports.virtual_proxy import OK
-from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions
 from strategies.core.results import FitResults
 from strategies.core.state import StateDict, nested, take, within
@@ -76,7 +74,7 @@ class LateReplies(Transport):
             if not late[client] or proxy.cid in farewells:
                 on_time.append((proxy, result))
                 continue
-            self._delayed[client] = Delayed(server_round + int(late[client]), proxy, _kept(result))
+            self._delayed[client] = Delayed(server_round + int(late[client]), proxy, kept(result))
             failures.append(ClientFailure(proxy.cid, LATE))
         return on_time + [(d.proxy, d.result) for d in arrived.values()], failures
 
@@ -92,7 +90,7 @@ class LateReplies(Transport):
         state = nested("transport", self.transport.state_dict())
         described: list[dict[str, Any]] = []
         for number, (client, delayed) in enumerate(self._delayed.items()):
-            arrays, form = _taken_apart(delayed.result.parameters)
+            arrays, form = taken_apart(delayed.result.parameters)
             reply = {"num_examples": delayed.result.num_examples, "metrics": delayed.result.metrics}
             described.append({"client": client, "arrival": delayed.arrival, **reply, **form})
             state |= {f"delayed.{number}.{i}": array for i, array in enumerate(arrays)}
@@ -103,7 +101,7 @@ class LateReplies(Transport):
         self._delayed = {}
         for number, reply in enumerate(take(state, "delayed")):
             arrays = [take(state, f"delayed.{number}.{i}") for i in range(reply["arrays"])]
-            result = FitRes(OK, _put_together(arrays, reply), reply["num_examples"], reply["metrics"])
+            result = FitRes(OK, put_together(arrays, reply), reply["num_examples"], reply["metrics"])
             proxy = self.transport.proxy(reply["client"])
             self._delayed[reply["client"]] = Delayed(reply["arrival"], proxy, result)
 
@@ -115,30 +113,3 @@ def _farewells(instructions: FitInstructions) -> set[str]:
     """Return the names of clients that are asked to hand in their state, not to train."""
     own = instructions.own if isinstance(instructions, RoundInstructions) else {}
     return {name for name, (_, config) in own.items() if config.farewell}
-
-
-def _taken_apart(sent: Parameters) -> tuple[list[NDArray[Any]], dict[str, Any]]:
-    """Return a client's parameters as arrays, and their form."""
-    if isinstance(sent, FlatParameters):
-        arrays = [sent.vector, *sent.extra]
-        layout = {"shapes": sent.layout.shapes, "dtype": sent.layout.dtype.str}
-        return arrays, {"arrays": len(arrays), **layout}
-    tensors = [np.frombuffer(tensor, np.uint8) for tensor in sent.tensors]
-    return tensors, {"arrays": len(tensors), "type": sent.tensor_type}
-
-
-def _put_together(arrays: list[NDArray[Any]], form: Mapping[str, Any]) -> Parameters:
-    """Return the parameters that `_taken_apart` was given."""
-    if "shapes" in form:
-        vector, *extra = arrays
-        layout = Layout(tuple(map(tuple, form["shapes"])), np.dtype(form["dtype"]))
-        return FlatParameters(vector, layout, extra)
-    return Parameters([array.tobytes() for array in arrays], form["type"])
-
-
-def _kept(result: FitRes) -> FitRes:
-    """Return a reply whose weights do not lie in memory that the transport reuses."""
-    sent = result.parameters
-    if not isinstance(sent, FlatParameters):
-        return result
-    return replace(result, parameters=FlatParameters(sent.vector.copy(), sent.layout, sent.extra))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
 from clients.simulated.jobs import Broadcast, ClientUpdate, Job, Updates, joined
 from clients.simulated.virtual import Answers, Scores
+from fedtide.engine.availability import Clock
 from fedtide.engine.transports.base import (
     ClientFailure,
     EvaluateInstructions,
@@ -32,7 +33,6 @@ from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.parameters import read_parameters
 from strategies.core.results import FitResults, RoundResults
 from strategies.core.state import Rows, StateDict, Vectors, take
-from traces import RoundAvailability
 
 NO_VECTOR = np.empty(0, np.float32)
 NO_WEIGHTS = Layout((), np.dtype(np.float32))  # before the method's own arrays
@@ -43,8 +43,7 @@ class Simulation(NamedTuple):
 
     environment: ClientEnvironment
     initial: FlatParameters  # all messages have their layout
-    availability: Callable[[int], RoundAvailability]  # the trace, by round
-    lost: Callable[[int], NDArray[np.bool_]]  # whose replies are lost after the work of a round, shape (N,)
+    clock: Clock  # who is there, and whose replies are lost, by round
     defaults: FitConfig  # for strategies that send none
 
 
@@ -101,10 +100,10 @@ class VirtualTransport(Transport):
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
         """Have clients train; those that get the same weights train together."""
-        self.notes = ()
+        self.seconds, self.notes = {}, ()
         if not instructions:
             return [], []
-        phases, replies = _Phases(), _Replies(self.simulation.lost(server_round))
+        phases, replies = _Phases(), _Replies(self.simulation.clock.lost(server_round))
         for broadcast, jobs in self._jobs(server_round, instructions):
             waiting = iter(self.run(broadcast, jobs))
             phases.end("broadcast")
@@ -136,13 +135,11 @@ class VirtualTransport(Transport):
         self, updates: Updates, vectors: list[NDArray[Any]], proxies: Mapping[int, ClientProxy]
     ) -> FitResults:
         """Return the results of clients that have trained: in columns, unless they send other arrays."""
-
-        def result(k: int) -> tuple[ClientProxy, FitRes]:
-            return self._result(vectors[k], updates[k], proxies)
-
         if updates.extra or any(len(vector) != self.layout.size for vector in vectors):
-            return [result(k) for k in range(len(updates))]
-        return RoundResults(updates.reported, vectors, result)
+            return [self._result(*reply, proxies) for reply in zip(vectors, updates, strict=True)]
+        by_client = np.argsort(updates.reported["client"])  # workers answer in no particular order
+        ordered = [vectors[k] for k in by_client.tolist()]
+        return RoundResults(updates.reported[by_client], ordered, self.layout, self.proxy)
 
     def _result(
         self, vector: NDArray[Any], update: ClientUpdate, proxies: Mapping[int, ClientProxy]
@@ -171,20 +168,21 @@ class VirtualTransport(Transport):
         if not isinstance(instructions, RoundInstructions):
             yield from self._stock_jobs(server_round, instructions)
             return
-        completion = self.simulation.availability(server_round).completion
+        there = self.simulation.clock.round(server_round).completion
         jobs, alike = [], (Task(), instructions.config)
         for proxy, _ in instructions:
             client, (task, config) = int(proxy.cid), instructions.own.get(proxy.cid, alike)
             start = None if task.weights is None else task.weights.vector
             memory = self.memories.get(client)
-            jobs.append(Job(client, task.arrays, config, float(completion[client]), memory, start))
+            completion = float(there[client]) if config.completion is None else config.completion
+            jobs.append(Job(client, task.arrays, config, completion, memory, start))
         yield Broadcast(instructions.weights.vector, instructions.shared), jobs
 
     def _stock_jobs(
         self, server_round: int, instructions: FitInstructions | EvaluateInstructions
     ) -> Iterable[tuple[Broadcast, list[Job]]]:
         """Do so for a strategy of Flower, which usually sends one `Parameters` object to all clients."""
-        completion = self.simulation.availability(server_round).completion
+        completion = self.simulation.clock.round(server_round).completion
         defaults = replace(self.simulation.defaults, round=server_round).to_wire()
         groups: dict[int, tuple[Broadcast, list[NDArray[Any]], list[Job]]] = {}
         for proxy, instruction in instructions:

@@ -23,6 +23,7 @@ LAST_ACCEPTED = "last-accepted"
 FAREWELL = "farewell"
 DEADLINE_SECONDS = "deadline-seconds"
 REPLAY = "replay"
+COMPLETION = "completion"
 RUN = "run"
 
 
@@ -69,6 +70,9 @@ class FitConfig:
         least one. None: it has all the time that it needs.
     replay
         Whether a client of `flwr run` does only what the run's trace says, as in a simulation.
+    completion
+        Share of the planned steps for which a simulated client is available, 0..1; None: what the trace says
+        of the round.
     run
         Flower's number of the run whose memory the client continues to use, as text; empty: this one.
     own
@@ -87,6 +91,7 @@ class FitConfig:
     farewell: bool = False
     deadline_seconds: float | None = None
     replay: bool = False
+    completion: float | None = None
     run: str = ""
     own: Mapping[str, Scalar] = field(default_factory=dict)
 
@@ -96,9 +101,9 @@ class FitConfig:
 
     @cached_property
     def common(self) -> tuple[Any, ...]:
-        """What clients of one cohort must have in common: all that their rule depends on but the rates."""
+        """What clients of one cohort have in common: all that their rule depends on but rates and rounds."""
         amount = (self.batch_size, self.local_steps, self.local_epochs)
-        return (self.round, *amount, self.rule, self.farewell, *self.own.items())
+        return (*amount, self.rule, self.farewell, *self.own.items())
 
     def split(self, arrays: Arrays) -> tuple[Arrays, Arrays]:
         """Separate the arrays of a message into the weights and the method's own."""
@@ -109,13 +114,12 @@ class FitConfig:
 
     def to_wire(self) -> dict[str, Scalar]:
         """Return the scalars to send."""
-        if clash := sorted(_FIELDS.keys() & self.own.keys()):
+        if self.own and (clash := sorted(_FIELDS.keys() & self.own.keys())):
             raise ValueError(
                 f"a method's own scalar cannot be called {clash[0]!r}, as every task has that key"
             )
-        values = {key: getattr(self, name) for key, (name, _) in _FIELDS.items()}
-        sent = {key: value for key, value in values.items() if value != _FIELDS[key][1]}
-        return sent | dict(self.own)
+        fields_ = ((key, getattr(self, name), default) for key, (name, default) in _FIELDS.items())
+        return {key: value for key, value, default in fields_ if value != default} | dict(self.own)
 
     @classmethod
     def from_wire(cls, config: Mapping[str, Any]) -> FitConfig:
@@ -155,6 +159,9 @@ def _check(key: str, value: Any) -> None:
         valid, expected = isinstance(value, str) and value.isdecimal() and len(value) < 30, "a number as text"
     elif key in (FAREWELL, REPLAY):
         valid, expected = is_bool, "true or false"
+    elif key == COMPLETION:
+        valid = isinstance(value, int | float) and not is_bool and 0 <= value <= 1
+        expected = "a number from 0 to 1"
     elif key in (LEARNING_RATE, DEADLINE_SECONDS):
         valid = isinstance(value, int | float) and not is_bool and 0 <= value < math.inf  # False for NaN
         expected = "a finite number that is not negative"

@@ -51,6 +51,7 @@ TENTH_PERCENTILE = "tenth-percentile-"
 REPORTED = np.dtype(
     [
         ("client", np.int64),
+        ("round", np.int64),
         ("num_examples", np.int64),
         ("steps", np.int64),
         ("train_loss", np.float64),
@@ -59,7 +60,7 @@ REPORTED = np.dtype(
         ("resync", np.bool_),
     ]
 )
-"""One row: the client's index, n_k, and what is named above.
+"""One row: the client's index, the round of its task, n_k, and what is named above.
 
 `update_norm` is the Euclidean norm of the local weights less those that the client started from; NaN if it
 does not send its weights.
@@ -67,3 +68,16 @@ does not send its weights.
 
 Reported = NDArray[Any]
 """K such rows."""
+
+
+def of_row(row: Any) -> dict[str, int | float]:
+    """Return one row of `REPORTED` as the metrics of a reply."""
+    client, server_round, _, steps, train_loss, final_loss, _, resync = row.item()
+    reported: dict[str, int | float] = {
+        CLIENT_ID: client,
+        ROUND: server_round,
+        STEPS: steps,
+        TRAIN_LOSS: train_loss,
+        FINAL_LOSS: final_loss,
+    }
+    return reported | ({RESYNC: True} if resync else {})

@@ -56,7 +56,7 @@ def pack_answers(answers: Answers) -> Packed:
     own = [updates.extra, updates.memories] if updates.extra or updates.memories else None
     rest = [answers.farewells, answers.failures, answers.notes]
     return [
-        [updates.round, updates.reported.tobytes(), *answers.vectors.shape, answers.seconds],
+        [updates.reported.tobytes(), *answers.vectors.shape, answers.seconds],
         own,
         rest if any(rest) else None,
     ]
@@ -64,7 +64,7 @@ def pack_answers(answers: Answers) -> Packed:
 
 def unpack_answers(packed: Packed, rows: Any) -> Answers:
     """Return answers, given the memory that has their vectors."""
-    (server_round, reported, count, width, seconds), own, rest = packed
-    updates = Updates(server_round, np.frombuffer(reported, REPORTED), *(own or ()))
+    (reported, count, width, seconds), own, rest = packed
+    updates = Updates(np.frombuffer(reported, REPORTED), *(own or ()))
     farewells, failures, notes = rest or ([], [], ())
     return Answers(rows[:count, :width], updates, farewells, failures, notes, seconds)

@@ -1,0 +1,233 @@
+"""The clock of event time: who is at work until when, and with whose reply a round ends.
+
+A round ends with the B-th reply, whichever task it answers, and the next one begins at that moment. It ends
+earlier if nobody is at work any more. What becomes of a task is settled when it is given, as the trace knows
+how long its client stays; the server, which does not, waits until the client has left. Nothing is trained
+here.
+
+Virtual time counts in seconds from the beginning of the trace. Every moment is a whole number of
+microseconds: otherwise 0.1 + 0.1 + 0.1 seconds would not be 0.3, and who replies first a matter of rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right, insort
+from collections.abc import Collection
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtide.engine.availability import Clock, RoundClock
+from strategies.core.state import StateDict, Stateful, take
+from traces import RoundAvailability, Trace
+from traces.recorded.device_run import DeviceRun
+from traces.timeline import Tasks, timeline
+
+_MICROSECONDS = 1e6  # in a second
+
+
+class OpenTask(NamedTuple):
+    """A task that has not ended; tasks are in the order of their ends, then of their clients."""
+
+    end: float  # when its reply arrives or, if there is none, its client is free
+    client: int
+    round: int  # in which it was given
+    begin: float
+    completion: float  # share of its steps that is done by then; 0: the client drops out
+    lost: bool  # whether its reply is lost
+
+    @property
+    def replies(self) -> bool:
+        """Whether its reply arrives."""
+        return self.completion > 0 and not self.lost
+
+
+class EventClock(Stateful):
+    """The rounds of a run in event time.
+
+    Parameters
+    ----------
+    trace
+        Who is online when, and how fast. ValueError: it has rounds only, or nobody is ever online.
+    replies
+        B, the replies that end a round.
+
+    Attributes
+    ----------
+    begin, now
+        When the present round began, and when it ended; until that is known, `now` is `begin`.
+    tasks
+        Those that have not ended, in order.
+    """
+
+    saved = ("begin", "now", "_round", "_member")
+
+    def __init__(self, trace: Trace, replies: int) -> None:
+        self.replies, self.timeline = replies, timeline(trace)
+        self._start(trace)
+
+    def _start(self, trace: Trace) -> None:
+        """Begin with nobody at work."""
+        self.trace = trace
+        self.begin = self.now = 0.0
+        self.tasks: list[OpenTask] = []
+        self._round = 0
+        self.now = self._first_moment(1)
+        if math.isinf(self.now):
+            raise ValueError("trace: no member is ever online, so that no round can begin")
+        self._member, online = self._members(1, self.now)
+        self._there = self._before = RoundAvailability(self._member, online, online.astype(np.float32))
+        self.founders = self._member
+
+    # See `Clock`
+
+    def round(self, t: int) -> RoundAvailability:
+        """Return who is a member and online when a round begins, at work or not.
+
+        It is the present round, the one before it or, if the present one is over, the next, which so begins:
+        at once or, if nobody is at work or online, when somebody comes.
+        """
+        if t == self._round + 1:
+            self._before, self._round = self._there, t
+            if not self.tasks:
+                self.now = self._first_moment(t)
+            self.begin = self.now
+            self._member, online = self._members(t, self.now)
+            self._there = RoundAvailability(self._member, online, online.astype(np.float32))
+        return self._there if t == self._round else self._before
+
+    def lost(self, t: int) -> NDArray[np.bool_]:
+        """Return False for all, shape (N,): whose reply is lost does not reply, see `OpenTask`."""
+        return np.zeros(len(self._member), np.bool_)
+
+    def seconds(self, t: int) -> float:
+        """Return when the present round, t, has ended."""
+        return self.now
+
+    def is_over(self) -> bool:
+        """Whether nobody is at work, and nobody will be online any more."""
+        return not self.tasks and math.isinf(self._first_moment(self._round + 1))
+
+    # The tasks of a round
+
+    def give(self, clients: NDArray[np.intp]) -> None:
+        """Give tasks of the present round to clients that are online and not at work, shape (K,)."""
+        found = self._outcome(clients)
+        lost = self.trace.lost(self._round)[clients]
+        columns = (found.moment, clients, found.completion, lost)
+        for end, client, completion, is_lost in zip(*(c.tolist() for c in columns), strict=True):
+            insort(self.tasks, OpenTask(end, client, self._round, self.now, completion, is_lost))
+
+    def withdraw(self, clients: Collection[int]) -> list[OpenTask]:
+        """Take back, and return, the tasks of some clients, for whom nobody waits any more."""
+        withdrawn = [task for task in self.tasks if task.client in clients]
+        self.tasks = [task for task in self.tasks if task.client not in clients]
+        return withdrawn
+
+    def fail(self, clients: Collection[int]) -> None:
+        """Have clients drop out when their tasks end, as they cannot do them."""
+        self.tasks = [t._replace(completion=0.0) if t.client in clients else t for t in self.tasks]
+
+    def ending(self) -> list[OpenTask]:
+        """Return the tasks that end with the present round: up to the B-th reply, and those of its moment."""
+        return self.tasks[: bisect_right(self.tasks, self._last_moment(), key=lambda task: task.end)]
+
+    def end(self) -> list[OpenTask]:
+        """End the present round, and return the tasks that end with it."""
+        ended = self.ending()
+        self.tasks = self.tasks[len(ended) :]
+        if ended:
+            self.now = ended[-1].end
+        return ended
+
+    # Resuming
+
+    def state_dict(self) -> StateDict:
+        """Return the state between two rounds."""
+        return super().state_dict() | {"tasks": [[*task] for task in self.tasks]}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore a state that `state_dict` returned."""
+        super().load_state_dict(state)
+        self.tasks = [OpenTask(*task) for task in take(state, "tasks")]
+        self._there = RoundAvailability(self._member, *np.zeros((2, len(self._member))))
+
+    # Details
+
+    def _outcome(self, clients: NDArray[np.intp]) -> Tasks:
+        """Return what becomes of tasks of the present round, shape (K,)."""
+        return self.timeline.tasks(self.now, self._round, clients)
+
+    def _last_moment(self) -> float:
+        """Return that of the B-th reply of those at work; infinite: there are fewer, and all of them end."""
+        replies = (task.end for task in self.tasks if task.replies)
+        return next(islice(replies, self.replies - 1, None), math.inf)
+
+    def _members(self, t: int, now: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return who is a member in round t, if it begins now, and which of them are online, shape (N,)."""
+        begin, end = self.timeline.window(t)
+        member = (begin <= now) & (now < end)
+        return member, member & self.timeline.online(now)
+
+    def _first_moment(self, t: int) -> float:
+        """Return the first moment from now on at which a member is online, if round t then begins."""
+        begin, end = self.timeline.window(t)
+        moments = self.timeline.next_online(np.maximum(begin, self.now))
+        first = float(np.where(moments < end, moments, math.inf).min(initial=math.inf))
+        if math.isinf(first) or first <= self.now:
+            return max(first, self.now)
+        # The nearest microsecond may be a little too early.
+        nearest, following = ((round(first * _MICROSECONDS) + k) / _MICROSECONDS for k in range(2))
+        return nearest if self._members(t, nearest)[1].any() else following
+
+
+class ReplayedClock(EventClock):
+    """The rounds of a run on devices in event time, as they were: who could be asked, and when they ended.
+
+    ValueError: in that run, another number of replies ended a round, or none did.
+    """
+
+    def __init__(self, run: DeviceRun, replies: int) -> None:
+        if run.round_ends != replies:
+            there = f"round-ends={run.round_ends}" if run.round_ends else "without round-ends"
+            raise ValueError(
+                f"trace run: round-ends is {replies}, but that run was {there}, and its rounds end as they "
+                "ended there: set the same, or leave it out for a replay by rounds"
+            )
+        self.run = run
+        self._start(run)
+
+    def lost(self, t: int) -> NDArray[np.bool_]:
+        """Return who left without handing in its state, shape (N,)."""
+        return self.run.lost(t)
+
+    def end(self) -> list[OpenTask]:
+        """End the present round when it ended, and return the tasks that ended with it."""
+        ended = super().end()
+        self.now = self._last_moment()
+        return ended
+
+    def _outcome(self, clients: NDArray[np.intp]) -> Tasks:
+        return self.run.tasks(self._round, clients)
+
+    def _last_moment(self) -> float:
+        return self.run.seconds(self._round)
+
+    def _members(self, t: int, now: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        member, online, _ = self.run.round(t)
+        return member, online
+
+    def _first_moment(self, t: int) -> float:
+        return math.inf if self.run.is_over(t) else self.now
+
+
+def make_clock(trace: Trace, round_ends: int) -> Clock:
+    """Return the clock of event time, or that of the trace's rounds; see the setting `round_ends`."""
+    if not round_ends:
+        return RoundClock(trace)
+    if isinstance(trace, DeviceRun):
+        return ReplayedClock(trace, round_ends)
+    return EventClock(trace, round_ends)

@@ -1,0 +1,243 @@
+"""Event time in a simulation: tasks are trained late and together, and replies arrive when the clock says so.
+
+What a client returns depends on its task alone: its start, its rate, its round, its steps. So tasks wait, and
+when the first of them has to reply, all train in one call, each from the weights that it was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.common import FitIns, FitRes
+from flwr.server.client_proxy import ClientProxy
+from numpy.typing import NDArray
+
+from fedtide.engine.availability import Clock
+from fedtide.engine.event_clock import EventClock, OpenTask
+from fedtide.engine.transports.base import (
+    ClientFailure,
+    EvaluateInstructions,
+    EvaluateResults,
+    FitInstructions,
+    Transport,
+)
+from fedtide.engine.transports.kept_replies import kept, put_together, taken_apart
+from fedtide.engine.transports.late import with_late_replies
+from fedtide.engine.transports.virtual_proxy import OK
+from fedtide.ground.contract import REPORTED, FitConfig
+from strategies import FlatParameters, Layout
+from strategies.core.instructions import RoundInstructions, Task
+from strategies.core.results import FitResults, RoundResults, columns_of
+from strategies.core.state import StateDict, nested, take, within
+from traces import Trace
+
+
+class Column(NamedTuple):
+    """A reply of weights only: a row of `REPORTED`, and the weights and buffers, shape (M,)."""
+
+    row: Any
+    vector: NDArray[Any]
+
+
+class EventTime(Transport):
+    """Passes tasks to another transport when they have to be trained, and hands over replies as they arrive.
+
+    `clock` decides what arrives in a round, `limit` is C, the most clients that are at work at a time, and
+    `layout` that of weights and buffers.
+    """
+
+    def __init__(self, transport: Transport, clock: EventClock, limit: int, layout: Layout) -> None:
+        super().__init__()
+        self.transport, self.clock, self.limit, self.layout = transport, clock, limit, layout
+        self._waiting: dict[int, tuple[Task, FitConfig]] = {}  # tasks that are not trained, by client
+        self._trained: dict[int, Column | FitRes] = {}  # replies that have not arrived
+        self._failures: dict[int, str] = {}  # why clients drop out that could not be trained
+        self._record: dict[str, Any] = {}
+
+    def reachable(self) -> NDArray[np.intp] | None:
+        return self.transport.reachable()
+
+    def at_work(self) -> NDArray[np.intp]:
+        return np.array(sorted(task.client for task in self.clock.tasks), np.intp)
+
+    def proxy(self, client: int) -> ClientProxy:
+        return self.transport.proxy(client)
+
+    def fit(
+        self, server_round: int, instructions: FitInstructions, timeout: float | None
+    ) -> tuple[FitResults, list[ClientFailure]]:
+        """Take on tasks, and return the replies that arrive in the round, in their order.
+
+        Who leaves and is asked for its state answers at once.
+        """
+        if not isinstance(instructions, RoundInstructions):
+            raise TypeError("in event time, strategies of Flower are named by --strategy")
+        self.seconds, self.notes = {}, ()
+        withdrawn = self.clock.withdraw({*map(int, instructions.withdrawn)})
+        self._forget(withdrawn)
+        farewells = self._take_on(instructions)
+        idle = self.limit - len(self.clock.tasks)
+        while any(task.replies and task.client in self._waiting for task in self.clock.ending()):
+            self._train(server_round, timeout)
+        ended = self.clock.end()
+        results = self._results([task.client for task in ended if task.replies])
+        failures = [ClientFailure(str(t.client), self._why_not(t)) for t in ended if not t.replies]
+        self._forget(ended)
+        self._record = {
+            "begin": self.clock.begin,
+            "idle": idle,
+            "replied": [(task.client, task.round, task.end) for task in ended if task.replies],
+            "dropped": [(task.client, task.round, task.end) for task in ended if not task.replies],
+            "withdrawn": [(task.client, task.round) for task in withdrawn],
+        }
+        if farewells:
+            states, silent = self.transport.fit(server_round, farewells, timeout)
+            return [*results, *states], [*failures, *silent]
+        return results, failures
+
+    def evaluate(
+        self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
+    ) -> tuple[EvaluateResults, list[ClientFailure]]:
+        return self.transport.evaluate(server_round, instructions, timeout)
+
+    def record(self) -> dict[str, Any]:
+        """Return when the round began, how many more could have been at work, and which tasks have ended."""
+        return self.transport.record() | self._record
+
+    def state_dict(self) -> StateDict:
+        """Return the open tasks, those of them that are trained with their replies."""
+        arrays: dict[int, NDArray[Any]] = {}  # by identity, as tasks have arrays in common
+        position: dict[int, int] = {}
+
+        def kept_at(array: NDArray[Any]) -> int:
+            arrays[id(array)] = array
+            return position.setdefault(id(array), len(position))
+
+        waiting, replies = [], []
+        for client, (task, config) in self._waiting.items():
+            sent = [kept_at(array) for array in (_weights(task).vector, *task.arrays)]
+            waiting.append({"client": client, "config": config.to_wire(), "sent": sent})
+        listed = {k: reply for k, reply in self._trained.items() if isinstance(reply, FitRes)}
+        for client, reply in listed.items():
+            parts, form = taken_apart(reply.parameters)
+            own = {"num_examples": reply.num_examples, "metrics": reply.metrics}
+            replies.append({"client": client, "sent": [kept_at(part) for part in parts], **own, **form})
+        columns = [reply for reply in self._trained.values() if isinstance(reply, Column)]
+        return {
+            **nested("transport", self.transport.state_dict()),
+            **nested("clock", self.clock.state_dict()),
+            **{f"array.{k}": array for k, array in enumerate(arrays.values())},
+            "waiting": waiting,
+            "replies": replies,
+            "rows": np.frombuffer(np.array([column.row for column in columns], REPORTED).tobytes(), np.uint8),
+            "vectors": np.array([column.vector for column in columns], self.layout.dtype),
+            "failures": [[*failure] for failure in self._failures.items()],
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.transport.load_state_dict(within("transport", state))
+        self.clock.load_state_dict(within("clock", state))
+        loaded: dict[int, NDArray[Any]] = {}
+
+        def array(k: int) -> NDArray[Any]:
+            return loaded.setdefault(k, take(state, f"array.{k}"))
+
+        self._waiting, self._trained = {}, {}
+        for saved in take(state, "waiting"):
+            start, *own = (array(k) for k in saved["sent"])
+            task = Task(arrays=tuple(own), weights=FlatParameters(start, self.layout))
+            self._waiting[saved["client"]] = task, FitConfig.from_wire(saved["config"])
+        for saved in take(state, "replies"):
+            parameters = put_together([array(k) for k in saved["sent"]], saved)
+            reply = FitRes(OK, parameters, saved["num_examples"], saved["metrics"])
+            self._trained[saved["client"]] = reply
+        rows = np.frombuffer(take(state, "rows").tobytes(), REPORTED)
+        for row, vector in zip(rows, take(state, "vectors"), strict=True):
+            self._trained[int(row["client"])] = Column(row, vector)
+        self._failures = dict(map(tuple, take(state, "failures")))
+
+    def close(self) -> None:
+        self.transport.close()
+
+    # Details
+
+    def _take_on(self, instructions: RoundInstructions[FitIns]) -> RoundInstructions[FitIns]:
+        """Take on the tasks of a round; return the instructions to clients that leave, and do not train."""
+        farewells = RoundInstructions(FitIns, instructions.weights, instructions.shared, instructions.config)
+        alike, asked = (Task(), instructions.config), []
+        for proxy, _ in instructions:
+            client, (task, config) = int(proxy.cid), instructions.own.get(proxy.cid, alike)
+            if config.farewell:
+                farewells.add_own(proxy, task, config)
+                continue
+            asked.append(client)
+            start, arrays = task.weights or instructions.weights, instructions.shared + task.arrays
+            self._waiting[client] = Task(arrays=arrays, weights=start), config
+        self.clock.give(np.array(asked, np.intp))
+        return farewells
+
+    def _train(self, server_round: int, timeout: float | None) -> None:
+        """Train all that wait; those whose replies are lost only if they remember what they did."""
+        tasks = {task.client: task for task in self.clock.tasks}
+        waiting, self._waiting = self._waiting, {}
+        jobs: RoundInstructions[FitIns] | None = None
+        for client, (task, config) in waiting.items():
+            open_task = tasks[client]
+            if open_task.completion and (not open_task.lost or config.last_accepted is not None):
+                jobs = jobs or RoundInstructions(FitIns, _weights(task), (), config)
+                own = replace(config, completion=open_task.completion)
+                jobs.add_own(self.proxy(client), task, own)
+        if jobs is None:
+            return
+        results, failures = self.transport.fit(server_round, jobs, timeout)
+        self.seconds, self.notes = self.transport.seconds, [*self.notes, *self.transport.notes]
+        columns = columns_of(results)
+        if columns is None:
+            replies = [(int(proxy.cid), result) for proxy, result in results]
+            self._trained |= {client: kept(result) for client, result in replies if client in waiting}
+        else:
+            rows = zip(columns.reported, columns.vectors, strict=True)
+            self._trained |= {int(row["client"]): Column(row, vector.copy()) for row, vector in rows}
+        reasons = {int(failure.client): failure.reason for failure in failures}
+        self._failures |= {client: reason for client, reason in reasons.items() if client in waiting}
+        self.clock.fail(self._failures.keys())
+
+    def _forget(self, tasks: Sequence[OpenTask]) -> None:
+        """Forget tasks that have ended or were withdrawn."""
+        for task in tasks:
+            for found in (self._waiting, self._trained, self._failures):
+                found.pop(task.client, None)
+
+    def _results(self, clients: Sequence[int]) -> FitResults:
+        """Return the replies of clients, in the order given."""
+        replies = [self._trained[client] for client in clients]
+        columns = [reply for reply in replies if isinstance(reply, Column)]
+        if (
+            len(columns) < len(clients) or not columns
+        ):  # a method's clients all send arrays of it, or none does
+            pairs = zip(clients, replies, strict=True)
+            return [(self.proxy(client), reply) for client, reply in pairs if isinstance(reply, FitRes)]
+        rows = np.array([column.row for column in columns], REPORTED)
+        return RoundResults(rows, [column.vector for column in columns], self.layout, self.proxy)
+
+    def _why_not(self, task: OpenTask) -> str:
+        """Return why a task that has ended brings no reply."""
+        if task.client in self._failures:
+            return self._failures[task.client]
+        return "reply lost" if task.completion else "dropped in mid-round"
+
+
+def timed(transport: Transport, trace: Trace, clock: Clock, limit: int, layout: Layout) -> Transport:
+    """Return a transport whose replies arrive when the clock or, if it counts rounds, the trace says so."""
+    if isinstance(clock, EventClock):
+        return EventTime(transport, clock, limit, layout)
+    return with_late_replies(transport, trace)
+
+
+def _weights(task: Task) -> FlatParameters:
+    """Return what a client starts from, which each task has here."""
+    assert task.weights is not None
+    return task.weights
