@@ -24,6 +24,7 @@ from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid import InMemoryGrid
 
 from fedtide.devices.deadlines import RoundDeadlines
+from fedtide.devices.event_grid import EventGrid
 from fedtide.devices.grid import GridTransport
 
 OK = Status(Code.OK, "")
@@ -55,7 +56,7 @@ class Federation:
         node = self.state.create_node("", "", key, 30.0, name=name)
         self.state.activate_node(node, 30.0)
         self.seen[node] = []
-        thread = threading.Thread(target=self._serve, args=(node, client, work))
+        thread = threading.Thread(target=self._serve, args=(node, client, work), daemon=True)
         self._threads.append(thread)
         thread.start()
         return node
@@ -69,7 +70,7 @@ class Federation:
     def close(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join()
+            thread.join(5.0)  # one of a test that failed may wait for ever
 
     def hang(self, ins: FitIns) -> None:
         """Never answer."""
@@ -103,6 +104,14 @@ class Federation:
 
 def transport(federation: Federation, num_clients: int = 4, seconds: float = 60.0, **options: Any) -> Any:
     made = GridTransport(federation.grid, num_clients, RoundDeadlines(seconds), **options)
+    made.connect(np.arange(num_clients), 60.0, len(federation.seen))
+    return made
+
+
+def transport_in_event_time(
+    federation: Federation, num_clients: int, replies: int, seconds: float = 60.0
+) -> EventGrid:
+    made = EventGrid(federation.grid, num_clients, RoundDeadlines(seconds), replies, num_clients)
     made.connect(np.arange(num_clients), 60.0, len(federation.seen))
     return made
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ DEADLINE = 30.0  # only the round in which a client hangs takes that long
 SETTINGS = {"strategy": "fedlaavg:memory=client", "model": "logistic", "num-clients": 5, "min-nodes": 4}
 SETTINGS |= {"local-steps": STEPS, "num-rounds": 99, "batch-size": 0, "round-deadline": DEADLINE}
 SETTINGS |= {"checkpoint-every": 1, "cohort": "stacked"}  # not compiled for each app
+# Of a second run on the same devices, in which two replies end a round, and a task has less time.
+PATIENCE = 8.0
+IN_EVENT_TIME = SETTINGS | {
+    "strategy": "fedasync",
+    "round-ends": 2,
+    "round-deadline": PATIENCE,
+    "num-rounds": 999,
+}
 Records = list[dict[str, Any]]
 
 
@@ -54,10 +63,17 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path) -> None:
     strangers(federation)
     comings_and_goings(federation, start_node)
     before = the_superlink_dies(federation, state[1])
-    start_node(3)
+    start_node(3, hang_in=2)  # of the second run, as the first is beyond that round
     records = the_run_resumes(federation, before)
-    check(records)
+    check(records, DEADLINE)
     replay(federation.path, tmp_path / "replay", records)
+    in_event_time = rounds_end_with_two_replies(federation)
+    check(in_event_time, PATIENCE)
+    replay(federation.path, tmp_path / "replay-in-event-time", in_event_time)
+    # The page says what is written, but for nodes that do not say who they are.
+    keys = {key for record in records + in_event_time for key in keys_of(record)}
+    nameless = {f"unidentified-node.{key}" for key in ("node", "reason")}
+    assert (keys - described("metrics.jsonl")) | nameless == described("On devices")
     for name, reason in STRANGERS.items():
         assert reason in (tmp_path / f"{name}.log").read_text(), name
         assert "SuperNode ID" not in (tmp_path / f"{name}.log").read_text(), name
@@ -133,9 +149,30 @@ def the_run_resumes(federation: Federation, before: Records) -> Records:
     assert [*federation.statuses().values()] == ["finished:stopped", "finished:failed"]
     found = events(records) - {("refused-node", 2), ("unidentified-node", None)}  # until Flower has noticed
     assert found == {("refused-node", 0), ("arrival", 4), ("departure", 1), ("farewell", 1)}
-    # The page says what is written, but for nodes that do not say who they are.
-    written = {key for record in records for key in keys_of(record)} - described("metrics.jsonl")
-    assert written | {f"unidentified-node.{key}" for key in ("node", "reason")} == described("On devices")
+    return records
+
+
+def rounds_end_with_two_replies(federation: Federation) -> Records:
+    """Another run, in which client 1 sends NaN, then is slow, and 3 hangs; a user stops it."""
+    federation.runs = federation.folder / "runs-in-event-time"
+    federation.run(IN_EVENT_TIME)
+
+    def all_happened(records: Records) -> bool:
+        slow = {entry["client"] for record in records for entry in record.get("late", ())}
+        return 1 in slow and any("3" in record["failed"] for record in records)
+
+    federation.wait_until(all_happened)
+    federation.stop()
+    records = federation.ended()
+    reasons = {(k, reason) for record in records for k, reason in record["failed"].items()}
+    assert ("1", "weights are not finite") in reasons
+    assert ("3", "task of round 2: no reply by its deadline") in reasons
+    ended = {(client, task): moment for r in records for client, task, moment in r["replied"] + r["dropped"]}
+    assert len(ended) == sum(len(r["replied"] + r["dropped"]) for r in records)  # each task ends once
+    assert ended[3, 2] - records[1]["begin"] > PATIENCE
+    for before, record in pairwise(records):
+        assert before["virtual_seconds"] <= record["begin"] <= record["virtual_seconds"]
+        assert len(record["replied"]) >= 2
     return records
 
 
@@ -143,7 +180,7 @@ def events(records: Records) -> set[tuple[str, Any]]:
     return {(event["event"], event.get("client")) for record in records for event in record["events"]}
 
 
-def check(records: Records) -> None:
+def check(records: Records, deadline: float) -> None:
     """What holds after every round."""
     for number, record in enumerate(records, 1):
         assert record["round"] == number
@@ -160,7 +197,7 @@ def check(records: Records) -> None:
         assert all(1 <= (steps or STEPS) <= STEPS for steps in record["steps"])
         assert record["planned"] == [STEPS] * len(active)
         assert np.isfinite(record["loss"])
-        assert record["deadline_seconds"] == DEADLINE
+        assert record.get("deadline_seconds", deadline) == deadline
 
 
 def replay(path: Path, runs: Path, records: Records) -> None:
@@ -173,6 +210,7 @@ def replay(path: Path, runs: Path, records: Records) -> None:
     for there, here in zip(records, replayed, strict=True):
         for key in ("round", "selected", "active", "incomplete", "learning_rate"):
             assert there[key] == here[key], (key, there["round"])
+        assert there.get("virtual_seconds") in (None, here["virtual_seconds"])
         assert [s or STEPS for s in there["steps"]] == here["steps"]
         assert here["events"] == [e for e in there["events"] if e["event"] in told]
     with np.load(path / "weights.npz") as arrays:

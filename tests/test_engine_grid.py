@@ -1,7 +1,6 @@
 """Clients behind Flower's own Grid: deadlines, late replies, and who speaks for which client."""
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from flwr.common import EvaluateIns, FitIns, FitRes, ndarrays_to_parameters
 from flwr.server import History
 from flwr.supercore.constant import TaskType
-from flwr.supercore.task_identity import TaskIdentity
 from grid_nodes import Federation, after, ask, eventually, trained, transport
 from numpy.typing import NDArray
 
@@ -23,23 +21,10 @@ from fedtide.devices.deadlines import RoundDeadlines
 from fedtide.devices.flower_compat import is_simulated
 from fedtide.devices.flower_run import names_trace, run_on_grid
 from fedtide.devices.grid import GridTransport
-from fedtide.engine.availability import TraceClientManager, remember
+from fedtide.engine.availability import RoundClock, TraceClientManager
 from fedtide.engine.experiment import prepare
 from fedtide.engine.server import RoundServer
 from strategies import Roster
-
-
-@pytest.fixture
-def federation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Federation]:
-    monkeypatch.setattr(transports, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(transports, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(transports, "GRACE_SECONDS", 0.2)
-    made = Federation()
-    for name, value in (("run", made.grid.run.run_id), ("node", made.grid.node.node_id), ("task", 1)):
-        monkeypatch.setattr(TaskIdentity, f"_{name}_id", value)  # as Flower does in a ServerApp's process
-    yield made
-    made.close()
-
 
 # Rounds
 
@@ -236,7 +221,7 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
     records: list[dict[str, Any]] = []
     server = RoundServer(
         experiment.strategy,
-        TraceClientManager(remember(trace), nodes, 0),
+        TraceClientManager(RoundClock(trace).round, nodes, 0),
         observers=[records.append],
     )
     server.parameters = experiment.strategy.initialize_parameters(server.client_manager())

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ pytestmark = [
 
 
 def test_flwr_run_gives_the_same_result_as_sim(shared_flower: dict[str, str], tmp_path: Path) -> None:
-    """Two runs at the same time on one SuperLink, each held against the inline one."""
+    """Three runs at the same time on one SuperLink, each held against the inline one."""
     x, y = load_diabetes(return_X_y=True)
     file = tmp_path / "diabetes.csv"
     np.savetxt(file, np.column_stack([x[:90], y[:90]]), "%.6g", delimiter=",", header=HEADER, comments="")
@@ -44,7 +45,14 @@ def test_flwr_run_gives_the_same_result_as_sim(shared_flower: dict[str, str], tm
     memory |= {"model": "logistic", "learning-rate": 0.02, "trace": "bernoulli:p=0.7+lost:p=0.3"}
     memory |= {"evaluate-on": "objective", "num-clients": 3, "num-rounds": 3, "local-steps": 4}
     memory |= {"seed": 5}  # with it, replies are lost, one of them of a client that participates again
-    runs = {"changing": {**changing, "cpus": 1}, "memory": memory}
+    # Event time: tasks wait until they have to reply, some never do, and a client leaves its task behind.
+    events = {"strategy": "fedasync", "model": "logistic", "cohort": "stacked", "round-ends": 2, "seed": 6}
+    events |= {
+        "trace": f"recorded:file={tmp_path / 'log.csv'}+lost:p=0.1",
+        "departures": "0=5",
+    }
+    events |= {"num-clients": 5, "clients-per-round": 4, "num-rounds": 8, "local-steps": 6}
+    runs = {"changing": {**changing, "cpus": 1}, "memory": memory, "events": events}
     started = [run | {"run-dir": str(tmp_path / f"{key}-flower")} for key, run in runs.items()]
     outputs = flwr_runs(shared_flower, started)
     records = {}
@@ -72,6 +80,12 @@ def test_flwr_run_gives_the_same_result_as_sim(shared_flower: dict[str, str], tm
             assert record.get(key) == pytest.approx(expected.get(key), rel=1e-4)
     assert "client_mean_absolute_error" in here[-1]
 
+    here, (there, _) = records["events"], outcome(tmp_path / "events-flower")
+    for key in ("begin", "virtual_seconds", "replied", "dropped", "withdrawn", "late"):
+        assert [r.get(key) for r in there] == [r.get(key) for r in here], key
+    assert all(any(r.get(key) for r in here) for key in ("late", "dropped", "incomplete"))
+    assert len({summary_of(tmp_path / f"events{kind}")["weights_sha256"] for kind in ("", "-flower")}) == 1
+
 
 TRACES = [
     "recorded:round-seconds=300,file={recorded}",
@@ -80,6 +94,12 @@ TRACES = [
     "run:file={run}",
     "late:p=0.5,rounds=1",
 ]
+
+
+def summary_of(run_dir: Path) -> dict[str, Any]:
+    """The summary of the only run in a folder."""
+    (path,) = run_dir.glob("*/summary.json")
+    return json.loads(path.read_text())
 
 
 def trace_files(folder: Path) -> dict[str, Path]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedtide.engine.event_clock import EventClock, make_clock
 from traces import TRACES, Trace
 
 
@@ -91,6 +92,100 @@ def test_a_late_reply_that_the_method_dropped_is_late(write: Callable[..., str])
     trace = TRACES["run"](2, 0, file=write(lines(rounds)))
     assert trace.late(1).tolist() == [0, 2]
     assert trace.round(1).completion.tolist() == [1, 1]
+
+
+# Two replies end a round. That of client 1 to its first task comes before that of 2, and is refused; 0 does
+# not reply in round 2 and is free in round 4; nobody is there in round 5; 3 is at work when the run ends.
+EVENTS = [
+    record(
+        *(1, [0, 1, 2, 3]),
+        members=[0, 1, 2, 3],
+        round_ends=2,
+        active=[0, 3],
+        steps=[8, 2],
+        virtual_seconds=2.5,
+        replied=[[3, 1, 1.5], [0, 1, 2.5]],
+    ),
+    record(
+        *(2, [0, 3]),
+        active=[2],
+        late=[{"client": 2, "task": 1, "lag": 1}],
+        failed={"1": "weights are not finite"},
+        at_work=[1, 2],
+        virtual_seconds=5.0,
+        replied=[[1, 1, 4.0], [2, 1, 5.0]],
+    ),
+    record(
+        *(3, [1, 2]),
+        active=[2, 3],
+        late=[{"client": 3, "task": 2, "lag": 1}],
+        failed={"0": "task of round 2: its node was restarted"},
+        at_work=[0, 3],
+        virtual_seconds=6.0,
+        replied=[[2, 3, 5.5], [3, 2, 6.0]],
+    ),
+    record(4, [0], selected=[], at_work=[1], virtual_seconds=7.0, replied=[[1, 3, 7.0]], active=[1])
+    | {"late": [{"client": 1, "task": 3, "lag": 1}]},
+    record(5, [], virtual_seconds=67.0),
+    record(6, [0, 3], active=[0], virtual_seconds=68.0, replied=[[0, 6, 68.0]]),
+]
+
+
+def test_a_run_in_event_time_is_replayed_in_event_time(write: Callable[..., str]) -> None:
+    trace = TRACES["run"](4, 0, file=write(lines(EVENTS)), repeat=False)
+    clock = make_clock(trace, 2)
+    assert isinstance(clock, EventClock)
+    for t, there in enumerate(EVENTS, 1):
+        now = clock.round(t)
+        assert np.flatnonzero(now.member & now.online).tolist() == there["available"]
+        assert sorted(task.client for task in clock.tasks) == there.get("at_work", [])
+        clock.give(np.array(there["selected"], np.intp))
+        ended = clock.end()
+        assert clock.seconds(t) == there["virtual_seconds"]
+        late = {entry["client"] for entry in there.get("late", ())}
+        refused = {int(client) for client in there["failed"]}
+        counted = [[k.client, k.round, k.end] for k in ended if k.replies]
+        assert counted == [task for task in there.get("replied", ()) if task[0] not in refused]
+        assert {task.client for task in ended if not task.replies} == refused
+        assert late <= {client for client, *_ in counted}
+    assert [(task.client, task.end > 68) for task in clock.tasks] == [(3, True)]
+    assert not clock.is_over()
+    clock.round(7)
+    clock.end()
+    assert clock.is_over()
+    again = TRACES["run"](4, 0, file=write(lines(EVENTS)))
+    assert again.tasks(7, np.arange(4)).moment.tolist() == [70.5, 72.0, 73.0, 69.5]
+    # 1 and 2 were not asked in round 2: they would take as long as for their last task, a round more.
+    assert again.tasks(2, np.array([1, 2])).moment.tolist() == [6.0, 6.0]
+
+
+def test_rounds_that_replies_end_are_told_from_others(write: Callable[..., str]) -> None:
+    by_rounds = TRACES["run"](6, 0, file=write(lines(ROUNDS)))
+    with pytest.raises(ValueError, match="round-ends is 2, but that run was without round-ends"):
+        make_clock(by_rounds, 2)
+    in_event_time = TRACES["run"](4, 0, file=write(lines(EVENTS)))
+    with pytest.raises(ValueError, match="round-ends is 1, but that run was round-ends=2"):
+        make_clock(in_event_time, 1)
+    assert in_event_time.late(1).tolist() == [0, 0, 1, 0]  # by rounds, as any other
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"virtual_seconds": None}, "round 2: 'virtual_seconds' is None"),
+        ({"virtual_seconds": 1.0}, "round 2: 'virtual_seconds' is 1.0"),
+        ({"replied": [[4, 1, 4.0]]}, r"'replied' has \[4, 1, 4.0\], not a client, a round and a moment"),
+        ({"replied": [[1, 3, 4.0]]}, "round 2: 'replied' has"),
+        ({"replied": [[1, 1, 5.5]]}, "round 2: 'replied' has"),
+        ({"replied": [1]}, "line 2: 'replied' is"),
+        ({"round_ends": "2"}, "line 2: 'round_ends' is '2'"),
+    ],
+)
+def test_other_records_of_event_time_are_refused(
+    write: Callable[..., str], change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        TRACES["run"](4, 0, file=write(lines([EVENTS[0], EVENTS[1] | change])))
 
 
 @pytest.mark.parametrize(

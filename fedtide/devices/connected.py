@@ -18,14 +18,20 @@ class ConnectedClients(Trace):
     that nobody has observed have the members of the roster.
 
     `founders` are the members of round 1; a client that is not available for more than `max_absence` rounds
-    has departed (0: never). `roster` is the strategy's, once there is one: it knows who has announced a
-    departure.
+    has departed (0: never). In event time, when rounds end while others are at work, these count as
+    available. `roster` is the strategy's, once there is one: it knows who has announced a departure.
     """
 
     def __init__(
-        self, num_clients: int, connection: Transport, founders: NDArray[np.intp], max_absence: int = 0
+        self,
+        num_clients: int,
+        connection: Transport,
+        founders: NDArray[np.intp],
+        max_absence: int = 0,
+        in_event_time: bool = False,
     ) -> None:
         self.num_clients, self.connection, self.max_absence = num_clients, connection, max_absence
+        self.in_event_time = in_event_time
         self.roster: Roster | None = None
         self._founders = np.isin(np.arange(num_clients), founders)
         self._members = {1: self._founders}
@@ -51,7 +57,7 @@ class ConnectedClients(Trace):
         reachable, at_work = np.zeros((2, self.num_clients), np.bool_)
         reachable[self.connection.reachable()] = True
         at_work[self.connection.at_work()] = True
-        free = reachable & ~at_work
+        free = reachable if self.in_event_time else reachable & ~at_work
         self._seen[free] = t
         left = np.zeros_like(free) if self.roster is None else self.roster.departed_for_good
         # A client that left for good returns only with a new connection, a silent one with any sign of life.

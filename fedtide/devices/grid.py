@@ -52,6 +52,7 @@ class Arrived(NamedTuple):
 
     sent: Sent
     result: FitRes | EvaluateRes | str
+    time: float  # by `time.monotonic`, the same for all that is found at once
 
 
 class GridTransport(Transport):
@@ -93,7 +94,7 @@ class GridTransport(Transport):
     def reachable(self) -> NDArray[np.intp]:
         self._look()
         self._collect()
-        return np.array(self.nodes.clients(), np.intp)
+        return np.array(sorted(self._present()), np.intp)
 
     def at_work(self) -> NDArray[np.intp]:
         """Return the clients that have a task from an earlier round, in ascending order.
@@ -115,7 +116,7 @@ class GridTransport(Transport):
         asked = {int(proxy.cid) for proxy, _ in instructions}
         results, failures = self._round(FitRes, server_round, instructions, MessageType.TRAIN, timeout)
         arrived, self._arrived = self._arrived, []
-        for sent, late in arrived:
+        for sent, late, _ in arrived:
             if sent.client in asked or sent.kind != MessageType.TRAIN:
                 continue
             if isinstance(late, FitRes):
@@ -123,9 +124,7 @@ class GridTransport(Transport):
                 results.append((self.proxy(sent.client), late))
             else:
                 failures.append(ClientFailure(str(sent.client), f"task of round {sent.round}: {late}"))
-        for proxy, result in results:
-            if result.metrics.get(metrics.DEPARTING) is True:
-                self.nodes.leave(int(proxy.cid))
+        self._note_leaving(results)
         return results, failures
 
     def evaluate(
@@ -152,9 +151,30 @@ class GridTransport(Transport):
         timeout: float | None,
     ) -> tuple[list[tuple[ClientProxy, Result]], list[ClientFailure]]:
         """Send instructions, and sort the replies that come before the end of the round."""
-        proxies, busy = {int(proxy.cid): proxy for proxy, _ in instructions}, self.messages.busy()
-        why = {k: f"still at work on its task of round {busy[k].round}" for k in proxies if k in busy}
+        proxies, start = {int(proxy.cid): proxy for proxy, _ in instructions}, time.monotonic()
+        asked, why, limit = self._send(server_round, instructions, kind, timeout)
+        answers = self._answers(kind, server_round, len(asked), start, limit)
+        elapsed = time.monotonic() - start
+        why |= dict.fromkeys(asked - answers.keys(), f"no reply within {elapsed:.0f} s")
+        results: list[tuple[ClientProxy, Result]] = []
+        for client, answer in answers.items():
+            if isinstance(answer, wanted):
+                results.append((proxies[client], answer))
+            else:
+                why[client] = str(answer)
+        return results, [ClientFailure(str(client), reason) for client, reason in why.items()]
+
+    def _send(
+        self,
+        server_round: int,
+        instructions: Sequence[tuple[ClientProxy, FitIns | EvaluateIns]],
+        kind: str,
+        timeout: float | None,
+    ) -> tuple[set[int], dict[int, str], float | None]:
+        """Send instructions; return who has got one, why others have not, and the seconds to reply in."""
+        busy = self.messages.busy()
         contents = {int(name): content for name, content in packed(instructions).items()}
+        why = {k: f"still at work on its task of round {busy[k].round}" for k in contents if k in busy}
         asked = contents.keys() - why.keys()
         deadline: float | None = None
         if timeout is None and self.deadlines is not None and asked:
@@ -166,19 +186,14 @@ class GridTransport(Transport):
         for client in sorted(asked):
             content = with_scalars(contents[client], self._scalars(client, kind, deadline))
             tasks.append((self.nodes.of_client[client], client, content))
-        start = time.monotonic()
         gone = {*self.messages.send(tasks, kind, server_round, max(LEAST_TTL, 2 * (limit or 0.0)))}
-        answers = self._answers(kind, server_round, len(asked - gone), start, limit)
-        elapsed = time.monotonic() - start
-        why |= dict.fromkeys(gone, "its node has gone")
-        why |= dict.fromkeys(asked - gone - answers.keys(), f"no reply within {elapsed:.0f} s")
-        results: list[tuple[ClientProxy, Result]] = []
-        for client, answer in answers.items():
-            if isinstance(answer, wanted):
-                results.append((proxies[client], answer))
-            else:
-                why[client] = str(answer)
-        return results, [ClientFailure(str(client), reason) for client, reason in why.items()]
+        return asked - gone, why | dict.fromkeys(gone, "its node has gone"), limit
+
+    def _note_leaving(self, results: FitResults) -> None:
+        """Note who says in its reply that it leaves."""
+        for proxy, result in results:
+            if result.metrics.get(metrics.DEPARTING) is True:
+                self.nodes.leave(int(proxy.cid))
 
     def _scalars(self, client: int, kind: str, deadline: float | None) -> dict[str, Scalar]:
         """Return the scalars added to the instruction of a client."""
@@ -219,7 +234,7 @@ class GridTransport(Transport):
         """
 
         def free() -> set[int]:
-            return {*self.nodes.clients()} - {*self.at_work().tolist()}
+            return self._present() - {*self.at_work().tolist()}
 
         def done() -> bool:
             self._collect()
@@ -238,11 +253,16 @@ class GridTransport(Transport):
                 self._look()
             time.sleep(POLL_SECONDS)
 
+    def _present(self) -> set[int]:
+        """Return the clients whose nodes are online."""
+        return {*self.nodes.clients()}
+
     def _look(self) -> None:
         """Note which nodes are online, and ask the new ones to identify themselves."""
-        for node in self.nodes.look(self.grid.get_nodes()):
-            self._arrived += [Arrived(sent, RESTARTED) for sent in self.messages.give_up(node)]
+        restarted = self.nodes.look(self.grid.get_nodes())
         self._looked = time.monotonic()
+        for node in restarted:
+            self._arrived += [Arrived(s, RESTARTED, self._looked) for s in self.messages.give_up(node)]
         asked = self.nodes.to_ask(self._looked)
         for patience in {*asked.values()}:
             questions = [(node, UNKNOWN, WHO_ARE_YOU) for node, own in asked.items() if own == patience]
@@ -250,13 +270,14 @@ class GridTransport(Transport):
 
     def _collect(self) -> None:
         """Take in the messages that have come: replies, and the identities of nodes."""
-        for sent, reply in self.messages.receive():
-            taken = time.monotonic() - sent.time
+        received, now = [*self.messages.receive()], time.monotonic()
+        for sent, reply in received:
+            taken = now - sent.time
             if sent.kind == QUESTION:
                 self._meet(sent.node, reply, taken)
                 continue
             result = reply if isinstance(reply, str) else unpacked(reply.content, sent.kind)
-            self._arrived.append(Arrived(sent, result))
+            self._arrived.append(Arrived(sent, result, now))
             if isinstance(result, FitRes) and self.deadlines is not None:
                 self.deadlines.learn(sent.client, taken, result.metrics.get(metrics.SECONDS))
 

@@ -1,6 +1,8 @@
 """Runs on devices replayed: who took part in which round, and how much of its work each client did."""
 
+import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate, count
 from typing import Any, NamedTuple
@@ -10,11 +12,13 @@ from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, SeededTrace
 from traces.files.lines import decode_line, json_object, open_data
+from traces.timeline import Tasks
 
 _MAX_RECORD_BYTES = 16 << 20
 _GIVE = "give metrics.jsonl of a run on devices"
 _ITEMS: dict[str, Any] = {  # what the lists and objects in a record hold
-    **dict.fromkeys(("members", "available", "selected", "active", "planned"), int),
+    **dict.fromkeys(("members", "available", "selected", "active", "planned", "at_work"), int),
+    "replied": list,
     "steps": int | None,
     "late": dict,
     "events": dict,
@@ -45,6 +49,10 @@ class DeviceRun(SeededTrace):
     was free but was not asked would have completed as much as in the last round in which it did something
     (before the first such round: as in that one; if there is none, all). Late replies are late by as much.
 
+    A run in event time is replayed in event time, too, with the same `round_ends`: rounds and tasks end when
+    they ended there. A client that was not asked in a round would have taken as many rounds as for its last
+    task. Without `round_ends`, it is replayed by rounds, as any other.
+
     Parameters
     ----------
     file : str
@@ -60,7 +68,12 @@ class DeviceRun(SeededTrace):
         self._rounds = _rounds(records)
         self._repeat, self.num_rounds = repeat, len(records)
         self.has_late_replies = any(r.late for r in self._rounds)
-        self._passed = list(accumulate((r.seconds for r in self._rounds), initial=0.0))
+        self.round_ends: int = records[0]["round_ends"]  # B; 0: its rounds were not those of event time
+        self._passed = [*accumulate((r.seconds for r in self._rounds), initial=0.0)]
+        if self.round_ends:
+            _check_event_time(file, records, num_clients)
+            self._passed = [0.0, *(record["virtual_seconds"] for record in records)]
+            self._ends = _ends(records)
 
     def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
@@ -91,6 +104,26 @@ class DeviceRun(SeededTrace):
         """Return the seconds that the run took until the end of round t (see `Trace.seconds`)."""
         cycles, rest = divmod(t, self.num_rounds)
         return cycles * self._passed[-1] + self._passed[rest]
+
+    def tasks(self, t: int, clients: NDArray[np.intp]) -> Tasks:
+        """Return what becomes of tasks of round t in event time; clients have shape (K,)."""
+        passed = self.seconds(t) - self._passed[(t - 1) % self.num_rounds + 1]
+        ends = self._ends[(t - 1) % self.num_rounds]
+        moments = [
+            passed + ends[k] if k in ends else self.seconds(t + self._rounds_taken(t, k))
+            for k in clients.tolist()
+        ]
+        return Tasks(np.array(moments, np.float64), self.round(t).completion[clients].astype(np.float64))
+
+    def is_over(self, t: int) -> bool:
+        """Whether the recording is over before round t."""
+        return self._of(t) is None
+
+    def _rounds_taken(self, t: int, client: int) -> int:
+        """Return how many rounds later than in its own a client's last task before round t ended."""
+        before = range((t - 1) % self.num_rounds, -1, -1)
+        last = next((s for s in before if client in self._ends[s]), None)
+        return 0 if last is None else bisect_left(self._passed, self._ends[last][client]) - 1 - last
 
     def _of(self, t: int) -> _Round | None:
         """Return the recorded round that is replayed in round t; None: the recording is over."""
@@ -130,7 +163,8 @@ def _checked(place: str, record: Record, num_clients: int) -> Record:
             f"{place}: the record does not say who was `available`: this is not a run on devices, or "
             "one of an earlier version; what a simulation replays is `trace` in its config.toml"
         )
-    record = {"members": [], "late": [], "events": [], "failed": {}, "seconds": {}, **record}
+    nothing: dict[str, Any] = {key: [] for key in ("members", "late", "events", "at_work", "replied")}
+    record = {**nothing, "failed": {}, "seconds": {}, "round_ends": 0, **record}
     for key, item in _ITEMS.items():
         kind = dict if key in ("failed", "seconds") else list
         found: Any = record.get(key)
@@ -138,17 +172,58 @@ def _checked(place: str, record: Record, num_clients: int) -> Record:
         if not isinstance(found, kind) or not all(isinstance(value, item) for value in values):
             raise ValueError(f"{place}: {key!r} is {found!r:.60}; {_GIVE}")
     record["events"] = [e for e in record["events"] if e.get("event") in _EVENTS]
-    clients = [k for key in ("members", "available", "selected", "active") for k in record[key]]
+    clients = [k for key in ("members", "available", "selected", "active", "at_work") for k in record[key]]
     for client in (*clients, *(entry.get("client") for entry in (*record["late"], *record["events"]))):
         if not isinstance(client, int) or not 0 <= client < num_clients:
             last = num_clients - 1
             raise ValueError(f"{place}: client {client!r} does not exist, the clients are 0 to {last}")
     if not len(record["active"]) == len(record["planned"]) == len(record["steps"]):
         raise ValueError(f"{place}: 'active', 'planned' and 'steps' are not of the same length")
+    if not isinstance(record["round_ends"], int):
+        raise ValueError(f"{place}: 'round_ends' is {record['round_ends']!r:.60}; {_GIVE}")
     for steps, planned in zip(record["steps"], record["planned"], strict=True):
         if not 1 <= (planned if steps is None else steps) <= planned:
             raise ValueError(f"{place}: {steps!r} steps of {planned!r} were done, give 1 to all of them")
     return record
+
+
+def _check_event_time(file: str, records: list[Record], num_clients: int) -> None:
+    """Check when rounds and tasks ended."""
+    before: float = 0.0
+    for t, record in enumerate(records, 1):
+        end, place = record.get("virtual_seconds"), f"trace run: {file}, round {t}"
+        if not isinstance(end, int | float) or not before <= end < math.inf:
+            raise ValueError(f"{place}: 'virtual_seconds' is {end!r:.60}; {_GIVE}")
+        for task in record["replied"]:
+            match task:
+                case [int(client), int(of), int() | float() as moment] if (
+                    0 <= client < num_clients and 1 <= of <= t and 0 <= moment <= end
+                ):
+                    continue
+            raise ValueError(
+                f"{place}: 'replied' has {task!r:.60}, not a client, a round and a moment; {_GIVE}"
+            )
+        before = end
+
+
+def _ends(records: list[Record]) -> list[dict[int, float]]:
+    """Return when the tasks of each round ended, by client; those without a reply: with the round.
+
+    What was open at the end of the recording ends after it.
+    """
+    ends: list[dict[int, float]] = [{} for _ in records]
+    given: dict[int, int] = {}  # the index of the round of each client's task
+    before = 0.0
+    for t, record in enumerate(records):
+        for client in given.keys() - set(record["at_work"]):
+            ends[given.pop(client)].setdefault(client, before)
+        given |= dict.fromkeys(record["selected"], t)
+        for client, task, moment in record["replied"]:
+            ends[task - 1][client] = moment
+        before = record["virtual_seconds"]
+    for client, t in given.items():
+        ends[t].setdefault(client, before + 1e-6)
+    return ends
 
 
 def _rounds(records: list[Record]) -> list[_Round]:
