@@ -54,6 +54,15 @@ def test_throughput(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_event_time(data: Path, tmp_path: Path) -> None:
+    tiny = ("--clients=20", "--at-work=4", "--replies=1,4", "--rounds=25", "--turns=1", f"--data-dir={data}")
+    content, shown = run("event_time", *tiny, file=tmp_path / "e.json")
+    assert [result["replies"] for result in content["results"]] == [0, 1, 4]
+    assert all(result["updates_per_second"] > 0 for result in content["results"])
+    assert shown.count("\n| ") == 4
+
+
+@pytest.mark.slow
 def test_limits(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operations of a step are counted as they are by hand."""
     monkeypatch.setattr("torch.set_num_threads", lambda number: None)  # other tests follow

@@ -11,14 +11,15 @@ from rich.text import Text
 
 from fedtide.config import Settings
 from fedtide.engine.observers import observing
+from fedtide.ground.wording import duration
 from fedtide.loggers.progress import ProgressReport, final_table
 
 
-def printed(records: list[dict[str, Any]]) -> list[str]:
+def printed(records: list[dict[str, Any]], **settings: Any) -> list[str]:
     """The lines in a pipe."""
     file = io.StringIO()
     progress = ProgressReport(Console(file=file, width=60))
-    with observing([progress], Settings(num_rounds=len(records))):
+    with observing([progress], Settings(**{"num_rounds": len(records)} | settings)):
         for record in records:
             progress.round({"failed": {}, "offline": 0, **record})
     return file.getvalue().splitlines()
@@ -31,6 +32,27 @@ def test_an_old_accuracy_is_not_shown_as_a_new_one() -> None:
         "round 2/3  accuracy 0.5000  loss 2.0000  2 clients",
         "round 3/3  (round 2: accuracy 0.5000  loss 2.0000)  1 client",
     ]
+
+
+def test_event_time_is_shown_and_divides_the_run() -> None:
+    """Of rounds of 3 minutes, about one in forty of the run's 8 hours is shown: every fourth, after 12."""
+    records = [
+        {"round": t, "active": [0], "begin": 180.0 * (t - 1), "virtual_seconds": 180.0 * t}
+        for t in range(1, 46)
+    ]
+    lines = printed(records, num_rounds=10**6, until=8 * 3600.0)
+    assert lines[:2] == [
+        "round 4/1000000    1 client, 12 min",
+        "round 8/1000000    1 client, 24 min",
+    ]
+    assert lines[-1].endswith("1 client, 2 h 12 min")
+    assert len(lines) == 11
+
+
+def test_durations() -> None:
+    shown = {0.0123: "0.0123 s", 59.4: "59.4 s", 59.6: "1 min", 150.0: "2 min 30 s", 7260.0: "2 h 1 min"}
+    assert {seconds: duration(seconds) for seconds in shown} == shown
+    assert [duration(hours * 3600) for hours in (24, 49.99, 1e6)] == ["1 d", "2 d 1 h", "41666 d 16 h"]
 
 
 @pytest.mark.parametrize("width", [40, 60, 120])

@@ -118,6 +118,25 @@ def test_averaged_and_logarithmic_curves() -> None:
     assert figure.switches == {}
 
 
+def test_time_is_the_first_axis_where_all_runs_have_a_clock() -> None:
+    def run(**more: Any) -> list[Any]:
+        times = [{key: t * value for key, value in more.items()} if t else {} for t in range(3)]
+        return [history_of([record(t, active=[0] * t, loss=1.0, **times[t]) for t in range(3)])]
+
+    def axes(*runs: list[Any]) -> list[str]:
+        figure = curves_figure(
+            dict(zip("ab", runs, strict=False)), {"": {k: k for k in "ab"[: len(runs)]}}, {}
+        )
+        assert figure is not None
+        assert [*figure.views] == [*figure.toggles[0].options]
+        return [*figure.views]
+
+    timed, untimed = run(virtual_seconds=90.0), run()
+    assert axes(timed) == ["seconds", "rounds", "uploads"]
+    assert axes(timed, untimed) == ["rounds", "uploads", "seconds"]
+    assert axes(untimed) == ["rounds", "uploads"]
+
+
 def test_events_failures_and_phases() -> None:
     departure = {"event": "departure", "client": 3, "objective": "exclude", "gamma": 0.25}
     records = [

@@ -41,6 +41,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "sequential-sgd": {"trace": "always"},
     "mimic:memory=client": {"departures": "0=4", "trace": "bernoulli:p=0.7"},
     "fedavg": {"num_rounds": 40, "trace": "always"},  # interrupted
+    "fedbuff": {"trace": "phones:cost=30+lost:p=0.2", "round_ends": 1, "departures": "0-3=4"},
     "mifa:table-memory=0": {},  # its table is larger than a file may be
     "fedprox": {"trace": "always", "model": "test_engine_fastest.Skip"},  # trains by `loop`
 }

@@ -27,7 +27,8 @@ from fedtide.comparison.tables import mean_and_deviation, number_of, signed
 from fedtide.config.grid import Cell
 from fedtide.engine.run_folder import finite
 from fedtide.ground.wording import count, plain, say
-from fedtide.report.trace_report import MAX_NAMES, print_lines, show_trace
+from fedtide.report.trace_page import MAX_NAMES, print_lines
+from fedtide.report.trace_report import show_trace
 
 FILE = "rehearsal.json"  # in the comparison's folder: what `--json` prints
 

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from fedtide.config import Settings
 from fedtide.engine.observers import Observer, Record
-from fedtide.ground.wording import count, say
+from fedtide.ground.wording import count, duration, say
 from fedtide.tasks import ACCURACY, Metric
 
 PLAIN_LINES = 40  # about how many rounds are printed if the output is not a terminal
@@ -25,12 +25,13 @@ class ProgressReport(Observer):
         self.console, self.metric = console, metric
         self.failures: Counter[str] = Counter()  # of clients, by reason
         self._virtual_seconds: float | None = None
+        self._printed = 0  # of PLAIN_LINES
         self._score, self._evaluated = "", 0
         self._bar = progress_bar("round ", console)
 
     def start(self, settings: Settings) -> None:
         """Show the progress bar."""
-        self.num_rounds = settings.num_rounds
+        self.num_rounds, self.until = settings.num_rounds, settings.until
         self._task = self._bar.add_task("", total=settings.num_rounds)
         self._bar.start()
 
@@ -60,17 +61,23 @@ class ProgressReport(Observer):
             if (of_clients := record.get(f"client_{self.metric.key}")) is not None:
                 self._score += f"  at clients {of_clients:.4f}"
             score, self._evaluated = self._score, server_round
-        participation = _participation(record)
+        participation = _participation(record) + _clock(record)
         self._bar.update(self._task, completed=server_round, description=f"{score}  {participation}")
         for event in record.get("events", []):
             text = ", ".join(f"{k} {_short(v)}" for k, v in event.items())
             say(self._bar.console, f"round {server_round}: {text}")
         for note in record.get("notes", []):
             say(self._bar.console, f"round {server_round}: {note}")
-        every = max(1, self.num_rounds // PLAIN_LINES)
-        due = server_round % every == 0 or server_round == self.num_rounds
-        if not self.console.is_terminal and due:
+        if not self.console.is_terminal and self._is_due(server_round):
             say(self._bar.console, f"round {server_round}/{self.num_rounds}  {score}  {participation}")
+
+    def _is_due(self, server_round: int) -> bool:
+        """Whether a round is printed in a pipe: about one in forty, by number or by virtual time."""
+        every = max(1, self.num_rounds // PLAIN_LINES)
+        before = self._printed
+        if self.until:
+            self._printed = int(PLAIN_LINES * (self._virtual_seconds or 0) / self.until)
+        return server_round % every == 0 or server_round == self.num_rounds or self._printed > before
 
 
 def progress_bar(what: str, console: Console) -> Progress:
@@ -121,7 +128,7 @@ def final_table(
         if value is not None or "clients" not in name:  # only some methods evaluate at clients
             table.add_row(name, escape(_short(value)))
     if virtual_seconds is not None:
-        table.add_row("virtual seconds", f"{virtual_seconds:.0f} ({virtual_seconds / 3600:.1f} hours)")
+        table.add_row("virtual seconds", f"{virtual_seconds:.0f} ({duration(virtual_seconds)})")
     for reason, times in failures.most_common(5):
         table.add_row("failed", escape(f"{times} x {reason}"))
     table.add_row("run folder", escape(str(summary["run_dir"])))
@@ -146,6 +153,11 @@ def _participation(record: dict[str, Any]) -> str:
     }
     others = "".join(f", {number} {kind}" for kind, number in counts.items() if number)
     return f"{count(len(record['active']), 'client')}{others}"
+
+
+def _clock(record: dict[str, Any]) -> str:
+    """Return when a round of event time has ended."""
+    return f", {duration(record['virtual_seconds'])}" if "begin" in record else ""
 
 
 def _short(value: Any) -> str:

@@ -55,19 +55,18 @@ UNITS = (
     Against("megabytes", "data sent both ways", "GB", 1e3),
     Against("megabytes", "data sent both ways", "MB"),
     Against("megabytes", "data sent both ways", "kB", 1e-3),
-    Against("seconds", "virtual time", "days", 86400),
-    Against("seconds", "virtual time", "hours", 3600),
-    Against("seconds", "virtual time", "seconds"),
+    *(Against("seconds", "virtual time", *unit) for unit in plots.TIME_UNITS),
 )
 
 
-def _axes(ends: Mapping[str, float]) -> list[Against]:
+def _axes(ends: Mapping[str, float], time_first: bool) -> list[Against]:
     """Return the axes that have something to show, in the largest unit that fits."""
     fitting: dict[str, Against] = {}
     for own in UNITS:
         if ends[own.key] >= 2 * own.size:
             fitting.setdefault(own.key, own)
-    return [Against("rounds", "rounds"), Against("uploads", "uploads"), *fitting.values()]
+    axes = [Against("rounds", "rounds"), Against("uploads", "uploads"), *fitting.values()]
+    return sorted(axes, key=lambda own: own.key != "seconds") if time_first else axes
 
 
 def band_of(histories: Sequence[History], curve: str, points: int) -> Band | None:
@@ -110,7 +109,7 @@ def curves_figure(
         return None
     every = [band for group in bands.values() for band in group.values()]
     ends = {key: max(float(np.nanmax(np.append(band.x[key], 0))) for band in every) for key in every[0].x}
-    axes = _axes(ends)
+    axes = _axes(ends, all(np.isfinite(band.x["seconds"]).any() for band in every))
     several = len(panels) > 1
     views = {
         f"{own.key}|{i}" if several else own.key: _view(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from fedtide.analysis.client_numbers import ClientNumbers
@@ -25,13 +26,16 @@ from fedtide.engine.read_run import Run, valid_records
 from fedtide.engine.run import Outcome
 from fedtide.engine.run_folder import finite
 from fedtide.ground.files import replacing
-from fedtide.ground.wording import count, say
+from fedtide.ground.wording import count, duration, say
 from fedtide.report.bias_figure import client_figure
 from fedtide.report.curves import curves_figure
 from fedtide.report.event_figure import event_figure
+from fedtide.report.event_tasks import TimedRun, tasks_of
 from fedtide.report.figure import Figure, Table, values_table
+from fedtide.report.gantt_figure import gantt_figure
 from fedtide.report.grid import grid_of
 from fedtide.report.history import History, history_of
+from fedtide.report.lag_figure import lag_figure
 from fedtide.report.page import Page, Results, render
 from fedtide.report.participation import Participation, of_run, try_trace
 from fedtide.report.participation_figure import MAX_RUNS, participation_figure
@@ -98,21 +102,26 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
     histories: dict[Path, History] = {}
     numbers: dict[str, list[ClientNumbers]] = {label: [] for label in groups}
     participations: list[tuple[str, Participation]] = []
+    timed: list[TimedRun] = []
     reasons: Counter[str] = Counter()
     for label, group in groups.items():
         for i, (_, run) in enumerate(group):  # the records of one run at a time are in memory
             records = valid_records(run.path)
             histories[run.path] = history_of(records, run.metric.key)
             if i == 0 and len(participations) < MAX_RUNS:
-                took_part = of_run(records, run.settings, trace or try_trace(run.settings))
+                own = trace or try_trace(run.settings)
+                took_part = of_run(records, run.settings, own)
                 participations += [(label, took_part)] if took_part else []
+                limit = run.settings.clients_per_round or run.settings.num_clients
+                if tasks := tasks_of(records, limit):
+                    timed.append(TimedRun(label, tasks, () if isinstance(own, str) else own.devices))
             if isinstance(found := numbers_of_run(run, compute), str):
                 reasons[found] += 1
             else:
                 numbers[label].append(found)
     about = "Numbers of clients are missing for"
     missing = [f"{about} {count(times, 'run')}: {reason}." for reason, times in reasons.items()]
-    figures = _figures(subject, histories, numbers, participations, missing)
+    figures = _figures(subject, histories, numbers, participations, timed, missing)
     first = subject.runs[0].run
     has_bias = any(figure.name == "bias" for figure in figures)
     return Page(
@@ -133,6 +142,7 @@ def _figures(
     histories: Histories,
     numbers: Mapping[str, Sequence[ClientNumbers]],
     participations: Sequence[tuple[str, Participation]],
+    timed: Sequence[TimedRun],
     missing: Sequence[str],
 ) -> list[Figure]:
     groups = subject.groups
@@ -143,6 +153,8 @@ def _figures(
     some = [f"Only the first {MAX_RUNS} of {len(groups)} combinations of settings."]
     figures = [
         curves_figure(by_label, subject.panels, papers, subject.metric),
+        gantt_figure(timed, seed),
+        lag_figure(timed, [*groups], seed),
         participation_figure(participations, [*seed, *(some if len(groups) > MAX_RUNS else [])]),
         client_figure(numbers, missing),
         event_figure([(label, of[0]) for label, of in by_label.items()], seed),
@@ -167,7 +179,8 @@ def _subtitle(subject: Subject) -> str:
         for key in ("num_clients", "num_rounds", "seed")
     )
     parts = [f"{' or '.join(f'{n:,}' for n in clients)} clients"]
-    parts += [f"{' or '.join(f'{n:,}' for n in rounds)} rounds"]
+    up_to = "up to " if any(cell.settings.until for cell, _ in runs) else ""
+    parts += [f"{up_to}{' or '.join(f'{n:,}' for n in rounds)} rounds"]
     seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
     if not subject.is_comparison:
         return " · ".join([*parts, seed, runs[0].run.path.name])
@@ -200,7 +213,7 @@ def _facts(run: Run, history: History) -> list[tuple[str, str]]:
         "rounds": f"{history.rounds[-1]:,.0f}" if len(history.rounds) else "0",
         "client updates": f"{history.uploads[-1]:,.0f}" if len(history.uploads) else "0",
         "seconds in rounds": _number(run.summary.get("seconds"), 1, 1),
-        "virtual hours": _number(history.virtual_seconds[-1] / 3600, 1, 1) if history.has_clock else "",
+        "virtual time": duration(float(np.nanmax(history.virtual_seconds))) if history.has_clock else "",
     }
     return [(name, text) for name, text in facts.items() if text]
 

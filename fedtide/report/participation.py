@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -16,10 +16,12 @@ from fedtide.engine.transports.late import LATE
 from fedtide.report import plots
 from fedtide.report.plots import Numbers
 from traces import RoundAvailability, Trace
+from traces.timeline import timeline
 
 States = NDArray[np.int8]
 
 ROWS, COLUMNS = 200, 400  # of a picture, at most
+EVENT_TIME = "Rounds differ in length. Late are clients that are at work when a round ends."
 MAX_KEPT = 10_000_000  # states in memory; of more, an even sample of the clients is kept
 MAX_EVALUATED = 200_000_000  # clients x rounds of a trace; of more, only some rounds are evaluated
 
@@ -165,11 +167,18 @@ def of_run(records: Sequence[Record], settings: Settings, trace: Trace | str) ->
     rounds = [every[i] for i in plots.thinned(len(every), max(2, MAX_EVALUATED // n))]
     if len(rounds) < len(by_round):
         notes.append(f"An even sample of {len(rounds):,} of the {len(by_round):,} rounds is shown.")
+    try:
+        available = _availability(trace, settings.round_ends > 0)
+    except ValueError as error:
+        trace = str(error)
+        available = _availability(trace, True)
     if isinstance(trace, str):
         notes.append(
             f"The trace is not available here ({trace}): clients that were not asked may have been offline, "
             "not selected, or not members."
         )
+    if settings.round_ends:
+        notes.append(EVENT_TIME)
     planned = _planned(records, settings)
     if settings.local_epochs:
         notes.append("Complete means as many steps as the client did in any round.")
@@ -177,7 +186,7 @@ def of_run(records: Sequence[Record], settings: Settings, trace: Trace | str) ->
     shares = np.full((2, len(rounds)), np.nan)
     for column, t in enumerate(rounds):
         record = by_round[t]
-        now = None if isinstance(trace, str) else trace.round(t)
+        now = available(record)
         grid.add(t, states_of(record, now, n, planned))
         active = len(record.get("active", []))
         if now is None:
@@ -185,11 +194,32 @@ def of_run(records: Sequence[Record], settings: Settings, trace: Trace | str) ->
         elif members := int(now.member.sum()):
             shares[:, column] = int(now.online.sum()) / members, active / members
     hours = np.array([by_round[t].get("virtual_seconds") or np.nan for t in rounds]) / 3600
-    has_clock = bool(np.isfinite(hours).all())
+    has_clock = bool(np.isfinite(hours).all()) and not settings.round_ends
     found = Participation(grid, shares[0], shares[1], hours if has_clock else None, notes + grid.notes)
     if isinstance(trace, str):
         return found
     return found._replace(devices=trace.devices, began=began_at(trace, found.hours))
+
+
+def _availability(trace: Trace | str, in_event_time: bool) -> Callable[[Record], RoundAvailability | None]:
+    """Return what says who was there when the round of a record began; None where it is not known.
+
+    ValueError: the trace has no event time.
+    """
+    if isinstance(trace, str):
+        return lambda record: None
+    if not in_event_time:
+        return lambda record: trace.round(record["round"])
+    known = timeline(trace)
+
+    def at_begin(record: Record) -> RoundAvailability:
+        now = record["begin"]
+        begin, end = known.window(record["round"])
+        member = (begin <= now) & (now < end)
+        online = member & known.online(now)
+        return RoundAvailability(member, online, online.astype(np.float32))
+
+    return at_begin
 
 
 def states_of(
@@ -201,7 +231,9 @@ def states_of(
         states[~now.online] = State.OFFLINE
         states[~now.member] = State.ABSENT
     states[_clients(record.get("at_work"), num_clients)] = State.LATE
-    states[_clients(record.get("selected"), num_clients)] = State.DROPPED  # unless more is known
+    in_event_time = "begin" in record  # whoever is asked stays at work until more is known
+    states[_clients(record.get("selected"), num_clients)] = State.LATE if in_event_time else State.DROPPED
+    states[_clients([client for client, _ in record.get("withdrawn") or ()], num_clients)] = State.ABSENT
     for name, reason in (record.get("failed") or {}).items():
         if name.isdecimal() and int(name) < num_clients:
             states[int(name)] = BY_REASON.get(reason, State.REJECTED)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.wording import client_name, count, plain
+from fedtide.ground.wording import client_name, count
 from fedtide.report import plots
 from fedtide.report.figure import Entry, Figure, Plot, Table, Toggle
 from fedtide.report.participation import Participation, Picture, State
@@ -20,7 +20,6 @@ MAX_RUNS = 12  # that have a picture
 MAX_CURVE = 400  # points of a curve
 FEW = 20  # clients x rounds in a cell: of more, the share that took part says more than a state
 MAX_NAMED = 30  # clients with their names at the axis
-NAME = 14  # characters of a name there
 TABLE_ROWS = 50
 ONLINE, TOOK_PART = "#A6A6A6", "#0072B2"
 
@@ -178,9 +177,8 @@ def _vertical(drawn: Drawn, y: Sequence[float]) -> Plot:
     axis = plots.axis(domain=[0.28, 1], range=_ends(y)[::-1])
     title = "client"
     if len(y) <= MAX_NAMED and None not in picture.single:
-        names = [devices[k] if devices and devices[k] else str(k) for k in picture.single if k is not None]
-        axis |= {"tickvals": [*y], "ticktext": [plots.plain(plain(name, NAME)) for name in names]}
-        axis["automargin"] = True
+        clients = [k for k in picture.single if k is not None]
+        axis |= plots.client_ticks(y, clients, devices)
     elif ranked:
         title = "client by availability<br>(rank)"
     axis["title"]["text"] = title

@@ -11,12 +11,17 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.wording import plain as own_line
 from fedtide.report.figure import Entry, Plot
 
 # After Okabe and Ito: distinguishable with colour blindness; those that are faint on white come last.
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 DASHES = ("solid", "dash", "dot", "dashdot")
 MAX_LINES = len(SERIES) * len(DASHES)
+TIME_UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1), ("milliseconds", 1e-3))
+"""Names and sizes, in seconds, the largest first."""
+
+MAX_NAME = 14  # characters of a name at an axis
 
 Numbers = NDArray[np.float64]
 Content = TypeVar("Content")
@@ -72,9 +77,21 @@ def date(seconds: float) -> str:
     return datetime.fromtimestamp(round(seconds), UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def time_unit(seconds: float) -> tuple[str, float]:
+    """Return the name and the size of the largest unit of which so much time has two, or of the smallest."""
+    return next((unit for unit in TIME_UNITS if seconds >= 2 * unit[1]), TIME_UNITS[-1])
+
+
 def axis(title: str = "", **more: Any) -> Plot:
     """Return an axis; the page adds colours."""
     return {"title": {"text": title, "standoff": 8}, "zeroline": False, **more}
+
+
+def client_ticks(places: Iterable[float], clients: Iterable[int], devices: Sequence[str]) -> Plot:
+    """Return for an axis the clients at some places: the names of their devices, or their numbers."""
+    names = [devices[k] if k < len(devices) and devices[k] else str(k) for k in clients]
+    texts = [plain(own_line(name, MAX_NAME)) for name in names]
+    return {"tickvals": [*places], "ticktext": texts, "automargin": True}
 
 
 def panel(row: int, count: int) -> tuple[str, str, list[float]]:

@@ -1,14 +1,9 @@
-"""`--show-trace`: the statistics of a trace on the console and, in the run-dir, as a page."""
+"""`--show-trace`: the statistics of a trace, by rounds or in event time."""
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
-import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,47 +12,41 @@ from rich.console import Console
 
 from clients.environment import federated_data, make_trace, missing_folder, task_source
 from fedtide.analysis.client_numbers import SAMPLE
-from fedtide.comparison.store import identity
 from fedtide.config import Settings
 from fedtide.engine.memory_check import check_clients
-from fedtide.engine.run_folder import slug
 from fedtide.ground.contract.fit import planned_steps
 from fedtide.ground.specs import bind
-from fedtide.ground.wording import client_name, count, say
+from fedtide.ground.wording import client_name, count
 from fedtide.report import plots
 from fedtide.report.bias_figure import bias_figure
-from fedtide.report.figure import Figure, Table, values_table
-from fedtide.report.page import Page, render
+from fedtide.report.figure import Figure, Table
 from fedtide.report.participation import Participation, StateGrid, began_at
 from fedtide.report.participation_figure import participation_figure
+from fedtide.report.timeline_report import show_timeline
+from fedtide.report.trace_page import show
 from fedtide.report.trace_statistics import Bias, SpellLengths, TraceReport, observe
 from fedtide.tasks import PARTITIONS, SIZES
 from traces import Trace
 
-# The settings that the page depends on: availability, numbers of steps and of examples.
-SHOWN = (
-    *("trace", "arrivals", "departures", "num_clients", "num_rounds", "seed"),
-    *("local_steps", "local_epochs", "batch_size"),
-    *("task", "partition", "sizes", "evaluate_on", "evaluate_clients", "holdout"),
-)
 BY_CLIENT = ("rates", "ratios")  # of a report: too long for --json
 ABOUT_SCHEMES = (
     "Each dot is a client: its weight in the updates of schemes A, B and C (Ruan et al., Theorem 3.1) "
     "divided by its share of the data, relative to the mean: 1 is unbiased. Lines connect means of groups."
 )
 TABLE_ROWS = 200
-MAX_NAMES = 20  # of devices that are shown
 
 
 def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     """Evaluate the trace of the settings, print its statistics and write its page.
 
     Returns the statistics (`TraceReport`, without those by client), and `page`, its path; for a trace
-    recorded from devices with names, also `devices`, the name for each client. ValueError: the settings are
-    invalid, or the page cannot be written.
+    recorded from devices with names, also `devices`, the name for each client. In event time, see
+    `show_timeline`. ValueError: the settings are invalid, or the page cannot be written.
     """
     check_clients(settings.num_clients)
     trace = make_trace(settings)
+    if settings.round_ends:
+        return show_timeline(settings, trace, console)
     sizes, source = data_sizes(settings)
     work = (settings.local_steps, settings.local_epochs, settings.batch_size)
     planned = np.array([planned_steps(*work, n) for n in sizes.tolist()], np.int64)
@@ -65,13 +54,10 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     report = observe(trace, settings.num_rounds, sizes, planned, grid.add)
     participation = participation_of(trace, report, grid)
     lines = [*describe(report, trace.devices, participation.began), ("shares", source)]
-    if trace.devices:
-        lines.append(("devices", _named(trace.devices)))
     if settings.clients_per_round:
         lines.append(("note", "sampling (clients-per-round) is ignored: all online clients are selected"))
-    path = _write(settings, render(_page(settings, report, participation, lines)))
-    heading = f"{_title(settings)} · {_subtitle(settings)}"
-    print_lines(console, [("trace", heading), *lines, ("page", str(path))])
+    figures = [participation_figure([("", participation)]), _scheme_figure(report, trace.devices)]
+    path = show(settings, trace.devices, lines, figures, console)
     shown = {key: value for key, value in asdict(report).items() if key not in BY_CLIENT}
     return shown | {"page": str(path)} | ({"devices": list(trace.devices)} if trace.devices else {})
 
@@ -144,34 +130,6 @@ def participation_of(trace: Trace, report: TraceReport, grid: StateGrid) -> Part
     return Participation(grid, online, took_part, hours, notes, trace.devices, began_at(trace, hours))
 
 
-def _title(settings: Settings) -> str:
-    more = [f"{n} {getattr(settings, n)}" for n in ("arrivals", "departures") if getattr(settings, n)]
-    return " · ".join([settings.trace, *more])
-
-
-def _subtitle(settings: Settings) -> str:
-    epochs, steps = settings.local_epochs, settings.local_steps
-    work = f"{epochs} epochs" if epochs else f"E = {steps} local steps"
-    sizes = f"{settings.num_clients:,} clients · {settings.num_rounds:,} rounds"
-    return f"{sizes} · {work} · task {settings.task} · seed {settings.seed}"
-
-
-def _page(
-    settings: Settings, report: TraceReport, participation: Participation, lines: Sequence[tuple[str, str]]
-) -> Page:
-    """Return the page about a trace, with its statistics as lines of a name and a text."""
-    values = {name.replace("_", "-"): getattr(settings, name) for name in SHOWN}
-    figures = [participation_figure([("", participation)]), _scheme_figure(report, participation.devices)]
-    return Page(
-        title=f"Trace {_title(settings)}",
-        subtitle=_subtitle(settings),
-        figures=[figure for figure in figures if figure is not None],
-        text_tables=[("Statistics", Table(["statistic", "value"], [[*line] for line in lines]))],
-        settings=[("Settings", values_table("setting", [values]))],
-        command=shlex.join(sys.argv),
-    )
-
-
 def _scheme_figure(report: TraceReport, devices: Sequence[str]) -> Figure | None:
     """Return each client's weight in the updates of the schemes, against how often its work arrives."""
     known = np.flatnonzero(np.isfinite(report.rates))
@@ -201,26 +159,6 @@ def _scheme_figure(report: TraceReport, devices: Sequence[str]) -> Figure | None
     )
 
 
-def print_lines(console: Console, lines: Sequence[tuple[str, str]]) -> None:
-    """Print names and texts; on a terminal, lines break between words only, never inside a number."""
-    width = max(len(name) for name, _ in lines)
-    for name, text in lines:
-        parts = [text]
-        if console.is_terminal:
-            room = max(20, console.width - width - 2)
-            parts = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
-        for i, part in enumerate(parts):
-            say(console, f"{'' if i else name:{width}}  {part}")
-
-
-def _named(devices: Sequence[str]) -> str:
-    """List which client is which device, the first ones of many."""
-    names = [
-        f"{client} {json.dumps(name, ensure_ascii=False)}" for client, name in enumerate(devices) if name
-    ]
-    return f"by order of appearance, clients {plots.listed(names, MAX_NAMES)}"
-
-
 def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
     """Return the number of examples of each client, shape (N,), and a description of their source.
 
@@ -241,18 +179,3 @@ def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
         return equal, f"equal ({' '.join(str(error).split())})"
     divided = f", partition {name}, sizes {settings.sizes}" if name else ""
     return sizes, f"p^k by the examples of {settings.task}{divided}"
-
-
-def _write(settings: Settings, text: str) -> Path:
-    """Write the page; its name follows from all that it depends on, so that it overwrites no other page."""
-    shown = replace(Settings(), **{name: getattr(settings, name) for name in SHOWN})
-    parts = (settings.trace, settings.arrivals, settings.departures)
-    name = slug(filter(None, parts), 80)
-    about = f"{slug([settings.task], 20)}-{settings.num_clients}x{settings.num_rounds}-seed{settings.seed}"
-    path = Path(settings.run_dir) / f"trace-{name}-{about}-{identity(shown)}.html"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"run-dir {settings.run_dir}: {error.strerror}") from None
-    return path
