@@ -19,10 +19,10 @@ class TimedFolder(RunFolder):
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         super().__init__(settings)
-        self.clock, self.expected = clock, settings.clients_per_round
+        self.clock, self.expected = clock, settings.round_ends or settings.clients_per_round
 
     def round(self, record: dict[str, Any]) -> None:
-        """Record the end of a round in which all selected clients replied."""
+        """Record the end of a round in which as many clients replied as should."""
         super().round(record)
         if not record["round"]:
             return
