@@ -29,12 +29,8 @@ SETTINGS |= {"local-steps": STEPS, "num-rounds": 99, "batch-size": 0, "round-dea
 SETTINGS |= {"checkpoint-every": 1, "cohort": "stacked"}  # not compiled for each app
 # Of a second run on the same devices, in which two replies end a round, and a task has less time.
 PATIENCE = 8.0
-IN_EVENT_TIME = SETTINGS | {
-    "strategy": "fedasync",
-    "round-ends": 2,
-    "round-deadline": PATIENCE,
-    "num-rounds": 999,
-}
+IN_EVENT_TIME = SETTINGS | {"strategy": "fedasync", "round-ends": 2, "round-deadline": PATIENCE}
+IN_EVENT_TIME |= {"min-nodes": 5, "num-rounds": 999}
 Records = list[dict[str, Any]]
 
 
@@ -63,7 +59,7 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path) -> None:
     strangers(federation)
     comings_and_goings(federation, start_node)
     before = the_superlink_dies(federation, state[1])
-    start_node(3, hang_in=2)  # of the second run, as the first is beyond that round
+    start_node(3, hang_in=1)  # of the second run
     records = the_run_resumes(federation, before)
     check(records, DEADLINE)
     replay(federation.path, tmp_path / "replay", records)
@@ -98,7 +94,7 @@ def comings_and_goings(federation: Federation, start_node: Callable[..., None]) 
     start_node(0, "copy")
     federation.wait_until(lambda _: (federation.marks / "2-3").exists())
     federation.kill("2")
-    start_node(2)
+    start_node(2, slow_in=1, slow=PATIENCE / 4)  # of the second run
     start_node(4)
 
     def all_back(records: Records) -> bool:
@@ -153,23 +149,26 @@ def the_run_resumes(federation: Federation, before: Records) -> Records:
 
 
 def rounds_end_with_two_replies(federation: Federation) -> Records:
-    """Another run, in which client 1 sends NaN, then is slow, and 3 hangs; a user stops it."""
+    """Another run, in whose first round all are asked: client 2 is slow, and 3 hangs; a user stops it."""
     federation.runs = federation.folder / "runs-in-event-time"
     federation.run(IN_EVENT_TIME)
 
     def all_happened(records: Records) -> bool:
-        slow = {entry["client"] for record in records for entry in record.get("late", ())}
-        return 1 in slow and any("3" in record["failed"] for record in records)
+        late = [
+            entry["client"] for record in records for entry in record.get("late", ()) if entry["task"] == 1
+        ]
+        return 2 in late and any("3" in record["failed"] for record in records)
 
     federation.wait_until(all_happened)
     federation.stop()
     records = federation.ended()
-    reasons = {(k, reason) for record in records for k, reason in record["failed"].items()}
-    assert ("1", "weights are not finite") in reasons
-    assert ("3", "task of round 2: no reply by its deadline") in reasons
-    ended = {(client, task): moment for r in records for client, task, moment in r["replied"] + r["dropped"]}
-    assert len(ended) == sum(len(r["replied"] + r["dropped"]) for r in records)  # each task ends once
-    assert ended[3, 2] - records[1]["begin"] > PATIENCE
+    (reason,) = (record["failed"]["3"] for record in records if "3" in record["failed"])
+    assert reason == "task of round 1: no reply by its deadline"
+    ended = [task for record in records for task in record["replied"] + record["dropped"]]
+    moments = {(client, task): moment for client, task, moment in ended}
+    assert len(moments) == len(ended)  # each task ends once
+    assert moments[2, 1] < PATIENCE + 5 < moments[3, 1]
+    assert any(record["incomplete"] for record in records)
     for before, record in pairwise(records):
         assert before["virtual_seconds"] <= record["begin"] <= record["virtual_seconds"]
         assert len(record["replied"]) >= 2
@@ -193,7 +192,9 @@ def check(records: Records, deadline: float) -> None:
         assert selected - leaving <= set(record["available"])
         assert not selected & at_work
         assert not active & failed
-        assert active - late <= selected <= active | failed | leaving
+        assert active - late <= selected
+        if "replied" not in record:  # in event time, others are still at work
+            assert selected <= active | failed | leaving
         assert all(1 <= (steps or STEPS) <= STEPS for steps in record["steps"])
         assert record["planned"] == [STEPS] * len(active)
         assert np.isfinite(record["loss"])
