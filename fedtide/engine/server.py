@@ -78,6 +78,7 @@ class RoundServer(Server):
             if over or server_round == num_rounds or self._evaluation_is_due(server_round):
                 self._evaluate(server_round, record, history)
             self._report(record)
+            over = over or self.stopping
         return history, time.perf_counter() - start
 
     def _is_over(self, server_round: int) -> bool:
