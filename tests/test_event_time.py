@@ -133,8 +133,9 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     """At any moment: open tasks, some of them trained, belong to a checkpoint."""
     changes = {**RUN, "trace": "phones:cost=30+lost:p=0.1", "arrivals": "3=20", "departures": "5=50"}
     common = {"strategy": "fedbuff:buffer=3", "round_ends": 2, "num_rounds": 300, "run_dir": str(tmp_path)}
-    whole = Settings(**changes, **common, engine="inline", client_gpus=0.0, checkpoint_every=3)
-    _, _, ended = run(whole)
+    common |= {"engine": "inline", "client_gpus": 0.0, "checkpoint_every": 3, "evaluate_seconds": 600.0}
+    whole = Settings(**changes, **common)
+    _, folder, ended = run(whole)
     path = tmp_path / "killed"
     for lines in (40, 130, 250):
         now = replace(whole, resume=str(path)) if path.exists() else whole
@@ -144,6 +145,9 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     start_process(replace(whole, resume=str(path)), path).join()
     resumed = json.loads((path / "summary.json").read_text())
     assert resumed["weights_sha256"] == ended.summary["weights_sha256"]
+    records_of = [[{**r, "seconds": None} for r in records_in(each)] for each in (path, folder.path)]
+    assert records_of[0] == records_of[1]
+    assert 10 < sum("accuracy" in record for record in records_of[0]) < 200
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "scaffold", "mimic:memory=client"])

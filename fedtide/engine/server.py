@@ -51,7 +51,6 @@ class RoundServer(Server):
         self.cut_off = False  # set to True when no client can be reached: the next attempt raises
         self.reaching = False  # whether clients are being reached now
         self._seconds_to_report = 0.0
-        self._evaluations = 0.0  # by virtual time, how many have been due
 
     def fit(
         self, num_rounds: int, timeout: float | None = None, after: int | None = None
@@ -70,30 +69,37 @@ class RoundServer(Server):
             self._evaluate(0, record, history)
             self._report(record)
         server_round = after or 0
-        over = self._is_over(server_round)
+        now = self._seconds(server_round) if server_round else 0.0
+        over = self._clock_is_over() or self._time_is_up(now)
         while server_round < num_rounds and not over:
-            server_round += 1
+            server_round, before = server_round + 1, now
             record = self._run_round(server_round, timeout, history)
-            over = self._is_over(server_round) or self.stopping
-            if over or server_round == num_rounds or self._evaluation_is_due(server_round):
+            now, ended = self._seconds(server_round), self._clock_is_over()
+            if ended:
+                record["notes"] = [*record.get("notes", ()), "nobody will be online any more: the run ends"]
+            over = ended or self._time_is_up(now) or self.stopping
+            if over or server_round == num_rounds or self._evaluation_is_due(server_round, before, now):
                 self._evaluate(server_round, record, history)
             self._report(record)
             over = over or self.stopping
         return history, time.perf_counter() - start
 
-    def _is_over(self, server_round: int) -> bool:
-        """Whether virtual time is up after a round."""
-        if self.clock is None:
-            return False
-        return self.clock.is_over() or 0 < self.until <= (self.clock.seconds(server_round) or 0.0)
+    def _seconds(self, server_round: int) -> float | None:
+        """Return the virtual seconds that have passed when a round ends; None without a clock."""
+        return None if self.clock is None else self.clock.seconds(server_round)
 
-    def _evaluation_is_due(self, server_round: int) -> bool:
-        """Whether the weights are evaluated after a round that is not the last."""
-        seconds = self.clock.seconds(server_round) if self.clock and self.evaluate_seconds else None
-        if seconds is None:
+    def _clock_is_over(self) -> bool:
+        return self.clock is not None and self.clock.is_over()
+
+    def _time_is_up(self, seconds: float | None) -> bool:
+        return seconds is not None and 0 < self.until <= seconds
+
+    def _evaluation_is_due(self, server_round: int, before: float | None, now: float | None) -> bool:
+        """Whether the weights are evaluated after a round, `now`; the one before it ended at `before`."""
+        every = self.evaluate_seconds
+        if not every or before is None or now is None:
             return server_round % self.evaluate_every == 0
-        before, self._evaluations = self._evaluations, seconds // self.evaluate_seconds
-        return self._evaluations > before
+        return now // every > before // every
 
     def _run_round(self, server_round: int, timeout: float | None, history: History) -> Record:
         """Select, train, aggregate; a round without active clients leaves the parameters unchanged."""
@@ -119,10 +125,8 @@ class RoundServer(Server):
         record |= _participation(self.strategy, instructions, results, failures)
         if TRAIN_LOSS in metrics:
             record["batch_loss"] = metrics[TRAIN_LOSS]
-        if self.clock is not None and (seconds := self.clock.seconds(server_round)) is not None:
+        if (seconds := self._seconds(server_round)) is not None:
             record["virtual_seconds"] = seconds
-            if self.clock.is_over():
-                record["notes"] = [*record.get("notes", ()), "nobody will be online any more: the run ends"]
         return record | self._of_transport(record)
 
     def _of_transport(self, record: Record) -> Record:
