@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.base import Trace
+from traces.base import RoundAvailability, Trace
 from traces.compose import Combined
 from traces.membership import Membership
 from traces.patterns.replies import Lost
@@ -60,6 +60,13 @@ class Timeline:
     def online(self, now: float) -> NDArray[np.bool_]:
         """Return who is online, members or not, shape (N,)."""
         return self._clock.online_at(now)
+
+    def availability(self, t: int, now: float) -> RoundAvailability:
+        """Return who is a member and online in round t if it begins now, at work or not."""
+        begin, end = self.window(t)
+        member = (begin <= now) & (now < end)
+        online = member & self.online(now)
+        return RoundAvailability(member, online, online.astype(np.float32))
 
     def next_online(self, begin: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the first moment from `begin` on at which each client is online, not rounded, shape (N,).

@@ -16,7 +16,7 @@ from fedtide.devices.deadlines import RoundDeadlines
 from fedtide.devices.grid import GridTransport
 from fedtide.engine.transports.base import ClientFailure, FitInstructions
 from fedtide.ground.contract import metrics
-from strategies.core.instructions import RoundInstructions
+from strategies.core.instructions import RoundInstructions, farewells_in
 from strategies.core.results import FitResults
 from strategies.core.state import StateDict, take
 
@@ -68,14 +68,12 @@ class EventGrid(GridTransport):
 
         Who leaves and is asked for its state is waited for, and its answer ends no round.
         """
-        own, names = {}, []
-        if isinstance(instructions, RoundInstructions):
-            own, names = instructions.own, instructions.withdrawn
+        names = instructions.withdrawn if isinstance(instructions, RoundInstructions) else []
         withdrawn = [(k, self._open.pop(k).round) for k in map(int, names) if k in self._open]
         self._ended = {k: ended for k, ended in self._ended.items() if k in self._open}
         if not instructions and not self._open:
             self._wait_for_a_free_client()
-        farewells = {int(name) for name, (_, config) in own.items() if config.farewell}
+        farewells = {*map(int, farewells_in(instructions))}
         begin = self._moment(time.monotonic())
         asked, why, limit = self._send(server_round, instructions, MessageType.TRAIN, timeout)
         overdue = self._moment(time.monotonic()) + (limit or math.inf)

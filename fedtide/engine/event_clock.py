@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right, insort
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,20 @@ class OpenTask(NamedTuple):
         """Whether its reply arrives."""
         return self.completion > 0 and not self.lost
 
+    @property
+    def why_silent(self) -> str:
+        """Why its reply does not arrive."""
+        return "reply lost" if self.completion else "dropped in mid-round"
+
+
+def told(ended: Sequence[OpenTask], withdrawn: Sequence[OpenTask]) -> dict[str, Any]:
+    """Return what the record of a round says of the tasks that have ended in it, or were taken back."""
+    return {
+        "replied": [(task.client, task.round, task.end) for task in ended if task.replies],
+        "dropped": [(task.client, task.round, task.end) for task in ended if not task.replies],
+        "withdrawn": [(task.client, task.round) for task in withdrawn],
+    }
+
 
 class EventClock(Stateful):
     """The rounds of a run in event time.
@@ -63,7 +77,7 @@ class EventClock(Stateful):
         Those that have not ended, in order.
     """
 
-    saved = ("begin", "now", "_round", "_member")
+    saved = ("begin", "now", "_round")
 
     def __init__(self, trace: Trace, replies: int) -> None:
         self.replies, self.timeline = replies, timeline(trace)
@@ -78,9 +92,8 @@ class EventClock(Stateful):
         self.now = self._first_moment(1)
         if math.isinf(self.now):
             raise ValueError("trace: no member is ever online, so that no round can begin")
-        self._member, online = self._members(1, self.now)
-        self._there = self._before = RoundAvailability(self._member, online, online.astype(np.float32))
-        self.founders = self._member
+        self._there = self._before = self._availability(1, self.now)
+        self.founders = self._there.member
 
     # See `Clock`
 
@@ -95,13 +108,12 @@ class EventClock(Stateful):
             if not self.tasks:
                 self.now = self._first_moment(t)
             self.begin = self.now
-            self._member, online = self._members(t, self.now)
-            self._there = RoundAvailability(self._member, online, online.astype(np.float32))
+            self._there = self._availability(t, self.now)
         return self._there if t == self._round else self._before
 
     def lost(self, t: int) -> NDArray[np.bool_]:
         """Return False for all, shape (N,): whose reply is lost does not reply, see `OpenTask`."""
-        return np.zeros(len(self._member), np.bool_)
+        return np.zeros(len(self._there.member), np.bool_)
 
     def seconds(self, t: int) -> float:
         """Return when the present round, t, has ended."""
@@ -147,13 +159,15 @@ class EventClock(Stateful):
 
     def state_dict(self) -> StateDict:
         """Return the state between two rounds."""
-        return super().state_dict() | {"tasks": [[*task] for task in self.tasks]}
+        own = {"member": self._there.member, "tasks": [[*task] for task in self.tasks]}
+        return super().state_dict() | own
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore a state that `state_dict` returned."""
         super().load_state_dict(state)
         self.tasks = [OpenTask(*task) for task in take(state, "tasks")]
-        self._there = RoundAvailability(self._member, *np.zeros((2, len(self._member))))
+        member = np.array(take(state, "member"), np.bool_)
+        self._there = RoundAvailability(member, *np.zeros((2, len(member))))
 
     # Details
 
@@ -166,11 +180,9 @@ class EventClock(Stateful):
         replies = (task.end for task in self.tasks if task.replies)
         return next(islice(replies, self.replies - 1, None), math.inf)
 
-    def _members(self, t: int, now: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return who is a member in round t, if it begins now, and which of them are online, shape (N,)."""
-        begin, end = self.timeline.window(t)
-        member = (begin <= now) & (now < end)
-        return member, member & self.timeline.online(now)
+    def _availability(self, t: int, now: float) -> RoundAvailability:
+        """Return who is there in round t, if it begins now."""
+        return self.timeline.availability(t, now)
 
     def _first_moment(self, t: int) -> float:
         """Return the first moment from now on at which a member is online, if round t then begins."""
@@ -181,7 +193,7 @@ class EventClock(Stateful):
             return max(first, self.now)
         # The nearest microsecond may be a little too early.
         nearest, following = ((round(first * _MICROSECONDS) + k) / _MICROSECONDS for k in range(2))
-        return nearest if self._members(t, nearest)[1].any() else following
+        return nearest if self._availability(t, nearest).online.any() else following
 
 
 class ReplayedClock(EventClock):
@@ -216,9 +228,8 @@ class ReplayedClock(EventClock):
     def _last_moment(self) -> float:
         return self.run.seconds(self._round)
 
-    def _members(self, t: int, now: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        member, online, _ = self.run.round(t)
-        return member, online
+    def _availability(self, t: int, now: float) -> RoundAvailability:
+        return self.run.round(t)
 
     def _first_moment(self, t: int) -> float:
         return math.inf if self.run.is_over(t) else self.now

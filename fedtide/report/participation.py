@@ -211,15 +211,7 @@ def _availability(trace: Trace | str, in_event_time: bool) -> Callable[[Record],
     if not in_event_time:
         return lambda record: trace.round(record["round"])
     known = timeline(trace)
-
-    def at_begin(record: Record) -> RoundAvailability:
-        now = record["begin"]
-        begin, end = known.window(record["round"])
-        member = (begin <= now) & (now < end)
-        online = member & known.online(now)
-        return RoundAvailability(member, online, online.astype(np.float32))
-
-    return at_begin
+    return lambda record: known.availability(record["round"], record["begin"])
 
 
 def states_of(

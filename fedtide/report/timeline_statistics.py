@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.config import Settings
-from fedtide.engine.event_clock import EventClock
+from fedtide.engine.event_clock import EventClock, told
 from fedtide.engine.observers import Record
 from fedtide.report.event_tasks import EventTasks, Outcome
 from fedtide.report.plots import Numbers
@@ -65,7 +65,7 @@ def play(settings: Settings, trace: Trace) -> Iterator[Record]:
     method with that selection has the same rounds. ValueError: the trace has no event time.
     """
     clock = EventClock(trace, settings.round_ends)
-    limit = settings.clients_per_round or settings.num_clients
+    limit = settings.most_clients
     method = _method(settings, clock.founders)
     version, given = 0, dict[int, int]()  # by client, the version that it works on
     for t in range(1, settings.num_rounds + 1):
@@ -79,7 +79,6 @@ def play(settings: Settings, trace: Trace) -> Iterator[Record]:
         idle = limit - len(clock.tasks)
         ended = clock.end()
         replied = sorted((task for task in ended if task.replies), key=lambda task: task.client)
-        silent = [task for task in ended if not task.replies]
         completion = np.array([task.completion for task in replied])
         yield {
             "round": t,
@@ -91,18 +90,14 @@ def play(settings: Settings, trace: Trace) -> Iterator[Record]:
             "at_work": sorted(at_work.tolist()),
             "active": [task.client for task in replied],
             "steps": finished_steps(completion, settings.local_steps).tolist(),
-            "failed": {
-                str(k.client): "reply lost" if k.completion else "dropped in mid-round" for k in silent
-            },
+            "failed": {str(task.client): task.why_silent for task in ended if not task.replies},
             "late": [
                 {"client": task.client, "task": task.round, "lag": version - given[task.client]}
                 for task in replied
                 if task.round < t
             ],
             "idle": idle,
-            "replied": [(task.client, task.round, task.end) for task in ended if task.replies],
-            "dropped": [(task.client, task.round, task.end) for task in silent],
-            "withdrawn": [(task.client, task.round) for task in withdrawn],
+            **told(ended, withdrawn),
         }
         version += bool(replied)
         if clock.is_over() or 0 < settings.until <= clock.now:

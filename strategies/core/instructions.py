@@ -90,6 +90,12 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
         self.append((proxy, self._kind(parameters, config.to_wire())))
 
 
+def farewells_in(instructions: Sequence[tuple[ClientProxy, FitIns]]) -> set[str]:
+    """Return the names of the clients that are asked to hand in their state, not to train."""
+    own = instructions.own if isinstance(instructions, RoundInstructions) else {}
+    return {name for name, (_, config) in own.items() if config.farewell}
+
+
 class Sent(NamedTuple):
     """What a client was sent for a task."""
 

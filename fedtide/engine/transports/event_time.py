@@ -12,21 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.common import FitIns, FitRes
-from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from fedtide.engine.availability import Clock
-from fedtide.engine.event_clock import EventClock, OpenTask
+from fedtide.engine.event_clock import EventClock, OpenTask, told
 from fedtide.engine.transports.base import (
     ClientFailure,
-    EvaluateInstructions,
-    EvaluateResults,
     FitInstructions,
+    Forwarding,
     Transport,
 )
 from fedtide.engine.transports.kept_replies import kept, put_together, taken_apart
 from fedtide.engine.transports.late import with_late_replies
-from fedtide.engine.transports.virtual_proxy import OK
 from fedtide.ground.contract import REPORTED, FitConfig
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions, Task
@@ -42,7 +39,7 @@ class Column(NamedTuple):
     vector: NDArray[Any]
 
 
-class EventTime(Transport):
+class EventTime(Forwarding):
     """Passes tasks to another transport when they have to be trained, and hands over replies as they arrive.
 
     `clock` decides what arrives in a round, `limit` is C, the most clients that are at work at a time, and
@@ -50,21 +47,15 @@ class EventTime(Transport):
     """
 
     def __init__(self, transport: Transport, clock: EventClock, limit: int, layout: Layout) -> None:
-        super().__init__()
-        self.transport, self.clock, self.limit, self.layout = transport, clock, limit, layout
+        super().__init__(transport)
+        self.clock, self.limit, self.layout = clock, limit, layout
         self._waiting: dict[int, tuple[Task, FitConfig]] = {}  # tasks that are not trained, by client
         self._trained: dict[int, Column | FitRes] = {}  # replies that have not arrived
         self._failures: dict[int, str] = {}  # why clients drop out that could not be trained
         self._record: dict[str, Any] = {}
 
-    def reachable(self) -> NDArray[np.intp] | None:
-        return self.transport.reachable()
-
     def at_work(self) -> NDArray[np.intp]:
         return np.array(sorted(task.client for task in self.clock.tasks), np.intp)
-
-    def proxy(self, client: int) -> ClientProxy:
-        return self.transport.proxy(client)
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
@@ -84,24 +75,21 @@ class EventTime(Transport):
             self._train(server_round, timeout)
         ended = self.clock.end()
         results = self._results([task.client for task in ended if task.replies])
-        failures = [ClientFailure(str(t.client), self._why_not(t)) for t in ended if not t.replies]
+        failures = [
+            ClientFailure(str(task.client), self._failures.get(task.client, task.why_silent))
+            for task in ended
+            if not task.replies
+        ]
         self._forget(ended)
         self._record = {
             "begin": self.clock.begin,
             "idle": idle,
-            "replied": [(task.client, task.round, task.end) for task in ended if task.replies],
-            "dropped": [(task.client, task.round, task.end) for task in ended if not task.replies],
-            "withdrawn": [(task.client, task.round) for task in withdrawn],
+            **told(ended, withdrawn),
         }
         if farewells:
             states, silent = self.transport.fit(server_round, farewells, timeout)
             return [*results, *states], [*failures, *silent]
         return results, failures
-
-    def evaluate(
-        self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
-    ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        return self.transport.evaluate(server_round, instructions, timeout)
 
     def record(self) -> dict[str, Any]:
         """Return when the round began, how many more could have been at work, and which tasks have ended."""
@@ -122,9 +110,8 @@ class EventTime(Transport):
             waiting.append({"client": client, "config": config.to_wire(), "sent": sent})
         listed = {k: reply for k, reply in self._trained.items() if isinstance(reply, FitRes)}
         for client, reply in listed.items():
-            parts, form = taken_apart(reply.parameters)
-            own = {"num_examples": reply.num_examples, "metrics": reply.metrics}
-            replies.append({"client": client, "sent": [kept_at(part) for part in parts], **own, **form})
+            parts, form = taken_apart(reply)
+            replies.append({"client": client, "sent": [kept_at(part) for part in parts], **form})
         columns = [reply for reply in self._trained.values() if isinstance(reply, Column)]
         return {
             **nested("transport", self.transport.state_dict()),
@@ -151,16 +138,11 @@ class EventTime(Transport):
             task = Task(arrays=tuple(own), weights=FlatParameters(start, self.layout))
             self._waiting[saved["client"]] = task, FitConfig.from_wire(saved["config"])
         for saved in take(state, "replies"):
-            parameters = put_together([array(k) for k in saved["sent"]], saved)
-            reply = FitRes(OK, parameters, saved["num_examples"], saved["metrics"])
-            self._trained[saved["client"]] = reply
+            self._trained[saved["client"]] = put_together([array(k) for k in saved["sent"]], saved)
         rows = np.frombuffer(take(state, "rows").tobytes(), REPORTED)
         for row, vector in zip(rows, take(state, "vectors"), strict=True):
             self._trained[int(row["client"])] = Column(row, vector)
         self._failures = dict(map(tuple, take(state, "failures")))
-
-    def close(self) -> None:
-        self.transport.close()
 
     # Details
 
@@ -215,19 +197,12 @@ class EventTime(Transport):
         """Return the replies of clients, in the order given."""
         replies = [self._trained[client] for client in clients]
         columns = [reply for reply in replies if isinstance(reply, Column)]
-        if (
-            len(columns) < len(clients) or not columns
-        ):  # a method's clients all send arrays of it, or none does
+        if len(columns) < len(clients) or not columns:
+            # Either all clients of a method send arrays of its own, or none does.
             pairs = zip(clients, replies, strict=True)
             return [(self.proxy(client), reply) for client, reply in pairs if isinstance(reply, FitRes)]
         rows = np.array([column.row for column in columns], REPORTED)
         return RoundResults(rows, [column.vector for column in columns], self.layout, self.proxy)
-
-    def _why_not(self, task: OpenTask) -> str:
-        """Return why a task that has ended brings no reply."""
-        if task.client in self._failures:
-            return self._failures[task.client]
-        return "reply lost" if task.completion else "dropped in mid-round"
 
 
 def timed(transport: Transport, trace: Trace, clock: Clock, limit: int, layout: Layout) -> Transport:

@@ -10,26 +10,31 @@ import numpy as np
 from flwr.common import FitRes, Parameters
 from numpy.typing import NDArray
 
+from fedtide.engine.transports.virtual_proxy import OK
 from strategies import FlatParameters, Layout
 
 
-def taken_apart(sent: Parameters) -> tuple[list[NDArray[Any]], dict[str, Any]]:
-    """Return a client's parameters as arrays, and their form."""
+def taken_apart(reply: FitRes) -> tuple[list[NDArray[Any]], dict[str, Any]]:
+    """Return the arrays of a reply, and all else that it is made of."""
+    sent, form = reply.parameters, {"num_examples": reply.num_examples, "metrics": reply.metrics}
     if isinstance(sent, FlatParameters):
         arrays = [sent.vector, *sent.extra]
-        layout = {"shapes": sent.layout.shapes, "dtype": sent.layout.dtype.str}
-        return arrays, {"arrays": len(arrays), **layout}
-    tensors = [np.frombuffer(tensor, np.uint8) for tensor in sent.tensors]
-    return tensors, {"arrays": len(tensors), "type": sent.tensor_type}
+        form |= {"shapes": sent.layout.shapes, "dtype": sent.layout.dtype.str}
+    else:
+        arrays = [np.frombuffer(tensor, np.uint8) for tensor in sent.tensors]
+        form |= {"type": sent.tensor_type}
+    return arrays, form | {"arrays": len(arrays)}
 
 
-def put_together(arrays: list[NDArray[Any]], form: Mapping[str, Any]) -> Parameters:
-    """Return the parameters that `taken_apart` was given."""
+def put_together(arrays: list[NDArray[Any]], form: Mapping[str, Any]) -> FitRes:
+    """Return the reply that `taken_apart` was given."""
     if "shapes" in form:
         vector, *extra = arrays
         layout = Layout(tuple(map(tuple, form["shapes"])), np.dtype(form["dtype"]))
-        return FlatParameters(vector, layout, extra)
-    return Parameters([array.tobytes() for array in arrays], form["type"])
+        sent: Parameters = FlatParameters(vector, layout, extra)
+    else:
+        sent = Parameters([array.tobytes() for array in arrays], form["type"])
+    return FitRes(OK, sent, form["num_examples"], form["metrics"])
 
 
 def kept(result: FitRes) -> FitRes:

@@ -11,14 +11,12 @@ from numpy.typing import NDArray
 
 from fedtide.engine.transports.base import (
     ClientFailure,
-    EvaluateInstructions,
-    EvaluateResults,
     FitInstructions,
+    Forwarding,
     Transport,
 )
 from fedtide.engine.transports.kept_replies import kept, put_together, taken_apart
-from fedtide.engine.transports.virtual_proxy import OK
-from strategies.core.instructions import RoundInstructions
+from strategies.core.instructions import farewells_in
 from strategies.core.results import FitResults
 from strategies.core.state import StateDict, nested, take, within
 from traces import Trace
@@ -39,7 +37,7 @@ def with_late_replies(transport: Transport, trace: Trace) -> Transport:
     return LateReplies(transport, trace) if trace.has_late_replies else transport
 
 
-class LateReplies(Transport):
+class LateReplies(Forwarding):
     """Passes messages to another transport and delays the replies that the trace has arrive late.
 
     A client whose reply is delayed is at work. A lost reply never arrives; its client is free again after the
@@ -47,25 +45,19 @@ class LateReplies(Transport):
     """
 
     def __init__(self, transport: Transport, trace: Trace) -> None:
-        super().__init__()
-        self.transport, self.trace = transport, trace
+        super().__init__(transport)
+        self.trace = trace
         self._delayed: dict[int, Delayed] = {}
-
-    def reachable(self) -> NDArray[np.intp] | None:
-        return self.transport.reachable()
 
     def at_work(self) -> NDArray[np.intp]:
         return np.union1d(np.array([*self._delayed], np.intp), self.transport.at_work())
-
-    def proxy(self, client: int) -> ClientProxy:
-        return self.transport.proxy(client)
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
         results, failures = self.transport.fit(server_round, instructions, timeout)
         self.seconds, self.notes = self.transport.seconds, self.transport.notes
-        late, farewells = self.trace.late(server_round), _farewells(instructions)
+        late, farewells = self.trace.late(server_round), farewells_in(instructions)
         arrived = {k: d for k, d in self._delayed.items() if d.arrival <= server_round}
         self._delayed = {k: d for k, d in self._delayed.items() if k not in arrived}
         on_time: FitResults = []
@@ -78,21 +70,12 @@ class LateReplies(Transport):
             failures.append(ClientFailure(proxy.cid, LATE))
         return on_time + [(d.proxy, d.result) for d in arrived.values()], failures
 
-    def evaluate(
-        self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
-    ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        return self.transport.evaluate(server_round, instructions, timeout)
-
-    def record(self) -> dict[str, Any]:
-        return self.transport.record()
-
     def state_dict(self) -> StateDict:
         state = nested("transport", self.transport.state_dict())
         described: list[dict[str, Any]] = []
         for number, (client, delayed) in enumerate(self._delayed.items()):
-            arrays, form = taken_apart(delayed.result.parameters)
-            reply = {"num_examples": delayed.result.num_examples, "metrics": delayed.result.metrics}
-            described.append({"client": client, "arrival": delayed.arrival, **reply, **form})
+            arrays, form = taken_apart(delayed.result)
+            described.append({"client": client, "arrival": delayed.arrival, **form})
             state |= {f"delayed.{number}.{i}": array for i, array in enumerate(arrays)}
         return state | {"delayed": described}
 
@@ -101,15 +84,5 @@ class LateReplies(Transport):
         self._delayed = {}
         for number, reply in enumerate(take(state, "delayed")):
             arrays = [take(state, f"delayed.{number}.{i}") for i in range(reply["arrays"])]
-            result = FitRes(OK, put_together(arrays, reply), reply["num_examples"], reply["metrics"])
             proxy = self.transport.proxy(reply["client"])
-            self._delayed[reply["client"]] = Delayed(reply["arrival"], proxy, result)
-
-    def close(self) -> None:
-        self.transport.close()
-
-
-def _farewells(instructions: FitInstructions) -> set[str]:
-    """Return the names of clients that are asked to hand in their state, not to train."""
-    own = instructions.own if isinstance(instructions, RoundInstructions) else {}
-    return {name for name, (_, config) in own.items() if config.farewell}
+            self._delayed[reply["client"]] = Delayed(reply["arrival"], proxy, put_together(arrays, reply))
