@@ -207,10 +207,16 @@ class Settings:
         for key, value in (("clients-per-round", self.clients_per_round), ("min-nodes", self.min_nodes)):
             if value > self.num_clients:
                 raise ValueError(f"{key} is {value}; it must be at most num-clients, {self.num_clients}")
-        at_work = self.clients_per_round or self.num_clients
-        if self.round_ends > at_work:
+        if self.round_ends > self.most_clients:
             limit = "clients-per-round" if self.clients_per_round else "num-clients"
-            raise ValueError(f"round-ends is {self.round_ends}; it must be at most {limit}, {at_work}")
+            raise ValueError(
+                f"round-ends is {self.round_ends}; it must be at most {limit}, {self.most_clients}"
+            )
+
+    @property
+    def most_clients(self) -> int:
+        """How many clients are asked in a round, or in event time are at work, at most."""
+        return self.clients_per_round or self.num_clients
 
     @property
     def strategy_options(self) -> dict[str, str]:

@@ -88,7 +88,7 @@ def _transport(grid: Grid, settings: Settings, simulated: bool, replays: bool) -
     """Return what reaches the clients; if they replay a trace, its clock ends the rounds of event time."""
     deadlines = RoundDeadlines(settings.round_deadline)
     if settings.round_ends and not replays:
-        limit = settings.clients_per_round or settings.num_clients
+        limit = settings.most_clients
         return EventGrid(grid, settings.num_clients, deadlines, settings.round_ends, limit)
     known = deadlines if settings.round_deadline or not simulated else None
     return GridTransport(grid, settings.num_clients, known, settings.min_replies, replays)

@@ -63,7 +63,7 @@ class Experiment:
 
     def timed(self, transport: Transport) -> Transport:
         """Return a transport whose replies arrive in their time."""
-        limit = self.settings.clients_per_round or self.settings.num_clients
+        limit = self.settings.most_clients
         return timed(transport, self.trace, self.clock, limit, self.initial.layout)
 
     @property
@@ -151,7 +151,7 @@ def _tuned(experiment: Experiment, model: FlatModel) -> Experiment:
     settings, rule = experiment.settings, rule_named(experiment.strategy.rule.name)
     examples, wanted = blank(experiment.data, 2), (settings.cohort, settings.cohort_size)
     cohort, size = choose(model, examples, *wanted, rule)
-    several = (settings.clients_per_round or settings.num_clients) > 1
+    several = settings.most_clients > 1
     several &= not isinstance(experiment.strategy, SequentialSGD)
     if several and (settings.cohort, cohort) == ("auto", "loop") and may_gain_from_vmap(model, examples):
         experiment = replace(experiment, hint=SLOW)

@@ -68,7 +68,7 @@ def virtual_transport(
     simulation = Simulation(experiment.environment, experiment.initial, experiment.clock, defaults)
     if settings.engine == "inline":
         return experiment.timed(InlineTransport(simulation))
-    num_workers = min(settings.num_workers, settings.clients_per_round or settings.num_clients)
+    num_workers = min(settings.num_workers, settings.most_clients)
     with deferring(SIGINT) as interrupts:
         from fedtide.engine.transports.ray.transport import RayTransport  # Ray need not be installed
 

@@ -112,7 +112,7 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
                 own = trace or try_trace(run.settings)
                 took_part = of_run(records, run.settings, own)
                 participations += [(label, took_part)] if took_part else []
-                limit = run.settings.clients_per_round or run.settings.num_clients
+                limit = run.settings.most_clients
                 if tasks := tasks_of(records, limit):
                     timed.append(TimedRun(label, tasks, () if isinstance(own, str) else own.devices))
             if isinstance(found := numbers_of_run(run, compute), str):

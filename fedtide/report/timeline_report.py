@@ -27,7 +27,7 @@ def show_timeline(settings: Settings, trace: Trace, console: Console) -> dict[st
     trace has no event time, or the page cannot be written.
     """
     records = list(play(settings, trace))
-    tasks = tasks_of(records, settings.clients_per_round or settings.num_clients)
+    tasks = tasks_of(records, settings.most_clients)
     assert tasks is not None  # there is a round: somebody is online at some time
     report = statistics_of(settings, records, tasks)
     took_part = of_run(records, settings, trace)

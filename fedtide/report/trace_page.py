@@ -91,7 +91,7 @@ def _subtitle(settings: Settings) -> str:
     work = f"{epochs} epochs" if epochs else f"E = {steps} local steps"
     rounds = f"{settings.num_rounds:,} rounds"
     if settings.round_ends:
-        limit = settings.clients_per_round or settings.num_clients
+        limit = settings.most_clients
         until = f" or {settings.until:g} s" if settings.until else ""
         rounds = f"event time, B = {settings.round_ends:,}, C = {limit:,} · up to {rounds}{until}"
     return (
