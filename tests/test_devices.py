@@ -11,6 +11,7 @@ import pytest
 from federation import Federation
 from flower import outcome
 from test_run_folder_page import described, keys_of
+from waiting import wait_until
 
 import sim
 from clients.device import leave
@@ -143,7 +144,8 @@ def the_run_resumes(federation: Federation, before: Records) -> Records:
     assert all(1 not in record["selected"] for record in records[len(before) :])
     assert not any("resync" in str(record) for record in records)
     assert records[-1]["loss"] < records[0]["loss"]
-    assert [*federation.statuses().values()] == ["finished:stopped", "finished:failed"]
+    ends = ["finished:stopped", "finished:failed"]  # the SuperLink finds out later that the first is dead
+    wait_until(lambda: [*federation.statuses().values()] == ends)
     found = events(records) - {("refused-node", 2), ("unidentified-node", None)}  # until Flower has noticed
     assert found == {("refused-node", 0), ("arrival", 4), ("departure", 1), ("farewell", 1)}
     return records
