@@ -97,6 +97,7 @@ class NumPyTrainer(Client):
         reported = {**done.reported, metrics.CLIENT_ID: self.node.client}
         if losses:
             reported |= {metrics.TRAIN_LOSS: float(np.mean(losses)), metrics.FINAL_LOSS: losses[-1]}
+            reported[metrics.RMS_LOSS] = float(np.sqrt(np.mean(np.square(losses))))
             self.node.worked(len(losses), seconds, sum(map(len, reply.tensors)))
         return FitRes(OK, reply, n, reported | self.node.closing_metrics(config, start))
 

@@ -26,11 +26,13 @@ from strategies.core import (
     EvaluateFn,
     FlatParameters,
     FlexibleStrategy,
+    Forecast,
     Layout,
     Options,
     Replies,
     Roster,
     RoundReport,
+    Selection,
     Task,
 )
 from strategies.core.schedules import SCHEDULES
@@ -57,6 +59,7 @@ from strategies.parts.layering import layers_of
 from strategies.pfedme import PFedMe
 from strategies.scaffold import Scaffold
 from strategies.schemes import SchemeA, SchemeB, SchemeC
+from strategies.selection import SELECTIONS, selection_of
 from strategies.vrl_sgd import VRLSGD
 
 STRATEGIES: dict[str, type[FlexibleStrategy]] = {
@@ -97,6 +100,7 @@ VARIANTS: dict[str, tuple[str, type[FlexibleStrategy]]] = {
 
 __all__ = [
     "SCHEDULES",
+    "SELECTIONS",
     "STRATEGIES",
     "VARIANTS",
     "AvailabilityManager",
@@ -105,6 +109,7 @@ __all__ = [
     "EvaluateFn",
     "FlatParameters",
     "FlexibleStrategy",
+    "Forecast",
     "Layout",
     "NotNegative",
     "Options",
@@ -113,6 +118,7 @@ __all__ = [
     "Replies",
     "Roster",
     "RoundReport",
+    "Selection",
     "Share",
     "Task",
     "make",
@@ -147,8 +153,8 @@ def make(
         The strategy's options, an object of its `options_type()`.
     values
         Fields of the strategy's options, in place of `options`. As on the command line, `lr_schedule` may be
-        a spec such as `staircase:restart=false`, and `server_opt="adam:rate=0.1"` and `amplify="10,2"` make
-        `layers`.
+        a spec such as `staircase:restart=false`, and `select` one such as `oort`;
+        `server_opt="adam:rate=0.1"` and `amplify="10,2"` make `layers`.
 
     Raises
     ------
@@ -197,6 +203,8 @@ def _variant(strategy: type[FlexibleStrategy], options: Options) -> type[Flexibl
 def _built(values: dict[str, Any]) -> dict[str, Any]:
     """Replace the specs among the options by what they stand for."""
     built = {key: value for key, value in values.items() if key not in LAYERS}
+    if isinstance(select := values.get("select"), str):
+        built["select"] = selection_of(select)
     specs = {key: values.get(key, "") for key in LAYERS}
     for key, text in specs.items():
         Option(key, str).check(text)

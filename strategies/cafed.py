@@ -71,7 +71,7 @@ class CAFed(FlexibleStrategy):
 
     def on_arrival(self, client: int) -> None:
         """Observe a new member from this round on."""
-        self.availability.reset(client)
+        self.availability.forget(client)
 
 
 def worth_keeping(

@@ -124,7 +124,7 @@ class EFL(FlexibleStrategy):
 
     def on_arrival(self, client: int) -> None:
         """Count a new member's absences from now on."""
-        self.availability.reset(client)
+        self.availability.forget(client)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from fedtide.ground.allowed import Range
-from strategies.core import Clients, FlexibleStrategy, Replies, Vector, extend
+from strategies.core import Clients, FlexibleStrategy, Replies, Selection, Vector, extend
 from strategies.fedavg import FedAvgOptions
 
 
@@ -41,18 +41,13 @@ class F3AST(FlexibleStrategy):
         """r_k of some clients, shape (K,)."""
         return self.decay * self.rates[clients]
 
-    def select(self, available: Clients) -> Clients:
-        """Choose the K clients with the largest p_k / r_k, of equal ones those with the lower index."""
+    def observe(self, available: Clients) -> None:
+        """Start the rates of new members."""
         self._start_rates()
-        willing = available[~self.roster.data_less[available]]
-        count = self.number_to_ask(len(willing))
-        if count in (0, len(willing)):
-            return willing[:count]
-        score = self.roster.share(willing, self.options.weights) / self.rates[willing]
-        least = np.partition(score, -count)[-count]
-        above, equal = np.flatnonzero(score > least), np.flatnonzero(score == least)
-        chosen = np.sort(np.concatenate([above, equal[: count - len(above)]]))
-        return np.asarray(willing[chosen])
+
+    def own_selection(self) -> Selection:
+        """S, by the rates so far."""
+        return LeastRepresented(self)
 
     def update(self, replies: Replies) -> None:
         """Bring the rates up to date, and divide by them."""
@@ -98,6 +93,22 @@ class F3AST(FlexibleStrategy):
         if options.r0 == "uniform":
             first *= min(1.0, K / N)
         self.rates[new] = first / self.decay
+
+
+class LeastRepresented(Selection):
+    """The clients with the largest p_k / r_k, of equal ones those with the lower index."""
+
+    def __init__(self, method: F3AST) -> None:
+        super().__init__(method.roster, method.options.seed)
+        self.method = method
+
+    def choose(self, eligible: Clients, count: int, server_round: int, rng: np.random.Generator) -> Clients:
+        """Return them."""
+        weights, rates = self.method.options.weights, self.method.rates
+        score = self.roster.share(eligible, weights) / rates[eligible]
+        least = np.partition(score, -count)[-count]
+        above, equal = np.flatnonzero(score > least), np.flatnonzero(score == least)
+        return np.asarray(eligible[np.concatenate([above, equal[: count - len(above)]])])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,14 +20,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core import Clients, FlexibleStrategy, LateReplies, Replies, Task
+from strategies.core import Clients, FlexibleStrategy, LateReplies, Replies, Selection, Task
+from strategies.core.selection import LongestAbsent
 from strategies.memory.table import MemoryOptions, SummedTable
-
-
-def longest_absent(available: Clients, asked: NDArray[np.int64], count: int) -> Clients:
-    """Choose the `count` clients with the lowest A_i, of equal ones those with the lower index."""
-    longest_first = np.argsort(asked[available], kind="stable")
-    return np.sort(available[longest_first[:count]])
 
 
 class FedLaAvg(FlexibleStrategy):
@@ -42,10 +37,9 @@ class FedLaAvg(FlexibleStrategy):
         """Start as if every client had sent 0 before the first round."""
         self.latest = SummedTable(self.layout, self.options)  # u_i
 
-    def select(self, available: Clients) -> Clients:
-        """Algorithm 2, lines 6 and 7; a client without data is not asked."""
-        willing = available[~self.roster.data_less[available]]
-        return longest_absent(willing, self.roster.asked, self.number_to_ask(len(willing)))
+    def own_selection(self) -> Selection:
+        """Algorithm 2, lines 6 and 7."""
+        return LongestAbsent(self.roster, self.options.seed)
 
     def task(self, client: int) -> Task | None:
         """Return the client's own rate with `loss`: the gradient of N p_i F_i is N p_i times that of F_i."""

@@ -114,6 +114,9 @@ class Rounds:
         return self.hear(*replies)
 
 
+LOSSES = ("train_loss", "final_loss", "rms_loss", "seconds")
+
+
 def collected(
     vectors: Mapping[int, np.ndarray], origins: np.ndarray | Mapping[int, np.ndarray], **told: float
 ) -> Replies:
@@ -122,7 +125,7 @@ def collected(
     started = [origins[k] if isinstance(origins, Mapping) else origins for k in sorted(vectors)]
     sent = [Sent(1, FlatParameters(x, Layout(((size,),), x.dtype)), 0.1, 0) for x in started]
     columns: dict[str, Any] = {key: np.ones(count, np.int64) for key in ("steps", "planned", "num_examples")}
-    columns |= {key: np.full(count, told.get(key, np.nan)) for key in ("train_loss", "final_loss")}
+    columns |= {key: np.full(count, told.get(key, np.nan)) for key in LOSSES}
     return Replies(
         clients=np.array(sorted(vectors)),
         sent=sent,

@@ -20,7 +20,7 @@ from fedtide.config import Settings
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.experiment import prepare
 from fedtide.engine.run import virtual_transport
-from fedtide.engine.transports.base import ClientFailure
+from strategies.core.results import ClientFailure
 
 INLINE: dict[str, Any] = {"model": "logistic", "engine": "inline", "client_gpus": 0.0}
 

@@ -40,11 +40,10 @@ def page(own: Folder) -> Folder:
 
 
 def test_the_page_shows_every_kind_of_part() -> None:
-    assert {*FILES} == {
-        f"my_{name}.py" for name in ("methods", "private", "model", "traces", "split", "data", "text")
-    }
+    names = ("methods", "private", "model", "traces", "split", "data", "text", "selection")
+    assert {*FILES} == {f"my_{name}.py" for name in names}
     named = " ".join(COMMANDS)
-    for flag in ("strategy", "model", "trace", "partition", "sizes", "task"):
+    for flag in ("strategy", "model", "trace", "partition", "sizes", "task", "select"):
         assert re.search(rf"--{flag} my_", named)
 
 

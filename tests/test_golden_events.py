@@ -1,17 +1,14 @@
-"""Exact trajectories in event time of an independent reference: the real engine, strategies and client code.
-
-Who is asked is taken from the reference's timelines only where it selects by a rule that is no method's own.
-"""
+"""Exact trajectories in event time of an independent reference: real engine, strategies and client code."""
 
 import math
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from devices import Device
 from fakes import NamedProxy
-from golden_cases import close, devices_of, strategy_of, variants
+from golden_cases import close, curvature, devices_of, strategy_of, variants
 from test_golden import METHODS, VALUES, check_state, layers_of
 
 from fedtide.engine.availability import TraceClientManager
@@ -20,7 +17,7 @@ from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.base import Transport
 from fedtide.engine.transports.event_time import EventTime
 from fedtide.ground.contract import FitConfig
-from strategies import STRATEGIES
+from strategies import SELECTIONS, STRATEGIES
 from traces.recorded.clock import VirtualClock
 from traces.recorded.sessions import DeviceLog, Sessions
 
@@ -48,16 +45,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("trajectory", variants(metafunc.config, ["event"]))
 
 
-def make_strategy(problem: dict[str, Any], case: dict[str, Any], given: dict[str, Any]) -> Any:
+def make_strategy(problem: dict[str, Any], case: dict[str, Any], given: dict[str, Any], clock: Any) -> Any:
     """The strategy of a variant, of which `given` are the options."""
     method, hyper = given["method"], {"E": case["E"], **case.get("hyper", {})}
     name = METHODS[method]
     known = {field.name for field in fields(STRATEGIES[name].options_type())}
     names = OPTIONS | OWN_OPTIONS.get(method, {})
     own = {key: case[key] for key in ("B", "C", "seed") if key in case} | hyper | given
+    own["select"] = selection_of(given.get("select", case.get("select", {"kind": "method"})), clock)
     options = {names.get(key, key): VALUES.get(key, {}).get(str(value), value) for key, value in own.items()}
     options = REFERENCE.get(method, {}) | {key: value for key, value in options.items() if key in known}
     return strategy_of(problem, {**case, "hyper": hyper}, name, layers=layers_of(given, hyper), **options)
+
+
+def selection_of(options: dict[str, Any], clock: EventClock) -> Any:
+    """What makes the selection of a variant."""
+
+    def make(roster: Any, seed: int) -> Any:
+        roster.forecast = clock.forecast
+        return SELECTIONS[options["kind"]](roster, seed, **{k: v for k, v in options.items() if k != "kind"})
+
+    return make
 
 
 class Recording(VirtualClock):
@@ -97,11 +105,20 @@ class Recording(VirtualClock):
 
 
 class Clients(Transport):
-    """The real client code, in float64."""
+    """The real client code, in float64; of quadratics, it reports the losses."""
 
-    def __init__(self, devices: list[Device]) -> None:
+    def __init__(self, problem: dict[str, Any]) -> None:
         super().__init__()
-        self.devices, self.updates = devices, dict[tuple[int, int], np.ndarray]()
+        self.devices, self.updates = devices_of(problem), dict[tuple[int, int], np.ndarray]()
+        self.losses: list[float] = []  # in the local steps of the present task
+        for device, client in zip(self.devices, problem["clients"], strict=True):
+            if problem["type"] == "quadratic":
+                device.gradient = partial(self._note_loss, device.gradient, client)
+
+    def _note_loss(self, gradient: Any, client: dict[str, Any], w: np.ndarray) -> np.ndarray:
+        away = w - np.array(client["e"])
+        self.losses.append(away @ curvature(client) @ away / 2)
+        return gradient(w)
 
     def proxy(self, client: int) -> NamedProxy:
         return NamedProxy(str(client))
@@ -110,7 +127,13 @@ class Clients(Transport):
         results = []
         for proxy, instruction in instructions:
             config, device = FitConfig.from_wire(instruction.config), self.devices[int(proxy.cid)]
-            results.append((proxy, device.fit(instruction, round(config.completion * config.local_steps))))
+            self.losses = []
+            result = device.fit(instruction, round(config.completion * config.local_steps))
+            if self.losses:
+                squares = np.square(self.losses)
+                result.metrics |= {"train-loss": float(np.mean(self.losses))}
+                result.metrics |= {"rms-loss": float(np.sqrt(squares.mean()))}
+            results.append((proxy, result))
             self.updates[int(proxy.cid), config.round] = device.update
         return results, []
 
@@ -148,12 +171,10 @@ def test_trajectory(trajectory: Any) -> None:
     problem, case, name = trajectory
     variant, n = case["variants"][name], len(problem["clients"])
     given, timeline = variant["opts"], case["timelines"][variant["timeline"]]
-    strategy, clients = make_strategy(problem, case, given), Clients(devices_of(problem))
     options, records = {**case, **given}, list[dict[str, Any]]()
     clock = EventClock(Recording(case, given, n), options["B"] or n)
+    strategy, clients = make_strategy(problem, case, given, clock), Clients(problem)
     object.__setattr__(clock.timeline, "window", members(case, n))
-    if "select" in options:
-        strategy.select = lambda available: np.array(timeline[strategy.round - 1]["selected"], np.intp)
     transport = EventTime(clients, clock, options["C"] or n, strategy.wire)
 
     def check(record: dict[str, Any]) -> None:
@@ -186,3 +207,21 @@ def test_trajectory(trajectory: Any) -> None:
         age = ages(timeline, [case["w0"], *variant["w"]])
         expected["G"] = {k: np.array(G) * (age[int(k)] <= given["max_age"]) for k, G in expected["G"].items()}
     check_state(strategy, expected)
+    check_selection(strategy.selection, variant.get("state", {}).get("select", {}))
+
+
+def check_selection(selection: Any, expected: dict[str, Any]) -> None:
+    """What it has noted, by the symbols of the specification."""
+    read = {
+        "loss": lambda: selection.last.loss,
+        "mu": lambda: selection.duration,
+        "u": lambda: selection.known.utility,
+        "D": lambda: selection.known.seconds,
+        "L": lambda: selection.known.round,
+        "percentile": lambda: selection.percentile,
+    }
+    for symbol, value in expected.items():
+        if isinstance(value, dict):
+            close(read[symbol]()[: len(value)], [value[str(k)] for k in range(len(value))], symbol)
+        else:
+            close(read[symbol](), value, symbol)

@@ -34,7 +34,7 @@ def test_availability_of_a_markov_chain() -> None:
     clients = np.arange(5)
     np.testing.assert_allclose(observed.shares(clients), [*pi, 1, 0], atol=0.03)
     np.testing.assert_allclose(observed.correlations(clients), [*correlation, 0, 0], atol=0.03)
-    observed.reset(1)
+    observed.forget(1)
     observed.observe(np.array([1]), 5)
     assert observed.shares(clients[1:2]) == 1
 

@@ -41,7 +41,7 @@ class Play:
         for k, ((client, n, steps, loss, _), vector) in enumerate(zip(rows, vectors, strict=True)):
             with np.errstate(over="ignore", invalid="ignore"):
                 norm = np.linalg.norm((vector - STARTS).astype(np.float64))
-            reported[k] = client, self.number, n, steps, loss, loss, norm, False
+            reported[k] = client, self.number, n, steps, loss, loss, loss, np.nan, norm, False
 
         return RoundResults(reported, vectors, LAYOUT, lambda client: NamedProxy(str(client)))
 

@@ -179,6 +179,8 @@ def _reported(
     reported["steps"] = done
     reported["train_loss"] = losses.sum(axis=0) / done
     reported["final_loss"] = losses[done - 1, np.arange(len(cohort))]
+    reported["rms_loss"] = np.sqrt((losses**2).sum(axis=0) / done)
+    reported["seconds"] = np.nan
     reported["update_norm"] = norms
     reported["resync"] = [p.resync for p in cohort]
     return reported

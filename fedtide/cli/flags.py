@@ -134,8 +134,14 @@ def _allowed(setting: Field[Any]) -> str:
     return option.allowed if option and option.kind is not bool else ""
 
 
+_SPECS = (
+    *("strategy", "task", "model", "partition", "sizes", "trace", "select"),
+    *("lr_schedule", "server_opt"),
+)
+
+
 def _metavar(name: str, kind: type) -> str:
-    if name in ("strategy", "task", "model", "partition", "sizes", "trace", "lr_schedule", "server_opt"):
+    if name in _SPECS:
         return "SPEC"
     if name == "amplify":
         return "PERIOD,FACTOR"

@@ -86,6 +86,11 @@ class Settings:
     clients_per_round: CountOrZero = _setting(
         PARTICIPATION, 0, "K, clients selected per round; 0: all that are available"
     )
+    select: str = _setting(
+        PARTICIPATION,
+        "method",
+        "which of the available clients are selected; method: as the strategy does, mostly uniformly",
+    )
     round_ends: CountOrZero = _setting(
         PARTICIPATION,
         0,

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from fedtide.devices.deadlines import RoundDeadlines
 from fedtide.devices.grid import GridTransport
-from fedtide.engine.transports.base import ClientFailure, FitInstructions
+from fedtide.engine.transports.base import FitInstructions
 from fedtide.ground.contract import metrics
 from strategies.core.instructions import RoundInstructions, farewells_in
-from strategies.core.results import FitResults
+from strategies.core.results import ClientFailure, FitResults
 from strategies.core.state import StateDict, take
 
 

@@ -28,16 +28,10 @@ from fedtide.devices.messages import (
     with_scalars,
 )
 from fedtide.devices.nodes import PATIENCE_SECONDS, Nodes
-from fedtide.engine.transports.base import (
-    ClientFailure,
-    EvaluateInstructions,
-    EvaluateResults,
-    FitInstructions,
-    Transport,
-)
+from fedtide.engine.transports.base import EvaluateInstructions, EvaluateResults, FitInstructions, Transport
 from fedtide.ground.contract import Scalar, fit, metrics
 from fedtide.ground.wording import plain
-from strategies.core.results import FitResults
+from strategies.core.results import ClientFailure, FitResults
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 2.0  # between two looks at the nodes, within a round
@@ -280,6 +274,8 @@ class GridTransport(Transport):
             self._arrived.append(Arrived(sent, result, now))
             if isinstance(result, FitRes) and self.deadlines is not None:
                 self.deadlines.learn(sent.client, taken, result.metrics.get(metrics.SECONDS))
+            if isinstance(result, FitRes):
+                result.metrics.setdefault(metrics.SECONDS, taken)
 
     def _meet(self, node: int, reply: Message | str, taken: float) -> None:
         """Take in the identity of a node."""

@@ -25,7 +25,7 @@ from fedtide.devices.messages import (
     unpacked,
     with_scalars,
 )
-from fedtide.engine.transports.base import ClientFailure
+from strategies.core.results import ClientFailure
 
 POLL_SECONDS = 0.1
 IDENTIFY_SECONDS = 60.0

@@ -14,7 +14,10 @@ from flwr.server.criterion import Criterion
 from numpy.typing import NDArray
 
 from fedtide.engine.transports.base import Transport
+from strategies import Forecast
 from traces import RoundAvailability, Trace
+from traces.compose import Combined
+from traces.timed import TimedTrace
 
 
 class Clock(Protocol):
@@ -36,11 +39,34 @@ class Clock(Protocol):
     def is_over(self) -> bool:
         """Whether no round can follow the present one, which has ended."""
 
+    @property
+    def forecast(self) -> Forecast | None:
+        """What is known of how long clients stay and rounds take; None: nothing."""
+
+
+class TraceForecast:
+    """What a trace with a clock knows of its rounds; `clock` is the part that has the clock."""
+
+    def __init__(self, trace: Trace, clock: TimedTrace) -> None:
+        self.trace, self.clock = trace, clock
+
+    def elapsed(self, t: int) -> float:
+        """See `Forecast`."""
+        return self._end(t) - self._end(t - 1)
+
+    def leave(self, t: int, clients: NDArray[np.intp]) -> NDArray[np.float64]:
+        """See `Forecast`."""
+        return self.clock.leave(self._end(t - 1), clients)
+
+    def _end(self, t: int) -> float:
+        return self.trace.seconds(t) or 0.0
+
 
 class RoundClock:
     """The rounds of a trace, which say who is there, and maybe how long each of them takes."""
 
     def __init__(self, trace: Trace) -> None:
+        self.trace = trace
         self.round = lru_cache(maxsize=2)(trace.round)  # as several parts of the engine need the same one
         self.lost, self.seconds = trace.lost, trace.seconds
 
@@ -52,6 +78,13 @@ class RoundClock:
     def is_over(self) -> bool:
         """Return False: a trace has any number of rounds."""
         return False
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """What a trace with one clock knows."""
+        parts = self.trace.parts if isinstance(self.trace, Combined) else (self.trace,)
+        clocks = [part for part in parts if isinstance(part, TimedTrace)]
+        return TraceForecast(self.trace, clocks[0]) if len(clocks) == 1 else None
 
 
 class TraceClientManager(ClientManager):

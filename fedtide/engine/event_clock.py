@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.engine.availability import Clock, RoundClock
+from strategies import Forecast
 from strategies.core.state import StateDict, Stateful, take
 from traces import RoundAvailability, Trace
 from traces.recorded.device_run import DeviceRun
@@ -123,6 +124,19 @@ class EventClock(Stateful):
         """Whether nobody is at work, and nobody will be online any more."""
         return not self.tasks and math.isinf(self._first_moment(self._round + 1))
 
+    @property
+    def forecast(self) -> Forecast | None:
+        """What the trace knows: this clock."""
+        return self
+
+    def elapsed(self, t: int) -> float:
+        """Return how long the present round, t, took."""
+        return self.now - self.begin
+
+    def leave(self, t: int, clients: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return how long clients stay from the beginning of the present round, t, on, shape (K,)."""
+        return self.timeline.leave(self.begin, clients)
+
     # The tasks of a round
 
     def give(self, clients: NDArray[np.intp]) -> None:
@@ -211,6 +225,10 @@ class ReplayedClock(EventClock):
             )
         self.run = run
         self._start(run)
+
+    @property
+    def forecast(self) -> None:
+        """Return None: nobody knew how long a device would stay."""
 
     def lost(self, t: int) -> NDArray[np.bool_]:
         """Return who left without handing in its state, shape (N,)."""

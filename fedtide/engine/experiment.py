@@ -116,7 +116,7 @@ def prepare(
     if observed is not None:
         trace = observed()
         clock = RoundClock(trace)  # devices have their own time
-    roster = Roster(data.sizes, clock.founders, trace.participation)
+    roster = Roster(data.sizes, clock.founders, trace.participation, clock.forecast)
     evaluator = GlobalEvaluator(settings, data, build_model, roster)
     strategy = strategies.make(method.strategy, initial, roster, evaluator, options=method.options)
     if isinstance(strategy, SequentialSGD):

@@ -17,6 +17,7 @@ from fedtide.ground.wording import count
 from fedtide.interop.stock_strategy import StockStrategy, stock_type
 from strategies import FlexibleStrategy, Options
 from strategies.parts.layering import layers_of
+from strategies.selection import selection_of
 
 METHODS: dict[str, type[FlexibleStrategy]] = {**strategies.STRATEGIES, "sequential-sgd": SequentialSGD}
 """What `--strategy` accepts, but for dotted names."""
@@ -92,7 +93,8 @@ def method_of(settings: Settings) -> Method:
         raise ValueError(f"amplify: the period is {period} of only {count(settings.num_rounds, 'round')}")
     if layers and not strategy.takes_layers:
         raise ValueError(f"strategy {spec.name} takes neither --server-opt nor --amplify")
-    return Method(strategy, strategy.options_type()(**general, lr_schedule=schedule, layers=layers, **own))
+    general |= {"lr_schedule": schedule, "layers": layers, "select": selection_of(settings.select)}
+    return Method(strategy, strategy.options_type()(**general, **own))
 
 
 def _check_own(name: str, strategy: type[FlexibleStrategy]) -> None:

@@ -20,7 +20,7 @@ from fedtide.ground import dotted
 from fedtide.ground.allowed import options_of
 from fedtide.ground.specs import bind, find, parse
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS
-from strategies import SCHEDULES
+from strategies import SCHEDULES, SELECTIONS
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 from traces import TRACES
 
@@ -33,6 +33,7 @@ REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "trace": TRACES,
     "lr-schedule": SCHEDULES,
     "server-opt": SERVER_OPTIMIZERS,
+    "select": SELECTIONS,
     "cohort": COHORTS,
 }
 """What the settings that name a part accept, but for dotted names."""

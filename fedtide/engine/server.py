@@ -14,12 +14,11 @@ from flwr.server.server import Server
 from flwr.server.strategy import Strategy
 
 from fedtide.engine.availability import Clock, TraceClientManager
-from fedtide.engine.transports.base import ClientFailure
 from fedtide.ground.contract.metrics import ROUND, STEPS, TRAIN_LOSS
 from fedtide.ground.wording import plain
 from strategies import FlexibleStrategy
 from strategies.core.parameters import count_bytes
-from strategies.core.results import FitResults, columns_of
+from strategies.core.results import ClientFailure, FitResults, columns_of
 
 Record = dict[str, Any]
 

@@ -24,6 +24,7 @@ CALLED_WITH: dict[str, tuple[str, ...] | None] = {
     "trace": ("num_clients", "seed"),
     "lr-schedule": (),
     "server-opt": ("weights",),
+    "select": ("roster", "seed"),
     "strategy": None,
     "rule": None,
 }

@@ -8,17 +8,21 @@ from strategies.core.options import Options, ServerRateOptions
 from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
-from strategies.core.roster import Clients, Roster
+from strategies.core.results import ClientFailure
+from strategies.core.roster import Clients, Forecast, Roster
+from strategies.core.selection import Selection, SelectionFactory
 from strategies.core.state import ByClient, Stateful, extend
 from strategies.core.strategy import EvaluateFn, FlexibleStrategy
 
 __all__ = [
     "AvailabilityManager",
     "ByClient",
+    "ClientFailure",
     "Clients",
     "EvaluateFn",
     "FlatParameters",
     "FlexibleStrategy",
+    "Forecast",
     "LateReplies",
     "Layer",
     "LayerFactory",
@@ -27,6 +31,8 @@ __all__ = [
     "Replies",
     "Roster",
     "RoundReport",
+    "Selection",
+    "SelectionFactory",
     "Sent",
     "ServerRateOptions",
     "Stateful",

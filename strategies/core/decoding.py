@@ -15,7 +15,7 @@ from strategies.core.parameters import FlatParameters, FloatVector, read_arrays,
 
 MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
 MAX_NUMBER = 1e18  # of buffers and of a method's own arrays; sums of such numbers stay finite in float32
-MAX_LOSS = 1e18
+MAX_NUMBER = 1e18
 NO_BUFFERS: FloatVector = np.empty(0)
 
 
@@ -43,10 +43,10 @@ def read_steps(answer: Mapping[str, Any], planned: int) -> int:
     return steps
 
 
-def read_loss(answer: Mapping[str, Any], key: str) -> float:
-    """Return a loss that a client may or may not report."""
+def read_number(answer: Mapping[str, Any], key: str) -> float:
+    """Return a loss, or another number, that a client may or may not report; NaN: it does not."""
     value = answer.get(key)
-    return float(value) if isinstance(value, int | float) and abs(value) <= MAX_LOSS else math.nan
+    return float(value) if isinstance(value, int | float) and abs(value) <= MAX_NUMBER else math.nan
 
 
 def check_form(result: FitRes) -> None:

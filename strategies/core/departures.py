@@ -63,11 +63,6 @@ class LossTracker(ByClient):
         self.mean[clients] = np.where(np.isfinite(loss), new, mean)
         self.lowest[clients] = np.fmin(self.lowest[clients], np.where(np.isfinite(final), final, np.nan))
 
-    def forget(self, client: int) -> None:
-        """Forget a client: should it come back, it is new."""
-        self.extend(client + 1)
-        self.mean[client] = self.lowest[client] = np.nan
-
     def gammas(self, clients: Clients) -> NDArray[np.float64]:
         """Gamma_l of some clients, NaN for those that never reported a loss, shape (K,)."""
         self.extend(int(clients.max(initial=-1)) + 1)

@@ -186,6 +186,7 @@ class Members(Stateful):
             self.method.on_departure(client, keep)
         if not keep:
             self.losses.forget(client)
+            self.method.selection.forget(client)
             if client not in self.awaiting_farewell:
                 roster.forget(client)
 

@@ -1,7 +1,7 @@
 """What a method is: its rule, its options, its state, and what it does with the replies of a round.
 
-A method overrides `update`, and where it needs them `setup`, `observe`, `select`, `shared_task`, `task`,
-`empty_round`, `on_arrival` and `on_departure`, and names its state in `saved`.
+A method overrides `update`, and where it needs them `setup`, `observe`, `own_selection`, `select`,
+`shared_task`, `task`, `empty_round`, `on_arrival` and `on_departure`, and names its state in `saved`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from strategies.core.parameters import Layout
 from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
 from strategies.core.roster import Clients, Roster
+from strategies.core.selection import Selection, Uniform
 from strategies.core.state import Stateful
 
 LateReplies = Literal["take", "event-time", "drop"]
@@ -50,12 +51,14 @@ class Method(Stateful, ABC):
         The clients, and which of them are members.
     wire, layout
         Layouts of what clients are sent, and of the weights alone.
+    selection
+        Who is asked.
     """
 
     options: Options
     saved: ClassVar[tuple[str, ...]] = (
         *("weights", "buffers", "version", "round", "learning_rate"),
-        *("membership", "tasks", "norms", "layers"),
+        *("membership", "tasks", "norms", "layers", "selection"),
     )
     rule: ClassVar[Rule] = SGD
     suits: ClassVar[str] = ""  # what it is meant for, as the end of a sentence
@@ -72,6 +75,7 @@ class Method(Stateful, ABC):
     roster: Roster
     wire: Layout
     layout: Layout
+    selection: Selection
 
     def setup(self) -> None:
         """Make the method's own state."""
@@ -87,12 +91,12 @@ class Method(Stateful, ABC):
         """Take note of the members that are available in a round, before any of them is selected."""
 
     def select(self, available: Clients) -> Clients:
-        """Choose the clients of a round: as many as `number_to_ask` says, uniformly, by the seed."""
-        count = self.number_to_ask(len(available))
-        if count == len(available):
-            return available
-        rng = np.random.default_rng([self.options.seed, *b"select", self.round])
-        return np.sort(rng.choice(available, count, replace=False))
+        """Choose the clients of a round, as many as `number_to_ask` says, by `selection`."""
+        return self.selection.select(available, self.number_to_ask(len(available)), self.round)
+
+    def own_selection(self) -> Selection:
+        """Return the selection that belongs to the method, where the options name no other."""
+        return Uniform(self.roster, self.options.seed)
 
     def number_to_ask(self, available: int) -> int:
         """Return how many of so many clients are asked: `clients_per_round` limits them.

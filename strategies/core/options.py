@@ -13,6 +13,7 @@ from fedtide.ground.contract.fit import planned_steps
 from strategies.core.layers import LayerFactory
 from strategies.core.norms import is_norm_limit
 from strategies.core.schedules import Constant, Schedule
+from strategies.core.selection import SelectionFactory, of_method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,8 @@ class Options:
         T, planned length of the training; 0 if unknown.
     seed
         Seed of the selection.
+    select
+        Makes the selection, who is asked in a round, see `strategies.selection`.
     layers
         On top of the method, the lowest one first: a server optimiser, amplification.
     max_update_norm
@@ -71,6 +74,7 @@ class Options:
     lr_schedule: Schedule = field(default_factory=Constant)
     num_rounds: CountOrZero = 0
     seed: CountOrZero = 0
+    select: SelectionFactory = of_method
     layers: tuple[LayerFactory, ...] = ()
     max_update_norm: str = "warn"
     outliers: Literal["refuse", "clip"] = "refuse"

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from fedtide.ground.contract import REPORTED, Reported, metrics
 from strategies.core.decoding import (
     MAX_EXAMPLES,
-    MAX_LOSS,
+    MAX_NUMBER,
     DivergedError,
     answers,
     check_form,
     check_round,
     decode,
     is_integer,
-    read_loss,
+    read_number,
     read_steps,
 )
 from strategies.core.instructions import OpenTasks, Sent
@@ -193,8 +193,9 @@ class ReplyReader:
         size, most = norm(vector - self._origin(sent)), MAX_NORM * steps / planned
         check(faults_of_update(size, most), size=size, most=most)
         self.method.check(sent, extra)
-        losses = read_loss(answer, metrics.TRAIN_LOSS), read_loss(answer, metrics.FINAL_LOSS)
-        reported = (client, sent.round, n, steps, *losses, size, answer.get(metrics.RESYNC) is True)
+        told = (metrics.TRAIN_LOSS, metrics.FINAL_LOSS, metrics.RMS_LOSS, metrics.SECONDS)
+        numbers = (read_number(answer, key) for key in told)
+        reported = (client, sent.round, n, steps, *numbers, size, answer.get(metrics.RESYNC) is True)
         return Arrival(reported, name, sent, order, planned, vector, buffers, extra)
 
     def _collect(self, arrivals: list[Arrival]) -> Replies:
@@ -228,6 +229,8 @@ class ReplyReader:
             num_examples=reported["num_examples"].copy(),
             train_loss=_possible(reported["train_loss"]),
             final_loss=_possible(reported["final_loss"]),
+            rms_loss=_possible(reported["rms_loss"]),
+            seconds=_possible(reported["seconds"]),
             resync=reported["resync"].copy(),
             vectors=vectors,
             origins=[self._origin(task) for task in sent],
@@ -255,6 +258,6 @@ class ReplyReader:
         return np.zeros(self.method.layout.size, self.method.layout.dtype)
 
 
-def _possible(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return losses, NaN where they are impossible."""
-    return np.where(np.abs(losses) <= MAX_LOSS, losses, np.nan)
+def _possible(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return numbers, NaN where they are impossible."""
+    return np.where(np.abs(numbers) <= MAX_NUMBER, numbers, np.nan)

@@ -34,8 +34,11 @@ class Replies:
         s_k and E_k, local steps done and asked for, shape (K,).
     num_examples
         n_k, shape (K,).
-    train_loss, final_loss
-        Mean loss over the local steps and that of the last one, NaN where not reported, shape (K,).
+    train_loss, final_loss, rms_loss
+        Mean loss over the local steps, that of the last one, and their root mean square, NaN where not
+        reported, shape (K,).
+    seconds
+        How long each reply took, NaN where not measured, shape (K,).
     resync
         Which clients had lost their state, see clients/memory/handshake.py. Shape (K,).
     vectors, origins
@@ -60,6 +63,8 @@ class Replies:
     num_examples: NDArray[np.int64]
     train_loss: NDArray[np.float64]
     final_loss: NDArray[np.float64]
+    rms_loss: NDArray[np.float64]
+    seconds: NDArray[np.float64]
     resync: NDArray[np.bool_]
     vectors: list[FloatVector]
     origins: Sequence[FloatVector]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import UserList
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -13,6 +14,18 @@ from numpy.typing import NDArray
 
 from fedtide.ground.contract import Reported, metrics
 from strategies.core.parameters import FlatParameters, FloatVector, Layout
+
+
+class ClientFailure(Exception):  # noqa: N818 - an event of the round, passed on as Flower passes failures
+    """A client that was asked and did not return a valid reply.
+
+    `seconds` is how long it took until that was known; NaN: not measured.
+    """
+
+    def __init__(self, client: str, reason: str, seconds: float = math.nan) -> None:
+        super().__init__(f"client {client}: {reason}")
+        self.client, self.reason, self.seconds = client, reason, seconds
+
 
 FitResult = tuple[ClientProxy, FitRes]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,16 @@ from numpy.typing import NDArray
 from strategies.core.state import StateDict, Stateful
 
 Clients = NDArray[np.intp]
+
+
+class Forecast(Protocol):
+    """What a trace with a clock knows of round t, the present one, in virtual seconds."""
+
+    def elapsed(self, t: int) -> float:
+        """Return how long it took, when it is over."""
+
+    def leave(self, t: int, clients: Clients) -> NDArray[np.float64]:
+        """Return how long clients that are online stay from its beginning on, shape (K,); inf: for ever."""
 
 
 class Totals(NamedTuple):
@@ -36,6 +46,8 @@ class Roster(Stateful):
         Which of them belong to the objective from the first round on; default: all.
     participation
         For a round, each client's probability of taking part, shape (N,), or None where that is not known.
+    forecast
+        How long clients stay and rounds take; None: that is not known.
 
     Attributes
     ----------
@@ -66,8 +78,9 @@ class Roster(Stateful):
         num_examples: NDArray[np.integer[Any]] | None = None,
         members: NDArray[np.bool_] | None = None,
         participation: Callable[[int], NDArray[np.float64] | None] = lambda server_round: None,
+        forecast: Forecast | None = None,
     ) -> None:
-        self.participation = participation
+        self.participation, self.forecast = participation, forecast
         sizes = np.asarray(num_examples if num_examples is not None else [], dtype=np.int64)
         if (sizes < 0).any():
             raise ValueError(f"client {int(np.argmax(sizes < 0))} has a negative number of examples")

@@ -103,7 +103,19 @@ class ByClient(Stateful):
         """Make room for `size` clients; a new one has 0, or NaN among floating-point numbers."""
         for name in self.saved:
             array = getattr(self, name)
-            setattr(self, name, extend(array, size, np.nan if array.dtype.kind == "f" else 0))
+            setattr(self, name, extend(array, size, _unknown(array)))
+
+    def forget(self, client: int) -> None:
+        """Make a client one that nothing is known of."""
+        self.extend(client + 1)
+        for name in self.saved:
+            array = getattr(self, name)
+            array[client] = _unknown(array)
+
+
+def _unknown(array: NDArray[Any]) -> float:
+    """Return what stands for a client that nothing is known of."""
+    return np.nan if array.dtype.kind == "f" else 0
 
 
 def extend(array: NDArray[Any], size: int, fill: float) -> NDArray[Any]:

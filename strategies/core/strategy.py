@@ -37,6 +37,7 @@ from strategies.core.reading import ReplyReader
 from strategies.core.report import RoundReport
 from strategies.core.results import FitResults
 from strategies.core.roster import Clients, Roster
+from strategies.core.selection import failed
 from strategies.core.state import StateDict, take
 
 EvaluateFn = Callable[[int, list[NDArray[Any]], dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
@@ -92,6 +93,7 @@ class FlexibleStrategy(Method, Strategy):
         if self.options.layers and not self.takes_layers:
             raise ValueError(f"{type(self).__name__} takes neither a server optimiser nor amplification")
         self.layers = [layer(self.weights) for layer in self.options.layers]
+        self.selection = self.options.select(self.roster, self.options.seed) or self.own_selection()
         self._sent = self._pack()
         self.setup()
 
@@ -153,6 +155,8 @@ class FlexibleStrategy(Method, Strategy):
             results = self.membership.take_leave(server_round, results, self.layout.size, report)
         replies, before = self.replies.read(server_round, results, asked), self.weights.copy()
         buffers = self.buffers
+        if asked:
+            self.selection.note(server_round, replies, failed(failures, report, self.roster))
         report.active, report.planned = replies.clients, replies.planned
         report.incomplete = int((replies.steps < replies.planned).sum())
         self.lag = int(replies.lag.max(initial=0))

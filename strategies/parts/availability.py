@@ -34,12 +34,6 @@ class Availability(ByClient):
         self.seen += now
         self.online = now
 
-    def reset(self, client: int) -> None:
-        """Let a client's membership begin."""
-        self.extend(client + 1)
-        for name in self.saved:
-            getattr(self, name)[client] = 0
-
     def shares(self, clients: Clients) -> NDArray[np.float64]:
         """pi_k, the share of the rounds in which a client was available, shape (K,)."""
         return self.seen[clients] / self.rounds[clients]

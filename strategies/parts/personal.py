@@ -12,7 +12,7 @@ from flwr.server.client_proxy import ClientProxy
 
 from fedtide.ground.contract import metrics
 from strategies.core import AvailabilityManager, FlexibleStrategy
-from strategies.core.decoding import MAX_LOSS, is_count
+from strategies.core.decoding import MAX_NUMBER, is_count
 from strategies.core.instructions import RoundInstructions
 from strategies.core.report import shortened
 
@@ -21,7 +21,7 @@ _LOSS = "loss"
 
 def usable(value: object) -> TypeGuard[float]:
     """Return whether a client may report this: a finite number with which no sum overflows."""
-    return isinstance(value, float) and abs(value) <= MAX_LOSS  # False for NaN
+    return isinstance(value, float) and abs(value) <= MAX_NUMBER  # False for NaN
 
 
 class Personalised(FlexibleStrategy):

@@ -11,20 +11,12 @@ from flwr.common import EvaluateIns, EvaluateRes, FitIns
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from strategies.core.results import FitResults
+from strategies.core.results import ClientFailure, FitResults
 from strategies.core.state import StateDict
 
 FitInstructions = Sequence[tuple[ClientProxy, FitIns]]
 EvaluateInstructions = Sequence[tuple[ClientProxy, EvaluateIns]]
 EvaluateResults = list[tuple[ClientProxy, EvaluateRes]]
-
-
-class ClientFailure(Exception):  # noqa: N818 - an event of the round, passed on as Flower passes failures
-    """A client that was sent an instruction and did not return a valid reply."""
-
-    def __init__(self, client: str, reason: str) -> None:
-        super().__init__(f"client {client}: {reason}")
-        self.client, self.reason = client, reason
 
 
 class EngineLost(Exception):  # noqa: N818 - an event outside of the program, not an error in it

@@ -16,18 +16,13 @@ from numpy.typing import NDArray
 
 from fedtide.engine.availability import Clock
 from fedtide.engine.event_clock import EventClock, OpenTask, told
-from fedtide.engine.transports.base import (
-    ClientFailure,
-    FitInstructions,
-    Forwarding,
-    Transport,
-)
+from fedtide.engine.transports.base import FitInstructions, Forwarding, Transport
 from fedtide.engine.transports.kept_replies import kept, put_together, taken_apart
 from fedtide.engine.transports.late import with_late_replies
-from fedtide.ground.contract import REPORTED, FitConfig
+from fedtide.ground.contract import REPORTED, FitConfig, metrics
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions, Task
-from strategies.core.results import FitResults, RoundResults, columns_of
+from strategies.core.results import ClientFailure, FitResults, RoundResults, columns_of
 from strategies.core.state import StateDict, nested, take, within
 from traces import Trace
 
@@ -74,9 +69,11 @@ class EventTime(Forwarding):
         while any(task.replies and task.client in self._waiting for task in self.clock.ending()):
             self._train(server_round, timeout)
         ended = self.clock.end()
-        results = self._results([task.client for task in ended if task.replies])
+        results = self._results([task for task in ended if task.replies])
         failures = [
-            ClientFailure(str(task.client), self._failures.get(task.client, task.why_silent))
+            ClientFailure(
+                str(task.client), self._failures.get(task.client, task.why_silent), task.end - task.begin
+            )
             for task in ended
             if not task.replies
         ]
@@ -193,15 +190,21 @@ class EventTime(Forwarding):
             for found in (self._waiting, self._trained, self._failures):
                 found.pop(task.client, None)
 
-    def _results(self, clients: Sequence[int]) -> FitResults:
-        """Return the replies of clients, in the order given."""
-        replies = [self._trained[client] for client in clients]
+    def _results(self, tasks: Sequence[OpenTask]) -> FitResults:
+        """Return the replies to tasks, in the order given, and how long they took."""
+        replies = [self._trained[task.client] for task in tasks]
+        seconds = [task.end - task.begin for task in tasks]
         columns = [reply for reply in replies if isinstance(reply, Column)]
-        if len(columns) < len(clients) or not columns:
+        if len(columns) < len(tasks) or not columns:
             # Either all clients of a method send arrays of its own, or none does.
-            pairs = zip(clients, replies, strict=True)
-            return [(self.proxy(client), reply) for client, reply in pairs if isinstance(reply, FitRes)]
+            listed = zip(tasks, replies, seconds, strict=True)
+            return [
+                (self.proxy(task.client), replace(reply, metrics=reply.metrics | {metrics.SECONDS: took}))
+                for task, reply, took in listed
+                if isinstance(reply, FitRes)
+            ]
         rows = np.array([column.row for column in columns], REPORTED)
+        rows["seconds"] = seconds
         return RoundResults(rows, [column.vector for column in columns], self.layout, self.proxy)
 
 

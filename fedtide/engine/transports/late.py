@@ -9,15 +9,10 @@ from flwr.common import FitRes
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from fedtide.engine.transports.base import (
-    ClientFailure,
-    FitInstructions,
-    Forwarding,
-    Transport,
-)
+from fedtide.engine.transports.base import FitInstructions, Forwarding, Transport
 from fedtide.engine.transports.kept_replies import kept, put_together, taken_apart
 from strategies.core.instructions import farewells_in
-from strategies.core.results import FitResults
+from strategies.core.results import ClientFailure, FitResults
 from strategies.core.state import StateDict, nested, take, within
 from traces import Trace
 

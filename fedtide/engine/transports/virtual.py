@@ -19,19 +19,13 @@ from clients.memory.packing import from_bytes, to_bytes
 from clients.simulated.jobs import Broadcast, ClientUpdate, Job, Updates, joined
 from clients.simulated.virtual import Answers, Scores
 from fedtide.engine.availability import Clock
-from fedtide.engine.transports.base import (
-    ClientFailure,
-    EvaluateInstructions,
-    EvaluateResults,
-    FitInstructions,
-    Transport,
-)
+from fedtide.engine.transports.base import EvaluateInstructions, EvaluateResults, FitInstructions, Transport
 from fedtide.engine.transports.virtual_proxy import OK, VirtualProxy
 from fedtide.ground.contract import FitConfig
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.parameters import read_parameters
-from strategies.core.results import FitResults, RoundResults
+from strategies.core.results import ClientFailure, FitResults, RoundResults
 from strategies.core.state import Rows, StateDict, Vectors, take
 
 NO_VECTOR = np.empty(0, np.float32)

@@ -4,6 +4,7 @@ All of them are optional: a reply without metrics counts as all local steps of t
 clients report theirs in columns instead of a dictionary for each client.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,14 @@ TRAIN_LOSS = "train-loss"
 FINAL_LOSS = "final-loss"
 """float: loss in the last local step."""
 
+RMS_LOSS = "rms-loss"
+"""float: root mean square of the losses of the local steps."""
+
 SECONDS = "seconds"
-"""float: how long the client took for a task with a deadline, from its receipt to the reply."""
+"""float: how long the client took for a task with a deadline, from its receipt to the reply.
+
+If it does not say that, the engine says how long its reply took; in a simulation these are virtual seconds.
+"""
 
 DEPARTING = "departing"
 """bool: the client leaves the federation for good."""
@@ -56,14 +63,16 @@ REPORTED = np.dtype(
         ("steps", np.int64),
         ("train_loss", np.float64),
         ("final_loss", np.float64),
+        ("rms_loss", np.float64),
+        ("seconds", np.float64),
         ("update_norm", np.float64),
         ("resync", np.bool_),
     ]
 )
 """One row: the client's index, the round of its task, n_k, and what is named above.
 
-`update_norm` is the Euclidean norm of the local weights less those that the client started from; NaN if it
-does not send its weights.
+`seconds` is NaN where it is not measured. `update_norm` is the Euclidean norm of the local weights less those
+that the client started from; NaN if it does not send its weights.
 """
 
 Reported = NDArray[Any]
@@ -72,12 +81,15 @@ Reported = NDArray[Any]
 
 def of_row(row: Any) -> dict[str, int | float]:
     """Return one row of `REPORTED` as the metrics of a reply."""
-    client, server_round, _, steps, train_loss, final_loss, _, resync = row.item()
+    client, server_round, _, steps, train_loss, final_loss, rms_loss, seconds, _, resync = row.item()
     reported: dict[str, int | float] = {
         CLIENT_ID: client,
         ROUND: server_round,
         STEPS: steps,
         TRAIN_LOSS: train_loss,
         FINAL_LOSS: final_loss,
+        RMS_LOSS: rms_loss,
     }
+    if not math.isnan(seconds):
+        reported[SECONDS] = seconds
     return reported | ({RESYNC: True} if resync else {})
