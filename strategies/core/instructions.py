@@ -125,9 +125,9 @@ class OpenTasks(Stateful):
         `asked` is the round of each client's last task, 0 if it has none to answer any more, shape (N,).
         """
         self._round = server_round
-        last = zip(at_work.tolist(), asked[at_work].tolist(), strict=True)
-        kept = ((client, self._sent.get(client), task) for client, task in last)
-        self._sent = {client: sent for client, sent, task in kept if sent is not None and sent.round == task}
+        last = dict(zip(at_work.tolist(), asked[at_work].tolist(), strict=True))
+        for client in [client for client, sent in self._sent.items() if sent.round != last.get(client)]:
+            del self._sent[client]
 
     def ask(self, clients: Iterable[int], sent: Sent) -> None:
         """Note what some clients are sent in the current round."""

@@ -95,7 +95,10 @@ class NormLimit(Stateful):
 
 def median(norms: NDArray[np.float64]) -> float:
     """Return the median of enough norms, else infinity."""
-    return float(np.median(norms)) if len(norms) >= ENOUGH else math.inf
+    if (count := len(norms)) < ENOUGH:
+        return math.inf
+    ascending = np.sort(norms)  # `numpy.median` takes ten times as long
+    return float(ascending[(count - 1) // 2] + ascending[count // 2]) / 2
 
 
 def norm(update: FloatVector) -> float:

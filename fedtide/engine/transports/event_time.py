@@ -50,7 +50,7 @@ class EventTime(Forwarding):
         self._record: dict[str, Any] = {}
 
     def at_work(self) -> NDArray[np.intp]:
-        return np.array(sorted(task.client for task in self.clock.tasks), np.intp)
+        return np.sort(np.array([task.client for task in self.clock.tasks], np.intp))
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
