@@ -199,7 +199,7 @@ class EventTime(Forwarding):
             # Either all clients of a method send arrays of its own, or none does.
             listed = zip(tasks, replies, seconds, strict=True)
             return [
-                (self.proxy(task.client), replace(reply, metrics=reply.metrics | {metrics.SECONDS: took}))
+                (self.proxy(task.client), replace(reply, metrics={**reply.metrics, metrics.SECONDS: took}))
                 for task, reply, took in listed
                 if isinstance(reply, FitRes)
             ]
