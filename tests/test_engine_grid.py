@@ -1,5 +1,6 @@
 """Clients behind Flower's own Grid: deadlines, late replies, and who speaks for which client."""
 
+import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -299,3 +300,14 @@ def test_too_few_nodes(federation: Federation, tmp_path: Path, kind: str, says: 
     with pytest.raises(ValueError, match=says):
         run_on_grid(federation.grid, settings)
     assert not (tmp_path / "runs").exists()
+
+
+def test_boards_have_data_of_their_own(federation: Federation, tmp_path: Path) -> None:
+    """However many examples they have: the server's split of its data says nothing about them."""
+    for client in range(2):
+        federation.node(client, lambda ins: replace(trained(ins), num_examples=10_000))
+    settings = Settings(num_clients=2, num_rounds=2, run_dir=str(tmp_path), evaluate_every=2, report=False)
+    run_on_grid(federation.grid, settings)
+    (metrics,) = tmp_path.glob("*/metrics.jsonl")
+    _, *rounds = map(json.loads, metrics.read_text().splitlines())
+    assert [record["active"] for record in rounds] == [[0, 1], [0, 1]]

@@ -62,9 +62,11 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
         return ConnectedClients(settings.num_clients, nodes, founders, settings.max_absence, in_event_time)
 
     experiment = prepare(settings, tune=False, observed=None if replays else observed)
-    trace = experiment.trace
+    trace, roster = experiment.trace, experiment.strategy.roster
+    if not simulated:
+        roster.first_size[:] = 0  # a board may have data of its own, of which the server's split says nothing
     if isinstance(trace, ConnectedClients):
-        trace.roster = experiment.strategy.roster
+        trace.roster = roster
     else:
         _connect(nodes, np.flatnonzero(trace.round(1).member), settings, simulated)
     transport = experiment.timed(nodes)

@@ -182,8 +182,8 @@ class Roster(Stateful):
         """Note the sizes that the active replies of a round report."""
         if not np.array_equal(self.num_examples[clients], num_examples):
             self.num_examples[clients], self._known = num_examples, None
-            first = self.first_size[clients]
-            self.first_size[clients] = np.where(first == 0, num_examples, first)
+        first = self.first_size[clients]
+        self.first_size[clients] = np.where(first == 0, num_examples, first)
 
     def note_data(self, client: int, some: bool) -> None:
         """Note whether a client has data."""
