@@ -9,6 +9,11 @@ A client that takes part with probability p has omega_k near 1 / p, so that on a
 their p_k. The coefficients of a round need not sum to 1. At a constant rate the model swings around the
 optimum: methods with a table have less variance, this one needs three numbers per client. A late reply is a
 participation in the round in which it arrives.
+
+Debiasing FedAvg (Sun et al. 2025, "Debiasing Federated Learning with Correlated Client Participation", ICLR,
+Algorithm 1) is the same with omega_k = (rounds so far) / (participations so far), this round in both. It
+divides the client's learning rate by the frequency instead of multiplying its update, which is the same for
+one local step and leaves more bias with several.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ class FedAU(FlexibleStrategy):
 
     def setup(self) -> None:
         """Start with omega_k = 1."""
-        self.intervals = Intervals(self.options.cutoff)
+        self.intervals = Intervals(0 if self.options.estimator == "frequency" else self.options.cutoff)
         check_estimator(self.options.estimator, self.options, self.roster)
 
     def update(self, replies: Replies) -> None:
@@ -56,15 +61,16 @@ class FedAUOptions(FedAvgOptions):
     Attributes
     ----------
     cutoff
-        K, the longest interval that counts; 0: none is cut. The paper advises 50. A client that takes part
-        with a probability below 1 / K is then under-weighted.
+        K, the longest interval that counts for `fedau`; 0: none is cut. The paper advises 50. A client that
+        takes part with a probability below 1 / K is then under-weighted.
     normalize
         Scale incomplete work by E / s_k; the paper has no incomplete clients, `false` takes it as it is.
     estimator
-        omega_k: `fedau` estimates it; `known` is 1 / (probability of taking part), from the trace, where all
-        available clients are asked; `none` is 1, the paper's baseline "average all".
+        omega_k: `fedau` estimates it; `frequency` is rounds as a member per participation, up to this one
+        (Debiasing FedAvg); `known` is 1 / (probability of taking part), from the trace, where all available
+        clients are asked; `none` is 1, the paper's baseline "average all".
     """
 
     cutoff: CountOrZero = 50
     normalize: bool = True
-    estimator: Literal["fedau", "known", "none"] = "fedau"
+    estimator: Literal["fedau", "frequency", "known", "none"] = "fedau"

@@ -146,6 +146,8 @@ def check_state(strategy: Any, expected: dict[str, Any]) -> None:
         "T": lambda client: getattr(strategy, "last", strategy.roster.accepted)[client[0]],
         "ci": lambda client: strategy.table.read(client)[0],
         "omega": lambda client: strategy.intervals.means(client, strategy.round + 1)[0],
+        "age": lambda client: strategy.round - strategy.intervals.start[client[0]],
+        "seen": lambda client: strategy.intervals.ended[client[0]],
         "y": lambda client: strategy.latest.read(client)[0] / strategy.sizes[client[0]],
         "r": lambda client: strategy.rate(client)[0],
         "x": lambda client: strategy.task(client[0]).weights.vector,

@@ -91,6 +91,22 @@ def test_mimic_corrections_sum_to_zero(table: Any, departure: str, options: dict
         federation.check(expected, **close)
 
 
+@on_tables({}, {"weights": "uniform"})
+def test_debiasing_fedavg(table: Any, departure: str, options: dict[str, Any]) -> None:
+    """omega = rounds as a member / participations, this round in both."""
+    federation = Federation("fedau", table, departure, estimator="frequency", cutoff=2, **options)
+    age, seen = dict.fromkeys(range(N), 0), dict.fromkeys(range(N), 0)
+    for answers in federation:
+        for client in federation.joined:
+            age[client] = seen[client] = 0
+        for client in federation.members:
+            age[client] += 1
+            seen[client] += client in answers
+        p = federation.shares(options.get("weights", "n"))
+        step = sum(p[k] * age[k] / seen[k] * E / answer.steps * answer.delta for k, answer in answers.items())
+        federation.check(federation.before + step)
+
+
 @on_tables({}, {"cutoff": 3}, {"cutoff": 0, "weights": "uniform"}, {"normalize": False})
 def test_fedau(table: Any, departure: str, options: dict[str, Any]) -> None:
     """Algorithm 2 round by round; M_k omega_k + S_k is the number of rounds as a member."""

@@ -1,7 +1,9 @@
-"""How often a client takes part, known or estimated without its probability (Wang & Ji 2024, "FedAU").
+"""How often a client takes part, known or estimated without its probability.
 
 omega_k is the mean of the client's intervals between participations, intervals longer than a cut-off being
-cut. It estimates 1 / (probability of taking part); with a cut-off K, (1 - (1 - p)^K) / p.
+cut (Wang & Ji 2024, "FedAU"). It estimates 1 / (probability of taking part); with a cut-off K,
+(1 - (1 - p)^K) / p. Or it is the inverse of the share of rounds in which the client took part (Sun et al.
+2025, "Debiasing Federated Learning with Correlated Client Participation").
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ Counts = NDArray[np.int64]
 def inverse_rates(
     estimator: str, intervals: Intervals, roster: Roster, clients: Clients, server_round: int
 ) -> NDArray[np.float64]:
-    """omega_k of clients before a round: 1 / (probability of taking part in it), shape (K,).
+    """omega_k of clients that take part in a round: 1 / (probability of taking part), shape (K,).
 
-    `estimator`: `fedau` takes it from the intervals, `known` from what the roster knows; `none` is 1.
+    `estimator`: `fedau` takes it from the intervals before this round, `frequency` from those up to it, of
+    which none may be cut, `known` from what the roster knows; `none` is 1.
     """
     if estimator == "fedau":
         return intervals.means(clients, server_round)
+    if estimator == "frequency":
+        return intervals.inverse_frequencies(clients, server_round)
     known = roster.participation(server_round) if estimator == "known" else None
     return np.ones(len(clients)) if known is None else np.asarray(1 / known[clients])
 
@@ -69,6 +74,11 @@ class Intervals(ByClient):
         cuts = (server_round - 1 - last) // self.cutoff if self.cutoff else np.zeros_like(last)
         total, count = last - start + self.cutoff * cuts, ended + cuts
         return np.where(count > 0, total / np.maximum(count, 1), 1.0)
+
+    def inverse_frequencies(self, clients: Clients, server_round: int) -> NDArray[np.float64]:
+        """Rounds as a member per participation, this round in both, without a cut-off; shape (K,)."""
+        self.extend(int(clients.max(initial=-1)) + 1)
+        return np.asarray((server_round - self.start[clients]) / (self.ended[clients] + 1))
 
     def observe(self, clients: Clients, server_round: int) -> None:
         """End the intervals of those who take part in this round."""
