@@ -7,6 +7,7 @@ from traces import Combined, Membership
 from traces.patterns.bernoulli import Always, Bernoulli
 from traces.patterns.daily import Diurnal
 from traces.patterns.markov import Markov
+from traces.patterns.min_separation import MinSeparation
 from traces.patterns.pools import Pools
 from traces.patterns.replies import Late, Lost
 
@@ -45,6 +46,45 @@ def test_combination():
         assert np.array_equal(availability.completion, pools.round(t).completion * availability.online)
         assert np.array_equal(trace.lost(t), lost.lost(t))
     assert trace.seconds(3) is None
+
+
+@pytest.mark.parametrize("R", [1, 2, 7])
+def test_min_separation(R):
+    """Whoever finished a step and was heard rests; others may try again at once. In any order of rounds."""
+    late = Membership(20, {3: 9}, {4: 30})
+    others = Combined(Bernoulli(20, 3, p=0.6), Dropping(20, 3), Lost(20, 3, p=0.3), late)
+    trace = Combined(
+        Bernoulli(20, 3, p=0.6), Dropping(20, 3), MinSeparation(20, 3, R=R), Lost(20, 3, p=0.3), late
+    )
+    last, expected = [-100] * 20, []
+    for t in range(1, 61):
+        now, lost = others.round(t), others.lost(t)
+        rested = np.array([t - last[k] >= R for k in range(20)])
+        expected.append(now.completion * rested)
+        for k in np.flatnonzero(rested & (now.completion > 0) & ~lost):
+            last[k] = t
+        seen = trace.round(t)
+        assert np.array_equal(seen.member, now.member)
+        assert np.array_equal(seen.online, now.online & rested)
+    for t in (60, 1, 33, 33, 60):
+        assert np.array_equal(trace.round(t).completion, expected[t - 1])
+    assert min(last) > 0
+
+
+class Dropping(Bernoulli):
+    """Everybody is online, half drop out."""
+
+    def availability(self, t):
+        half = self.rng("dropping", t).random(self.num_clients) < 0.5
+        return Always(self.num_clients, 0).round(t)._replace(completion=half.astype(np.float32))
+
+
+def test_min_separation_alone():
+    """All take part together."""
+    alone, combined = MinSeparation(4, 0, R=3), Combined(MinSeparation(4, 0, R=3))
+    for t in range(1, 8):
+        assert alone.round(t).online.tolist() == [t % 3 == 1] * 4 == combined.round(t).online.tolist()
+    assert alone.participation(1) is None
 
 
 def test_invalid_combinations():

@@ -5,7 +5,7 @@ import pytest
 from golden_cases import cases
 from test_traces_statistics import assert_distribution
 
-from traces import TRACES, Combined, Trace
+from traces import TRACES, Combined, RoundAvailability, Trace
 from traces.patterns.dynamics import PROBABILITIES, BernoulliRates, CyclicRates, MarkovRates
 from traces.patterns.labels import label_rates
 from traces.patterns.markov import Chains
@@ -25,6 +25,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("pattern", [pytest.param(case, id=case["id"]) for case in found])
 
 
+class Wish(Trace):
+    """Who would take part in each round."""
+
+    def __init__(self, wish: list[list[int]]) -> None:
+        self.num_clients, self.wish = len(wish[0]), np.array(wish, bool)
+
+    def round(self, t: int) -> RoundAvailability:
+        online = self.wish[t - 1].copy()
+        return RoundAvailability(np.ones(self.num_clients, bool), online, online.astype(np.float32))
+
+
 def test_golden_pattern(pattern):
     kind, args = pattern["kind"], pattern["args"]
     rounds = range(1, args.get("rounds", 0) + 1)
@@ -35,6 +46,11 @@ def test_golden_pattern(pattern):
         trace = CyclicRates(p, 0, args["cycle"])
         trace.offset[:] = args["offsets"]
         seen = online(trace, rounds)
+    elif kind == "min_separation":
+        separation = TRACES["min-separation"](
+            len(args["wish"][0]), 0, R=args["R"] + 1
+        )  # rounds between, there
+        seen = online(Combined(Wish(args["wish"]), separation), range(1, len(args["wish"]) + 1))
     else:
         trace = BernoulliRates(p, 0, kind)
         seen = [trace.participation(t) for t in rounds]

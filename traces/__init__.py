@@ -10,6 +10,7 @@ from traces.patterns.daily import Diurnal, Periodic, Sine
 from traces.patterns.labels import labels
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
+from traces.patterns.min_separation import MinSeparation
 from traces.patterns.pools import Pools
 from traces.patterns.rates import rates
 from traces.patterns.replies import Late, Lost
@@ -42,6 +43,7 @@ TRACES: dict[str, Callable[..., Trace]] = {
     "stragglers": Stragglers,
     "lost": Lost,
     "late": Late,
+    "min-separation": MinSeparation,
     "phones": Phones,
     "recorded": Recorded,
     "flash": Flash,

@@ -1,9 +1,12 @@
 """Several traces combined into one."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from traces.base import RoundAvailability, Trace
+from traces.patterns.min_separation import MinSeparation
 from traces.patterns.speeds import Speeds
 from traces.timed import TimedTrace
 
@@ -14,7 +17,7 @@ class Combined(Trace):
     A client is a member if it is one in every trace, and online if it is online in every trace. Its
     completions are multiplied: each trace leaves it a fraction of what the others leave. Its reply is lost if
     one of the traces loses it, and late by the largest of their delays. `Speeds` are those of the traces with
-    a clock.
+    a clock. `MinSeparation` is about who takes part in what the other traces make.
 
     ValueError: there is no trace, the numbers of clients differ, or two traces are of the same kind, whose
     draws would be identical.
@@ -37,16 +40,16 @@ class Combined(Trace):
         self.devices = next((trace.devices for trace in traces if trace.devices), ())
         self.dates = next((trace.dates for trace in traces if trace.dates), None)
         self.parts = _with_speeds(traces)
+        self._separation = next((trace for trace in traces if isinstance(trace, MinSeparation)), None)
+        self._others = [trace for trace in self.parts if trace is not self._separation]
 
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
-        member, online, completion = self.parts[0].round(t)
-        for trace in self.parts[1:]:
-            other = trace.round(t)
-            member &= other.member
-            online &= other.online
-            completion *= other.completion
-        return RoundAvailability(member, online, completion)
+        if self._separation is None or not self._others:
+            return self._round(self.parts, t)
+        member, online, completion = self._round(self._others, t)
+        rested = self._separation.rested(t, self._would_take_part)
+        return RoundAvailability(member, online & rested, completion * rested)
 
     def lost(self, t: int) -> NDArray[np.bool_]:
         """Return which replies are lost in at least one of the traces (see `Trace.lost`)."""
@@ -66,6 +69,22 @@ class Combined(Trace):
         """Return the virtual seconds at the end of round t on the slowest clock (see `Trace.seconds`)."""
         clocks = [trace.seconds(t) for trace in self.parts]
         return max((seconds for seconds in clocks if seconds is not None), default=None)
+
+    @staticmethod
+    def _round(traces: Sequence[Trace], t: int) -> RoundAvailability:
+        """Return what traces have in common."""
+        member, online, completion = traces[0].round(t)
+        for trace in traces[1:]:
+            other = trace.round(t)
+            member &= other.member
+            online &= other.online
+            completion *= other.completion
+        return RoundAvailability(member, online, completion)
+
+    def _would_take_part(self, t: int) -> NDArray[np.bool_]:
+        """Return who takes part in round t where nobody rests, shape (N,)."""
+        now = self._round(self._others, t)
+        return now.online & (now.completion > 0) & ~self.lost(t)
 
 
 def _with_speeds(traces: tuple[Trace, ...]) -> tuple[Trace, ...]:
