@@ -222,6 +222,13 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--model=lenet --cohort=stacked", "cohort stacked: .*linear layers"),
         ("--num-clients=5000", "5000 clients .*1438"),
         ("--task=mnist --data-dir=nonesuch --cohort=nonesuch", "cohort is 'nonesuch'; "),
+        # when it ends
+        ("--stop-at=0.9", "stop-at '0.9' is not NAME=VALUE"),
+        ("--stop-at=acuracy=0.9", "no 'acuracy'; they have accuracy, loss"),
+        ("--stop-at=accuracy=90", "accuracy is a share, .*80 % is 0.8"),
+        ("--stop-at=worst-client=0.5", "worst-client is not evaluated; give --evaluate-clients"),
+        ("--stop-at=train-loss=0.5", "give --train-loss"),
+        ("--stop-at=client=0.5 --evaluate-on=everybody", "scheme-c evaluates nothing at the clients"),
         # files
         ("--run-dir=/dev/null", "run-dir /dev/null: Not a directory"),
         ("--config=nonesuch.toml", "nonesuch.toml: No such file"),

@@ -51,7 +51,8 @@ def test_flwr_run_gives_the_same_result_as_sim(shared_flower: dict[str, str], tm
         "trace": f"recorded:file={tmp_path / 'log.csv'}+lost:p=0.1",
         "departures": "0=5",
     }
-    events |= {"num-clients": 5, "clients-per-round": 4, "num-rounds": 8, "local-steps": 6}
+    events |= {"num-clients": 5, "clients-per-round": 4, "num-rounds": 20, "local-steps": 6}
+    events |= {"stop-at": "accuracy=0.39"}  # which ends it in round 9
     runs = {"changing": {**changing, "cpus": 1}, "memory": memory, "events": events}
     started = [run | {"run-dir": str(tmp_path / f"{key}-flower")} for key, run in runs.items()]
     outputs = flwr_runs(shared_flower, started)
@@ -84,7 +85,9 @@ def test_flwr_run_gives_the_same_result_as_sim(shared_flower: dict[str, str], tm
     for key in ("begin", "virtual_seconds", "replied", "dropped", "withdrawn", "late"):
         assert [r.get(key) for r in there] == [r.get(key) for r in here], key
     assert all(any(r.get(key) for r in here) for key in ("late", "dropped", "incomplete"))
-    assert len({summary_of(tmp_path / f"events{kind}")["weights_sha256"] for kind in ("", "-flower")}) == 1
+    ends = [summary_of(tmp_path / f"events{kind}") for kind in ("", "-flower")]
+    assert len({end["weights_sha256"] for end in ends}) == 1
+    assert [end["stopped"].partition(" ")[0] for end in ends] == ["stop-at:"] * 2
 
 
 TRACES = [

@@ -145,6 +145,8 @@ def _metavar(name: str, kind: type) -> str:
         return "SPEC"
     if name == "amplify":
         return "PERIOD,FACTOR"
+    if name == "stop_at":
+        return "NAME=VALUE"
     if name in ("arrivals", "departures"):
         return "CLIENT=WHEN,..."
     return {int: "INT", float: "FLOAT"}.get(kind, name.partition("_")[2].upper() or name.upper())

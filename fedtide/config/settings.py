@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
+from fedtide.config.target import Target
 from fedtide.ground.allowed import (
     Count,
     CountOrZero,
@@ -99,6 +100,21 @@ class Settings:
     )
     num_rounds: Count = _setting(TRAINING, 100, "T, rounds of the run")
     until: NotNegative = _setting(TRAINING, 0.0, "virtual seconds after which the run ends; 0: no limit")
+    until_seconds: NotNegative = _setting(
+        TRAINING, 0.0, "wall-clock seconds after which the run ends, with the round; 0: no limit"
+    )
+    stop_at: str = _setting(
+        TRAINING,
+        "",
+        "end the run when an evaluation reaches this: accuracy=0.9, or another metric of the task, loss, "
+        "train-loss, worst-client, tenth-percentile, client (personal models) or client-loss",
+    )
+    patience: CountOrZero = _setting(
+        TRAINING,
+        0,
+        "evaluations in a row without an improvement of the metric, or of what stop-at names, that end the "
+        "run; 0: any number",
+    )
     local_steps: Count = _setting(TRAINING, 10, "E, local steps of a complete client", client=True)
     local_epochs: CountOrZero = _setting(
         TRAINING, 0, "if positive, local passes over the client's data, instead of local steps", client=True
@@ -209,6 +225,8 @@ class Settings:
             value, most = getattr(self, f.name), MAX_SEED if f.name == "seed" else MAX_COUNT
             if isinstance(value, int | float) and value > most:
                 raise ValueError(f"{f.name.replace('_', '-')} is {value}; it must be at most {most:,}")
+        if self.stop_at:
+            Target.parse(self.stop_at, "stop-at").check(self, "stop-at")
         for key, value in (("clients-per-round", self.clients_per_round), ("min-nodes", self.min_nodes)):
             if value > self.num_clients:
                 raise ValueError(f"{key} is {value}; it must be at most num-clients, {self.num_clients}")
@@ -217,6 +235,11 @@ class Settings:
             raise ValueError(
                 f"round-ends is {self.round_ends}; it must be at most {limit}, {self.most_clients}"
             )
+
+    @property
+    def may_stop_early(self) -> bool:
+        """Whether the run may end before its last round."""
+        return bool(self.until or self.until_seconds or self.stop_at or self.patience)
 
     @property
     def most_clients(self) -> int:

@@ -30,6 +30,7 @@ from fedtide.engine.memory_check import check_fits, check_steps
 from fedtide.engine.methods import Method
 from fedtide.engine.parts import check
 from fedtide.engine.sequential_sgd import SequentialSGD
+from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import Transport
 from fedtide.engine.transports.event_time import timed
 from fedtide.ground import dotted
@@ -102,6 +103,7 @@ def prepare(
     if clock.seconds(1) is None:
         _check_unused(settings)
     data = federated_data(settings)
+    StoppingRule(settings, data.criterion.metric)  # refuses a target that the task does not have
     largest = int(data.sizes.max(initial=1))
     check_steps(settings.local_steps, settings.local_epochs, settings.batch_size, largest)
     build_model = model_builder(settings, data)
@@ -119,6 +121,7 @@ def prepare(
     roster = Roster(data.sizes, clock.founders, trace.participation, clock.forecast)
     evaluator = GlobalEvaluator(settings, data, build_model, roster)
     strategy = strategies.make(method.strategy, initial, roster, evaluator, options=method.options)
+    _check_personal(settings, strategy)
     if isinstance(strategy, SequentialSGD):
         strategy.trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
     experiment = Experiment(settings, data, build_model, initial, trace, clock, strategy, evaluator)
@@ -131,6 +134,15 @@ def _check_unused(settings: Settings) -> None:
         if getattr(settings, name):
             flag, clocks = name.replace("_", "-"), "take one that has, such as phones"
             raise ValueError(f"{flag} is in virtual seconds, trace {settings.trace} has no clock: {clocks}")
+
+
+def _check_personal(settings: Settings, strategy: FlexibleStrategy) -> None:
+    """Refuse to stop at the metric or loss of personal models where there are none."""
+    asks_nobody = type(strategy).configure_evaluate is FlexibleStrategy.configure_evaluate
+    if settings.stop_at.startswith("client") and asks_nobody:
+        raise ValueError(
+            f"stop-at {settings.stop_at}: strategy {settings.strategy} evaluates nothing at the clients"
+        )
 
 
 def _check_rounds(name: str, text: str, num_rounds: int) -> None:

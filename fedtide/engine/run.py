@@ -29,6 +29,7 @@ from fedtide.engine.read_run import records_in
 from fedtide.engine.run_folder import FolderLost, RunFolder, finite, weights_sha256
 from fedtide.engine.sequential_sgd import SequentialSGD
 from fedtide.engine.server import RoundServer
+from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import EngineLost, Transport
 from fedtide.engine.transports.inline import InlineTransport
 from fedtide.engine.transports.virtual import Simulation
@@ -112,7 +113,8 @@ def drive(
             )
             before = checkpoints.resume()
             run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
-            observers = [state, folder, *watch(run), checkpoints]
+            rule = StoppingRule(settings, experiment.data.criterion.metric, before.seconds)
+            observers = [state, rule, folder, *watch(run), checkpoints]
             for record in records_in(folder.path):
                 for observer in observers:
                     observer.recall(record)
@@ -123,8 +125,8 @@ def drive(
                 settings.evaluate_every,
                 [observer.round for observer in observers],
                 experiment.clock,
-                settings.until,
                 settings.evaluate_seconds,
+                rule,
             )
             start = time.perf_counter()
             with stopping(server, console) as state.signals, suppress(KeyboardInterrupt):
@@ -132,8 +134,10 @@ def drive(
                 start = time.perf_counter()
                 state.failure = _train(server, settings.num_rounds, before)
                 if not state.failure and (state.signals or extendable):
-                    checkpoints.end(state.last["round"], always=bool(state.signals))
+                    checkpoints.end(state.last["round"], always=bool(state.signals or rule.reason))
             state.seconds = before.seconds + time.perf_counter() - start
+            if state.last["round"] < settings.num_rounds and not state.signals:
+                state.stopped = rule.reason
             state.arrays = parameters_to_ndarrays(server.parameters)
             unwritten = folder.try_to_write_weights(state.arrays)  # before anything else can fail
             state.failure = state.failure or unwritten
@@ -156,13 +160,14 @@ def drive(
 
 @dataclass
 class _State(Observer):
-    """What is known of a run: last values, updates aggregated, seconds, weights, signals, why it failed."""
+    """What is known of a run: last values, updates aggregated, seconds, weights, and why it has ended."""
 
     last: dict[str, Any] = field(default_factory=lambda: {"round": 0})
     client_fits: int = 0
     seconds: float = 0.0
     arrays: list[NDArray[Any]] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
+    stopped: str = ""
     failure: str = ""
 
     def round(self, record: dict[str, Any]) -> None:
@@ -207,6 +212,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             and not ended.client_fits,
             "interrupted": bool(ended.signals),
             **({"signal": Signals(ended.signals[0]).name} if ended.signals else {}),
+            **({"stopped": ended.stopped} if ended.stopped else {}),
             **({"failed": ended.failure} if ended.failure else {}),
             **({"hint": experiment.hint} if experiment.hint else {}),
         }

@@ -13,7 +13,9 @@ from flwr.server.history import History
 from flwr.server.server import Server
 from flwr.server.strategy import Strategy
 
+from fedtide.config import Settings
 from fedtide.engine.availability import Clock, TraceClientManager
+from fedtide.engine.stopping import StoppingRule, evaluation_is_due
 from fedtide.ground.contract.metrics import ROUND, STEPS, TRAIN_LOSS
 from fedtide.ground.wording import plain
 from strategies import FlexibleStrategy
@@ -27,9 +29,9 @@ class RoundServer(Server):
     """Runs rounds and records each of them; no failure of a client ends the run.
 
     The strategy may be any of Flower's. Its weights are evaluated every so many rounds or, if given, virtual
-    seconds, and after the last round, which is the first to end at `until` virtual seconds or later (0: no
-    limit), or the last that the clock has. Observers are called with the record of each round, starting with
-    round 0, the evaluation before training.
+    seconds, and after the last round, which may be the one in which the `rule` ends the run, or the last that
+    the clock has. Observers, of which the rule is one, are called with the record of each round, starting
+    with round 0, the evaluation before training.
     """
 
     def __init__(
@@ -39,13 +41,13 @@ class RoundServer(Server):
         evaluate_every: int = 1,
         observers: Sequence[Callable[[Record], None]] = (),
         clock: Clock | None = None,
-        until: float = 0.0,
         evaluate_seconds: float = 0.0,
+        rule: StoppingRule | None = None,
     ) -> None:
         super().__init__(client_manager=client_manager, strategy=strategy)
         self.trace_manager, self.transport = client_manager, client_manager.transport
         self.evaluate_every, self.evaluate_seconds = evaluate_every, evaluate_seconds
-        self.observers, self.clock, self.until = observers, clock, until
+        self.observers, self.clock, self.rule = observers, clock, rule or StoppingRule(Settings())
         self.stopping = False  # set to True to end the training after the current round
         self.cut_off = False  # set to True when no client can be reached: the next attempt raises
         self.reaching = False  # whether clients are being reached now
@@ -69,18 +71,20 @@ class RoundServer(Server):
             self._report(record)
         server_round = after or 0
         now = self._seconds(server_round) if server_round else 0.0
-        over = self._clock_is_over() or self._time_is_up(now)
+        over = self._clock_is_over() or bool(self.rule.reason)
+        over = over or bool(server_round and self.rule.time_is_up(now))
         while server_round < num_rounds and not over:
             server_round, before = server_round + 1, now
             record = self._run_round(server_round, timeout, history)
             now, ended = self._seconds(server_round), self._clock_is_over()
             if ended:
                 record["notes"] = [*record.get("notes", ()), "nobody will be online any more: the run ends"]
-            over = ended or self._time_is_up(now) or self.stopping
-            if over or server_round == num_rounds or self._evaluation_is_due(server_round, before, now):
+            over = ended or self.rule.time_is_up(now) or self.stopping
+            every = (self.evaluate_every, self.evaluate_seconds)
+            if over or server_round == num_rounds or evaluation_is_due(*every, server_round, before, now):
                 self._evaluate(server_round, record, history)
             self._report(record)
-            over = over or self.stopping
+            over = over or self.stopping or bool(self.rule.reason)
         return history, time.perf_counter() - start
 
     def _seconds(self, server_round: int) -> float | None:
@@ -89,16 +93,6 @@ class RoundServer(Server):
 
     def _clock_is_over(self) -> bool:
         return self.clock is not None and self.clock.is_over()
-
-    def _time_is_up(self, seconds: float | None) -> bool:
-        return seconds is not None and 0 < self.until <= seconds
-
-    def _evaluation_is_due(self, server_round: int, before: float | None, now: float | None) -> bool:
-        """Whether the weights are evaluated after a round, `now`; the one before it ended at `before`."""
-        every = self.evaluate_seconds
-        if not every or before is None or now is None:
-            return server_round % self.evaluate_every == 0
-        return now // every > before // every
 
     def _run_round(self, server_round: int, timeout: float | None, history: History) -> Record:
         """Select, train, aggregate; a round without active clients leaves the parameters unchanged."""

@@ -129,6 +129,8 @@ def final_table(
             table.add_row(name, escape(_short(value)))
     if virtual_seconds is not None:
         table.add_row("virtual seconds", f"{virtual_seconds:.0f} ({duration(virtual_seconds)})")
+    if "stopped" in summary:
+        table.add_row("stopped by", escape(summary["stopped"]))
     for reason, times in failures.most_common(5):
         table.add_row("failed", escape(f"{times} x {reason}"))
     table.add_row("run folder", escape(str(summary["run_dir"])))

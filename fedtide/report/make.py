@@ -179,7 +179,7 @@ def _subtitle(subject: Subject) -> str:
         for key in ("num_clients", "num_rounds", "seed")
     )
     parts = [f"{' or '.join(f'{n:,}' for n in clients)} clients"]
-    up_to = "up to " if any(cell.settings.until for cell, _ in runs) else ""
+    up_to = "up to " if any(cell.settings.may_stop_early for cell, _ in runs) else ""
     parts += [f"{up_to}{' or '.join(f'{n:,}' for n in rounds)} rounds"]
     seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
     if not subject.is_comparison:
@@ -213,6 +213,7 @@ def _facts(run: Run, history: History) -> list[tuple[str, str]]:
         "rounds": f"{history.rounds[-1]:,.0f}" if len(history.rounds) else "0",
         "client updates": f"{history.uploads[-1]:,.0f}" if len(history.uploads) else "0",
         "seconds in rounds": _number(run.summary.get("seconds"), 1, 1),
+        "stopped by": str(run.summary.get("stopped", "")),
         "virtual time": duration(float(np.nanmax(history.virtual_seconds))) if history.has_clock else "",
     }
     return [(name, text) for name, text in facts.items() if text]

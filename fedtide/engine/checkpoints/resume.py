@@ -11,6 +11,9 @@ from fedtide.config.settings import EXECUTION_ONLY, read_toml
 from fedtide.engine.read_run import read_config
 from fedtide.engine.run_folder import versions
 
+# Settings that only say when a run ends; `num-rounds` can only be raised, as schedules may depend on it.
+ENDS = {"num-rounds", "until", "until-seconds", "stop-at", "patience"}
+
 
 class ResumeError(ValueError):
     """A run cannot be resumed."""
@@ -19,7 +22,7 @@ class ResumeError(ValueError):
 def settings_of(values: Mapping[str, Any], source: str) -> Settings:
     """Return the settings of a run, given some of them by kebab-case key; with `resume`, of that run.
 
-    Of a resumed run, those that affect the result must not change, except that `num-rounds` may grow.
+    Of a resumed run, those that affect the result must not change, except for those that end it.
     `source` is the origin of the values, for messages. ValueError: they are invalid, or there is no such run,
     or its settings were different.
     """
@@ -34,7 +37,7 @@ def settings_of(values: Mapping[str, Any], source: str) -> Settings:
     was, wanted = before.as_mapping(), given.as_mapping()
     changed = [
         f"{key} was {was[key]!r}, not {wanted[key]!r}"
-        for key in was.keys() - EXECUTION_ONLY - {"num-rounds"}
+        for key in was.keys() - EXECUTION_ONLY - ENDS
         if was[key] != wanted[key]
     ]
     if changed:

@@ -1,0 +1,66 @@
+"""Targets: values that the evaluations of a run may reach, such as `accuracy=0.9`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # `--help` does not wait for tasks
+    from fedtide.config.settings import Settings
+    from fedtide.tasks import Metric
+
+# What evaluations may have besides the task's metric: losses, and the metric among or at the clients.
+LOSSES = ("loss", "train-loss", "client-loss")
+OF_MEMBERS = ("worst-client", "tenth-percentile")
+OF_CLIENTS = (*OF_MEMBERS, "client")
+
+
+class Target(NamedTuple):
+    """A value that evaluations may reach: of what, empty for the task's metric, and which."""
+
+    name: str
+    value: float
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> Target:
+        """Read `NAME=VALUE`; ValueError: it is something else."""
+        name, _, number = (part.strip() for part in text.partition("="))
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not name or not math.isfinite(value):
+            raise ValueError(f"{where} {text!r} is not NAME=VALUE, such as accuracy=0.9 or loss=0.5")
+        return cls(name, value)
+
+    def measured(self, metric: Metric, where: str) -> Metric:
+        """Return what has to reach the value, in a task with this metric: its key, and which is better.
+
+        ValueError: evaluations of the task do not have it, or it never has such a value.
+        """
+        from fedtide.tasks import Metric
+
+        name = self.name or metric.name
+        of_clients = {key: metric._replace(name=f"{key}-{metric.name}") for key in OF_CLIENTS}
+        known = {metric.name: metric} | {key: Metric(key, False, False) for key in LOSSES} | of_clients
+        known |= {found.name: found for found in of_clients.values()}
+        if name not in known:
+            names = ", ".join((metric.name, *LOSSES, *of_clients))
+            raise ValueError(f"{where}: evaluations have no {name!r}; they have {names}")
+        if known[name].is_share and not 0 <= self.value <= 1:
+            raise ValueError(f"{where}: {name} is a share, from 0 to 1, not {self.value:g}; 80 % is 0.8")
+        return known[name]
+
+    def check(self, settings: Settings, where: str) -> None:
+        """Raise ValueError if a run with these settings never evaluates it."""
+        evaluated = settings.evaluate_clients > 0
+        held_out = evaluated or settings.evaluate_on != "test"
+        needed = {"train-loss": (settings.train_loss, "--train-loss")}
+        needed |= dict.fromkeys(OF_MEMBERS, (evaluated, "--evaluate-clients"))
+        needed |= {"client": (held_out, "--evaluate-on everybody")}
+        for name, (given, flag) in needed.items():
+            if self.name.startswith(name) and not given:
+                raise ValueError(f"{where}: {self.name} is not evaluated; give {flag}, too")
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value:g}"
