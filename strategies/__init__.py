@@ -44,6 +44,7 @@ from strategies.fedavg import FedAvg
 from strategies.fedawe import FedAWE
 from strategies.fedbuff import FedBuff
 from strategies.feddyn import FedDyn
+from strategies.fedexp import FedExP
 from strategies.fedgate import FedGATE
 from strategies.fedlaavg import FedLaAvg
 from strategies.fedlaavg_client_memory import FedLaAvgClientMemory
@@ -70,6 +71,7 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "scheme-c": SchemeC,
     "fednova": FedNova,
     "fedprox": FedProx,
+    "fedexp": FedExP,
     "fedau": FedAU,
     "fedawe": FedAWE,
     "f3ast": F3AST,

@@ -37,6 +37,7 @@ METHODS = {
     "fedbuff": "fedbuff",
     "fedasync": "fedasync",
     "amp_scaffold": "amplified-scaffold",
+    "fedexp": "fedexp",
 }
 # What the reference does where a variant does not say otherwise: literally the papers, not our defaults.
 REFERENCE: dict[str, dict[str, Any]] = {
@@ -46,6 +47,7 @@ REFERENCE: dict[str, dict[str, Any]] = {
     "fedau": {"cutoff": 0, "normalize": False},
     "fedvarp": {"weights": "uniform", "units": "update", "normalize": False},
     "f3ast": {"weights": "uniform", "normalize": False},
+    "fedexp": {"epsilon": 0.0, "units": "update"},
 }
 OPTIONS = {  # others have our names
     "peak": "reboot_peak",
@@ -188,6 +190,10 @@ def test_trajectory(trajectory: Any) -> None:
             close(w, variant["xbar"][t - 1])
             w = strategy.models.of(10**9).vector  # the newest
         close(w, variant["w"][t - 1])
+        if "evaluated" in variant:
+            close(strategy.model(strategy.initialize_parameters(None))[0], variant["evaluated"][t - 1])
+        if "factor" in variant:
+            assert strategy.report.measured.get("extrapolation") == pytest.approx(variant["factor"][t - 1])
     check_state(strategy, variant.get("state", {}))
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from signal import SIGINT, Signals
 from typing import Any, NamedTuple
 
-from flwr.common import parameters_to_ndarrays
 from numpy.typing import NDArray
 from rich.console import Console
 from threadpoolctl import threadpool_limits
@@ -35,6 +34,7 @@ from fedtide.engine.transports.inline import InlineTransport
 from fedtide.engine.transports.virtual import Simulation
 from fedtide.ground.contract import FitConfig
 from fedtide.ground.wording import say
+from strategies.core.parameters import count_bytes
 
 # What a run may report in the end besides the global model's loss and metric: what it was tested on, personal
 # models, and the global one on the clients' hold-outs.
@@ -138,7 +138,8 @@ def drive(
             state.seconds = before.seconds + time.perf_counter() - start
             if state.last["round"] < settings.num_rounds and not state.signals:
                 state.stopped = rule.reason
-            state.arrays = parameters_to_ndarrays(server.parameters)
+            if count_bytes(server.parameters):  # none, if it failed before it had any
+                state.arrays = experiment.strategy.model(server.parameters)
             unwritten = folder.try_to_write_weights(state.arrays)  # before anything else can fail
             state.failure = state.failure or unwritten
             if state.failure:  # at once: where Ray has died, it ends this process seconds later

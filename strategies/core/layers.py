@@ -24,6 +24,10 @@ class Layer(Stateful):
         `before`, no update took place. `lag` is the largest of the replies that D is made of.
         """
 
+    def evaluated(self, weights: Vector) -> Vector:
+        """Return the weights that are evaluated where the method, or the layer above, would have these."""
+        return weights
+
 
 LayerFactory = Callable[[Vector], Layer]
 """Makes a layer, given the initial weights."""

@@ -84,6 +84,13 @@ class Method(Stateful, ABC):
     def update(self, replies: Replies) -> None:
         """Change `self.weights` and the method's state by the active replies of a round (at least one)."""
 
+    def evaluated(self) -> NDArray[np.float64]:
+        """Return the weights that are evaluated and end in the run folder, shape (M,).
+
+        Default: `self.weights`, from which clients start.
+        """
+        return self.weights
+
     def empty_round(self) -> None:
         """Act on a round without active replies. Default: nothing happens."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -188,11 +189,18 @@ class FlexibleStrategy(Method, Strategy):
     # Evaluation
 
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
-        """Evaluate the global weights at the server, if there is an `evaluate_fn`."""
+        """Evaluate the model at the server, if there is an `evaluate_fn`."""
         if self.evaluate_fn is None:
             return None
+        return self.evaluate_fn(server_round, self.model(parameters), {})
+
+    def model(self, parameters: Parameters) -> list[NDArray[Any]]:
+        """Return the model where the server has these parameters, one array per tensor: see `evaluated`."""
         vector, extra = read_parameters(parameters, self.wire)
-        return self.evaluate_fn(server_round, [*self.wire.split(vector), *extra], {})
+        model = reduce(lambda weights, layer: layer.evaluated(weights), self.layers[::-1], self.evaluated())
+        if model is not self.weights:  # what it is beyond them, as a wrapper may have changed the parameters
+            vector = (vector + np.pad(model - self.weights, (0, len(self.buffers)))).astype(vector.dtype)
+        return [*self.wire.split(vector), *extra]
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
