@@ -73,7 +73,7 @@ class NumPyTrainer(Client):
         start = time.monotonic()
         config, arrays = single.read(ins)
         weights, _ = config.split(arrays)
-        model, n = self._model(weights), len(self.data.y)
+        model, n = self._model(config, weights), len(self.data.y)
         planned = config.planned_steps(n)
         steps = min(planned, self.max_steps or planned)
         losses: list[float] = []
@@ -105,14 +105,16 @@ class NumPyTrainer(Client):
         """Evaluate this client's model, the personal one where the method has one, on what it held out."""
         config, arrays = single.read(ins)
         weights, _ = config.split(arrays)
-        model, held_out = self._model(weights), self.held_out
+        model, held_out = self._model(config, weights), self.held_out
         own = single.personal_weights(ins, self.node.memory(config), as_vector=np.asarray)
         logits = model.logits(np.concatenate([array.ravel() for array in own]), _rows(held_out.x))
         loss, accuracy = evaluate(logits, held_out.y)
         return EvaluateRes(OK, loss, len(held_out.y), {metrics.ACCURACY: accuracy})
 
-    def _model(self, weights: list[NDArray[Any]]) -> LinearLayers:
+    def _model(self, config: FitConfig, weights: list[NDArray[Any]]) -> LinearLayers:
         """Return the model that the server's weights are of, if it can be trained on the examples."""
+        if config.frozen_checksum:
+            raise ValueError("a client without PyTorch has no frozen weights; install torch on the device")
         if not len(self.data.y):
             raise ValueError("the client has no examples")
         model = LinearLayers([array.shape for array in weights])

@@ -40,7 +40,7 @@ def page(own: Folder) -> Folder:
 
 
 def test_the_page_shows_every_kind_of_part() -> None:
-    names = ("methods", "private", "model", "traces", "split", "data", "text", "selection")
+    names = ("methods", "private", "model", "fine_tuning", "traces", "split", "data", "text", "selection")
     assert {*FILES} == {f"my_{name}.py" for name in names}
     named = " ".join(COMMANDS)
     for flag in ("strategy", "model", "trace", "partition", "sizes", "task", "select"):

@@ -43,6 +43,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "fedavg": {"num_rounds": 40, "trace": "always"},  # interrupted
     "fedbuff": {"trace": "phones:cost=30+lost:p=0.2", "round_ends": 1, "departures": "0-3=4"},
     "mifa:table-memory=0": {},  # its table is larger than a file may be
+    "fedsgd": {"model": "test_frozen.head"},
     "fedprox": {"trace": "always", "model": "test_engine_fastest.Skip"},  # trains by `loop`
     "fedau": {"until_seconds": 1e-9},
 }

@@ -40,11 +40,12 @@ class Vmap(CohortOracle):
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
         module = model.module
-        if any(True for _ in module.buffers()) or not all(p.requires_grad for p in module.parameters()):
-            raise ValueError("cohort vmap: the model has buffers or frozen parameters; use cohort loop")
-        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
+        frozen = {*model.frozen_parts}  # which change no buffer and treat each example alike
+        trained = [part for part in module.modules() if part not in frozen]
+        if any(True for part in trained for _ in part.buffers(recurse=False)):
+            raise ValueError("cohort vmap: the model has buffers; use cohort loop")
+        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in trained):
             raise ValueError("cohort vmap: the model has batch normalization; use cohort loop")
-        self._names = [name for name, _ in module.named_parameters()]
         self._grad_and_loss = vmap(grad_and_value(self._loss))
 
     def check(self, examples: Examples) -> None:
@@ -57,7 +58,7 @@ class Vmap(CohortOracle):
         return gradients, losses
 
     def _loss(self, y: Tensor, x: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """The mean loss of one client."""
-        parameters = dict(zip(self._names, self.model.views(y), strict=True))
+        """The mean loss of one client, whose frozen weights are those of the model."""
+        parameters = dict(zip(self.model.names, self.model.views(y), strict=True))
         outputs = functional_call(self.model.module, parameters, (x,))
         return (self.model.criterion.losses(outputs, targets) * weights).sum()

@@ -7,6 +7,7 @@ import platform
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.func import functional_call, grad, vmap
 from fedtide.tasks import CROSS_ENTROPY, Criterion
 
 _BLOCK = 1 << 22  # numbers in the per-example gradients that are computed in one call
+SAME = 1e-4  # the difference of checksums up to which frozen weights are the same, a share of their norm
 
 
 def _ignore_alignment() -> None:
@@ -61,22 +63,46 @@ def own_draws(device: torch.device) -> Iterator[None]:
         yield
 
 
+def frozen_parts(module: nn.Module) -> list[nn.Module]:
+    """Return the submodules that have weights, none of which requires a gradient, and all within them."""
+    weights = ((part, [p.requires_grad for p in part.parameters()]) for part in module.modules())
+    whole = [part for part, trained in weights if trained and not any(trained)]
+    return [*dict.fromkeys(inner for part in whole for inner in part.modules())]
+
+
+def exchanged(module: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors that server and clients exchange, by name.
+
+    They are the weights that require a gradient, and after them the floating-point buffers, without those of
+    frozen parts, which do not change.
+    """
+    fixed = {id(buffer) for part in frozen_parts(module) for buffer in part.buffers()}
+    buffers = ((name, b) for name, b in module.named_buffers() if b.is_floating_point())
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    return {**trained, **{name: b for name, b in buffers if id(b) not in fixed}}
+
+
 class FlatModel:
     """A module whose tensors become views of one vector, and its gradients views of another.
 
     `vector`, shape (M,), has the trainable tensors, `num_trainable` numbers, then the floating-point buffers,
-    which are the last `num_buffers` of the tensors; `shapes` are those of all of them.
+    which are the last `num_buffers` of the tensors; `shapes` are those of all of them. Frozen weights, of
+    which there are `num_frozen`, stay as the module has them, and so do the buffers of frozen parts, which
+    are in evaluation mode at all times. ValueError: the module has no weights that are trained.
     """
 
     def __init__(
         self, module: nn.Module, device: str | torch.device = "cpu", criterion: Criterion = CROSS_ENTROPY
     ) -> None:
         self.module, self.criterion = module.to(device), criterion
-        trainable = [p for p in module.parameters() if p.requires_grad]
-        buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
-        self._tensors = [*trainable, *buffers.values()]
-        self.num_buffers = len(buffers)
-        self._names = [name for name, p in module.named_parameters() if p.requires_grad] + [*buffers]
+        sent, self.frozen_parts = exchanged(module), frozen_parts(module)
+        trainable = [tensor for tensor in sent.values() if tensor.requires_grad]
+        if not trainable:
+            raise ValueError("the model has no weights that require a gradient: there is nothing to train")
+        self.names, self._tensors = [*sent], [*sent.values()]
+        self.num_buffers = len(sent) - len(trainable)
+        self._frozen = [p for p in module.parameters() if not p.requires_grad]
+        self.num_frozen = sum(p.numel() for p in self._frozen)
         self.shapes = tuple(tuple(t.shape) for t in self._tensors)
         self._sizes = [t.numel() for t in self._tensors]
         self.num_trainable = sum(t.numel() for t in trainable)
@@ -85,6 +111,7 @@ class FlatModel:
         for tensor, part in zip(trainable, self.views(self._gradient), strict=False):
             tensor.grad = part
         self.bind(self.vector)
+        self.train()
 
     @property
     def device(self) -> torch.device:
@@ -97,6 +124,38 @@ class FlatModel:
         if self.device.type == "cpu":
             return torch.default_generator
         return torch.cuda.default_generators[self.device.index or 0]
+
+    def train(self) -> None:
+        """Return to training mode, except in frozen parts."""
+        self.module.train()
+        for part in self.frozen_parts:
+            part.training = False
+
+    @cached_property
+    def frozen_checksum(self) -> float:
+        """A weighted sum of the frozen weights, which others have, too; 0 if there are none."""
+        return self._frozen_sums[0]
+
+    def check_frozen(self, checksum: float) -> None:
+        """Raise ValueError if the frozen weights of another model have another checksum; 0: it is not known.
+
+        Their last bits may differ, as between processors.
+        """
+        if checksum and abs(checksum - self.frozen_checksum) > SAME * self._frozen_sums[1]:
+            raise ValueError(
+                "the frozen weights are not those of the server: give both the same pretrained weights"
+            )
+
+    @cached_property
+    def _frozen_sums(self) -> tuple[float, float]:
+        """The weighted sum of the frozen weights, and their norm."""
+        total, squares, start = 0.0, 0.0, 0
+        for tensor in self._frozen:
+            for part in torch.split(tensor.detach().reshape(-1), _BLOCK):
+                values = part.double().cpu().numpy()
+                total += float(values @ np.cos(np.arange(start, start + len(values))))
+                squares, start = squares + float(values @ values), start + len(values)
+        return total, squares**0.5
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Split a vector of shape (M,) into one view per tensor."""
@@ -168,8 +227,8 @@ class FlatModel:
 
         It has shape (M,), as the weights `y`, and is zero for buffers. The model is in evaluation mode.
         """
-        tensors = dict(zip(self._names, self.views(y), strict=True))
-        names = self._names[: len(tensors) - self.num_buffers]
+        tensors = dict(zip(self.names, self.views(y), strict=True))
+        names = self.names[: len(tensors) - self.num_buffers]
         parameters = {name: tensors.pop(name) for name in names}
 
         def loss(parameters: dict[str, Tensor], x: Tensor, target: Tensor) -> Tensor:
@@ -185,5 +244,6 @@ class FlatModel:
             gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, target)
             squares = [gradients[name].square().sum(dim=0).reshape(-1) for name in parameters]
             diagonal[: self.num_trainable] += torch.cat(squares)
-        self.module.train(training)
+        if training:
+            self.train()
         return diagonal / len(targets)

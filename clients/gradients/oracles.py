@@ -112,7 +112,7 @@ def choose(
 
 def _cohort_size(model: FlatModel) -> int:
     limit = CPU_CACHE if model.device.type == "cpu" else GPU_WEIGHTS
-    return max(1, min(LARGEST, limit // len(model.vector)))
+    return max(1, min(LARGEST, limit // (len(model.vector) + model.num_frozen)))
 
 
 def may_gain_from_vmap(model: FlatModel, examples: Examples) -> bool:

@@ -83,7 +83,7 @@ def _by_batch(model: FlatModel, examples: Examples) -> list[tuple[float, Tensor]
                 return [first, *(_measure(model, model.module, examples, start) for start in starts[1:])]
             return [first, *_at_once(model, examples, starts[1:], threads)]
     finally:
-        model.module.train()
+        model.train()
 
 
 def _at_once(

@@ -145,6 +145,7 @@ class VirtualClients:
                 memory = self.load(job.memory)
                 try:
                     with time_limit(self.timeout):
+                        self.model.check_frozen(job.config.frozen_checksum)
                         examples = own_test(self.data, job.client)
                         opened, _ = open_memory(memory, job.config.last_accepted)
                         at = start[None, :trained]
@@ -199,6 +200,7 @@ class VirtualClients:
                 continue
             memory = self.load(job.memory)
             try:
+                self.model.check_frozen(job.config.frozen_checksum)
                 prepared.append(prepare(job, steps, memory, self.data, self.seed, self.draws))
             except self.survived as error:  # one client's error must not end the round
                 failures.append(_failure(job, error))

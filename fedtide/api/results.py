@@ -56,9 +56,9 @@ class Run(read_run.Run):
 
     @property
     def weights(self) -> list[NDArray[Any]]:
-        """The final weights: the model's parameters in order, then its floating-point buffers.
+        """The final weights: the model's trained parameters in order, then its floating-point buffers.
 
-        ValueError: the run has not ended.
+        Frozen weights are not among them: see `model`. ValueError: the run has not ended.
         """
         try:
             with np.load(self.path / "weights.npz", allow_pickle=False) as arrays:
@@ -71,11 +71,16 @@ class Run(read_run.Run):
         import torch
 
         from clients.environment import federated_data, model_builder
+        from clients.gradients.flat import exchanged
 
         model = model_builder(self.settings, federated_data(self.settings))()
-        tensors = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
+        if (whole := self.path / "model.safetensors").exists():  # frozen weights are from elsewhere
+            from safetensors.torch import load_file
+
+            model.load_state_dict(load_file(whole))
+            return model.eval()
         with torch.no_grad():
-            for tensor, array in zip(tensors, self.weights, strict=True):
+            for tensor, array in zip(exchanged(model).values(), self.weights, strict=True):
                 tensor.copy_(torch.from_numpy(array))
         return model.eval()
 

@@ -62,6 +62,11 @@ class GlobalEvaluator:
         parts = self._holdouts(clients)
         return mean_scores(self.model, parts)[[len(targets) > 0 for _, targets in parts]]
 
+    def state_dict(self, arrays: list[NDArray[Any]]) -> dict[str, torch.Tensor]:
+        """Return the whole model with these weights, frozen ones included, as PyTorch names its tensors."""
+        self._load(arrays)
+        return self.model.module.state_dict()
+
     def train_loss(self, arrays: list[NDArray[Any]]) -> float:
         """F(w) = sum_k p_k F_k(w): the mean loss over the training data of all members.
 

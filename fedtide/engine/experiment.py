@@ -113,7 +113,7 @@ def prepare(
     model = FlatModel(module, client_device(settings.client_gpus), data.criterion)
     check_outputs(model, data)
     arrays = model.arrays()
-    layout = Layout.of(arrays, model.num_buffers)
+    layout = Layout.of(arrays, model.num_buffers, model.frozen_checksum)
     initial = FlatParameters(layout.flatten(arrays), layout)
     if observed is not None:
         trace = observed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 # Copies of the weights that a server has, in the model's type: the models of the run and of the evaluation,
 # each with its gradient, the initial weights, those sent, and its own in float64, which count twice.
 COPIES = 8
+FROZEN_COPIES = 3  # of weights that are not trained: of the run, of the evaluation, and as they are saved
 
 CLIENT_BYTES = 100  # of each client of a federation, in the trace, roster and data
 EXAMPLE_BYTES = 24  # of each example of a step while its client trains: its index, and copies of it
@@ -29,13 +31,17 @@ def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
 
     own = dotted.is_dotted("model", model.partition(":")[0])
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pretrained weights are not loaded here
             tensors = [*(module := build()).parameters(), *module.buffers()]
     except (OverflowError, RuntimeError, TypeError, AttributeError):  # sizes beyond 64 bits
         if own:  # or a mistake in a custom model, which shows when it is built
             return
         raise ValueError(f"model {model}: it has more weights than any machine can hold") from None
-    count, needed = sum(t.numel() for t in tensors), COPIES * sum(t.nbytes for t in tensors)
+    frozen = {id(p) for p in module.parameters() if not p.requires_grad}
+    copies = (FROZEN_COPIES if id(t) in frozen else COPIES for t in tensors)
+    count = sum(t.numel() for t in tensors)
+    needed = sum(number * t.nbytes for number, t in zip(copies, tensors, strict=True))
     _check(f"model {model} has {count:,} weights", needed, "use a smaller model")
 
 

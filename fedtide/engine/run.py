@@ -21,6 +21,7 @@ from fedtide.config import Settings
 from fedtide.engine.allocation import keep_freed_memory
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.checkpoints.checkpointing import Checkpointing, Position
+from fedtide.engine.checkpoints.store import num_bytes
 from fedtide.engine.experiment import Experiment, prepare
 from fedtide.engine.interrupts import deferring, stopping_on_interrupt
 from fedtide.engine.observers import LoggedRun, Observer, observing
@@ -141,6 +142,8 @@ def drive(
             if count_bytes(server.parameters):  # none, if it failed before it had any
                 state.arrays = experiment.strategy.model(server.parameters)
             unwritten = folder.try_to_write_weights(state.arrays)  # before anything else can fail
+            if not unwritten and (evaluator := experiment.evaluator).model.num_frozen:
+                unwritten = folder.try_to_write_model(evaluator.state_dict(state.arrays))
             state.failure = state.failure or unwritten
             if state.failure:  # at once: where Ray has died, it ends this process seconds later
                 say(console, f"the run has failed: {state.failure}; {checkpoints.how_to_resume()}")
@@ -191,6 +194,7 @@ def _train(server: RoundServer, num_rounds: int, before: Position) -> str:
 def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[str, Any]:
     settings, last, metric = experiment.settings, ended.last, experiment.data.criterion.metric
     measured = [key.format(metric.key) for key in FINAL]
+    model = experiment.evaluator.model
     summary: dict[str, Any] = finite(
         {
             "strategy": settings.strategy,
@@ -198,6 +202,9 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             "model": model_name(settings),
             "rounds": last["round"],
             "client_fits": ended.client_fits,
+            "weights": model.num_trainable,
+            **({"frozen_weights": model.num_frozen} if model.num_frozen else {}),
+            **({} if ended.failure else {"state_bytes": num_bytes(experiment.strategy.state_dict())}),
             "seconds": round(ended.seconds, 3),
             "metric": metric._asdict() | {"name": metric.key},
             "final": {

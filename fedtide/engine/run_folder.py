@@ -129,6 +129,19 @@ class RunFolder(Observer):
             return f"{self.path / 'weights.npz'}: {error.strerror}"
         return ""
 
+    def try_to_write_model(self, state: Mapping[str, Any]) -> str:
+        """Save the final model's `state_dict`, frozen weights included; return what went wrong."""
+        from safetensors.torch import save
+
+        try:
+            with replacing(self.path / "model.safetensors") as temporary:
+                temporary.write_bytes(
+                    save({name: tensor.contiguous().clone() for name, tensor in state.items()})
+                )
+        except OSError as error:
+            return f"{self.path / 'model.safetensors'}: {error.strerror}"
+        return ""
+
     def finish(self, summary: dict[str, Any]) -> None:
         """Save the summary, and records that could not be written before."""
         self._write()

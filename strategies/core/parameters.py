@@ -27,14 +27,17 @@ class Layout:
     num_buffers
         How many of the tensors, the last ones, are buffers: numbers that training notes, such as the running
         means and variances of BatchNorm. No method's formula is applied to them; the server averages them.
+    frozen_checksum
+        Of the weights that are not among these tensors, see `FitConfig.frozen_checksum`.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     dtype: np.dtype[Any]
     num_buffers: int = 0
+    frozen_checksum: float = 0.0
 
     @classmethod
-    def of(cls, arrays: Sequence[NDArray[Any]], num_buffers: int = 0) -> Layout:
+    def of(cls, arrays: Sequence[NDArray[Any]], num_buffers: int = 0, frozen_checksum: float = 0.0) -> Layout:
         """Layout of a list of arrays, all of which must be floating point, buffers last."""
         if not arrays:
             raise ValueError("a model needs at least one array of weights")
@@ -47,7 +50,7 @@ class Layout:
                 )
         if not 0 <= num_buffers < len(arrays):
             raise ValueError(f"{num_buffers} of {len(arrays)} arrays cannot be buffers")
-        return cls(tuple(a.shape for a in arrays), np.result_type(*arrays), num_buffers)
+        return cls(tuple(a.shape for a in arrays), np.result_type(*arrays), num_buffers, frozen_checksum)
 
     @cached_property
     def size(self) -> int:

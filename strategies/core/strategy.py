@@ -293,6 +293,7 @@ class FlexibleStrategy(Method, Strategy):
             batch_size=options.batch_size,
             model_arrays=len(self.wire.shapes),
             buffer_arrays=self.wire.num_buffers,
+            frozen_checksum=self.wire.frozen_checksum,
             local_steps=0 if options.local_epochs else options.local_steps,
             local_epochs=options.local_epochs,
             rule=self.rule.name,

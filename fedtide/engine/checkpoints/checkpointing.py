@@ -75,6 +75,8 @@ class Checkpointing(Observer):
             for reason in found.damaged:
                 say(self.console, f"{reason}; resuming after round {found.round}")
             state, self._saved = found.state, found.round
+            if state.get("frozen_checksum", 0.0) != self.strategy.wire.frozen_checksum:
+                raise ValueError("the model's frozen weights are not those that the run began with")
             self.strategy.load_state_dict(within("strategy", state))
             self.transport.load_state_dict(within("transport", state))
             self.folder.truncate(take(state, "metrics_bytes"))
@@ -139,6 +141,7 @@ class Checkpointing(Observer):
         return {
             "seconds": self._seconds_before + time.perf_counter() - self._start,
             "metrics_bytes": self.folder.synced_length(),
+            "frozen_checksum": self.strategy.wire.frozen_checksum,
             **nested("strategy", self.strategy.state_dict()),
             **nested("transport", self.transport.state_dict()),
         }

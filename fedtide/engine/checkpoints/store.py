@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -77,14 +78,7 @@ class CheckpointStore:
 
     def to_write(self, state: StateDict) -> int:
         """Return about how many bytes `save` would write."""
-        total = 0
-        for name, part in state.items():
-            if isinstance(part, Rows):
-                positions = changed(part, self._newest.get(name))
-                total += len(positions) * part.vectors[int(positions[0])].nbytes if len(positions) else 0
-            elif isinstance(part, np.ndarray):
-                total += part.nbytes
-        return total
+        return num_bytes(state, self._newest)
 
     def load(self, check: Callable[[StateDict], None] = lambda state: None) -> Found | None:
         """Return the newest undamaged checkpoint; None if there is none at all.
@@ -147,6 +141,18 @@ class CheckpointStore:
                 pass
             state[name] = Rows(keys, versions, vectors)
         return state
+
+
+def num_bytes(state: StateDict, before: Mapping[str, Rows] = MappingProxyType({})) -> int:
+    """Return about how many bytes the arrays of a state have, without rows that were there before."""
+    total = 0
+    for name, part in state.items():
+        if isinstance(part, Rows):
+            positions = changed(part, before.get(name))
+            total += len(positions) * part.vectors[int(positions[0])].nbytes if len(positions) else 0
+        elif isinstance(part, np.ndarray):
+            total += part.nbytes
+    return total
 
 
 def changed(rows: Rows, other: Rows | None) -> NDArray[np.intp]:

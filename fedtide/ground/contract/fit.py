@@ -25,6 +25,7 @@ DEADLINE_SECONDS = "deadline-seconds"
 REPLAY = "replay"
 COMPLETION = "completion"
 RUN = "run"
+FROZEN_CHECKSUM = "frozen-checksum"  # of all clients alike
 
 
 class OwnScalars(dict[str, Scalar]):
@@ -54,6 +55,8 @@ class FitConfig:
     buffer_arrays
         How many of these, the last ones, are buffers, such as running means: training notes them, and no
         method's rule is applied to them.
+    frozen_checksum
+        `FlatModel.frozen_checksum` of the weights that are not sent, which the client has itself; 0: none.
     local_steps
         E, the steps of a complete client; 0 where `local_epochs` is set.
     local_epochs
@@ -84,6 +87,7 @@ class FitConfig:
     batch_size: int
     model_arrays: int = 0
     buffer_arrays: int = 0
+    frozen_checksum: float = 0.0
     local_steps: int = 0
     local_epochs: int = 0
     rule: str = SGD.name
@@ -162,6 +166,9 @@ def _check(key: str, value: Any) -> None:
     elif key == COMPLETION:
         valid = isinstance(value, int | float) and not is_bool and 0 <= value <= 1
         expected = "a number from 0 to 1"
+    elif key == FROZEN_CHECKSUM:
+        valid = isinstance(value, int | float) and not is_bool and math.isfinite(value)
+        expected = "a finite number"
     elif key in (LEARNING_RATE, DEADLINE_SECONDS):
         valid = isinstance(value, int | float) and not is_bool and 0 <= value < math.inf  # False for NaN
         expected = "a finite number that is not negative"
