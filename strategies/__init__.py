@@ -56,6 +56,7 @@ from strategies.fedvarp import FedVARP
 from strategies.mifa import MIFA
 from strategies.mimic import MimiC
 from strategies.mimic_client_memory import MimiCClientMemory
+from strategies.parts.initial_model import initial_model_of
 from strategies.parts.layering import layers_of
 from strategies.pfedme import PFedMe
 from strategies.scaffold import Scaffold
@@ -155,7 +156,8 @@ def make(
         The strategy's options, an object of its `options_type()`.
     values
         Fields of the strategy's options, in place of `options`. As on the command line, `lr_schedule` may be
-        a spec such as `staircase:restart=false`, and `select` one such as `oort`;
+        a spec such as `staircase:restart=false`, `select` one such as `oort`, and `initial_model` one such
+        as `two-norm:keep=5`;
         `server_opt="adam:rate=0.1"` and `amplify="10,2"` make `layers`.
 
     Raises
@@ -210,6 +212,8 @@ def _built(values: dict[str, Any]) -> dict[str, Any]:
     specs = {key: values.get(key, "") for key in LAYERS}
     for key, text in specs.items():
         Option(key, str).check(text)
+    if isinstance(initial := values.get("initial_model"), str):
+        built["initial_model"] = initial_model_of(initial)
     if layers := layers_of(**specs):
         built["layers"] = (*values.get("layers", ()), *layers)
     if isinstance(schedule := values.get("lr_schedule"), str):

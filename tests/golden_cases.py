@@ -22,7 +22,6 @@ FILES = sorted((Path(__file__).parent / "golden").glob("*.json"))
 NOT_YET = {
     *("focus-1", "focus-2-members", "focus-3-lost"),
     *("fedacg-1", "fedacg-2-members", "nesterov-1", "ghbm-1", "ghbm-2-members"),
-    *("similarity-1", "similarity-2-zero", "initial-1", "initial-2-staircase"),
 }
 
 

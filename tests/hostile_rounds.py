@@ -12,6 +12,7 @@ from flwr.server.client_manager import SimpleClientManager
 from hostile_replies import NAMES, evaluation, failures, honest, spoiled
 
 import strategies
+from fedtide.ground.contract import SGD
 from strategies import STRATEGIES, FlatParameters, FlexibleStrategy, Roster
 
 SIZES = np.array([10, 20, 30, 40, 50, 60, 0])
@@ -20,6 +21,7 @@ CLIENTS = range(len(SIZES))
 LONGEST = 400  # characters of a name and a reason in a report
 
 LAYERS: list[dict[str, Any]] = [{}, {}, {}, {"amplify": "2,3"}]
+LAYERS += [{"initial_model": "two-norm:min-change=0.1,keep=2"}, {"initial_model": "inner-product:V=2"}]
 LAYERS += [{"server_opt": spec} for spec in ("momentum", "adam:bias=adam", "adagrad", "amsgrad:delay=cap")]
 LIMITS: list[dict[str, Any]] = [{}, {"max_update_norm": "off"}, {"max_update_norm": "auto"}]
 LIMITS += [{"max_update_norm": "9"}, {"max_update_norm": "auto", "outliers": "clip"}]
@@ -189,7 +191,9 @@ class Campaign:
     def _honest(self, name: str, instruction: FitIns) -> FitRes:
         client = int(name)
         size = int(SIZES[client]) or 70
-        return honest(client, instruction, self.side.strategy.rule, size, self.rng)
+        rule = self.side.strategy.rule
+        probed = instruction.config.get("rule", SGD.name) != rule.name  # for the initial model
+        return honest(client, instruction, SGD if probed else rule, size, self.rng)
 
     def _reply(self, name: str, instruction: FitIns) -> FitRes:
         return spoiled(self.rng, self._honest(name, instruction), instruction, self.marker)

@@ -167,7 +167,7 @@ def test_the_constructors_parameters_are_the_options() -> None:
     [
         ("FedAdam:etta=1", {}, "'etta'; known: fraction-fit,.*; did you mean eta"),
         ("FedAdam", {"option": ("departure=include",)}, "'departure'; known: fraction"),
-        ("FedAdam", {"server_opt": "adam"}, "neither --server-opt nor --amplify"),
+        ("FedAdam", {"server_opt": "adam"}, "takes no --server-opt"),
         ("FedAdam:eta=fast", {}, "eta is 'fast'"),
         ("FedProx", {}, "needs .*proximal-mu"),
         ("DPFedAvgFixed", {}, "needs 'strategy'"),

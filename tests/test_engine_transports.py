@@ -65,8 +65,9 @@ def test_jobs_are_assigned_once_and_evenly(work: list[float], num_workers: int) 
             assert work[positions[-1]] == min(work[position] for position in positions)
 
 
-# Without and with memory at the clients, with packed uploads, personal models and late replies.
+# Without and with memory at the clients, packed uploads, personal models, late replies, and probes.
 METHODS = ("scheme-c", "mimic:memory=client", "efl", "apfl:alpha-mode=step", "pfedme", "fedbuff")
+RUNS = [(method, "") for method in METHODS] + [("mimic:memory=client", "two-norm:min-change=0")]
 MIXED: dict[str, Any] = {
     "trace": "pools:first=8+lost:p=0.1",
     "num_clients": 12,
@@ -86,8 +87,9 @@ def test_ray_gives_the_same_result_as_inline(simulate: Callable[..., Any], ray_c
     clients = virtual_transport(prepare(settings))
     late = {"trace": MIXED["trace"] + "+late:p=0.3,rounds=2", "num_rounds": 4}
     try:
-        for method in METHODS:
-            experiment = prepare(replace(settings, strategy=method, **late))
+        for method, initial in RUNS:
+            more = {**late, "initial_model": initial}
+            experiment = prepare(replace(settings, strategy=method, **more))
             clients.memories.clear()
             transport = with_late_replies(clients, experiment.trace)
             manager = TraceClientManager(experiment.clock.round, transport, settings.seed)
@@ -95,10 +97,11 @@ def test_ray_gives_the_same_result_as_inline(simulate: Callable[..., Any], ray_c
             server = RoundServer(experiment.strategy, manager, 1, [records.append])
             server.fit(experiment.settings.num_rounds)
             weights = np.concatenate([a.ravel() for a in parameters_to_ndarrays(server.parameters)])
-            here = simulate(**{**MIXED, **late}, strategy=method)
+            here = simulate(**{**MIXED, **more}, strategy=method)
             np.testing.assert_array_equal(weights, here.weights, err_msg=method)
             assert without_times(records) == without_times(here.records), method
             assert any(record["active"] for record in here.rounds)
             assert any("at_work" in record for record in here.rounds)
+            assert [r["round"] for r in here.rounds if "probe" in r] == ([2, 3] if initial else [])
     finally:
         clients.close()

@@ -219,5 +219,5 @@ def test_every_case_is_played(request: pytest.FixtureRequest) -> None:
     """A case of a method that no test file takes would pass without a word."""
     methods = {case["method"] for _, case in cases(request.config)}
     elsewhere = {"efl", "ST", "apfl", "pfedme", "schedule"}
-    elsewhere |= {"participation", "fedau_weights", "event"}
+    elsewhere |= {"participation", "fedau_weights", "event", "initial_model", "similarity"}
     assert methods <= set(METHODS) | set(LAYERS) | elsewhere

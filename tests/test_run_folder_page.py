@@ -39,7 +39,11 @@ RUNS: dict[str, dict[str, Any]] = {
     "apfl": {"trace": "always"},
     "efl:abandon=auto,abandon-constant=1e-9,abandon-after=2": {"trace": "bernoulli:p=0.5"},
     "sequential-sgd": {"trace": "always"},
-    "mimic:memory=client": {"departures": "0=4", "trace": "bernoulli:p=0.7"},
+    "mimic:memory=client": {
+        "departures": "0=4",
+        "trace": "bernoulli:p=0.7",
+        "initial_model": "two-norm:pilot=initial,min-change=0",
+    },
     "fedavg": {"num_rounds": 40, "trace": "always"},  # interrupted
     "fedbuff": {"trace": "phones:cost=30+lost:p=0.2", "round_ends": 1, "departures": "0-3=4"},
     "mifa:table-memory=0": {},  # its table is larger than a file may be

@@ -47,8 +47,15 @@ from strategies.parts.server_optimizers import Adam
         ("fedavg amplify='3'", "amplify '3' is not PERIOD,FACTOR"),
         ("fedavg amplify='0,2'", "amplify: the period is 0 rounds"),
         ("fedavg server_opt='momentum:beta1=-0.1'", "server-opt momentum: beta1 is -0.1"),
-        ("efl server_opt='adam'", "EFL takes neither a server optimiser nor amplification"),
-        ("fedawe amplify='2,2'", "FedAWE takes neither a server optimiser nor amplification"),
+        ("fedavg initial_model='twonorm'", "unknown initial-model 'twonorm'; .*did you mean two-norm"),
+        (
+            "fedavg initial_model='two-norm:min-change=2'",
+            "initial-model two-norm: min-change is 2.0; it must",
+        ),
+        ("fedavg initial_model='two-norm:W=1'", "initial-model two-norm has no option 'W'; known: V, R"),
+        ("efl initial_model='two-norm'", "EFL takes no server_opt, amplify or initial_model"),
+        ("efl server_opt='adam'", "EFL takes no server_opt, amplify or initial_model"),
+        ("fedawe amplify='2,2'", "FedAWE takes no server_opt, amplify or initial_model"),
     ],
 )
 def test_errors_say_what_is_allowed(spec: str, says: str) -> None:

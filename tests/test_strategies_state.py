@@ -20,6 +20,7 @@ THREE = ["scheme-c", "mimic", "fedawe"]
 VARIANTS: dict[str, list[dict[str, Any]]] = {  # options that add to a method's state
     **{name: [own for own in variants if "memory" not in own] for name, variants in OWN.items()},
     "fedavg": [{"server_opt": "amsgrad"}, {"server_opt": "adagrad", "amplify": "2,2"}],
+    "mifa": [*OWN["mifa"], {"initial_model": "two-norm:V=2,min-change=0", "server_opt": "momentum"}],
     "fedlaavg": [{"table_memory": 0.0, "table_dtype": "float32"}],
     "mimic": [{"table_memory": 0.0}, {"warm_up": True}],
 }

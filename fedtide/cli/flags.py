@@ -136,7 +136,7 @@ def _allowed(setting: Field[Any]) -> str:
 
 _SPECS = (
     *("strategy", "task", "model", "partition", "sizes", "trace", "select"),
-    *("lr_schedule", "server_opt"),
+    *("lr_schedule", "server_opt", "initial_model"),
 )
 
 

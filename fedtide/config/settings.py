@@ -128,6 +128,12 @@ class Settings:
         TRAINING, "", "a server optimiser on top of the strategy's updates; default: none"
     )
     amplify: str = _setting(TRAINING, "", "multiply the change of every PERIOD rounds by FACTOR")
+    initial_model: str = _setting(
+        TRAINING,
+        "",
+        "what to start from when the members have changed: a mixture of the models of earlier sets of "
+        "members; default: the model as it is",
+    )
     max_update_norm: str = _setting(
         TRAINING,
         "warn",

@@ -16,6 +16,7 @@ from fedtide.ground.specs import build, convert, find, parse
 from fedtide.ground.wording import count
 from fedtide.interop.stock_strategy import StockStrategy, stock_type
 from strategies import FlexibleStrategy, Options
+from strategies.parts.initial_model import initial_model_of
 from strategies.parts.layering import layers_of
 from strategies.selection import selection_of
 
@@ -91,9 +92,11 @@ def method_of(settings: Settings) -> Method:
     layers = layers_of(settings.server_opt, settings.amplify)
     if settings.amplify and (period := int(settings.amplify.partition(",")[0])) > settings.num_rounds:
         raise ValueError(f"amplify: the period is {period} of only {count(settings.num_rounds, 'round')}")
-    if layers and not strategy.takes_layers:
-        raise ValueError(f"strategy {spec.name} takes neither --server-opt nor --amplify")
-    general |= {"lr_schedule": schedule, "layers": layers, "select": selection_of(settings.select)}
+    initial_model = initial_model_of(settings.initial_model)
+    if (layers or settings.initial_model) and not strategy.takes_layers:
+        raise ValueError(f"strategy {spec.name} takes no --server-opt, --amplify or --initial-model")
+    general |= {"lr_schedule": schedule, "select": selection_of(settings.select)}
+    general |= {"layers": layers, "initial_model": initial_model}
     return Method(strategy, strategy.options_type()(**general, **own))
 
 

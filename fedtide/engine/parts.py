@@ -21,6 +21,7 @@ from fedtide.ground.allowed import options_of
 from fedtide.ground.specs import bind, find, parse
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, SELECTIONS
+from strategies.parts.initial_model import INITIAL_MODELS
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 from traces import TRACES
 
@@ -33,6 +34,7 @@ REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "trace": TRACES,
     "lr-schedule": SCHEDULES,
     "server-opt": SERVER_OPTIMIZERS,
+    "initial-model": INITIAL_MODELS,
     "select": SELECTIONS,
     "cohort": COHORTS,
 }

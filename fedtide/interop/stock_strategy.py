@@ -178,7 +178,7 @@ class StockStrategy(FlexibleStrategy):
 
     @property
     def _plain_task(self) -> FitConfig:
-        return replace(self._config(self.shared_task()), rule=SGD.name, own={})
+        return replace(self.round_config(self.shared_task()), rule=SGD.name, own={})
 
     def _read_instructions(self, asked: list[tuple[ClientProxy, FitIns]]) -> None:
         """Make tasks of a round's instructions; with mu, clients do the local steps of FedProx."""

@@ -15,7 +15,7 @@ from flwr.common import EvaluateIns, FitIns, Parameters, Scalar
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import FitConfig
+from fedtide.ground.contract import FitConfig, Rule
 from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.roster import Clients
 from strategies.core.state import StateDict, Stateful, take
@@ -37,6 +37,7 @@ class Task:
     last_accepted: int | None = None  # see `FitConfig`
     farewell: bool = False  # whether the client is asked for its state instead of training
     weights: FlatParameters | None = None  # to start from
+    rule: Rule | None = None  # of the local steps; None: the method's
 
     def added_to(self, config: FitConfig) -> FitConfig:
         """Return a client's configuration: the common one with what is its own."""
@@ -47,6 +48,7 @@ class Task:
             learning_rate=config.learning_rate if self.learning_rate is None else self.learning_rate,
             last_accepted=self.last_accepted,
             farewell=self.farewell,
+            rule=self.rule.name if self.rule else config.rule,
             own={**config.own, **self.scalars} if self.scalars else config.own,
         )
 

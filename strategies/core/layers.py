@@ -28,6 +28,9 @@ class Layer(Stateful):
         """Return the weights that are evaluated where the method, or the layer above, would have these."""
         return weights
 
+    def restart(self, weights: Vector, server_round: int) -> None:
+        """Forget what belongs to the model before: from the next round on, training starts from `weights`."""
+
 
 LayerFactory = Callable[[Vector], Layer]
 """Makes a layer, given the initial weights."""

@@ -134,7 +134,8 @@ class Members(Stateful):
         for client in self.awaiting_farewell:
             with suppress(KeyError):
                 accepted = int(self.roster.accepted[client])
-                instructions.add(proxy(client), Task(last_accepted=accepted, farewell=True))
+                task = Task(last_accepted=accepted, farewell=True, rule=self.method.rule)
+                instructions.add(proxy(client), task)
 
     def take_leave(
         self, server_round: int, results: FitResults, size: int, report: RoundReport
@@ -165,7 +166,6 @@ class Members(Stateful):
             if self.roster.member[client]:
                 self.method.on_arrival(client)
         self.roster.note_sizes(replies.clients, replies.num_examples)
-        self.losses.update(replies)
 
     def note_no_data(self, client: int) -> None:
         """Note that a client reports no data, unless it had some: its part of the state is from these."""

@@ -13,10 +13,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import SGD, Rule
+from fedtide.ground.contract import SGD, FitConfig, Rule
 from strategies.core.instructions import Sent, Task
 from strategies.core.options import Options
 from strategies.core.parameters import Layout
+from strategies.core.probe import Probe
 from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
 from strategies.core.roster import Clients, Roster
@@ -53,12 +54,14 @@ class Method(Stateful, ABC):
         Layouts of what clients are sent, and of the weights alone.
     selection
         Who is asked.
+    probe
+        In which rounds the method rests, and the clients train another model.
     """
 
     options: Options
     saved: ClassVar[tuple[str, ...]] = (
         *("weights", "buffers", "version", "round", "learning_rate"),
-        *("membership", "tasks", "norms", "layers", "selection"),
+        *("membership", "tasks", "norms", "layers", "selection", "probe"),
     )
     rule: ClassVar[Rule] = SGD
     suits: ClassVar[str] = ""  # what it is meant for, as the end of a sentence
@@ -76,6 +79,7 @@ class Method(Stateful, ABC):
     wire: Layout
     layout: Layout
     selection: Selection
+    probe: Probe
 
     def setup(self) -> None:
         """Make the method's own state."""
@@ -125,6 +129,24 @@ class Method(Stateful, ABC):
         """Return what is this client's own in the round; None: it gets what all get."""
         return None
 
+    def round_config(self, shared: Task) -> FitConfig:
+        """Return the scalars for all clients of the round."""
+        options, rule = self.options, shared.rule or self.rule
+        if missing := set(rule.scalars) - set(shared.scalars):
+            raise TypeError(f"rule {rule.name} needs {sorted(missing)} in the shared task")
+        return FitConfig(
+            round=self.round,
+            learning_rate=self.learning_rate,
+            batch_size=options.batch_size,
+            model_arrays=len(self.wire.shapes),
+            buffer_arrays=self.wire.num_buffers,
+            frozen_checksum=self.wire.frozen_checksum,
+            local_steps=0 if options.local_epochs else options.local_steps,
+            local_epochs=options.local_epochs,
+            rule=rule.name,
+            own=shared.scalars,
+        )
+
     def check(self, sent: Sent, extra: Sequence[NDArray[np.floating]]) -> None:
         """Refuse, by ValueError, a reply that the method cannot use.
 
@@ -139,7 +161,7 @@ class Method(Stateful, ABC):
         """Adapt the method's state to a departure; `keep`: the client stays in the objective."""
 
     def on_outside_change(self, change: NDArray[np.float64]) -> None:
-        """Adapt the method's state to a change of the weights by a wrapper, shape (M,)."""
+        """Adapt the method's state to a change of the weights, shape (M,), by a wrapper or after a probe."""
 
     def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
         """Take in the state of a client that has left, shape (M,); None: it did not answer.

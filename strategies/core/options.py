@@ -12,6 +12,7 @@ from fedtide.ground.allowed import Count, CountOrZero, Positive, check
 from fedtide.ground.contract.fit import planned_steps
 from strategies.core.layers import LayerFactory
 from strategies.core.norms import is_norm_limit
+from strategies.core.probe import ProbeFactory, never
 from strategies.core.schedules import Constant, Schedule
 from strategies.core.selection import SelectionFactory, of_method
 
@@ -46,6 +47,9 @@ class Options:
         Makes the selection, who is asked in a round, see `strategies.selection`.
     layers
         On top of the method, the lowest one first: a server optimiser, amplification.
+    initial_model
+        Makes what decides on the model to start from when the members have changed, see
+        `strategies.parts.initial_model`.
     max_update_norm
         What happens to updates that are far larger than usual: `warn` reports those with more than 20 times
         the median norm of the latest 200, `auto` refuses them, a number refuses those with a larger norm, and
@@ -76,6 +80,7 @@ class Options:
     seed: CountOrZero = 0
     select: SelectionFactory = of_method
     layers: tuple[LayerFactory, ...] = ()
+    initial_model: ProbeFactory = never
     max_update_norm: str = "warn"
     outliers: Literal["refuse", "clip"] = "refuse"
     departure: Literal["exclude", "include", "auto"] = "exclude"

@@ -16,7 +16,7 @@ import numpy as np
 from flwr.common import FitRes
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import REPORTED, Reported, metrics
+from fedtide.ground.contract import REPORTED, SGD, Reported, Rule, metrics
 from strategies.core.decoding import (
     MAX_EXAMPLES,
     MAX_NUMBER,
@@ -117,7 +117,7 @@ class ReplyReader:
 
     def _read_columns(self, server_round: int, columns: RoundResults) -> Replies | None:
         """Read all replies of a round at once; None: something is to be said about one of them."""
-        reported, roster, rule = columns.reported, self.method.roster, self.method.rule
+        reported, roster, rule = columns.reported, self.method.roster, self._rule
         clients = reported["client"]
         if rule.sends != "weights" or rule.extra or not roster.are_registered(clients):
             return None
@@ -143,11 +143,10 @@ class ReplyReader:
 
     def _late_ones_are_taken(self, late: Sequence[Sent]) -> bool:
         """Whether the method takes all late replies to these tasks, which are weights alone."""
-        if late and not self.method.takes_late_replies:
-            return False
         with suppress(ValueError):
             for task in late:
-                self.method.check(task, ())
+                self._check_late(task)
+                self._check(task, ())
             return True
         return False
 
@@ -169,9 +168,8 @@ class ReplyReader:
                 check_form(result)
                 if result.metrics.get(metrics.DEPARTING) is True and answers(result, sent.round):
                     self.membership.announce_departure(client)
-                if sent.round != server_round and not self.method.takes_late_replies:
-                    method = type(self.method).__name__
-                    raise ValueError(f"late reply of round {sent.round}: {method} takes none")
+                if sent.round != server_round:
+                    self._check_late(sent)
                 arrivals[client] = self._arrival(client, proxy.cid, result, sent, order)
             except ValueError as reason:
                 report.reject(proxy.cid, str(reason))
@@ -189,14 +187,31 @@ class ReplyReader:
         planned = self.method.options.planned_steps(n) if sent.local_steps is None else sent.local_steps
         steps, first = read_steps(answer, planned), int(self.method.roster.first_size[client])
         check(faults_of_work(n, steps, planned, first), n=n, steps=steps, planned=planned, first=first)
-        vector, buffers, extra = decode(result.parameters, self.method.rule, sent.weights)
+        vector, buffers, extra = decode(result.parameters, self._rule, sent.weights)
         size, most = norm(vector - self._origin(sent)), MAX_NORM * steps / planned
         check(faults_of_update(size, most), size=size, most=most)
-        self.method.check(sent, extra)
+        self._check(sent, extra)
         told = (metrics.TRAIN_LOSS, metrics.FINAL_LOSS, metrics.RMS_LOSS, metrics.SECONDS)
         numbers = (read_number(answer, key) for key in told)
         reported = (client, sent.round, n, steps, *numbers, size, answer.get(metrics.RESYNC) is True)
         return Arrival(reported, name, sent, order, planned, vector, buffers, extra)
+
+    @property
+    def _rule(self) -> Rule:
+        """Rule of the tasks that may be answered in this round."""
+        return self.method.rule if self.method.probe.weights is None else SGD
+
+    def _check_late(self, sent: Sent) -> None:
+        """Refuse, by ValueError, a late reply that cannot count, given its task."""
+        if not self.method.takes_late_replies:
+            raise ValueError(f"late reply of round {sent.round}: {type(self.method).__name__} takes none")
+        if sent.round < self.method.probe.since:
+            raise ValueError(f"late reply of round {sent.round}: it is about another model")
+
+    def _check(self, sent: Sent, extra: Sequence[NDArray[Any]]) -> None:
+        """Have the method check a reply, unless it answers a probe."""
+        if self.method.probe.weights is None:
+            self.method.check(sent, extra)
 
     def _collect(self, arrivals: list[Arrival]) -> Replies:
         """Bring replies together, in the order of their clients, without those that are too large."""
@@ -251,7 +266,7 @@ class ReplyReader:
 
     def _origin(self, sent: Sent) -> FloatVector:
         """What a client's update is counted from: nothing, if it sends the update itself."""
-        return sent.weights.weights if self.method.rule.sends == "weights" else self._nothing
+        return sent.weights.weights if self._rule.sends == "weights" else self._nothing
 
     @cached_property
     def _nothing(self) -> FloatVector:

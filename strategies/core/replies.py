@@ -139,6 +139,12 @@ class Replies:
         rows = np.array(self.buffers, np.float64)
         return self.mean_coefficients("n") @ rows
 
+    def mean_train_loss(self) -> float | None:
+        """Mean of the training losses that were reported, weighted by n_k; None: there are none."""
+        known = np.isfinite(self.train_loss)
+        sizes = self.num_examples[known]
+        return float(self.train_loss[known] @ sizes / sizes.sum()) if known.any() else None
+
     def ordered_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """Like `weighted_sum`, one client after the other in every entry: equal entries have equal sums.
 

@@ -26,7 +26,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import FitConfig, metrics
+from fedtide.ground.contract import SGD, metrics
 from strategies.core.decoding import largest
 from strategies.core.instructions import OpenTasks, RoundInstructions, Sent, Task
 from strategies.core.membership import Members, is_availability_manager
@@ -34,7 +34,9 @@ from strategies.core.method import Method
 from strategies.core.norms import MAX_RESULT, NormLimit
 from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters, FloatVector, Layout, read_parameters
+from strategies.core.probe import never
 from strategies.core.reading import ReplyReader
+from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
 from strategies.core.results import FitResults
 from strategies.core.roster import Clients, Roster
@@ -91,9 +93,10 @@ class FlexibleStrategy(Method, Strategy):
         self._open: dict[int, RoundReport] = {}  # the round that was begun, until it is aggregated
         self._recorded, self._logged = False, set[tuple[str, str]]()
         self._packed: dict[int, FlatParameters] = {}
-        if self.options.layers and not self.takes_layers:
-            raise ValueError(f"{type(self).__name__} takes neither a server optimiser nor amplification")
+        if not self.takes_layers and (self.options.layers or self.options.initial_model is not never):
+            raise ValueError(f"{type(self).__name__} takes no server_opt, amplify or initial_model")
         self.layers = [layer(self.weights) for layer in self.options.layers]
+        self.probe = self.options.initial_model(self.layout, self.weights)
         self.selection = self.options.select(self.roster, self.options.seed) or self.own_selection()
         self._sent = self._pack()
         self.setup()
@@ -118,6 +121,8 @@ class FlexibleStrategy(Method, Strategy):
         self._recorded = is_availability_manager(client_manager)  # by our engine
         self._adopt(parameters)
         available, at_work, proxy = self.membership.begin(server_round, client_manager)
+        self.probe.begin(server_round, self.roster, self.weights, self.buffers)
+        probed = self.probe.weights
         self.tasks.begin(server_round, at_work, self.roster.asked)
         awaited = self.roster.member[at_work]
         self.at_work = int(awaited.sum())
@@ -125,19 +130,20 @@ class FlexibleStrategy(Method, Strategy):
         self._open = {server_round: self.report}
         schedule, options = self.options.lr_schedule, self.options
         rate = schedule(options.learning_rate, server_round, self.roster.shift, options.local_steps)
-        self.learning_rate = self.report.learning_rate = float(rate)
+        self.learning_rate = self.report.learning_rate = float(rate) * self.probe.rate
         self.observe(available)
         self.selected = self.select(available[~self.roster.departed[available]])
         self.roster.asked[self.selected] = server_round
-        sent = Sent(server_round, self._sent, self.learning_rate, self.version)
-        shared = self.shared_task()
-        instructions = RoundInstructions(FitIns, self._sent, shared.arrays, self._config(shared))
+        start = self._sent if probed is None else self.pack(probed)
+        shared = self.shared_task() if probed is None else Task(rule=SGD)
+        sent = Sent(server_round, start, self.learning_rate, self.version)
+        instructions = RoundInstructions(FitIns, start, shared.arrays, self.round_config(shared))
         instructions.withdrawn = [str(client) for client in at_work[~awaited].tolist()]
         self._packed = {}
         selected = self.selected.tolist()
         self.tasks.ask(selected, sent)
         for client in selected:
-            if (task := self.own_task(client)) is not None:
+            if (task := self.own_task(client) if probed is None else None) is not None:
                 self.tasks.ask([client], sent.with_own(task))
             instructions.add(proxy(client), task)
         self.membership.ask_leaving(instructions, proxy)
@@ -156,35 +162,37 @@ class FlexibleStrategy(Method, Strategy):
             results = self.membership.take_leave(server_round, results, self.layout.size, report)
         replies, before = self.replies.read(server_round, results, asked), self.weights.copy()
         buffers = self.buffers
-        if asked:
+        probing = self.probe.weights is not None
+        if asked and not probing:
             self.selection.note(server_round, replies, failed(failures, report, self.roster))
         report.active, report.planned = replies.clients, replies.planned
         report.incomplete = int((replies.steps < replies.planned).sum())
         self.lag = int(replies.lag.max(initial=0))
         if len(replies):
             self.membership.note_sizes(replies)
+        if probing:
+            self._end_probe(replies)
+        elif len(replies):
+            self.membership.losses.update(replies)
+            self.probe.trained = True
             self.update(replies)
             if len(self.buffers):
                 self.buffers = replies.mean_buffers()
             self.roster.accepted[replies.clients] = server_round
         elif asked:
             self.empty_round()
-        if asked:
+        if asked and not probing:
             self._finish_update(before)
-        if not np.array_equal(self.weights, before):
-            self.version += 1
-            self._sent = self._pack()
-        elif not np.array_equal(self.buffers, buffers):
+        moved = not np.array_equal(self.weights, before)
+        self.version += moved
+        if moved or not np.array_equal(self.buffers, buffers):
             self._sent = self._pack()
         if not self._recorded:
             report.warn(server_round, self._logged)
         fit_metrics: dict[str, Scalar] = {"active": len(replies), "rejected": len(report.rejected)}
-        fit_metrics |= report.counts()
-        known = np.isfinite(replies.train_loss)
-        if known.any():
-            sizes = replies.num_examples[known]
-            fit_metrics[metrics.TRAIN_LOSS] = float(replies.train_loss[known] @ sizes / sizes.sum())
-        return self._sent, fit_metrics
+        if (loss := replies.mean_train_loss()) is not None:
+            fit_metrics[metrics.TRAIN_LOSS] = loss
+        return self._sent, fit_metrics | report.counts()
 
     # Evaluation
 
@@ -260,6 +268,15 @@ class FlexibleStrategy(Method, Strategy):
             self._sent = self._pack()
             self.on_outside_change(self.weights - before)
 
+    def _end_probe(self, replies: Replies) -> None:
+        """Take in the replies of a probe round; begin anew from the model that the last one leads to."""
+        model = self.probe.end(replies, self.weights, self.buffers, self.report)
+        if model is not None:
+            before, (self.weights, self.buffers) = self.weights, model
+            for layer in self.layers:
+                layer.restart(self.weights, self.round)
+            self.on_outside_change(self.weights - before)
+
     def _finish_update(self, before: NDArray[np.float64]) -> None:
         """Apply the layers; keep the old weights where later replies to the new ones could not count."""
         states, size = [layer.state_dict() for layer in self.layers], largest(self.weights)
@@ -281,21 +298,3 @@ class FlexibleStrategy(Method, Strategy):
         """Return the weights, shape (M,), and the buffers of one vector, in float64."""
         size = self.layout.size
         return vector[:size].astype(np.float64), vector[size:].astype(np.float64)
-
-    def _config(self, shared: Task) -> FitConfig:
-        """Return the scalars for all clients of a round."""
-        options = self.options
-        if missing := set(self.rule.scalars) - set(shared.scalars):
-            raise TypeError(f"rule {self.rule.name} needs {sorted(missing)} in the shared task")
-        return FitConfig(
-            round=self.round,
-            learning_rate=self.learning_rate,
-            batch_size=options.batch_size,
-            model_arrays=len(self.wire.shapes),
-            buffer_arrays=self.wire.num_buffers,
-            frozen_checksum=self.wire.frozen_checksum,
-            local_steps=0 if options.local_epochs else options.local_steps,
-            local_epochs=options.local_epochs,
-            rule=self.rule.name,
-            own=shared.scalars,
-        )

@@ -33,3 +33,7 @@ class Amplification(Layer):
         amplified: Vector = self.anchor + self.factor * (after - self.anchor)
         self.anchor, self.began = amplified.copy(), server_round
         return amplified
+
+    def restart(self, weights: Vector, server_round: int) -> None:
+        """Begin a period."""
+        self.anchor, self.began = weights.copy(), server_round

@@ -42,7 +42,7 @@ class Personalised(FlexibleStrategy):
             found = ((self.roster.find(name), proxy) for name, proxy in client_manager.all().items())
             visible = sorted(((k, proxy) for k, proxy in found if k is not None), key=lambda pair: pair[0])
         shared = self.shared_task()
-        instructions = RoundInstructions(EvaluateIns, self._sent, shared.arrays, self._config(shared))
+        instructions = RoundInstructions(EvaluateIns, self._sent, shared.arrays, self.round_config(shared))
         for client, proxy in visible:
             if self.roster.member[client] and not self.roster.departed[client]:
                 instructions.add(proxy, self.own_task(client))

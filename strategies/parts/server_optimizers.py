@@ -65,6 +65,10 @@ class Momentum(ServerOptimizer):
         self.m = self.beta1 * self.m + update
         return self.rate * self.m
 
+    def restart(self, weights: Vector, server_round: int) -> None:
+        """Forget the momentum."""
+        self.m = np.zeros_like(self.m)
+
 
 class Adaptive(ServerOptimizer):
     """Base of the adaptive optimisers: m := beta1 m + (1 - beta1) D, w := w + eta m / (sqrt v + tau).
@@ -112,6 +116,10 @@ class Adaptive(ServerOptimizer):
             rate *= math.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
         step: Vector = rate * self.m / (np.sqrt(self.divisor()) + self.tau)
         return step
+
+    def restart(self, weights: Vector, server_round: int) -> None:
+        """Forget the momentum; v is about the sizes of updates, and stays."""
+        self.m = np.zeros_like(self.m)
 
     def rate_at(self, lag: int) -> float:
         """Return eta for an update of this lag."""
