@@ -224,7 +224,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--num-clients=5000", "5000 clients .*1438"),
         ("--task=mnist --data-dir=nonesuch --cohort=nonesuch", "cohort is 'nonesuch'; "),
         # when it ends
-        ("--stop-at=0.9", "stop-at '0.9' is not NAME=VALUE"),
+        ("--stop-at=0.9", "stop-at is '0.9'; it must be NAME=VALUE"),
         ("--stop-at=acuracy=0.9", "no 'acuracy'; they have accuracy, loss"),
         ("--stop-at=accuracy=90", "accuracy is a share, .*80 % is 0.8"),
         ("--stop-at=worst-client=0.5", "worst-client is not evaluated; give --evaluate-clients"),

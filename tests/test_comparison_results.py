@@ -1,7 +1,10 @@
 """What comparisons compute from finished cells, and the tables that they write."""
 
+import csv
 import io
 import math
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +12,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fedtide.comparison.reach import parse_targets, targets_of
 from fedtide.comparison.results import CellRun, Cost, Row, cost_to_reach, cost_until, estimate, rows_of
 from fedtide.comparison.store import CellStore
-from fedtide.comparison.tables import columns, comma_separated, latex, markdown, terminal
+from fedtide.comparison.tables import columns, comma_separated, costs, latex, markdown, terminal
 from fedtide.config.grid import cells
+from fedtide.config.target import Target
 from fedtide.engine.read_run import Run
 
 
 def record(t: int, accuracy: float | None, active: int = 2, **more: Any) -> dict[str, Any]:
     shown = {"round": t, "active": [*range(active)], "bytes_up": 1_000_000, "bytes_down": 3_000_000, **more}
+    shown = {"steps": [5] * active} | shown
     return shown if accuracy is None else shown | {"accuracy": accuracy}
 
 
@@ -29,11 +35,15 @@ def finished(*accuracies: float | None, **more: Any) -> Run:
     return Run(Path(), {}, {"final": {"accuracy": accuracies[-1]}}, records)
 
 
-def rows(values: dict[str, Any], *runs: Run, reach: float | None = None) -> list[Row]:
+def to(*texts: float | str) -> list[Target]:
+    return [Target.parse(str(text), "here", needs_name=False) for text in texts]
+
+
+def rows(values: dict[str, Any], *runs: Run, reach: Sequence[float | str] = ()) -> list[Row]:
     """The rows of a comparison of which only the first cells are finished."""
     grid = cells(values, "here")
     found = [CellRun(cell, run) for cell, run in zip(grid, runs, strict=False)]
-    return rows_of(found, grid[0].settings.strategy, reach)
+    return rows_of(found, grid[0].settings.strategy, to(*reach))
 
 
 def test_intervals_of_student() -> None:
@@ -44,22 +54,68 @@ def test_intervals_of_student() -> None:
 
 
 def test_what_it_took_to_reach_a_value() -> None:
-    run = finished(0.5, None, 0.8, 0.7, virtual_seconds=60)
-    assert cost_to_reach(run, 0.75) == Cost(3, 6, 3.0, 9.0, 60)
-    assert cost_to_reach(run, 0.5) == Cost(1, 2, 1.0, 3.0, 60)
-    assert cost_to_reach(run, 0.81) is None
-    np.testing.assert_equal(cost_until([record(1, 0.5)], 1), Cost(1, 2, 1.0, 3.0, math.nan))
+    run = finished(0.5, None, 0.8, 0.7, virtual_seconds=60, device_seconds=7.5, worst_client_accuracy=0.3)
+    high, low, named, never, worst = to(0.75, 0.5, "accuracy=0.75", 0.81, "worst-client=0.3")
+    assert cost_to_reach(run, high) == cost_to_reach(run, named) == Cost(3, 6, 3.0, 9.0, 30, 22.5, 60)
+    assert cost_to_reach(run, low) == cost_to_reach(run, worst) == Cost(1, 2, 1.0, 3.0, 10, 7.5, 60)
+    assert cost_to_reach(run, never) is None
+    unknown = record(1, 0.5, steps=[5, None])  # a client that did not say what it did, and no clock
+    np.testing.assert_equal(cost_until([unknown], 1), Cost(1, 2, 1.0, 3.0, *[math.nan] * 3))
+
+
+def test_costs_to_several_targets() -> None:
+    """Means over the seeds that got there; a value that nobody reached costs infinitely much."""
+    several = [finished(0.5, 0.8, 0.9, loss=1.0), finished(0.4, 0.6, 0.7, loss=1.0)]
+    (row,) = rows({"seed": [0, 1]}, *several, reach=(0.6, 0.8, 0.95, "loss=1"))
+    shown = [[of[k] for k in ("to", "reached", "rounds", "MB down", "local steps")] for of in costs([row])]
+    assert shown == [
+        ["60%", "2 of 2", "2", "6", "20"],
+        ["80%", "1 of 2", "2", "6", "20"],
+        ["95%", "0 of 2", "never", "never", "never"],
+        ["loss 1", "2 of 2", "1", "3", "10"],
+    ]
+    assert {of["virtual s"] for of in costs([row])} == {""}  # there is no clock
+    assert columns(row)["rounds to 80%"] == "2 (1 of 2)"
+    (line,) = csv.DictReader(io.StringIO(comma_separated([row])))
+    assert (line["reached_0.8"], line["uploads_to_0.8"], line["rounds_to_0.95"]) == ("1", "4", "inf")
+    assert line["virtual_seconds_to_0.95"] == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "says"),
+    [
+        (["x"], {}, "reach is 'x'; it must be a number or NAME=VALUE"),
+        (["accuracy=80"], {}, "80 % is 0.8"),
+        (["acuracy=0.8"], {}, "evaluations have no 'acuracy'"),
+        (["worst-client=0.8"], {}, "give --evaluate-clients"),
+        ([0.9], {"stop-at": "accuracy=0.8"}, "runs end before, at stop-at accuracy=0.8"),
+        (["loss=0.5"], {"stop-at": ["loss=0.4", "loss=0.7"]}, "runs end before, at stop-at loss=0.7"),
+    ],
+)
+def test_targets_that_no_run_can_reach(given: list[float | str], settings: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        targets_of(cells({"seed": [0, 1], **settings}, "here"), parse_targets(given))
+
+
+def test_where_runs_stop_is_the_target_unless_others_are_given() -> None:
+    same, different = (
+        cells({"seed": [0, 1], "stop-at": stop}, "here") for stop in ("loss=0.4", ["loss=0.4", ""])
+    )
+    assert targets_of(same, []) == to("loss=0.4")
+    assert targets_of(same, to(0.5)) == to(0.5)
+    assert targets_of(different, []) == []
 
 
 def test_lower_is_better_for_errors() -> None:
     metric = {"name": "mean_absolute_error", "higher_is_better": False, "is_share": False}
     records = [{"round": t, "mean_absolute_error": e} for t, e in enumerate([9.0, 7.0, 4.0, 5.0])]
     run = Run(Path(), {}, {"final": {"mean_absolute_error": 5.0}, "metric": metric}, records)
-    reached = cost_to_reach(run, 4.5)
+    goal, never = to(4.5, 3.0)
+    reached = cost_to_reach(run, goal)
     assert reached is not None
     assert reached.rounds == 2
-    assert cost_to_reach(run, 3.0) is None
-    (row,) = rows({"seed": [0]}, run, reach=4.5)
+    assert cost_to_reach(run, never) is None
+    (row,) = rows({"seed": [0]}, run, reach=[4.5])
     shown = columns(row)
     assert (shown["mean absolute error"], shown["last 10"], shown["rounds to 4.5"]) == ("5", "5.333", "2")
     assert "mean_absolute_error" in comma_separated([row]).splitlines()[0].split(",")
@@ -69,7 +125,7 @@ def test_differences_are_paired() -> None:
     """By seed, to the first strategy under the same other settings; over the seeds that both have."""
     grid = {"strategy": ["fedavg", "mifa"], "trace": ["always", "phones"], "seed": [0, 1]}
     scores = (0.5, 0.6, 0.1, 0.2, 0.7, 0.9, 0.4)  # one cell is not finished
-    found = rows(grid, *map(finished, scores), reach=0.6)
+    found = rows(grid, *map(finished, scores), reach=[0.6])
     assert [tuple(row.varied.values()) for row in found] == [
         ("fedavg", "always"),
         ("fedavg", "phones"),
@@ -79,7 +135,7 @@ def test_differences_are_paired() -> None:
     assert [row.difference and round(row.difference.mean, 9) for row in found] == [None, None, 0.25, 0.3]
     assert found[2].difference is not None
     assert found[2].difference.deviation == pytest.approx(np.std([0.2, 0.3], ddof=1))
-    reached = [[cost is not None for cost in row.reached] for row in found]
+    reached = [[cost is not None for cost in row.reached[row.reach[0]]] for row in found]
     assert reached == [[False, True], [False, False], [True, True], [False]]
 
 

@@ -107,6 +107,18 @@ def test_evaluating_less_often_changes_nothing_else(simulate: Callable[..., Any]
     assert len({*weights}) == 1
 
 
+def test_how_long_devices_are_at_work(simulate: Callable[..., Any], write: Callable[..., str]) -> None:
+    """4 steps take client 0 40 s and client 1 200 s; client 2, who has 8 s each, leaves after 20 s."""
+    log = "client,start,end,steps_per_second\n0,0,900,0.1\n1,0,250,0.02\n2,0,20,0.125\n"
+    given: dict[str, Any] = {"num_clients": 3, "strategy": "fedavg", "num_rounds": 3, "local_steps": 4}
+    given |= {"trace": f"recorded:repeat=false,round-seconds=300,file={write(log, 'log.csv')}"}
+    by_rounds = simulate(**given)
+    assert [record.get("device_seconds") for record in by_rounds.rounds] == [260, 40, 40]
+    events = simulate(**given, round_ends=1)
+    assert [record["device_seconds"] for record in events.rounds] == [20, 40, 40]
+    assert "device_seconds" not in simulate(trace="always").rounds[0]
+
+
 def test_memory_at_the_clients_gives_the_same_result_as_at_the_server(simulate: Callable[..., Any]) -> None:
     """Over the real transport and clients, with lost replies, arrivals and departures."""
     trace = {"trace": "bernoulli:p=0.7+lost:p=0.2", "departures": "1=5", "arrivals": "5=3"}

@@ -96,6 +96,18 @@ def test_curves_of_seeds() -> None:
     assert np.isnan(band.x["seconds"]).all()
 
 
+def test_curves_end_where_the_first_seed_has_stopped() -> None:
+    values = {"goes on": [0.1, 0.5, 0.7], "": [0.1, 0.9]}
+    several = [
+        history_of([record(t, accuracy=a) for t, a in enumerate(of)], stopped=not name)
+        for name, of in values.items()
+    ]
+    band = band_of(several, "score", 100)
+    assert band is not None
+    assert [*band.x["rounds"]] == [0, 1]
+    assert band.mean.tolist() == pytest.approx([0.1, 0.7])
+
+
 def test_averaged_and_logarithmic_curves() -> None:
     assert smoothed(np.array([1.0, 2.0, 6.0, 4.0]), 3) == pytest.approx([1.5, 3, 4, 5])
     assert smoothed(np.array([1.0, 3.0, 5.0, 9.0]), 7) == pytest.approx(
@@ -247,6 +259,7 @@ def test_a_comparison_leaves_a_report_and_its_cells_none(compared: Path) -> None
             assert f">{cell}</td>" in text, cell
     assert "43.21" in text
     assert ">rounds to 20%<" in text
+    assert "Costs to target" in text
     cells = [*(compared.parent / "cells").iterdir()]
     assert len(cells) == 4
     assert all((cell / "clients.json").exists() and not (cell / "report.html").exists() for cell in cells)
@@ -264,7 +277,7 @@ def test_a_grid_of_strategies_and_traces() -> None:
             varied = {"strategy": strategy, "trace": trace}
             run = Run(Path(), {}, {"final": {"accuracy": accuracy}}, [{"round": 1}])
             runs.append(CellRun(Cell(Settings(**varied), varied), run))
-    subject = Subject(runs, [], "", None, is_comparison=True)
+    subject = Subject(runs, [], "", [], is_comparison=True)
     assert list(subject.panels) == ["trace always", "trace phones"]
     found = grid_of(rows_of(runs), subject.panels)
     assert found is not None

@@ -123,6 +123,16 @@ class TimedTrace(SeededTrace):
             late[clients] = np.clip(np.ceil(after - _GUARD), 0, np.iinfo(np.int32).max)
         return late
 
+    def work_seconds(self, t: int, clients: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return how long clients that are online when round t starts work on its tasks, shape (K,)."""
+        now = self._begin + (t - 1) * self._round_seconds
+        return self._work(now, t, *self._sessions.running(now, clients), self._round_deadline).seconds
+
+    @property
+    def _round_deadline(self) -> float:
+        """Seconds that a task of a round has."""
+        return np.inf if self.has_late_replies else self._deadline or self._round_seconds
+
     def _round(self, t: int) -> tuple[NDArray[np.int64], Work]:
         """Return who is online at the start of round t, and what becomes of these clients' tasks."""
         if self._deadline > self._round_seconds:
@@ -132,8 +142,9 @@ class TimedTrace(SeededTrace):
             )
         now = self._begin + (t - 1) * self._round_seconds
         session, until_leaving = self._sessions.online(now)
-        deadline = np.inf if self.has_late_replies else self._deadline or self._round_seconds
-        return self._sessions.client[session], self._work(now, t, session, until_leaving, deadline)
+        return self._sessions.client[session], self._work(
+            now, t, session, until_leaving, self._round_deadline
+        )
 
     # Event time, see `traces.timeline`
 

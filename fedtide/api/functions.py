@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from rich.console import Console
 from fedtide.api.results import Comparison, Run, read, with_records
 from fedtide.api.running import PreparedRun, compare_and_report
 from fedtide.api.values import setting_values
+from fedtide.comparison.reach import parse_targets
 from fedtide.comparison.results import CellRun
 from fedtide.config.grid import cells
 from fedtide.engine.checkpoints.resume import ResumeError, settings_of
@@ -69,7 +70,11 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
 
 
 def compare(
-    *, reach: float | None = None, fresh: bool = False, progress: bool = True, **settings: Any
+    *,
+    reach: float | str | Sequence[float | str] = (),
+    fresh: bool = False,
+    progress: bool = True,
+    **settings: Any,
 ) -> Comparison:
     """Run all combinations of settings that have several values, in processes side by side.
 
@@ -78,7 +83,8 @@ def compare(
     Parameters
     ----------
     reach
-        A value of the metric, such as 0.8: the table has the cost of reaching it.
+        A value of the metric, such as 0.8, or a target such as ``"loss=0.5"``, or several: the table has the
+        cost of reaching each. By default, the `stop_at` of the runs.
     fresh
         Train finished runs again.
     progress
@@ -103,7 +109,8 @@ def compare(
         combinations = cells(values, "compare")
         for cell in combinations:
             check(cell.settings, virtual=False)
-        done = compare_and_report(combinations, Console(quiet=not progress), reach, fresh)
+        targets = parse_targets([reach] if isinstance(reach, float | int | str) else reach)
+        done = compare_and_report(combinations, Console(quiet=not progress), targets, fresh)
     if done.signal:
         raise KeyboardInterrupt("the same call continues the comparison")
     if done.failed:

@@ -59,7 +59,7 @@ def _plot(rows: Sequence[Row]) -> str:
 
 def _band(row: Row) -> Band | None:
     """Return the metric over rounds, mean over the seeds, in at most a point per pixel."""
-    histories = [history_of(run.records, row.metric.key) for _, run in row.runs]
+    histories = [history_of(run.records, row.metric.key, "stopped" in run.summary) for _, run in row.runs]
     return band_of(histories, "score", WIDTH)
 
 

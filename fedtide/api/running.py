@@ -14,6 +14,7 @@ from rich.console import Console
 from fedtide.comparison.compare import Comparison, compare
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
+from fedtide.config.target import Target
 from fedtide.engine.parts import check
 from fedtide.engine.run_folder import RunFolder
 from fedtide.ground.wording import say
@@ -66,7 +67,7 @@ class PreparedRun:
 
 
 def compare_and_report(
-    cells: Sequence[Cell], console: Console, reach: float | None, fresh: bool
+    cells: Sequence[Cell], console: Console, reach: Sequence[Target], fresh: bool
 ) -> Comparison:
     """Run a comparison and write its page; see `compare`."""
     comparison = compare(cells, console, reach, fresh)

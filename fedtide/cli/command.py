@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import signal
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from fedtide.api.running import PreparedRun, compare_and_report
 from fedtide.cli.flags import Parser, read_values
 from fedtide.cli.fleet import rehearsal_values
 from fedtide.cli.listing import listing, listing_of
+from fedtide.comparison.reach import parse_targets
 from fedtide.config.grid import cells, is_comparison
 from fedtide.engine.checkpoints.resume import ResumeError, settings_of
 from fedtide.engine.parts import check, named_parts
@@ -90,15 +90,14 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
     """Run all cells of a comparison, or of a rehearsal; return the exit code."""
     if arguments.show_trace is not None:
         raise ValueError("show-trace: give one value per setting")
-    if arguments.reach is not None and not 0 <= arguments.reach < math.inf:
-        raise ValueError(f"reach is {arguments.reach}; it must be a number of at least 0")
+    reach = parse_targets(arguments.reach or ())
     of_comparison = cells(values, arguments.config or "command line")
     for cell in of_comparison:
         check(cell.settings, virtual=False)  # before anything runs
     from fedtide.cli.rehearsal import rehearse  # which --help and --list do without
 
     run = compare_and_report if arguments.rehearse is None else rehearse
-    done = run(of_comparison, console, arguments.reach, arguments.fresh)
+    done = run(of_comparison, console, reach, arguments.fresh)
     if arguments.json:
         print(json.dumps(done.as_json()))
     return done.exit_code

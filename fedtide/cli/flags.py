@@ -88,8 +88,9 @@ def _add_commands(parser: Parser) -> None:
     )
     text = "small: the settings of the config file's [small] table, which take minutes (default: full)"
     parser.add_argument("--scale", choices=("full", "small"), default="full", help=text)
-    text = "in a comparison: also report the cost of reaching this value of the metric, such as 0.8"
-    parser.add_argument("--reach", type=float, metavar="VALUE", help=text)
+    text = "in a comparison: also report the cost of reaching these values of the metric, such as 0.8, or "
+    text += "targets as of --stop-at, such as loss=0.5 (default: that of --stop-at)"
+    parser.add_argument("--reach", nargs="+", metavar="TARGET", help=text)
     text = "in a comparison: train finished cells again"
     parser.add_argument("--fresh", action="store_true", help=text)
     parser.add_argument(

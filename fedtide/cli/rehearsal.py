@@ -25,6 +25,7 @@ from fedtide.comparison.compare import Comparison
 from fedtide.comparison.results import Estimate, Row
 from fedtide.comparison.tables import mean_and_deviation, number_of, signed
 from fedtide.config.grid import Cell
+from fedtide.config.target import Target
 from fedtide.engine.run_folder import finite
 from fedtide.ground.wording import count, plain, say
 from fedtide.report.trace_page import MAX_NAMES, print_lines
@@ -112,7 +113,7 @@ class Rehearsal:
         return shown
 
 
-def rehearse(cells: Sequence[Cell], console: Console, reach: float | None, fresh: bool) -> Rehearsal:
+def rehearse(cells: Sequence[Cell], console: Console, reach: Sequence[Target], fresh: bool) -> Rehearsal:
     """Show what participation looks like, run the methods, rank them, and say how to deploy the best.
 
     The cells are of `rehearsal_values`; see `compare` for the other arguments and the errors.

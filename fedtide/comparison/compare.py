@@ -14,11 +14,13 @@ from typing import Any
 from rich.console import Console
 
 from fedtide.comparison import tables
+from fedtide.comparison.reach import targets_of
 from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.comparison.runner import Outcome, run_here, run_on_ray
 from fedtide.comparison.store import CellStore, identity, outdated
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
+from fedtide.config.target import Target
 from fedtide.engine.interrupts import ENDING, Stopped, deferring, raising_stopped
 from fedtide.engine.observers import LoggedRun
 from fedtide.engine.parts import require_ray
@@ -54,15 +56,16 @@ class Comparison:
 
 
 def compare(
-    cells: Sequence[Cell], console: Console, reach: float | None = None, fresh: bool = False
+    cells: Sequence[Cell], console: Console, reach: Sequence[Target] = (), fresh: bool = False
 ) -> Comparison:
     """Train the cells that are not finished yet, and write the table of all.
 
-    All cells have the same `run_dir` and workers. The table has the cost of reaching a value of the metric,
-    `reach`; `fresh` trains finished cells again. ValueError: Ray cannot be started, or the folder cannot be
-    written.
+    All cells have the same `run_dir` and workers. The table has the cost of reaching the targets in `reach`,
+    or that at which all cells stop; `fresh` trains finished cells again. ValueError: Ray cannot be started,
+    the folder cannot be written, or a target is not one of these cells.
     """
     first = cells[0].settings
+    reach = targets_of(cells, reach)
     logger_types(first.log)
     store = CellStore(first.run_dir)
     _check_different(cells, store)
@@ -187,21 +190,22 @@ def _folder(cells: Sequence[Cell]) -> Path:
 
 
 def _write(
-    folder: Path, cells: Sequence[Cell], store: CellStore, rows: Sequence[Row], reach: float | None
+    folder: Path, cells: Sequence[Cell], store: CellStore, rows: Sequence[Row], reach: Sequence[Target]
 ) -> None:
     """Write the tables, and where the cells lie."""
     shown, about = [tables.columns(row) for row in rows], tables.caption(rows)
+    parts = [(shown, about), *([(tables.costs(rows), tables.COSTS)] if reach and rows else [])]
     index = [
         {**cell.varied, "folder": str(store.path(cell.settings))}
         | ({} if cell.paper is None else {"paper": cell.paper})
         for cell in cells
     ]
     content = {
-        "table.md": tables.markdown(shown, about),
-        "table.tex": tables.latex(shown, about),
+        "table.md": "\n".join(tables.markdown(*each) for each in parts),
+        "table.tex": "\n".join(tables.latex(*each) for each in parts),
         "table.csv": tables.comma_separated(rows),
         "cells.json": json.dumps(index, indent=2) + "\n",
-        "comparison.json": json.dumps({"command": sys.argv, "reach": reach}, indent=2) + "\n",
+        "comparison.json": json.dumps({"command": sys.argv, "reach": [*map(str, reach)]}, indent=2) + "\n",
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -212,13 +216,14 @@ def _write(
         raise ValueError(f"run-dir {folder.parent}: {error.strerror}") from None
 
 
-def _show(console: Console, comparison: Comparison, wanted: int, reach: float | None) -> None:
+def _show(console: Console, comparison: Comparison, wanted: int, reach: Sequence[Target]) -> None:
     if rows := comparison.rows:
         done = len(comparison.finished)
         title = f"{done} of {count(wanted, 'run')}" if done < wanted else count(done, "run")
         console.print(tables.terminal([tables.columns(row) for row in rows], title, console.width))
-    if reach is not None and reach > 1 and all(row.metric.is_share for row in comparison.rows):
-        console.print(f"reach is {reach:g}, but no share is above 1: 80 % is 0.8", highlight=False)
+    for target in reach:
+        if not target.name and target.value > 1 and all(row.metric.is_share for row in comparison.rows):
+            console.print(f"reach is {target}, but no share is above 1: 80 % is 0.8", highlight=False)
     if comparison.signal:
         console.print("interrupted; rerun the command to continue", highlight=False)
     say(console, f"tables: {comparison.folder}")

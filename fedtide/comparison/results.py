@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from fedtide.config.grid import Cell
+from fedtide.config.target import Target
 from fedtide.engine.read_run import Run
 from fedtide.tasks import Metric
 
@@ -27,13 +28,15 @@ class Estimate(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a run took up to some round."""
+    """What a run took up to some round; NaN: not known."""
 
     rounds: float
     uploads: float  # replies that counted
     megabytes_up: float  # sent by the clients
     megabytes_down: float
-    virtual_seconds: float  # on the trace's clock; NaN without one
+    local_steps: float  # of the replies that counted
+    device_seconds: float  # that clients were at work, all together
+    virtual_seconds: float  # on the trace's clock
 
 
 class CellRun(NamedTuple):
@@ -49,7 +52,7 @@ class Row:
 
     runs: Sequence[CellRun]
     difference: Estimate | None = None  # of the final value to the first strategy's; None for the first
-    reach: float | None = None  # a value of the metric
+    reach: Sequence[Target] = ()
     first: str = ""  # the first strategy
 
     @property
@@ -89,10 +92,9 @@ class Row:
         return Cost(*(statistics.mean(column) for column in zip(*costs, strict=True)))
 
     @cached_property
-    def reached(self) -> list[Cost | None]:
-        """The cost until the value `reach` for each seed, None where it was never reached."""
-        reach = self.reach
-        return [] if reach is None else [cost_to_reach(run, reach) for _, run in self.runs]
+    def reached(self) -> dict[Target, list[Cost | None]]:
+        """The cost until each target for each seed, None where it was never reached."""
+        return {target: [cost_to_reach(run, target) for _, run in self.runs] for target in self.reach}
 
     @property
     def worst(self) -> Estimate | None:
@@ -123,12 +125,15 @@ class Row:
             "metric": self.metric.key,
             "paper": self.paper,
             "cost": self.cost._asdict(),
-            "reached": [cost and cost._asdict() for cost in self.reached],
+            "reached": {
+                str(target): [cost and cost._asdict() for cost in costs]
+                for target, costs in self.reached.items()
+            },
             **{key: value and value._asdict() for key, value in estimates.items()},
         }
 
 
-def rows_of(finished: Sequence[CellRun], first: str = "", reach: float | None = None) -> list[Row]:
+def rows_of(finished: Sequence[CellRun], first: str = "", reach: Sequence[Target] = ()) -> list[Row]:
     """Return the rows of finished runs; `first` is the strategy that the others are compared to."""
     groups: dict[str, list[CellRun]] = defaultdict(list)
     for one in finished:
@@ -160,20 +165,28 @@ def cost_until(records: Sequence[Mapping[str, Any]], last_round: int) -> Cost:
     """Return what the rounds up to the last one given took."""
     done = [record for record in records if record["round"] <= last_round]
     seconds = [record["virtual_seconds"] for record in done if "virtual_seconds" in record]
+    worked = [record["device_seconds"] for record in done if "device_seconds" in record]
+    steps = [steps for record in done for steps in record.get("steps", [])]
     return Cost(
         rounds=last_round,
         uploads=sum(len(record.get("active", [])) for record in done),
         megabytes_up=sum(record.get("bytes_up", 0) for record in done) / 1e6,
         megabytes_down=sum(record.get("bytes_down", 0) for record in done) / 1e6,
+        local_steps=math.nan if None in steps else sum(steps),
+        device_seconds=sum(worked) if worked else math.nan,
         virtual_seconds=max(seconds, default=math.nan),
     )
 
 
-def cost_to_reach(run: Run, goal: float) -> Cost | None:
-    """Return the cost of reaching a value of the metric in an evaluation; None if it was never reached."""
+def cost_to_reach(run: Run, target: Target) -> Cost | None:
+    """Return the cost of reaching a target in an evaluation; None if it was never reached.
+
+    A run that stopped for lack of improvement, or because its time was up, has not reached it.
+    """
+    metric = target.measured(run.metric, "reach")
     for record in run.records:
-        value = record.get(run.metric.key)
-        if value is not None and run.metric.reaches(value, goal):
+        value = record.get(metric.key)
+        if value is not None and metric.reaches(value, target.value):
             return cost_until(run.records, record["round"])
     return None
 

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fedtide.comparison.results import Cost, Estimate, Row
 from fedtide.config import Settings
+from fedtide.config.target import Target
 from fedtide.tasks import Metric
 
 Columns = Mapping[str, str]
@@ -28,15 +29,20 @@ _TEX = str.maketrans(
 
 IN_FILES_ONLY = ("runs", "last", "uploads", "MB")  # headings that begin so: a terminal has room for few
 
-LEFT_OUT = ("10th percentile", "worst client", "virtual s to", "MB", "95 %", "uploads to")  # if it is narrow
+LEFT_OUT = ("10th percentile", "worst client", "virtual s to", "95 %")  # if it is narrow
 
 SETTINGS = {field.name.replace("_", "-") for field in fields(Settings)}
+
+NEVER = "never"
+COSTS = "Costs until an evaluation reaches the target: means over the seeds that did."
 
 REACHED = {
     "rounds": "rounds",
     "uploads": "uploads",
     "megabytes_up": "MB up",
     "megabytes_down": "MB down",
+    "local_steps": "local steps",
+    "device_seconds": "device s",
     "virtual_seconds": "virtual s",
 }
 
@@ -58,13 +64,46 @@ def columns(row: Row) -> Columns:
         "MB up": f"{row.cost.megabytes_up:.2f}",
         "MB down": f"{row.cost.megabytes_down:.2f}",
     }
-    if row.reach is not None:
-        goal = f"{row.reach:.0%}" if row.metric.is_share else f"{row.reach:g}"
-        for name, heading in REACHED.items():
-            shown[f"{heading} to {goal}"] = _mean_cost(row.reached, name)
+    for target in row.reach:
+        goal = goal_of(target, row.metric)
+        found = _costs(row, target)
+        of_all = found["reached"]
+        some = f" ({of_all})" if found["rounds"] != NEVER and len(row.runs) > int(of_all.split()[0]) else ""
+        shown[f"rounds to {goal}"] = found["rounds"] + some
+        shown[f"virtual s to {goal}"] = found["virtual s"]
     if row.paper is not None:
         shown["paper"] = f"{row.paper:g}"
     return shown
+
+
+def costs(rows: Sequence[Row]) -> list[Columns]:
+    """Return what each row took until each target, mean over the seeds that reached it."""
+    targets = list(dict.fromkeys(target for row in rows for target in row.reach))
+    return [
+        {"to": goal_of(target, row.metric), **_texts(row), **_costs(row, target)}
+        for target in targets
+        for row in rows
+    ]
+
+
+def _costs(row: Row, target: Target) -> dict[str, str]:
+    """Return how many seeds reached a target, and by heading what that took them."""
+    reached = [cost for cost in row.reached[target] if cost is not None]
+    shown = {"reached": f"{len(reached)} of {len(row.runs)}"}
+    for name, heading in REACHED.items():
+        if math.isnan(getattr(row.cost, name)):
+            shown[heading] = ""
+        else:
+            mean = _mean(reached, name) if reached else math.inf
+            shown[heading] = (f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}") if reached else NEVER
+    return shown
+
+
+def goal_of(target: Target, metric: Metric) -> str:
+    """Return a target in words, such as `80%` of the metric or `loss 0.5`."""
+    is_share = target.measured(metric, "reach").is_share
+    goal = f"{100 * target.value:.4g}%" if is_share else f"{target.value:.4g}"
+    return f"{target.name} {goal}".strip()
 
 
 def _texts(row: Row) -> dict[str, str]:
@@ -139,10 +178,12 @@ def numbers(row: Row) -> dict[str, Any]:
         if value is not None:
             record |= {name: value.mean, f"{name}_deviation": value.deviation, f"{name}_margin": value.margin}
     record |= row.cost._asdict()
-    if row.reached:
-        record["reached"] = sum(cost is not None for cost in row.reached)
+    for target, costs in row.reached.items():
+        record[f"reached_{target}"] = sum(cost is not None for cost in costs)
         for name in REACHED:
-            record[f"{name}_to_reach"] = _mean_or_nan(row.reached, name)
+            never = math.nan if math.isnan(getattr(row.cost, name)) else math.inf
+            found = [cost for cost in costs if cost is not None]
+            record[f"{name}_to_{target}"] = _mean(found, name) if found else never
     if row.paper is not None:
         record["paper"] = row.paper
     return {
@@ -196,20 +237,9 @@ def caption(rows: Sequence[Row]) -> str:
     return f"{about}{paired}."
 
 
-def _mean_or_nan(reached: Sequence[Cost | None], name: str) -> float:
-    values = [getattr(cost, name) for cost in reached if cost is not None]
-    return statistics.mean(values) if values else math.nan
-
-
-def _mean_cost(reached: Sequence[Cost | None], name: str) -> str:
-    """Return the mean over the seeds that got there, and how many these are if not all did."""
-    mean, count = _mean_or_nan(reached, name), sum(cost is not None for cost in reached)
-    if not count:
-        return "never" if name == "rounds" else ""
-    if math.isnan(mean):
-        return ""
-    some = f" ({count} of {len(reached)})" if name == "rounds" and count < len(reached) else ""
-    return (f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}") + some
+def _mean(costs: Sequence[Cost], name: str) -> float:
+    values: list[float] = [getattr(cost, name) for cost in costs]
+    return statistics.mean(values)
 
 
 def _tex(cells: Sequence[str]) -> str:

@@ -22,15 +22,17 @@ class Target(NamedTuple):
     value: float
 
     @classmethod
-    def parse(cls, text: str, where: str) -> Target:
-        """Read `NAME=VALUE`; ValueError: it is something else."""
-        name, _, number = (part.strip() for part in text.partition("="))
+    def parse(cls, text: str, where: str, needs_name: bool = True) -> Target:
+        """Read `NAME=VALUE` or, unless it `needs_name`, a value; ValueError: it is something else."""
+        before, equals, after = (part.strip() for part in text.partition("="))
+        name, number = (before, after) if equals or needs_name else ("", before)
         try:
             value = float(number)
         except ValueError:
             value = math.nan
-        if not name or not math.isfinite(value):
-            raise ValueError(f"{where} {text!r} is not NAME=VALUE, such as accuracy=0.9 or loss=0.5")
+        if bool(name) != (needs_name or bool(equals)) or not math.isfinite(value):
+            kinds = "NAME=VALUE, such as" if needs_name else "a number or NAME=VALUE, such as 0.9,"
+            raise ValueError(f"{where} is {text!r}; it must be {kinds} accuracy=0.9 or loss=0.5")
         return cls(name, value)
 
     def measured(self, metric: Metric, where: str) -> Metric:
@@ -47,7 +49,7 @@ class Target(NamedTuple):
         if name not in known:
             names = ", ".join((metric.name, *LOSSES, *of_clients))
             raise ValueError(f"{where}: evaluations have no {name!r}; they have {names}")
-        if known[name].is_share and not 0 <= self.value <= 1:
+        if self.name and known[name].is_share and not 0 <= self.value <= 1:
             raise ValueError(f"{where}: {name} is a share, from 0 to 1, not {self.value:g}; 80 % is 0.8")
         return known[name]
 
@@ -63,4 +65,4 @@ class Target(NamedTuple):
                 raise ValueError(f"{where}: {self.name} is not evaluated; give {flag}, too")
 
     def __str__(self) -> str:
-        return f"{self.name}={self.value:g}"
+        return f"{self.name}={self.value:g}" if self.name else f"{self.value:g}"

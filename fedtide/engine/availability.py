@@ -39,6 +39,9 @@ class Clock(Protocol):
     def is_over(self) -> bool:
         """Whether no round can follow the present one, which has ended."""
 
+    def work_seconds(self, t: int, clients: NDArray[np.intp]) -> float | None:
+        """Return how long clients work that are asked in round t, all together; None: no clock says so."""
+
     @property
     def forecast(self) -> Forecast | None:
         """What is known of how long clients stay and rounds take; None: nothing."""
@@ -79,12 +82,22 @@ class RoundClock:
         """Return False: a trace has any number of rounds."""
         return False
 
+    def work_seconds(self, t: int, clients: NDArray[np.intp]) -> float | None:
+        """Return how long clients that are online work in round t, if the trace has one clock."""
+        clock = self._clock
+        return None if clock is None else float(clock.work_seconds(t, clients).sum())
+
     @property
     def forecast(self) -> Forecast | None:
         """What a trace with one clock knows."""
+        return None if self._clock is None else TraceForecast(self.trace, self._clock)
+
+    @property
+    def _clock(self) -> TimedTrace | None:
+        """The part of the trace that has a clock, if there is one such part."""
         parts = self.trace.parts if isinstance(self.trace, Combined) else (self.trace,)
         clocks = [part for part in parts if isinstance(part, TimedTrace)]
-        return TraceForecast(self.trace, clocks[0]) if len(clocks) == 1 else None
+        return clocks[0] if len(clocks) == 1 else None
 
 
 class TraceClientManager(ClientManager):

@@ -120,6 +120,9 @@ class EventClock(Stateful):
         """Return when the present round, t, has ended."""
         return self.now
 
+    def work_seconds(self, t: int, clients: NDArray[np.intp]) -> None:
+        """Return None: how long a task took is known when its reply arrives."""
+
     def is_over(self) -> bool:
         """Whether nobody is at work, and nobody will be online any more."""
         return not self.tasks and math.isinf(self._first_moment(self._round + 1))

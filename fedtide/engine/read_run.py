@@ -231,7 +231,7 @@ _KINDS: list[tuple[tuple[str, ...], str, Callable[[Any], bool]]] = [
     (("active", "selected"), "a list of clients", _list_of(_is_count, lambda name: isinstance(name, str))),
     (("steps",), "a list of numbers of steps", _list_of(_is_count, lambda steps: steps is None)),
     (("bytes_up", "bytes_down", "loss", "learning_rate", "virtual_seconds"), "a number", is_number),
-    (("begin", "idle"), "a number", is_number),
+    (("device_seconds", "begin", "idle"), "a number", is_number),
     (("replied", "dropped"), "a list of tasks with moments", _list_of(lambda task: _are_numbers(task, 3))),
     (("withdrawn",), "a list of tasks", _list_of(lambda task: _are_numbers(task, 2))),
     (("failed",), "an object", lambda value: isinstance(value, dict)),

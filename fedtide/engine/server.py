@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+import numpy as np
 from flwr.common import FitIns, FitRes, Scalar
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.history import History
@@ -16,7 +18,7 @@ from flwr.server.strategy import Strategy
 from fedtide.config import Settings
 from fedtide.engine.availability import Clock, TraceClientManager
 from fedtide.engine.stopping import StoppingRule, evaluation_is_due
-from fedtide.ground.contract.metrics import ROUND, STEPS, TRAIN_LOSS
+from fedtide.ground.contract.metrics import ROUND, SECONDS, STEPS, TRAIN_LOSS
 from fedtide.ground.wording import plain
 from strategies import FlexibleStrategy
 from strategies.core.parameters import count_bytes
@@ -120,7 +122,29 @@ class RoundServer(Server):
             record["batch_loss"] = metrics[TRAIN_LOSS]
         if (seconds := self._seconds(server_round)) is not None:
             record["virtual_seconds"] = seconds
+        if (seconds := self._device_seconds(server_round, record, results, failures)) is not None:
+            record["device_seconds"] = round(seconds, 6)
         return record | self._of_transport(record)
+
+    def _device_seconds(
+        self, server_round: int, record: Record, results: FitResults, failures: Sequence[ClientFailure]
+    ) -> float | None:
+        """Return how long clients have worked, all together: by the trace's clock, else as far as measured.
+
+        The clock of rounds knows it of all that were asked, event time of those whose tasks have ended.
+        """
+        asked = [client for client in record["selected"] if isinstance(client, int)]
+        if self.clock is not None and asked:
+            known = self.clock.work_seconds(server_round, np.array(asked, np.intp))
+            if known is not None:
+                return known
+        columns = columns_of(results)
+        if columns is not None:
+            took = columns.reported["seconds"].tolist()
+        else:
+            took = [result.metrics.get(SECONDS, math.nan) for _, result in results]
+        took = [seconds for seconds in (*took, *(failure.seconds for failure in failures)) if seconds >= 0]
+        return sum(took) if took else None
 
     def _of_transport(self, record: Record) -> Record:
         """Return what the transport adds; for devices all that the trace `run` needs to replay them."""

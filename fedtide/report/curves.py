@@ -70,14 +70,18 @@ def _axes(ends: Mapping[str, float], time_first: bool) -> list[Against]:
 
 
 def band_of(histories: Sequence[History], curve: str, points: int) -> Band | None:
-    """Return the curve of `score` or `loss`, in at most so many points; None if it was never evaluated."""
+    """Return the curve of `score` or `loss`, in at most so many points; None if it was never evaluated.
+
+    It ends where the first of the runs has stopped: a mean over the others would be one of the slower runs.
+    """
     columns = []
     for history in histories:
         values = getattr(history, curve)
         own = (values, history.rounds, history.uploads, history.megabytes, history.virtual_seconds)
         at = np.flatnonzero(np.isfinite(values))
         columns.append({int(history.rounds[i]): [column[i] for column in own] for i in at})
-    rounds = sorted({t for column in columns for t in column})
+    end = min((history.rounds[-1] for history in histories if history.stopped), default=np.inf)
+    rounds = sorted({t for column in columns for t in column if t <= end})
     if not rounds:
         return None
     missing = [np.nan] * 5
@@ -142,6 +146,8 @@ def _notes(
     if (seeds := max(len(groups[label]) for label in labels)) > 1:
         notes.append(f"Lines are means over up to {seeds} seeds; bands span the lowest to the highest seed.")
         notes.append("Uploads, data and time are means over the seeds, too.")
+    if any(len({h.rounds[-1] for h in groups[n]}) > 1 and any(h.stopped for h in groups[n]) for n in labels):
+        notes.append("Lines end where the first of their seeds has stopped.")
     evaluations = max(
         len({t for h in groups[label] for t in h.rounds[np.isfinite(h.loss) | np.isfinite(h.score)].tolist()})
         for label in labels

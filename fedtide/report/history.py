@@ -44,6 +44,7 @@ class History:
     num_events: int
     failures: dict[str, dict[int, int]]  # how many replies failed or were rejected, by reason and round
     slim: list[Record]  # what the tables of a comparison need
+    stopped: bool = False  # whether it ended before its last round, by its settings
 
     @property
     def has_clock(self) -> bool:
@@ -51,8 +52,11 @@ class History:
         return bool(np.isfinite(self.virtual_seconds[1:]).any())
 
 
-def history_of(records: Sequence[Record], metric: str = "accuracy") -> History:
-    """Return the history of a run from its records; `metric` is the key of the task's metric."""
+def history_of(records: Sequence[Record], metric: str = "accuracy", stopped: bool = False) -> History:
+    """Return the history of a run from its records; `metric` is the key of the task's metric.
+
+    `stopped`: whether its settings ended it before its last round.
+    """
     events = [_event(record, event) for record in records for event in record.get("events") or []]
     events += _restarts(records)
     return History(
@@ -67,6 +71,7 @@ def history_of(records: Sequence[Record], metric: str = "accuracy") -> History:
         num_events=len(events),
         failures=_failures(records),
         slim=[_slim(record, metric) for record in records],
+        stopped=stopped,
     )
 
 
@@ -135,6 +140,10 @@ def _event(record: Record, event: Record) -> Event:
 
 
 def _slim(record: Record, metric: str) -> Record:
-    keys = ("round", metric, "virtual_seconds", "bytes_up", "bytes_down")
+    evaluated = [metric, "loss", "train_loss", "client_loss"]
+    evaluated += [f"{who}_{metric}" for who in ("client", "worst_client", "tenth_percentile")]
+    keys = ("round", *evaluated, "virtual_seconds", "device_seconds", "bytes_up", "bytes_down")
     kept = {key: record[key] for key in keys if key in record}
+    steps = record.get("steps", [])
+    kept |= {"steps": [None if None in steps else sum(steps)]} if steps else {}
     return kept | {"active": range(len(record.get("active", [])))}

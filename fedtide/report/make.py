@@ -19,7 +19,7 @@ from fedtide.analysis.client_numbers import ClientNumbers
 from fedtide.analysis.compute import keep_numbers_of, numbers_of_run
 from fedtide.comparison import tables
 from fedtide.comparison.compare import Comparison
-from fedtide.comparison.results import CellRun, rows_of
+from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.config import Settings
 from fedtide.engine.experiment import Experiment
 from fedtide.engine.read_run import Run, valid_records
@@ -107,7 +107,7 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
     for label, group in groups.items():
         for i, (_, run) in enumerate(group):  # the records of one run at a time are in memory
             records = valid_records(run.path)
-            histories[run.path] = history_of(records, run.metric.key)
+            histories[run.path] = history_of(records, run.metric.key, "stopped" in run.summary)
             if i == 0 and len(participations) < MAX_RUNS:
                 own = trace or try_trace(run.settings)
                 took_part = of_run(records, run.settings, own)
@@ -123,13 +123,16 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
     missing = [f"{about} {count(times, 'run')}: {reason}." for reason, times in reasons.items()]
     figures = _figures(subject, histories, numbers, participations, timed, missing)
     first = subject.runs[0].run
+    rows = _rows(subject, histories)
+    results = _results(rows, subject) if rows else None
     has_bias = any(figure.name == "bias" for figure in figures)
     return Page(
         title=_title(subject),
         subtitle=_subtitle(subject),
         warnings=[*_problems(subject, histories), *subject.missing[:MAX_WARNINGS]],
         facts=[] if subject.is_comparison else _facts(first, histories[first.path]),
-        results=_results(subject, histories),
+        results=results,
+        text_tables=_costs(rows) if subject.is_comparison else [],
         figures=figures,
         absent=[("Bias", " ".join(missing))] if missing and not has_bias else [],
         settings=_settings([run for _, run in subject.runs]),
@@ -235,7 +238,7 @@ def _summary(run: Run, history: History) -> dict[str, Any]:
     }
 
 
-def _results(subject: Subject, histories: Histories) -> Results | None:
+def _rows(subject: Subject, histories: Histories) -> list[Row]:
     """Return the rows of the tables that a comparison writes."""
     finished = []
     for cell, run in subject.runs:
@@ -243,9 +246,19 @@ def _results(subject: Subject, histories: Histories) -> Results | None:
             shown = replace(cell, varied=cell.varied or {"strategy": cell.settings.strategy})
             summary = _summary(run, histories[run.path])
             finished.append(CellRun(shown, replace(run, summary=summary, records=records)))
-    if not finished:
-        return None
-    rows = rows_of(finished, finished[0].cell.settings.strategy, subject.reach)
+    return rows_of(finished, finished[0].cell.settings.strategy, subject.reach) if finished else []
+
+
+def _costs(rows: Sequence[Row]) -> list[tuple[str, Table]]:
+    """Return a table of what it took to reach the targets, if there are any."""
+    columns = tables.costs(rows)
+    names = tables.headings(columns)
+    shown = Table(names, [[row.get(name, "") for name in names] for row in columns])
+    return [("Costs to target", shown)] if columns else []
+
+
+def _results(rows: Sequence[Row], subject: Subject) -> Results:
+    """Return the table of results."""
     columns = [tables.columns(row) for row in rows]
     names = tables.headings(columns)
     return Results(

@@ -11,6 +11,7 @@ from typing import Any
 from fedtide.comparison.results import CellRun
 from fedtide.config.grid import Cell
 from fedtide.config.settings import EXECUTION_ONLY, shown
+from fedtide.config.target import Target
 from fedtide.engine.read_run import command_of, is_number, read_json, read_run
 from fedtide.tasks import Metric
 
@@ -26,7 +27,7 @@ class Subject:
     runs: Sequence[CellRun]  # without their records
     missing: Sequence[str]  # sentences about runs that a comparison lists but that do not exist
     command: str  # that made it; empty if there are several
-    reach: float | None  # the value of the metric to which the tables show the cost
+    reach: Sequence[Target]  # to which the tables show the cost
     is_comparison: bool
 
     @property
@@ -77,7 +78,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
     runs: list[CellRun] = []
     missing: list[str] = []
     commands: list[str] = []
-    reach: float | None = None
+    reach: Sequence[Target] = ()
     tasks: dict[Path, str] = {}
     for folder in folders:
         if not folder.is_dir():
@@ -86,7 +87,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
             own, lost, about = _read_comparison(folder)
             commands.append(command_of(about))
             missing += lost
-            reach = about["reach"] if is_number(about.get("reach")) else reach
+            reach = _targets(about.get("reach")) or reach
         else:
             run = read_run(folder)
             own = [CellRun(Cell(run.settings, {}), run)]
@@ -120,6 +121,15 @@ def _with_differences(runs: Sequence[CellRun]) -> list[CellRun]:
     if len({json.dumps(own) for own in varied}) < len(runs):
         varied = [own | {"folder": run.path.name} for own, (_, run) in zip(varied, runs, strict=True)]
     return [CellRun(replace(cell, varied=own), run) for (cell, run), own in zip(runs, varied, strict=True)]
+
+
+def _targets(kept: Any) -> list[Target]:
+    """Return the targets that a comparison has kept, of earlier versions a number; [] if they are none."""
+    texts = kept if isinstance(kept, list) else [] if kept is None else [kept]
+    try:
+        return [Target.parse(str(text), "reach", needs_name=False) for text in texts]
+    except ValueError:
+        return []
 
 
 def _read_comparison(folder: Path) -> tuple[list[CellRun], list[str], Mapping[str, Any]]:
