@@ -49,7 +49,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "mifa:table-memory=0": {},  # its table is larger than a file may be
     "fedsgd": {"model": "test_frozen.head"},
     "fedprox": {"trace": "always", "model": "test_engine_fastest.Skip"},  # trains by `loop`
-    "fedau": {"until_seconds": 1e-9},
+    "fedexp": {"until_seconds": 1e-9},
 }
 
 
