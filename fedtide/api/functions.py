@@ -15,7 +15,8 @@ from fedtide.api.running import PreparedRun, compare_and_report
 from fedtide.api.values import setting_values
 from fedtide.comparison.reach import parse_targets
 from fedtide.comparison.results import CellRun
-from fedtide.config.grid import cells
+from fedtide.comparison.tuning import Tuning
+from fedtide.config.grid import TUNE_TRIALS, cells
 from fedtide.engine.checkpoints.resume import ResumeError, settings_of
 from fedtide.engine.parts import check
 from fedtide.engine.transports.base import EngineLost
@@ -73,6 +74,8 @@ def compare(
     *,
     reach: float | str | Sequence[float | str] = (),
     fresh: bool = False,
+    tune: Sequence[str] = (),
+    tune_trials: int = TUNE_TRIALS,
     progress: bool = True,
     **settings: Any,
 ) -> Comparison:
@@ -87,6 +90,11 @@ def compare(
         cost of reaching each. By default, the `stop_at` of the runs.
     fresh
         Train finished runs again.
+    tune
+        What is searched for each method before it is compared, as texts: `"learning-rate=0.01..1"`,
+        `"option.mu=0.001|0.01|0.1"`. Runs that differ in the seed only share the best values. Needs Optuna.
+    tune_trials
+        Trials of each search.
     progress
         Show a progress bar and the table.
     **settings
@@ -110,7 +118,8 @@ def compare(
         for cell in combinations:
             check(cell.settings, virtual=False)
         targets = parse_targets([reach] if isinstance(reach, float | int | str) else reach)
-        done = compare_and_report(combinations, Console(quiet=not progress), targets, fresh)
+        tuning = Tuning.parse(tune, tune_trials) if tune else None
+        done = compare_and_report(combinations, Console(quiet=not progress), targets, fresh, tuning)
     if done.signal:
         raise KeyboardInterrupt("the same call continues the comparison")
     if done.failed:

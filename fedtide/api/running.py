@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from fedtide.comparison.compare import Comparison, compare
+from fedtide.comparison.tuning import Tuning
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
 from fedtide.config.target import Target
@@ -67,10 +68,14 @@ class PreparedRun:
 
 
 def compare_and_report(
-    cells: Sequence[Cell], console: Console, reach: Sequence[Target], fresh: bool
+    cells: Sequence[Cell],
+    console: Console,
+    reach: Sequence[Target],
+    fresh: bool,
+    tuning: Tuning | None = None,
 ) -> Comparison:
     """Run a comparison and write its page; see `compare`."""
-    comparison = compare(cells, console, reach, fresh)
+    comparison = compare(cells, console, reach, fresh, tuning)
     from fedtide.report.make import report_comparison
 
     report_comparison(comparison, cells[0].settings, console)

@@ -17,7 +17,8 @@ from fedtide.cli.flags import Parser, read_values
 from fedtide.cli.fleet import rehearsal_values
 from fedtide.cli.listing import listing, listing_of
 from fedtide.comparison.reach import parse_targets
-from fedtide.config.grid import cells, is_comparison
+from fedtide.comparison.tuning import Tuning
+from fedtide.config.grid import TUNE_TRIALS, cells, is_comparison
 from fedtide.engine.checkpoints.resume import ResumeError, settings_of
 from fedtide.engine.parts import check, named_parts
 from fedtide.engine.transports.base import EngineLost
@@ -38,7 +39,9 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             named = list(named_parts(values))
             print("\n".join(listing_of(named) if named else listing()))
             return 0
-        if is_comparison(values) or arguments.rehearse is not None:
+        if arguments.tune_trials is not None and not arguments.tune:
+            raise ValueError("tune-trials is for --tune")
+        if is_comparison(values) or arguments.rehearse is not None or arguments.tune:
             if values.get("resume"):
                 raise ValueError("resume is for single runs; rerun the same command to continue a comparison")
             imported()
@@ -94,10 +97,12 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
     of_comparison = cells(values, arguments.config or "command line")
     for cell in of_comparison:
         check(cell.settings, virtual=False)  # before anything runs
+    trials = TUNE_TRIALS if arguments.tune_trials is None else arguments.tune_trials
+    tuning = Tuning.parse(arguments.tune, trials) if arguments.tune else None
     from fedtide.cli.rehearsal import rehearse  # which --help and --list do without
 
     run = compare_and_report if arguments.rehearse is None else rehearse
-    done = run(of_comparison, console, reach, arguments.fresh)
+    done = run(of_comparison, console, reach, arguments.fresh, tuning)
     if arguments.json:
         print(json.dumps(done.as_json()))
     return done.exit_code

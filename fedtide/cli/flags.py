@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedtide.config import Settings
-from fedtide.config.grid import at_scale, overridden
+from fedtide.config.grid import TUNE_TRIALS, at_scale, overridden
 from fedtide.config.settings import read_toml
 from fedtide.ground.allowed import options_of
 from fedtide.loggers.registry import LOGGERS
@@ -91,6 +91,11 @@ def _add_commands(parser: Parser) -> None:
     text = "in a comparison: also report the cost of reaching these values of the metric, such as 0.8, or "
     text += "targets as of --stop-at, such as loss=0.5 (default: that of --stop-at)"
     parser.add_argument("--reach", nargs="+", metavar="TARGET", help=text)
+    text = "compare each method at its best values, which are searched first: learning-rate=0.01..1 (on a "
+    text += 'logarithmic scale), "option.mu=0.001|0.01"'
+    parser.add_argument("--tune", nargs="+", metavar="KEY=RANGE", help=text)
+    text = f"trials of each search (default: {TUNE_TRIALS})"
+    parser.add_argument("--tune-trials", type=int, metavar="INT", help=text)
     text = "in a comparison: train finished cells again"
     parser.add_argument("--fresh", action="store_true", help=text)
     parser.add_argument(

@@ -24,6 +24,7 @@ from fedtide.cli.fleet import deadline, describe_log
 from fedtide.comparison.compare import Comparison
 from fedtide.comparison.results import Estimate, Row
 from fedtide.comparison.tables import mean_and_deviation, number_of, signed
+from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import Cell
 from fedtide.config.target import Target
 from fedtide.engine.run_folder import finite
@@ -113,7 +114,13 @@ class Rehearsal:
         return shown
 
 
-def rehearse(cells: Sequence[Cell], console: Console, reach: Sequence[Target], fresh: bool) -> Rehearsal:
+def rehearse(
+    cells: Sequence[Cell],
+    console: Console,
+    reach: Sequence[Target],
+    fresh: bool,
+    tuning: Tuning | None = None,
+) -> Rehearsal:
     """Show what participation looks like, run the methods, rank them, and say how to deploy the best.
 
     The cells are of `rehearsal_values`; see `compare` for the other arguments and the errors.
@@ -123,7 +130,7 @@ def rehearse(cells: Sequence[Cell], console: Console, reach: Sequence[Target], f
     participation = show_trace(first, console)
     lines = describe_log(first, participation["virtual_seconds"])
     print_lines(console, [(name.ljust(15), text) for name, text in lines])
-    comparison = compare_and_report(cells, console, reach, fresh)
+    comparison = compare_and_report(cells, console, reach, fresh, tuning)
     done = Rehearsal(participation, comparison, ranked(comparison.rows))
     kept = json.dumps(done.as_json(), indent=2, ensure_ascii=False)
     (comparison.folder / FILE).write_text(kept + "\n", encoding="utf-8")

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,20 +17,22 @@ from rich.console import Console
 from fedtide.comparison import tables
 from fedtide.comparison.reach import targets_of
 from fedtide.comparison.results import CellRun, Row, rows_of
-from fedtide.comparison.runner import Outcome, run_here, run_on_ray
+from fedtide.comparison.runner import Outcome, Work, run_all
 from fedtide.comparison.store import CellStore, identity, outdated
+from fedtide.comparison.tuning import Tuning, tuned
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
 from fedtide.config.target import Target
 from fedtide.engine.interrupts import ENDING, Stopped, deferring, raising_stopped
 from fedtide.engine.observers import LoggedRun
-from fedtide.engine.parts import require_ray
 from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite, program_version, slug
 from fedtide.ground.files import replacing
 from fedtide.ground.wording import count, say
 from fedtide.loggers.progress import progress_bar
 from fedtide.loggers.registry import log_finished, logger_types
+
+INTERRUPTED = "interrupted; rerun the command to continue"
 
 
 @dataclass(frozen=True)
@@ -56,39 +59,47 @@ class Comparison:
 
 
 def compare(
-    cells: Sequence[Cell], console: Console, reach: Sequence[Target] = (), fresh: bool = False
+    cells: Sequence[Cell],
+    console: Console,
+    reach: Sequence[Target] = (),
+    fresh: bool = False,
+    tuning: Tuning | None = None,
 ) -> Comparison:
     """Train the cells that are not finished yet, and write the table of all.
 
     All cells have the same `run_dir` and workers. The table has the cost of reaching the targets in `reach`,
-    or that at which all cells stop; `fresh` trains finished cells again. ValueError: Ray cannot be started,
-    the folder cannot be written, or a target is not one of these cells.
+    or that at which all cells stop; `fresh` trains finished cells again; `tuning` is what is searched before.
+    ValueError: Ray cannot be started, the folder cannot be written, or a target is not one of these cells;
+    see also `tuned`.
     """
     first = cells[0].settings
     reach = targets_of(cells, reach)
     logger_types(first.log)
-    store = CellStore(first.run_dir)
+    store, folder = CellStore(first.run_dir), _folder(cells, tuning)
     _check_different(cells, store)
-    progress = _Progress(cells, store, console, fresh)
+    unsearched: Mapping[Settings, str] = {}
+    if tuning:
+        searched = tuned(cells, tuning, folder, console, fresh)
+        cells, unsearched = searched.cells, searched.failed
+        if searched.signal:
+            console.print(INTERRUPTED, highlight=False)
+        if not cells:
+            return Comparison([], [], folder, unsearched, searched.signal)
+    progress = _Progress(cells, store, console, folder, fresh)
     number = 0
     if waiting := [cell.settings for cell in cells if cell.settings not in progress.finished]:
-        places = {settings: store.place(settings) for settings in waiting}
+        queue = deque(Work(settings, store.place(settings)) for settings in waiting)
         with progress.bar:
             try:
                 with raising_stopped():
-                    if not first.ray_address and (len(waiting) == 1 or first.num_workers == 1):
-                        run_here(places, progress.note)
-                    else:
-                        require_ray("take --num-workers 1")
-                        workers = (first.num_workers, first.client_gpus, first.ray_address)
-                        run_on_ray(places, progress.note, *workers)
+                    run_all(queue, progress.note, alone=len(waiting) == 1)
             except Stopped as stopped:
                 number = stopped.number
     known = progress.finished
     finished = [CellRun(cell, known[cell.settings]) for cell in cells if cell.settings in known]
     rows = rows_of(finished, first.strategy, reach)
-    _write(progress.folder, cells, store, rows, reach)
-    comparison = Comparison(finished, rows, progress.folder, progress.failed, number)
+    _write(folder, cells, store, rows, reach)
+    comparison = Comparison(finished, rows, folder, {**unsearched, **progress.failed}, number)
     _show(console, comparison, len(cells), reach)
     return comparison
 
@@ -96,9 +107,11 @@ def compare(
 class _Progress:
     """The cells that are finished and those that failed; it stores, shows and logs each as it ends."""
 
-    def __init__(self, cells: Sequence[Cell], store: CellStore, console: Console, fresh: bool) -> None:
+    def __init__(
+        self, cells: Sequence[Cell], store: CellStore, console: Console, folder: Path, fresh: bool
+    ) -> None:
         self.cells = {cell.settings: cell for cell in cells}
-        self.store, self.console, self.folder = store, console, _folder(cells)
+        self.store, self.console, self.folder = store, console, folder
         self.finished: dict[Settings, Run] = {}
         self.failed: dict[Settings, str] = {}
         for settings in self.cells:
@@ -182,10 +195,11 @@ def _check_different(cells: Sequence[Cell], store: CellStore) -> None:
             raise ValueError(f"{keys}: give one value, as it does not change the results of a comparison")
 
 
-def _folder(cells: Sequence[Cell]) -> Path:
-    """Return the comparison's folder; its name follows from what varies and from what does not."""
+def _folder(cells: Sequence[Cell], tuning: Tuning | None) -> Path:
+    """Return the comparison's folder; its name follows from what varies, what is searched, and the rest."""
     varied, settings = tuple(cells[0].varied), cells[0].settings
-    name = f"compare-{slug((settings.task, *varied), 80)}-{identity(settings, varied)}"
+    searched = "" if tuning is None else f"-{tuning.identity}"
+    name = f"compare-{slug((settings.task, *varied), 80)}-{identity(settings, varied)}{searched}"
     return Path(settings.run_dir) / name
 
 
@@ -198,6 +212,7 @@ def _write(
     index = [
         {**cell.varied, "folder": str(store.path(cell.settings))}
         | ({} if cell.paper is None else {"paper": cell.paper})
+        | ({"tuned": dict(cell.tuned)} if cell.tuned else {})
         for cell in cells
     ]
     content = {
@@ -225,5 +240,5 @@ def _show(console: Console, comparison: Comparison, wanted: int, reach: Sequence
         if not target.name and target.value > 1 and all(row.metric.is_share for row in comparison.rows):
             console.print(f"reach is {target}, but no share is above 1: 80 % is 0.8", highlight=False)
     if comparison.signal:
-        console.print("interrupted; rerun the command to continue", highlight=False)
+        console.print(INTERRUPTED, highlight=False)
     say(console, f"tables: {comparison.folder}")

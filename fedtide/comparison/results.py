@@ -61,6 +61,11 @@ class Row:
         return self.runs[0].cell.others
 
     @property
+    def tuned(self) -> Mapping[str, Any]:
+        """The values that a search has chosen, by key."""
+        return self.runs[0].cell.tuned
+
+    @property
     def paper(self) -> float | None:
         """The number that a paper reports."""
         return self.runs[0].cell.paper
@@ -124,6 +129,7 @@ class Row:
             "seeds": [*self.finals],
             "metric": self.metric.key,
             "paper": self.paper,
+            **({"tuned": self.tuned} if self.tuned else {}),
             "cost": self.cost._asdict(),
             "reached": {
                 str(target): [cost and cost._asdict() for cost in costs]

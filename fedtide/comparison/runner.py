@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import platform
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from fedtide.comparison.search import Judge, Pruning
 from fedtide.comparison.store import Place
 from fedtide.config import Settings
 from fedtide.engine.interrupts import ENDING, Stopped, deferring
-from fedtide.engine.parts import provided_parts
+from fedtide.engine.parts import provided_parts, require_ray
+from fedtide.engine.read_run import records_in
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.ray.leftovers import CELL, locked_folder
 from fedtide.ground import dotted
@@ -26,12 +30,24 @@ Report = Callable[[Settings, Outcome], None]
 """What is called when a cell has ended."""
 
 
-def run_cell(settings: Settings, place: Place, provided: Mapping[str, Any] | None = None) -> Outcome:
+PRUNED = "pruned"  # an empty file in the folder of a run that was given up
+
+
+class Work(NamedTuple):
+    """A cell to run."""
+
+    settings: Settings
+    place: Place
+    pruning: Pruning | None = None  # of a trial that may be given up
+
+
+def run_cell(work: Work, provided: Mapping[str, Any] | None = None) -> Outcome:
     """Run one cell in this process on the inline engine, or resume it.
 
     On machines other than the driver's nothing is left behind. `provided` are the parts that the driver has
     as objects.
     """
+    settings, place, pruning = work
     dotted.PROVIDED.update(provided or {})
     # These import PyTorch, which the driver of a comparison on Ray does without.
     from fedtide.analysis.compute import keep_numbers_of
@@ -43,7 +59,8 @@ def run_cell(settings: Settings, place: Place, provided: Mapping[str, Any] | Non
         try:
             # It is logged when it is finished.
             inline = replace(settings, engine="inline", log="", resume=resume)
-            experiment, _, ended = simulate(inline, folder, stopping=_unstoppable, extendable=False)
+            stopping = partial(_pruned, folder, pruning) if pruning else _unstoppable
+            experiment, _, ended = simulate(inline, folder, stopping=stopping, extendable=False)
             if settings.report:
                 with suppress(Exception):  # the page of the comparison then says that they are missing
                     keep_numbers_of(experiment, ended, folder)
@@ -54,19 +71,30 @@ def run_cell(settings: Settings, place: Place, provided: Mapping[str, Any] | Non
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
-def run_here(places: Mapping[Settings, Place], report: Report) -> None:
-    """Run cells one after the other, in this process."""
-    for settings, place in places.items():
-        report(settings, run_cell(settings, place))
+def run_all(queue: deque[Work], report: Report, alone: bool = False) -> None:
+    """Run cells in this process or on Ray, as the settings of the first say; `report` may add to the queue.
+
+    `alone`: there is only one. ValueError: Ray cannot be started; EngineLost: Ray has died; Stopped: by a
+    signal.
+    """
+    if not queue:
+        return
+    first = queue[0].settings
+    if not first.ray_address and (alone or first.num_workers == 1):
+        while queue:
+            work = queue.popleft()
+            report(work.settings, run_cell(work))
+    else:
+        require_ray("take --num-workers 1")
+        run_on_ray(queue, report, first.num_workers, first.client_gpus, first.ray_address)
 
 
 def run_on_ray(
-    places: Mapping[Settings, Place], report: Report, num_workers: int, client_gpus: float, address: str
+    queue: deque[Work], report: Report, num_workers: int, client_gpus: float, address: str
 ) -> None:
     """Run cells as tasks of Ray, on this machine or on a cluster; they are reported in any order.
 
-    `num_workers`, `client_gpus` and `address` are as in the settings. ValueError: there is no cluster at the
-    address; EngineLost: Ray has died; Stopped: by a signal.
+    `num_workers`, `client_gpus` and `address` are as in the settings.
     """
     import ray  # not installed on every machine
 
@@ -80,15 +108,12 @@ def run_on_ray(
             gpus = client_gpus if ray.cluster_resources().get("GPU", 0) else 0
             # A cell whose process died, for want of memory perhaps, resumes from its checkpoint, once.
             task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1)(run_cell)
-            most = num_workers or len(places)
-            provided = ray.put(provided_parts(places))
+            provided = ray.put(provided_parts(work.settings for work in queue))
             waiting: dict[Any, Settings] = {}
-            queue = iter(places.items())
             while not signals:
-                for settings, place in queue:
-                    waiting[task.remote(settings, place, provided)] = settings
-                    if len(waiting) >= most:
-                        break
+                while queue and (not num_workers or len(waiting) < num_workers):
+                    work = queue.popleft()
+                    waiting[task.remote(work, provided)] = work.settings
                 if not waiting:
                     return
                 liveness.check()
@@ -116,6 +141,23 @@ def _outcome(done: Any) -> Outcome:
 def _unstoppable(server: RoundServer, console: Console) -> Iterator[list[int]]:
     """Leave signals to the comparison: a run that ended early would look finished."""
     yield []
+
+
+@contextmanager
+def _pruned(folder: Path, pruning: Pruning, server: RoundServer, console: Console) -> Iterator[list[int]]:
+    """Give a run up when it is hopeless; signals are left to the comparison."""
+    judge = Judge(pruning)
+
+    def watch(record: dict[str, Any]) -> None:
+        if judge.is_hopeless(record):
+            server.stopping = True
+
+    for record in records_in(folder):  # of a run that is resumed
+        watch(record)
+    server.observers = [*server.observers, watch]
+    yield []
+    if server.stopping:
+        (folder / PRUNED).touch()
 
 
 @contextmanager

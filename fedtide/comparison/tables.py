@@ -14,6 +14,7 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
+from fedtide.comparison.ranges import written
 from fedtide.comparison.results import Cost, Estimate, Row
 from fedtide.config import Settings
 from fedtide.config.target import Target
@@ -107,7 +108,8 @@ def goal_of(target: Target, metric: Metric) -> str:
 
 
 def _texts(row: Row) -> dict[str, str]:
-    return {k: ",".join(v) if isinstance(v, list) else str(v) for k, v in row.varied.items()}
+    varied = {k: ",".join(v) if isinstance(v, list) else str(v) for k, v in row.varied.items()}
+    return varied | {key: written(value) for key, value in row.tuned.items()}
 
 
 def headings(rows: Sequence[Columns]) -> list[str]:
@@ -234,7 +236,9 @@ def caption(rows: Sequence[Row]) -> str:
     """Say what the numbers of a table are."""
     about = "Mean ± standard deviation over seeds; 95 % intervals (Student) of the mean"
     paired = f", and of the difference to {rows[0].first} with the same seed" if len(rows) > 1 else ""
-    return f"{about}{paired}."
+    keys = ", ".join(rows[0].tuned if rows else ())
+    searched = f" Best values of {keys}, from a search with another seed and on other data." if keys else ""
+    return f"{about}{paired}.{searched}"
 
 
 def _mean(costs: Sequence[Cost], name: str) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from fedtide.config.settings import MAX_COUNT, Settings, shown
 
 MAX_CELLS = 10_000
+TUNE_TRIALS = 12  # of the search for each method, unless `--tune-trials` says otherwise
 _LISTS = {f.name.replace("_", "-") for f in fields(Settings) if isinstance(f.default, tuple)}
 
 
@@ -21,6 +22,9 @@ class Cell:
     settings: Settings
     varied: Mapping[str, Any]  # its settings, by kebab-case key, in which the cells of the comparison differ
     paper: float | None = None  # the number that a paper reports for it
+    tuned: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # what a search chose; empty: it has no such option
 
     @property
     def others(self) -> dict[str, Any]:

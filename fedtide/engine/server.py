@@ -73,7 +73,7 @@ class RoundServer(Server):
             self._report(record)
         server_round = after or 0
         now = self._seconds(server_round) if server_round else 0.0
-        over = self._clock_is_over() or bool(self.rule.reason)
+        over = self._clock_is_over() or bool(self.rule.reason) or self.stopping
         over = over or bool(server_round and self.rule.time_is_up(now))
         while server_round < num_rounds and not over:
             server_round, before = server_round + 1, now

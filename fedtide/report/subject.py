@@ -139,14 +139,15 @@ def _read_comparison(folder: Path) -> tuple[list[CellRun], list[str], Mapping[st
         raise ValueError(f"{folder / CELLS} is not a list of cells")
     runs, missing = [], []
     for entry in index:
-        varied = {key: value for key, value in entry.items() if key not in ("folder", "paper")}
+        varied = {key: value for key, value in entry.items() if key not in ("folder", "paper", "tuned")}
         name, paper = Path(str(entry.get("folder"))).name, entry.get("paper")
         path = folder.parent / "cells" / name  # both folders lie side by side, also after being moved
-        if name in ("", "..") or not (paper is None or is_number(paper)):
+        is_cell = (paper is None or is_number(paper)) and isinstance(entry.get("tuned", {}), dict)
+        if name in ("", "..") or not is_cell:
             raise ValueError(f"{folder / CELLS}: {shown(entry)} is not a cell")
         try:
             run = read_run(path)
-            runs.append(CellRun(Cell(run.settings, varied, paper), run))
+            runs.append(CellRun(Cell(run.settings, varied, paper, entry.get("tuned", {})), run))
         except ValueError:  # also: settings of an unknown version
             missing.append(f"{label_of(varied)}: not finished")
     return runs, missing, about if isinstance(about, dict) else {}

@@ -1,0 +1,185 @@
+"""What `--tune` searches: a range or a list of values, for each setting or option of the method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedtide.config import Settings
+from fedtide.engine.methods import own_options, strategy_type
+from fedtide.engine.parts import check
+from fedtide.ground.allowed import Option, did_you_mean, options_of
+from fedtide.ground.specs import parse
+
+TUNED = (
+    *("learning-rate", "lr-schedule", "server-opt", "amplify", "select", "max-update-norm"),
+    *("local-steps", "local-epochs", "batch-size", "clients-per-round"),
+)
+"""The settings that can be searched; others change the task, or how a run is measured."""
+OPTION = "option."  # before the name of an option of the strategy
+DIGITS = 3  # of the numbers that are tried
+
+Values = Mapping[str, Any]
+"""Values of what is searched, by key."""
+
+
+@dataclass(frozen=True)
+class Between:
+    """The numbers from `low` to `high`, whole ones or all; on a logarithmic scale if `low` is positive."""
+
+    low: float
+    high: float
+    whole: bool
+
+    @property
+    def is_log(self) -> bool:
+        """Whether it is searched on a logarithmic scale."""
+        return self.low > 0
+
+    def at(self, share: float) -> float:
+        """Return the number at a share of the range, from 0 to 1, in few digits."""
+        if self.is_log:
+            value = math.exp(math.log(self.low) + share * math.log(self.high / self.low))
+        else:
+            value = self.low + share * (self.high - self.low)
+        return self.rounded(value)
+
+    def rounded(self, value: float) -> float:
+        """Return a number in few digits, within the range."""
+        near = round(value) if self.whole else float(f"{value:.{DIGITS}g}")
+        return min(max(near, self.low), self.high)
+
+    def end(self, value: float, tried: Sequence[float]) -> str:
+        """Return at which end a value is, "low" or "high", as no other that was tried lies beyond it."""
+        return "low" if value <= min(tried) else "high" if value >= max(tried) else ""
+
+    def wider(self, end: str) -> Between:
+        """Return the range with an end moved outwards by half of its width, on its scale."""
+        if self.is_log:
+            factor = math.sqrt(self.high / self.low)
+            ends = (self.low / factor, self.high) if end == "low" else (self.low, self.high * factor)
+        else:
+            more = (self.high - self.low) / 2
+            ends = (self.low - more, self.high) if end == "low" else (self.low, self.high + more)
+        low, high = (round(x) if self.whole else float(f"{x:.{DIGITS}g}") for x in ends)
+        return Between(low, high, self.whole)
+
+    def __str__(self) -> str:
+        return f"{written(self.low)}..{written(self.high)}"
+
+
+@dataclass(frozen=True)
+class Among:
+    """Some values."""
+
+    values: tuple[Any, ...]
+    is_log = False
+
+    def at(self, share: float) -> Any:
+        """Return the value at a share of the list, from 0 to 1."""
+        return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
+
+    def end(self, value: Any, tried: Sequence[Any]) -> str:
+        """Return at which end of the list a value is, if these are numbers; see `Between.end`."""
+        if any(isinstance(v, str | bool) for v in self.values):
+            return ""
+        return "low" if value == min(self.values) else "high" if value == max(self.values) else ""
+
+    def __str__(self) -> str:
+        return "|".join(map(written, self.values))
+
+
+Ranges = Mapping[str, Between | Among]
+"""What is searched for one method, by key."""
+
+
+def parse_tune(texts: Sequence[str]) -> dict[str, str]:
+    """Return what `--tune` names by key, as text; ValueError: it is not KEY=RANGE, or cannot be searched."""
+    given: dict[str, str] = {}
+    for text in texts:
+        key, equals, values = (part.strip() for part in text.partition("="))
+        if not (key and equals and values):
+            raise ValueError(f"tune {text!r} is not KEY=LOW..HIGH or KEY=VALUE|VALUE")
+        if key not in TUNED and not key.startswith(OPTION):
+            known = ", ".join(TUNED)
+            hint = did_you_mean(key, TUNED) or f"; an option of the method is {OPTION}{key}"
+            raise ValueError(f"tune {key}: what can be searched is {known}, {OPTION}NAME{hint}")
+        if key in given:
+            raise ValueError(f"tune {key} is given twice")
+        given[key] = values
+    return given
+
+
+def ranges_of(settings: Settings, given: Mapping[str, str]) -> dict[str, Between | Among]:
+    """Return what is searched for the method of these settings; options that it lacks are left out.
+
+    ValueError: a value is not allowed, or a range is the wrong way round.
+    """
+    options = own_options(strategy_type(parse("strategy", settings.strategy).name))
+    ranges: dict[str, Between | Among] = {}
+    for key, text in given.items():
+        name = key.removeprefix(OPTION)
+        known = options if key != name else options_of(Settings)
+        if name in known:
+            ranges[key] = _range(key, text, known[name])
+            for share in (0, 1) if isinstance(ranges[key], Between) else _shares(ranges[key]):
+                check(with_values(settings, {key: ranges[key].at(share)}), virtual=False)
+    return ranges
+
+
+def lacking(settings: Settings, key: str) -> str:
+    """Return why an option cannot be searched for a method that lacks it."""
+    try:
+        check(replace(settings, option=(*settings.option, f"{key.removeprefix(OPTION)}=1")), virtual=False)
+    except ValueError as error:
+        return f"tune {key}: {error}"
+    raise AssertionError(key)
+
+
+def with_values(settings: Settings, values: Values) -> Settings:
+    """Return settings with values of what is searched."""
+    own = {key.removeprefix(OPTION): written(v) for key, v in values.items() if key.startswith(OPTION)}
+    kept = [f"{key}={value}" for key, value in settings.strategy_options.items() if key not in own]
+    option = (*kept, *(f"{key}={value}" for key, value in own.items()))
+    others = {key.replace("-", "_"): v for key, v in values.items() if not key.startswith(OPTION)}
+    return replace(settings, option=option, **others)
+
+
+def widened(settings: Settings, key: str, tried: Between, end: str) -> Between:
+    """Return a wider range, as far as the setting allows; the same if it allows nothing more."""
+    wider = tried.wider(end)
+    try:
+        check(with_values(settings, {key: getattr(wider, end)}), virtual=False)
+    except ValueError:
+        return tried
+    return wider
+
+
+def written(value: Any) -> str:
+    """Return a value as users write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _shares(among: Among | Between) -> list[float]:
+    count = len(among.values) if isinstance(among, Among) else 0
+    return [(i + 0.5) / count for i in range(count)]
+
+
+def _range(key: str, text: str, option: Option) -> Between | Among:
+    where = f"tune {key}={text}: "
+    if "|" in text:
+        values = [option.parse(part.strip(), where) for part in text.split("|")]
+        if len(set(values)) < len(values):
+            raise ValueError(f"{where}a value is given twice")
+        return Among(tuple(values))
+    low, dots, high = text.partition("..")
+    if not dots or option.kind not in (int, float) or option.choices:
+        raise ValueError(f"{where}write LOW..HIGH for a number, or values as A|B|C")
+    ends = [option.parse(part.strip(), where) for part in (low, high)]
+    if ends[0] >= ends[1]:
+        raise ValueError(f"{where}the range is the wrong way round, or empty: write LOW..HIGH")
+    return Between(ends[0], ends[1], option.kind is int)

@@ -1,0 +1,279 @@
+"""`--tune`: what is searched, how it is proposed and judged, and how a search goes on after it was killed."""
+
+import csv
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from waiting import wait_until
+
+import sim
+from fedtide.comparison.ranges import Among, Between, parse_tune, ranges_of, with_values
+from fedtide.comparison.search import Judge, Plan, Pruning, Trial, distributions, require_optuna, score_of
+from fedtide.config import Settings
+from fedtide.engine.read_run import read_run
+
+pytest.importorskip("optuna")  # of requirements-dev.txt
+ROOT = Path(sim.__file__).parent
+SMALL = [
+    *("--strategy", "fedavg", "fedprox", "--model", "logistic", "--num-clients", "6", "--num-rounds", "8"),
+    *("--local-steps", "4", "--trace", "bernoulli:p=0.8", "--client-gpus", "0", "--seed", "0", "1"),
+    *("--tune", "learning-rate=0.001..0.1", "option.mu=0.001|1", "--tune-trials", "7"),
+]
+
+
+# Ranges
+
+
+def test_ranges() -> None:
+    found = ranges_of(
+        Settings(strategy="fedprox"),
+        parse_tune(["learning-rate=0.01..1", "local-steps=1..100", "option.mu=0..1", "server-opt=adam|yogi"]),
+    )
+    rate, steps, mu, optimiser = found.values()
+    assert (rate, rate.is_log) == (Between(0.01, 1.0, whole=False), True)
+    assert [rate.at(share) for share in (0, 0.25, 0.5, 1)] == [0.01, 0.0316, 0.1, 1.0]
+    assert (steps.at(0.5), steps.is_log) == (10, True)
+    assert (mu.at(0.25), mu.is_log) == (0.25, False)
+    assert [optimiser.at(share) for share in (0, 0.49, 0.5, 1)] == ["adam", "adam", "yogi", "yogi"]
+    assert "option.mu" not in ranges_of(Settings(strategy="fedavg"), {"option.mu": "0..1"})
+    assert Between(0.01, 1, False).wider("high") == Between(0.01, 10, False)
+    assert Between(-1, 1, False).wider("low") == Between(-2, 1, False)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(1e-6, 1e3), st.floats(1.01, 1e6), st.lists(st.floats(0, 1), min_size=1))
+def test_values_lie_within_the_range_in_order(low: float, factor: float, shares: list[float]) -> None:
+    text = f"learning-rate={low!r}..{low * factor!r}"
+    rate = ranges_of(Settings(), parse_tune([text]))["learning-rate"]
+    values = [rate.at(share) for share in sorted(shares)]
+    assert values == sorted(values)
+    assert low <= values[0] <= values[-1] <= low * factor
+    assert math.isclose(values[0], low * factor ** min(shares), rel_tol=6e-3)
+
+
+def test_values_replace_what_the_settings_say() -> None:
+    settings = Settings(strategy="fedprox", option=("mu=5",))
+    found = with_values(settings, {"learning-rate": 0.3, "option.mu": 0.25})
+    assert (found.learning_rate, found.option) == (0.3, ("mu=0.25",))
+
+
+# Proposals
+
+
+def searched(score: Callable[[float], float], seed: int) -> tuple[Plan, list[Trial]]:
+    """Search a rate between 0.01 and 1, whose score is given."""
+    require_optuna()
+    plan = Plan({"learning-rate": Between(0.01, 1.0, whole=False)}, 12, seed)
+    trials: list[Trial] = []
+    wider = plan.ranges
+    while batch := plan.propose(trials, wider):
+        for values, ranges in batch:
+            found = score(values["learning-rate"])
+            trials.append(Trial(values, {1: found}, found, False, distributions(ranges)))
+        if len(trials) == plan.half and (end := plan.ends(trials).get("learning-rate")):
+            wider = {"learning-rate": Between(0.01, 1.0, whole=False).wider(end)}
+    return plan, trials
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("good", [0.03, 0.15, 0.4])
+def test_the_one_good_rate_is_found(seed: int, good: float) -> None:
+    """All others but those within a factor of 1.4 are as bad as no training; 12 trials, one seed each."""
+    plan, trials = searched(lambda rate: 0.9 if abs(math.log(rate / good)) < math.log(1.42) else 0.1, seed)
+    best = plan.best(trials)
+    assert best
+    assert best.score == 0.9
+    assert len(trials) == 12
+    assert trials == searched(lambda r: 0.9 if abs(math.log(r / good)) < math.log(1.42) else 0.1, seed)[1]
+
+
+def test_a_best_value_at_the_end_widens_the_range_once() -> None:
+    plan, trials = searched(lambda rate: min(rate, 10.0), 0)
+    rates = [trial.values["learning-rate"] for trial in trials]
+    assert max(rates[: plan.half]) <= 1
+    assert rates[plan.half] == 3.16  # the middle of what is new
+    assert 1 < max(rates) <= 10
+    assert plan.ends(trials) == {"learning-rate": "high"}
+    assert not plan.ends([*trials, trials[0]._replace(values={"learning-rate": 11.0})])
+
+
+def test_few_combinations_are_all_tried() -> None:
+    plan = Plan({"a": Among((1, 2, 3)), "b": Among(("x", "y"))}, 12, 0)
+    batch = [proposal.values for proposal in plan.propose([], plan.ranges)]
+    assert [(values["a"], values["b"]) for values in batch] == [(a, b) for a in (1, 2, 3) for b in "xy"]
+    assert not plan.propose([Trial(values, {}, 0.0, False, {}) for values in batch], plan.ranges)
+
+
+def test_a_trial_is_given_up_when_its_best_is_below_the_median() -> None:
+    curves = [{2: v, 4: v, 8: v} for v in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    for higher, falls in ((True, 0.4), (False, 0.6)):
+        judge = Judge(Pruning(curves, "accuracy", higher, rounds=8))
+        assert not judge.is_hopeless({"round": 1, "accuracy": falls})  # in the warm-up
+        assert not judge.is_hopeless({"round": 3})  # not evaluated
+        assert judge.is_hopeless({"round": 4, "accuracy": falls})
+        judge = Judge(Pruning(curves, "accuracy", higher, rounds=8))
+        assert not judge.is_hopeless({"round": 2, "accuracy": 1 - falls})
+        assert not judge.is_hopeless({"round": 4, "accuracy": falls})  # it has been better
+        assert not judge.is_hopeless({"round": 8, "accuracy": falls})  # it is over anyway
+        assert Judge(Pruning(curves, "accuracy", higher, 8)).is_hopeless({"round": 4, "accuracy": None})
+
+
+def test_the_score_is_the_mean_of_the_last_tenth() -> None:
+    assert score_of({0: 9.0} | {t: float(t) for t in range(1, 21)}) == 19.5
+    assert score_of({0: 9.0, 5: 1.0}) == 1.0
+    assert math.isnan(score_of({0: 9.0}))
+
+
+# Searches
+
+
+def run(folder: Path, *arguments: str, code: int = 0) -> None:
+    assert sim.main([*SMALL, "--num-workers", "1", "--run-dir", str(folder), *arguments]) == code
+
+
+def found_in(folder: Path) -> list[dict[str, Any]]:
+    (file,) = folder.glob("compare-*/tuning.json")
+    searches: list[dict[str, Any]] = json.loads(file.read_text())["searches"]
+    return searches
+
+
+def test_a_tuned_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "7 trials each for 2 combinations of settings, seed 1000000" in printed
+    assert "examples that all clients hold out of training (20%)" in printed
+    assert "strategy fedavg: has no option.mu" in printed
+    assert "logarithmic scale: learning-rate 0.001..0.1" in printed
+    assert "learning-rate was widened to 0.001..1" in printed
+    fedavg, fedprox = found_in(tmp_path)
+    assert [len(search["trials"]) for search in (fedavg, fedprox)] == [7, 7]
+    assert [[*search["chosen"]] for search in (fedavg, fedprox)] == [
+        ["learning-rate"],
+        ["learning-rate", "option.mu"],
+    ]
+    (folder,) = tmp_path.glob("compare-*")
+    best = max((trial for trial in fedavg["trials"] if not trial["pruned"]), key=lambda t: t["score"])
+    assert best["values"] == fedavg["chosen"]
+    with (folder / "table.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(row["learning-rate"]) for row in rows] == [
+        search["chosen"]["learning-rate"] for search in (fedavg, fedprox)
+    ]
+    assert [row["option.mu"] == "" for row in rows] == [True, False]
+    assert float(rows[1]["difference"]) == pytest.approx(
+        float(rows[1]["accuracy"]) - float(rows[0]["accuracy"])
+    )
+    for cell in tmp_path.glob("cells/fedavg-*"):
+        settings = read_run(cell).settings
+        assert settings.learning_rate == fedavg["chosen"]["learning-rate"]
+        assert (settings.evaluate_on, settings.seed in (0, 1)) == ("test", True)
+    trials = [read_run(path).settings for path in folder.glob("tuning/cells/*")]
+    assert {(trial.evaluate_on, trial.seed) for trial in trials} == {("everybody", 1_000_000)}
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("**/metrics.jsonl")}
+    table = (folder / "table.md").read_text()
+    assert "Best values of learning-rate, option.mu" in table
+    run(tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("**/metrics.jsonl")} == before
+    assert (folder / "table.md").read_text() == table
+
+
+def without_numbers(searches: list[dict[str, Any]]) -> list[Any]:
+    return [[trial["values"] for trial in search["trials"]] for search in searches]
+
+
+@pytest.mark.slow
+def test_a_killed_search_goes_on_with_the_same_trials(tmp_path: Path) -> None:
+    """Killed three times; then on Ray with two workers."""
+    whole, killed, on_ray = (tmp_path / name for name in ("whole", "killed", "on_ray"))
+    run(whole)
+    command = [sys.executable, "sim.py", *SMALL, "--num-workers", "1", "--run-dir", str(killed)]
+    for number in (2, 6, 9):
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+            trials = "compare-*/tuning/cells/[!.]*/summary.json"
+            wait_until(partial(lambda n, of: len([*killed.glob(of)]) >= n, number, trials), process)
+            process.send_signal(signal.SIGKILL)
+    run(killed)
+    run(on_ray, "--num-workers", "2")
+    assert found_in(killed) == found_in(whole)
+    assert found_in(on_ray) == found_in(whole)
+
+
+# Bad input
+
+
+def refused(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the line that refuses a command."""
+    with pytest.raises(SystemExit) as ended:
+        sim.main(["--num-workers", "1", "--run-dir", str(folder), *arguments])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    return error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["learning-rate=1..0.01"], "wrong way round"),
+        (["learning-rate=0.1..0.1"], "wrong way round, or empty"),
+        (["learning-rate=0..1"], "learning-rate is 0.0; it must be positive"),
+        (["learning-rate=a..b"], "learning-rate is 'a'; it must be a number"),
+        (["learning-rate=0.1"], "write LOW..HIGH"),
+        (["learning-rate"], "is not KEY=LOW..HIGH"),
+        (["learning-rate=0.1|0.1"], "given twice"),
+        (["learning-rate=0.1|0.2", "learning-rate=0.1..1"], "given twice"),
+        (["lerning-rate=0.1..1"], "did you mean learning-rate?"),
+        (["seed=1..3"], "tune seed: what can be searched is learning-rate"),
+        (["mu=0.1..1"], "an option of the method is option.mu"),
+        (["option.mu=0.1..1"], "strategy scheme-c has no option 'mu'"),
+        (["lr-schedule=constant|nonesuch"], "unknown lr-schedule 'nonesuch'"),
+        (["local-steps=0..3"], "local-steps is 0; it must be at least 1"),
+        (["clients-per-round=1..30"], "at most num-clients"),
+        (["learning-rate=0.1..1", "--learning-rate", "1", "2"], "it has several values as well"),
+        (["learning-rate=0.1..1", "--tune-trials", "1"], "tune-trials is 1"),
+        (["option.mu=0.1..1", "--strategy", "fedprox", "mifa"], "strategy mifa has no option.mu"),
+    ],
+)
+def test_bad_ranges(arguments: list[str], message: str, capsys: Any, tmp_path: Path) -> None:
+    assert message in refused(tmp_path, capsys, "--tune", *arguments)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_one_example_a_client_leaves_none_for_validation(capsys: Any, tmp_path: Path) -> None:
+    table = tmp_path / "few.csv"
+    rng = np.random.default_rng(0)
+    rows = "\n".join(f"{a:.3f},{b:.3f},{int(a > 0)}" for a, b in rng.normal(size=(10, 2)))
+    table.write_text(f"a,b,label\n{rows}\n")
+    task = ["--task", f"csv:file={table},target=label", "--num-clients", "8", "--partition", "iid"]
+    assert "no validation data" in refused(tmp_path, capsys, *task, "--tune", "learning-rate=0.1..1")
+
+
+def test_the_storage_of_another_comparison(capsys: Any, tmp_path: Path) -> None:
+    quick = ["--num-rounds", "1", "--num-clients", "2", "--model", "logistic", "--client-gpus", "0"]
+    quick += ["--tune-trials", "2", "--no-report", "--tune"]
+    here = ["--num-workers", "1", "--run-dir", str(tmp_path)]
+    for ranges in ("learning-rate=0.1..1", "learning-rate=0.1..2"):
+        assert sim.main([*here, *quick, ranges]) == 0
+    one, other = (path.parent for path in tmp_path.glob("compare-*/tuning/optuna.db"))
+    shutil.copy(one / "optuna.db", other / "optuna.db")
+    capsys.readouterr()
+    ranges = (
+        "learning-rate=0.1..1"
+        if '..1"' in (other.parent / "tuning.json").read_text()
+        else "learning-rate=0.1..2"
+    )
+    assert "is the storage of another comparison" in refused(tmp_path, capsys, *quick, ranges)
+    (other / "optuna.db").write_bytes(b"not a database")
+    assert "cannot be used: " in refused(tmp_path, capsys, *quick, ranges)
