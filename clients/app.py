@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from flwr.app import Context
 from flwr.client import Client, ClientApp
 
+from fedtide.ground.one_object import one_object
+
 
 def client_fn(context: Context) -> Client:
     """Make the client of a node; see clients/device/node.py for its node config."""
@@ -24,4 +26,4 @@ def client_fn(context: Context) -> Client:
     return torch_client.client_fn(context)
 
 
-app = ClientApp(client_fn=client_fn)
+app = ClientApp(client_fn=client_fn, mods=[one_object])

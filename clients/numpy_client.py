@@ -39,6 +39,7 @@ from clients.device.numpy_model import LinearLayers, evaluate
 from clients.draws import client_rng, draw_batches, draw_fisher
 from clients.rules.vectors import Vector, as_array
 from fedtide.ground.contract import FitConfig, metrics
+from fedtide.ground.one_object import one_object
 
 OK = Status(Code.OK, "")
 
@@ -187,4 +188,4 @@ def client_fn(context: Context) -> Client:
     return NumPyTrainer(node, data, held_out, seed, int(config.get("max-steps", 0)))
 
 
-app = ClientApp(client_fn=client_fn)
+app = ClientApp(client_fn=client_fn, mods=[one_object])

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.app import Error, Message, MessageType
+from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.client import ClientApp
 from flwr.common import (
     Code,
     FitIns,
@@ -28,7 +29,7 @@ from fedtide.devices.event_grid import EventGrid
 from fedtide.devices.grid import GridTransport
 
 OK = Status(Code.OK, "")
-Answer = Callable[[FitIns], FitRes | None]
+Answer = Callable[[FitIns], FitRes | None] | ClientApp
 
 
 def trained(ins: FitIns, **told: Any) -> FitRes:
@@ -86,6 +87,9 @@ class Federation:
                     self.state.store_message_res(reply)
 
     def _reply(self, message: Message, node: int, client: Any, work: Answer) -> Message | None:
+        if isinstance(work, ClientApp):
+            run, told = {"num-clients": len(self.seen)}, {"client-id": client}
+            return work(message, Context(self.grid.run.run_id, node, told, RecordDict(), run))
         try:
             if message.metadata.message_type == MessageTypeLegacy.GET_PROPERTIES:
                 said = client() if callable(client) else client

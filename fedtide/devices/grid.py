@@ -22,13 +22,14 @@ from fedtide.devices.messages import (
     WHO_ARE_YOU,
     Messages,
     Sent,
-    claimed_client,
+    identity,
     packed,
     unpacked,
     with_scalars,
 )
 from fedtide.devices.nodes import PATIENCE_SECONDS, Nodes
 from fedtide.engine.transports.base import EvaluateInstructions, EvaluateResults, FitInstructions, Transport
+from fedtide.ground import one_object
 from fedtide.ground.contract import Scalar, fit, metrics
 from fedtide.ground.wording import plain
 from strategies.core.results import ClientFailure, FitResults
@@ -178,8 +179,11 @@ class GridTransport(Transport):
             self._deadline = deadline
         tasks: list[tuple[int, int, RecordDict]] = []
         for client in sorted(asked):
+            node = self.nodes.of_client[client]
             content = with_scalars(contents[client], self._scalars(client, kind, deadline))
-            tasks.append((self.nodes.of_client[client], client, content))
+            if self.nodes.reads_one_object(node):
+                content = one_object.packed(content)
+            tasks.append((node, client, content))
         gone = {*self.messages.send(tasks, kind, server_round, max(LEAST_TTL, 2 * (limit or 0.0)))}
         return asked - gone, why | dict.fromkeys(gone, "its node has gone"), limit
 
@@ -283,6 +287,6 @@ class GridTransport(Transport):
             late = taken > PATIENCE_SECONDS - 1  # Flower's clock and ours differ a little
             self.nodes.no_answer(node, f"no answer within {taken:.0f} s" if late else plain(reply))
             return
-        client = self.nodes.answer(node, claimed_client(reply.content))
+        client = self.nodes.answer(node, *identity(reply.content))
         if client is not None and self.deadlines is not None:
             self.deadlines.meet(client, taken)

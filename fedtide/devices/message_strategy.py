@@ -19,7 +19,7 @@ from fedtide.devices.flower_compat import node_proxy
 from fedtide.devices.messages import (
     QUESTION,
     WHO_ARE_YOU,
-    claimed_client,
+    identity,
     message,
     packed,
     unpacked,
@@ -166,7 +166,7 @@ class MessageStrategy(Strategy):
         for reply in grid.send_and_receive(messages, timeout=IDENTIFY_SECONDS):
             if not reply.has_error():
                 node = reply.metadata.src_node_id
-                client = claimed_client(reply.content)
+                client, _ = identity(reply.content)
                 self._names[node] = str(node if client is None else client)
 
     def _messages(

@@ -20,6 +20,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 
 from fedtide.devices import flower_compat as compat
+from fedtide.ground import one_object
 from fedtide.ground.contract import Scalar, metrics
 
 QUESTION = MessageTypeLegacy.GET_PROPERTIES  # the identity of a node
@@ -118,6 +119,7 @@ def unpacked(content: RecordDict, kind: str) -> FitRes | EvaluateRes | str:
     """Return the result in a reply; the reason if it has none, or says that the client failed."""
     result: FitRes | EvaluateRes
     try:
+        content = one_object.unpacked(content)
         if kind == MessageType.TRAIN:
             result = compat.recorddict_to_fitres(content, keep_input=False)
         else:
@@ -129,9 +131,10 @@ def unpacked(content: RecordDict, kind: str) -> FitRes | EvaluateRes | str:
     return result
 
 
-def claimed_client(content: RecordDict) -> Scalar | None:
-    """Return the index of the client that a node says it is; None if it does not say."""
+def identity(content: RecordDict) -> tuple[Scalar | None, bool]:
+    """Return the client that a node says it is, None if it does not say, and whether it reads one object."""
     try:
-        return compat.recorddict_to_getpropertiesres(content).properties.get(metrics.CLIENT_ID)
+        said = compat.recorddict_to_getpropertiesres(content).properties
     except UNREADABLE:
-        return None
+        return None, False
+    return said.get(metrics.CLIENT_ID), said.get(one_object.NAME) is True

@@ -32,6 +32,7 @@ class Node:
     ask_at: float = 0.0  # when it is to be asked next
     reported: bool = False  # whether it has been named in a record
     left: bool = False  # whether its client has said that it leaves
+    one_object: bool = False  # whether it reads messages in one object
 
 
 class Nodes:
@@ -82,8 +83,8 @@ class Nodes:
         known = (self._known[node] for node in self._online)
         return any(node.claim is None and not node.reported for node in known)
 
-    def answer(self, node: int, client: Any) -> int | None:
-        """Take in the client that a node claims to be; return it if the node speaks for it."""
+    def answer(self, node: int, client: Any, one_object: bool = False) -> int | None:
+        """Take in what a node says of itself; return its client if the node speaks for it."""
         if not isinstance(client, int) or isinstance(client, bool) or not 0 <= client < self.num_clients:
             self.no_answer(node, f"its client-id is {client!r}, not one of 0..{self.num_clients - 1}")
             return None
@@ -92,7 +93,7 @@ class Nodes:
             if known.claim is not None and self.of_client.get(known.claim) == node:
                 del self.of_client[known.claim]
             known.claim, known.reported = client, False
-        known.ask_at = math.inf
+        known.ask_at, known.one_object = math.inf, one_object
         self._settle(node)
         return client if self.of_client.get(client) == node else None
 
@@ -111,6 +112,10 @@ class Nodes:
             for client, node in self.of_client.items()
             if node in self._online and not self._known[node].left
         )
+
+    def reads_one_object(self, node: int) -> bool:
+        """Whether a node reads messages in one object (`fedtide.ground.one_object`)."""
+        return self._known[node].one_object
 
     def unidentified(self) -> list[str]:
         """Return the names of the nodes that are online and speak for no client."""
