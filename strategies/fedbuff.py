@@ -64,8 +64,9 @@ class FedBuff(LimitedLag):
 
     def _sum(self, coefficients: Vector, work: Vector, replies: Replies) -> Vector:
         """Sum of the updates in the buffer and then of those of this round, with these coefficients."""
-        waiting, new = np.split(coefficients, [len(self.buffer)])
-        return waiting @ self.buffer.updates + replies.weighted_sum(new * work)
+        waiting = len(self.buffer)
+        new = replies.weighted_sum(coefficients[waiting:] * work)
+        return coefficients[:waiting] @ self.buffer.updates + new if waiting else new
 
     def _refl(self, lag: NDArray[np.int64], work: Vector, replies: Replies) -> Vector:
         """s_k of REFL, of the replies in the buffer and then of those of this round."""

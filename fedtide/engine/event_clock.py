@@ -152,6 +152,8 @@ class EventClock(Stateful):
 
     def withdraw(self, clients: Collection[int]) -> list[OpenTask]:
         """Take back, and return, the tasks of some clients, for whom nobody waits any more."""
+        if not clients:
+            return []
         withdrawn = [task for task in self.tasks if task.client in clients]
         self.tasks = [task for task in self.tasks if task.client not in clients]
         return withdrawn

@@ -124,11 +124,11 @@ class OpenTasks(Stateful):
     def begin(self, server_round: int, at_work: Clients, asked: NDArray[np.int64]) -> None:
         """Begin a round, and forget the tasks that nobody is at work on.
 
-        `asked` is the round of each client's last task, 0 if it has none to answer any more, shape (N,).
+        `asked` is 0 where a client has no task to answer any more, whatever it is at work on, shape (N,).
         """
         self._round = server_round
-        last = dict(zip(at_work.tolist(), asked[at_work].tolist(), strict=True))
-        for client in [client for client, sent in self._sent.items() if sent.round != last.get(client)]:
+        awaited = at_work[asked[at_work] > 0].tolist()
+        for client in self._sent.keys() - awaited:
             del self._sent[client]
 
     def ask(self, clients: Iterable[int], sent: Sent) -> None:

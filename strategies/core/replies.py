@@ -125,7 +125,7 @@ class Replies:
     def weighted_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """sum_k coefficients_k delta_k in float64, shape (M,); the order of arrival makes no difference."""
         total, width = np.zeros(self.size), min(self.size, _WIDTH)
-        buffer, common = np.empty(_HEIGHT * width), self._common_origin()
+        buffer, common = np.empty(min(len(self), _HEIGHT) * width), self._common_origin()
         for left in range(0, self.size, width):
             at = slice(left, min(left + width, self.size))
             origin = None if common is None else common[at].astype(np.float64)

@@ -47,6 +47,8 @@ class RoundReport:
 
     def counts(self) -> dict[str, int]:
         """Return how many replies did not count for each kind of reason, as fit metrics."""
+        if not self.rejected:
+            return {}
         found = Counter(kind(reason) for _, reason in self.rejected)
         return {f"rejected: {reason}": count for reason, count in sorted(found.items())}
 

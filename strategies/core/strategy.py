@@ -280,7 +280,7 @@ class FlexibleStrategy(Method, Strategy):
     def _finish_update(self, before: NDArray[np.float64]) -> None:
         """Apply the layers; keep the old weights where later replies to the new ones could not count."""
         states, size = [layer.state_dict() for layer in self.layers], largest(self.weights)
-        if size <= MAX_RESULT:  # False for NaN
+        if self.layers and size <= MAX_RESULT:  # False for NaN
             for layer in self.layers:
                 self.weights = layer.apply(before, self.weights, self.round, self.lag)
             size = largest(self.weights)
