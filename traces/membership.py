@@ -29,7 +29,7 @@ class Membership(Trace):
     def __init__(
         self, num_clients: int, arrivals: Mapping[int, When], departures: Mapping[int, When]
     ) -> None:
-        self.num_clients = num_clients
+        self.num_clients, self._changes = num_clients, bool(arrivals or departures)
         # Who has a moment has no round that matters, and the other way round.
         self._arrival, self._from = self._columns("arrivals", arrivals, 1, -np.inf)
         self._departure, self._until = self._columns("departures", departures, _NEVER, np.inf)
@@ -84,6 +84,8 @@ class Membership(Trace):
 
         Who arrives or departs by round has done so long ago, or not yet: -inf or inf.
         """
+        if not self._changes:
+            return self._from, self._until
         begin = np.where(self._arrival <= t, self._from, np.inf)
         return begin, np.where(self._departure <= t, -np.inf, self._until)
 

@@ -144,7 +144,8 @@ class TraceClientManager(ClientManager):
             nobody = np.empty(0, np.intp)
             return nobody, nobody
         before, now = self.availability(server_round - 1).member, self.availability(server_round).member
-        return np.flatnonzero(now & ~before), np.flatnonzero(before & ~now)
+        changed = np.flatnonzero(before != now)
+        return changed[now[changed]], changed[before[changed]]
 
     def num_offline(self) -> int:
         """Count the members that are neither available nor at work in the current round."""
