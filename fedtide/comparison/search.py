@@ -49,7 +49,7 @@ def require_optuna() -> None:
     try:
         import optuna
     except ModuleNotFoundError:
-        raise ValueError("tune needs Optuna: pip install 'fedtide[tune]'") from None
+        raise ValueError("tune needs Optuna: pip install optuna") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 

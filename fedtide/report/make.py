@@ -41,6 +41,7 @@ from fedtide.report.participation import Participation, of_run, try_trace
 from fedtide.report.participation_figure import MAX_RUNS, participation_figure
 from fedtide.report.phase_figure import phase_figure
 from fedtide.report.subject import Subject, read_subject
+from fedtide.report.tuning_figure import read_searches, tuning_figure
 from traces import Trace
 
 FILE = "report.html"
@@ -149,6 +150,7 @@ def _figures(
     missing: Sequence[str],
 ) -> list[Figure]:
     groups = subject.groups
+    searches = [one for folder in subject.folders for one in read_searches(folder, next(iter(groups)))]
     by_label = {label: [histories[run.path] for _, run in group] for label, group in groups.items()}
     papers = {label: group[0].cell.paper for label, group in groups.items()}
     several = len({cell.settings.seed for cell, _ in subject.runs}) > 1
@@ -156,6 +158,7 @@ def _figures(
     some = [f"Only the first {MAX_RUNS} of {len(groups)} combinations of settings."]
     figures = [
         curves_figure(by_label, subject.panels, papers, subject.metric),
+        tuning_figure(searches, subject.panels, subject.metric),
         gantt_figure(timed, seed),
         lag_figure(timed, [*groups], seed),
         participation_figure(participations, [*seed, *(some if len(groups) > MAX_RUNS else [])]),

@@ -29,6 +29,7 @@ class Subject:
     command: str  # that made it; empty if there are several
     reach: Sequence[Target]  # to which the tables show the cost
     is_comparison: bool
+    folders: Sequence[Path] = ()
 
     @property
     def metric(self) -> Metric:
@@ -104,7 +105,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
     if not (single and runs[0].cell.varied):
         runs = _with_differences(runs)
     is_comparison = len(runs) > 1 or bool(runs[0].cell.varied)
-    return Subject(runs, missing, commands[0] if single else "", reach, is_comparison)
+    return Subject(runs, missing, commands[0] if single else "", reach, is_comparison, folders)
 
 
 def _with_differences(runs: Sequence[CellRun]) -> list[CellRun]:
