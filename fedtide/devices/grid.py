@@ -24,6 +24,7 @@ from fedtide.devices.messages import (
     Sent,
     identity,
     packed,
+    rest,
     unpacked,
     with_scalars,
 )
@@ -79,11 +80,12 @@ class GridTransport(Transport):
 
         After `timeout` seconds only nodes that are online and have not answered yet are waited for.
         """
-        limit = time.monotonic() + timeout
+        begin = now = time.monotonic()
         while len(connected := np.intersect1d(members, self.reachable())) < least:
-            if time.monotonic() > limit and not self.nodes.expects():
+            if time.monotonic() > begin + timeout and not self.nodes.expects():
                 break
-            time.sleep(POLL_SECONDS)
+            rest(now, POLL_SECONDS)
+            now = time.monotonic()
         return connected
 
     def reachable(self) -> NDArray[np.intp]:
@@ -146,8 +148,9 @@ class GridTransport(Transport):
         timeout: float | None,
     ) -> tuple[list[tuple[ClientProxy, Result]], list[ClientFailure]]:
         """Send instructions, and sort the replies that come before the end of the round."""
-        proxies, start = {int(proxy.cid): proxy for proxy, _ in instructions}, time.monotonic()
+        proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
         asked, why, limit = self._send(server_round, instructions, kind, timeout)
+        start = time.monotonic()
         answers = self._answers(kind, server_round, len(asked), start, limit)
         elapsed = time.monotonic() - start
         why |= dict.fromkeys(asked - answers.keys(), f"no reply within {elapsed:.0f} s")
@@ -244,12 +247,14 @@ class GridTransport(Transport):
 
     def _wait(self, done: Callable[[], bool], start: float, limit: float | None) -> None:
         """Wait until something is done, or `limit` seconds after the start; nodes that come are asked."""
+        now = time.monotonic()
         while not done():
             if limit is not None and time.monotonic() - start >= limit:
                 return
             if self.deadlines is not None and time.monotonic() - self._looked > LOOK_SECONDS:
                 self._look()
-            time.sleep(POLL_SECONDS)
+            rest(now, POLL_SECONDS)
+            now = time.monotonic()
 
     def _present(self) -> set[int]:
         """Return the clients whose nodes are online."""

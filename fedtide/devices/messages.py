@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ from fedtide.ground import one_object
 from fedtide.ground.contract import Scalar, metrics
 
 QUESTION = MessageTypeLegacy.GET_PROPERTIES  # the identity of a node
+BATCH = 16  # messages that are handed over at a time
+REST = 2.0  # times what calls of the Grid have taken, in which nodes are answered
 UNKNOWN = -1  # the client of a node that has not been identified
 UNREADABLE = (ValueError, KeyError, TypeError, IndexError)
 WHO_ARE_YOU = compat.getpropertiesins_to_recorddict(GetPropertiesIns({}))
@@ -44,25 +47,32 @@ class Messages:
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
+        self._batch = sys.maxsize if compat.is_simulated(grid) else BATCH
         self._open: dict[str, Sent] = {}
 
     def send(
         self, contents: Sequence[tuple[int, int, RecordDict]], kind: str, server_round: int, ttl: float
     ) -> list[int]:
-        """Send contents, each with its node and client, all at once; return the clients not reached.
+        """Send contents, each with its node and client, some at a time; return the clients not reached.
 
         After `ttl` seconds Flower refuses an answer and reports an error instead.
         """
-        now = time.monotonic()  # before Flower's clock starts
-        messages = [message(content, node, kind, server_round, ttl) for node, _, content in contents]
-        accepted = {*self.grid.push_messages(messages)} if messages else set()
         unreached = []
-        for sent, (node, client, _) in zip(messages, contents, strict=True):
-            name = sent.metadata.message_id  # which Flower has put in
-            if name in accepted:
-                self._open[name] = Sent(node, client, kind, server_round, now)
-            else:
-                unreached.append(client)
+        for first in range(0, len(contents), self._batch):
+            now, batch = (
+                time.monotonic(),
+                contents[first : first + self._batch],
+            )  # before Flower's clock starts
+            messages = [message(content, node, kind, server_round, ttl) for node, _, content in batch]
+            accepted = {*self.grid.push_messages(messages)}
+            for sent, (node, client, _) in zip(messages, batch, strict=True):
+                name = sent.metadata.message_id  # which Flower has put in
+                if name in accepted:
+                    self._open[name] = Sent(node, client, kind, server_round, now)
+                else:
+                    unreached.append(client)
+            if first + self._batch < len(contents):
+                rest(now)
         return unreached
 
     def receive(self) -> Iterator[tuple[Sent, Message | str]]:
@@ -83,6 +93,15 @@ class Messages:
     def busy(self) -> dict[int, Sent]:
         """Return the tasks that clients are still at work on, by client."""
         return {sent.client: sent for sent in self._open.values() if sent.kind != QUESTION}
+
+
+def rest(since: float, least: float = 0.0) -> None:
+    """Sleep, in proportion to what the calls of the Grid since then have taken, so that nodes get their turn.
+
+    A SuperLink answers one request after the other: a server that asked without a pause would keep a thousand
+    nodes from fetching their tasks, and their heartbeats from arriving in time.
+    """
+    time.sleep(max(least, REST * (time.monotonic() - since)))
 
 
 def message(
