@@ -32,14 +32,16 @@ from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_f
 from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.supernode.fleet_http_connection import http_request_response
 
+from clients.device.supernode import MOST, YIELD
+
 WORKERS = 4  # messages that are worked on at a time: more would only wait for the processor
 
 
 class Fleet:
     """The nodes of a process, and what they have seen."""
 
-    def __init__(self, address: str, app: Any, poll: float, ca: bytes | None) -> None:
-        self.address, self.app, self.poll, self.ca = address, app, poll, ca
+    def __init__(self, address: str, app: Any, poll: float, patient: bool, ca: bytes | None) -> None:
+        self.address, self.app, self.poll, self.patient, self.ca = address, app, poll, patient, ca
         self.requests: Counter[str] = Counter()
         self.seen: dict[str, float] = {}  # by type and group of a message, when it came first
         self.replied: Counter[str] = Counter()
@@ -56,8 +58,10 @@ class Fleet:
         with http_request_response(self.address, self.ca is None, self.ca, max_wait_time=600.0) as link:
             node, receive, send, get_run, get_fab, pull, push, confirm = link
             while not self.stop.is_set():
+                begin = time.monotonic()
                 if (received := receive()) is None:
-                    self.stop.wait(self.poll)
+                    took = time.monotonic() - begin
+                    self.stop.wait(max(self.poll, min(YIELD * took, MOST)) if self.patient else self.poll)
                     continue
                 head, tree = received
                 kind, run = head.metadata.message_type, head.metadata.run_id
@@ -129,13 +133,16 @@ def main() -> int:
     parser.add_argument("nodes", type=int, help="how many")
     parser.add_argument("app", help="a ClientApp, MODULE:NAME")
     parser.add_argument("--poll", type=float, default=3.0, help="seconds between looks for messages (3)")
+    parser.add_argument(
+        "--patient", action="store_true", help="as clients.device: longer polls if it is busy"
+    )
     parser.add_argument("--ca", help="the certificate of the SuperLink's authority; without: no TLS")
     options = parser.parse_args()
     module, _, name = options.app.partition(":")
     sys.path.insert(0, "")
     app = getattr(importlib.import_module(module), name)
     ca = Path(options.ca).read_bytes() if options.ca else None
-    fleet = Fleet(options.address, app, options.poll, ca)
+    fleet = Fleet(options.address, app, options.poll, options.patient, ca)
     counting(fleet)
     signal.signal(signal.SIGTERM, lambda *_: fleet.stop.set())
     threads = [threading.Thread(target=fleet.serve, args=(k,), daemon=True) for k in range(options.nodes)]

@@ -1,6 +1,6 @@
 """How many devices one SuperLink serves: many nodes that do nearly no work, against a real `flwr run`.
 
-    python benchmarks/many_nodes.py [--nodes 10,100] [--rounds 5] [--poll 3] [--database] [--tls]
+    python benchmarks/many_nodes.py [--nodes 10,100] [--rounds 5] [--poll 3] [--patient] [--database] [--tls]
     python benchmarks/many_nodes.py --app DIR --client MODULE:APP --settings "KEY=VALUE ..."
 
 The nodes (benchmarks/fleet.py) share one process; they, the SuperLink and the ServerApp share this machine.
@@ -91,6 +91,7 @@ def measure(options: argparse.Namespace, nodes: int) -> dict[str, Any]:
             secure, fleet = f'root-certificates = "{ca}"\n', ["--ca", str(ca)]
             link = ["--ssl-ca-certfile", str(ca), "--ssl-certfile", str(folder / "ca" / "server.pem")]
             link += ["--ssl-keyfile", str(folder / "ca" / "server.key")]
+        fleet += ["--patient"] if options.patient else []
         connection = f'[superlink]\ndefault = "lab"\n\n[superlink.lab]\naddress = "{address}"\n'
         (home / "config.toml").write_text(connection + secure)
         if options.database:
@@ -178,6 +179,7 @@ def main() -> int:
     parser.add_argument("--nodes", default="10,100", help="numbers of nodes (10,100)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of a run (5)")
     parser.add_argument("--poll", type=float, default=3.0, help="seconds between a node's looks (3)")
+    parser.add_argument("--patient", action="store_true", help="nodes as clients.device, not Flower's own")
     parser.add_argument("--database", action="store_true", help="the SuperLink's state in SQLite")
     parser.add_argument("--tls", action="store_true", help="with certificates")
     parser.add_argument("--app", type=Path, default=ROOT, help="folder of the Flower app (this project)")

@@ -10,6 +10,7 @@ are, and the command that started this ends it by a signal.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -19,11 +20,13 @@ from types import SimpleNamespace
 
 IDLE = 1.0  # a longer wait is one between two polls of the SuperLink
 REPLY_POLL = 0.1
+YIELD = 20.0  # times what a poll took that the next one waits: a busy SuperLink is asked less often
+MOST = 15.0  # seconds
 SETTLE = 3.0  # for the server to fetch the last reply: Flower withholds replies of a node that has gone
 
 
 def shorten_waits(poll: float, stop_file: str, departing_file: str) -> None:
-    """Replace the `sleep` of Flower's loop: `poll` seconds between two polls of the SuperLink.
+    """Replace the `sleep` of Flower's loop: `poll` seconds between two polls of a SuperLink that is not busy.
 
     `stop_file` is there once the SuperNode has to end, when it has nothing left to send, and
     `departing_file` is not empty while one more task is expected.
@@ -33,19 +36,21 @@ def shorten_waits(poll: float, stop_file: str, departing_file: str) -> None:
     except ImportError:
         return
 
-    replied = -SETTLE
+    replied, woken = -SETTLE, math.inf
 
     def sleep(seconds: float) -> None:
-        nonlocal replied
+        nonlocal replied, woken
+        took = time.monotonic() - woken
         if seconds <= IDLE:  # a message is in work
             time.sleep(min(seconds, REPLY_POLL))
             replied = time.monotonic()
         elif not os.path.exists(stop_file) or _is_filled(departing_file):
-            time.sleep(min(seconds, poll))
+            time.sleep(max(min(seconds, poll), min(YIELD * took, MOST)))
         elif (left := replied + SETTLE - time.monotonic()) > 0:
             time.sleep(min(left, poll))
         else:
             signal.raise_signal(signal.SIGTERM)  # Flower ends in order: it tells the SuperLink
+        woken = time.monotonic()
 
     vars(loop)["time"] = SimpleNamespace(**{**vars(time), "sleep": sleep})
 
