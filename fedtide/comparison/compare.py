@@ -155,7 +155,8 @@ class _Progress:
 
     def _show(self, settings: Settings) -> None:
         self.bar.update(self._task, advance=1, description=self._best())
-        name = ", ".join(f"{key} {value}" for key, value in self.cells[settings].varied.items())
+        varied = self.cells[settings].varied.items()
+        name = ", ".join(f"{key} {value}" for key, value in varied) or settings.strategy
         if settings in self.failed:
             say(self.bar.console, f"failed: {name}: {self.failed[settings]}")
         elif not self.console.is_terminal:

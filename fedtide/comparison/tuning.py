@@ -31,6 +31,7 @@ from fedtide.ground.wording import count, say
 
 FOLDER = "tuning"  # of trials and storage, in the folder of the comparison
 FILE = "tuning.json"  # what was found
+MOST_TRIALS = 1000
 FIRST_SEED = 1_000_000  # of the search; the next one that the comparison does not ask for
 
 
@@ -49,8 +50,8 @@ class Tuning:
     @classmethod
     def parse(cls, texts: Sequence[str], trials: int = TUNE_TRIALS) -> Tuning:
         """Return what the flags say; ValueError: they are invalid, or Optuna is not installed."""
-        if trials < 2:
-            raise ValueError(f"tune-trials is {trials}; it must be at least 2")
+        if not 2 <= trials <= MOST_TRIALS:
+            raise ValueError(f"tune-trials is {trials}; it must be from 2 to {MOST_TRIALS}")
         require_optuna()
         return cls(parse_tune(texts), trials)
 
