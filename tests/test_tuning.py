@@ -49,6 +49,7 @@ def test_ranges() -> None:
     assert [optimiser.at(share) for share in (0, 0.49, 0.5, 1)] == ["adam", "adam", "yogi", "yogi"]
     assert "option.mu" not in ranges_of(Settings(strategy="fedavg"), {"option.mu": "0..1"})
     assert Between(0.01, 1, False).wider("high") == Between(0.01, 10, False)
+    assert Between(0.001, 10, False).wider("low") == Between(0.0001, 10, False)
     assert Between(-1, 1, False).wider("low") == Between(-2, 1, False)
 
 

@@ -56,9 +56,9 @@ class Between:
         return "low" if value <= min(tried) else "high" if value >= max(tried) else ""
 
     def wider(self, end: str) -> Between:
-        """Return the range with an end moved outwards by half of its width, on its scale."""
+        """Return the range with an end moved outwards by half of its width on its scale, at most tenfold."""
         if self.is_log:
-            factor = math.sqrt(self.high / self.low)
+            factor = min(math.sqrt(self.high / self.low), 10.0)
             ends = (self.low / factor, self.high) if end == "low" else (self.low, self.high * factor)
         else:
             more = (self.high - self.low) / 2
