@@ -120,6 +120,8 @@ def test_a_comparison() -> None:
     again, read = fedtide.compare(reach=0.5, **given), fedtide.load(table.folder)
     assert isinstance(read, fedtide.Comparison)
     assert repr(again) == repr(read) == repr(table)
+    assert again.claims == read.claims == table.claims
+    assert "1 setting: too few to tell methods apart by accuracy" in table.claims[0]
     assert [run.path for _, run in read.runs] == [run.path for _, run in table.runs]
     assert [len(run.metrics) for _, run in table.runs] == [len(run.metrics) for _, run in read.runs]
 

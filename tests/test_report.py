@@ -260,6 +260,7 @@ def test_a_comparison_leaves_a_report_and_its_cells_none(compared: Path) -> None
     assert "43.21" in text
     assert ">rounds to 20%<" in text
     assert "Costs to target" in text
+    assert "1 setting: too few to tell methods apart by accuracy" in text
     cells = [*(compared.parent / "cells").iterdir()]
     assert len(cells) == 4
     assert all((cell / "clients.json").exists() and not (cell / "report.html").exists() for cell in cells)

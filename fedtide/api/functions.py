@@ -126,7 +126,7 @@ def compare(
         reasons = [f"{s.strategy} seed {s.seed}: {reason}" for s, reason in done.failed.items()]
         raise RunError(f"{len(reasons)} of {len(combinations)} runs failed: {'; '.join(reasons)}")
     runs = [CellRun(cell, with_records(run)) for cell, run in done.finished]
-    return Comparison(runs, done.rows, done.folder)
+    return Comparison(runs, done.rows, done.folder, done.rankings)
 
 
 def load(folder: str | os.PathLike[str]) -> Run | Comparison:

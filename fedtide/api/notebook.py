@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.comparison import tables
-from fedtide.comparison.results import Row
+from fedtide.comparison.results import Row, label_of
 from fedtide.report.curves import Band, band_of
 from fedtide.report.history import history_of
-from fedtide.report.subject import label_of
 
 COLORS = ("#1f77b4", "#d95f02", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#17becf")
 STYLE = "white-space:nowrap;border-collapse:separate;border-spacing:1em 0"  # of the table

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from fedtide.api.notebook import comparison_html
 from fedtide.comparison import tables
+from fedtide.comparison.claims import rankings_of, sentences
+from fedtide.comparison.ranking import Ranking
 from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.engine import read_run
 from fedtide.engine.read_run import valid_records
@@ -101,11 +103,19 @@ class Comparison:
         The runs that differ in the seed only, and their numbers.
     folder
         With the tables and `report.html`.
+    rankings
+        How the methods rank over settings: by the final metric, and by what it took to reach each target.
     """
 
     runs: Sequence[CellRun]
     rows: Sequence[Row]
     folder: Path
+    rankings: Sequence[Ranking] = ()
+
+    @property
+    def claims(self) -> list[str]:
+        """Which methods are told apart, in words."""
+        return sentences(self.rankings)
 
     @property
     def frame(self) -> pandas.DataFrame:
@@ -126,7 +136,8 @@ def read(folder: Path) -> Run | Comparison:
     if (folder / CELLS).exists():
         subject = read_subject([folder])
         runs = [CellRun(cell, with_records(run)) for cell, run in subject.runs]
-        return Comparison(runs, rows_of(runs, runs[0].cell.settings.strategy, subject.reach), folder)
+        rows = rows_of(runs, runs[0].cell.settings.strategy, subject.reach)
+        return Comparison(runs, rows, folder, rankings_of(rows, subject.lacking))
     return with_records(read_run.read_run(folder))
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from rich.console import Console
 
-from fedtide.comparison import tables
+from fedtide.comparison import claims, tables
+from fedtide.comparison.ranking import Ranking
 from fedtide.comparison.reach import targets_of
 from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.comparison.runner import Outcome, Work, run_all
@@ -43,6 +44,7 @@ class Comparison:
     rows: Sequence[Row]
     folder: Path  # of the tables
     failed: Mapping[Settings, str]  # why cells failed
+    rankings: Sequence[Ranking] = ()
     signal: int = 0  # number of the signal that ended it early
 
     @property
@@ -55,6 +57,7 @@ class Comparison:
         failed = {f"{s.strategy} seed {s.seed}": reason for s, reason in self.failed.items()}
         rows = [row.as_json() for row in self.rows]
         shown: dict[str, Any] = finite({"rows": rows, "failed": failed, "folder": str(self.folder)})
+        shown |= {"claims": finite([claims.as_json(ranking) for ranking in self.rankings])}
         return shown | {"interrupted": bool(self.signal)}
 
 
@@ -77,6 +80,7 @@ def compare(
     logger_types(first.log)
     store, folder = CellStore(first.run_dir), _folder(cells, tuning)
     _check_different(cells, store)
+    asked: Sequence[Cell] = cells
     unsearched: Mapping[Settings, str] = {}
     if tuning:
         searched = tuned(cells, tuning, folder, console, fresh)
@@ -84,7 +88,7 @@ def compare(
         if searched.signal:
             console.print(INTERRUPTED, highlight=False)
         if not cells:
-            return Comparison([], [], folder, unsearched, searched.signal)
+            return Comparison([], [], folder, unsearched, signal=searched.signal)
     progress = _Progress(cells, store, console, folder, fresh)
     number = 0
     if waiting := [cell.settings for cell in cells if cell.settings not in progress.finished]:
@@ -98,8 +102,14 @@ def compare(
     known = progress.finished
     finished = [CellRun(cell, known[cell.settings]) for cell in cells if cell.settings in known]
     rows = rows_of(finished, first.strategy, reach)
-    _write(folder, cells, store, rows, reach)
-    comparison = Comparison(finished, rows, folder, {**unsearched, **progress.failed}, number)
+    failed = {**unsearched, **progress.failed}
+    every = [*cells, *(cell for cell in asked if cell.settings in unsearched)]
+    lacking = [
+        claims.Lacking(cell.others, cell.settings in failed) for cell in every if cell.settings not in known
+    ]
+    rankings = claims.rankings_of(rows, lacking)
+    comparison = Comparison(finished, rows, folder, failed, rankings, number)
+    _write(comparison, every, store, reach)
     _show(console, comparison, len(cells), reach)
     return comparison
 
@@ -204,24 +214,28 @@ def _folder(cells: Sequence[Cell], tuning: Tuning | None) -> Path:
     return Path(settings.run_dir) / name
 
 
-def _write(
-    folder: Path, cells: Sequence[Cell], store: CellStore, rows: Sequence[Row], reach: Sequence[Target]
-) -> None:
+def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore, reach: Sequence[Target]) -> None:
     """Write the tables, and where the cells lie."""
-    shown, about = [tables.columns(row) for row in rows], tables.caption(rows)
-    parts = [(shown, about), *([(tables.costs(rows), tables.COSTS)] if reach and rows else [])]
+    folder, rows = comparison.folder, comparison.rows
+    parts = [([tables.columns(row) for row in rows], tables.caption(rows))]
+    if costs := tables.costs(rows):
+        parts.append((costs, tables.COSTS))
+    if ranks := claims.ranks_table(comparison.rankings):
+        parts.append((ranks, f"{claims.RANKS} {' '.join(claims.sentences(comparison.rankings))}"))
     index = [
         {**cell.varied, "folder": str(store.path(cell.settings))}
         | ({} if cell.paper is None else {"paper": cell.paper})
         | ({"tuned": dict(cell.tuned)} if cell.tuned else {})
         for cell in cells
     ]
+    failed = {store.path(settings).name: reason for settings, reason in comparison.failed.items()}
+    about = {"command": sys.argv, "reach": [*map(str, reach)], "failed": failed}
     content = {
         "table.md": "\n".join(tables.markdown(*each) for each in parts),
         "table.tex": "\n".join(tables.latex(*each) for each in parts),
         "table.csv": tables.comma_separated(rows),
         "cells.json": json.dumps(index, indent=2) + "\n",
-        "comparison.json": json.dumps({"command": sys.argv, "reach": [*map(str, reach)]}, indent=2) + "\n",
+        "comparison.json": json.dumps(about, indent=2) + "\n",
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -240,6 +254,8 @@ def _show(console: Console, comparison: Comparison, wanted: int, reach: Sequence
     for target in reach:
         if not target.name and target.value > 1 and all(row.metric.is_share for row in comparison.rows):
             console.print(f"reach is {target}, but no share is above 1: 80 % is 0.8", highlight=False)
+    for sentence in claims.sentences(comparison.rankings):
+        say(console, sentence)
     if comparison.signal:
         console.print(INTERRUPTED, highlight=False)
     say(console, f"tables: {comparison.folder}")

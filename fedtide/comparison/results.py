@@ -153,6 +153,14 @@ def rows_of(finished: Sequence[CellRun], first: str = "", reach: Sequence[Target
     return found
 
 
+def label_of(varied: Mapping[str, Any]) -> str:
+    """Return a label made of settings: just the value of the strategy, others with their keys."""
+    values = {key: ",".join(v) if isinstance(v, list) else v for key, v in varied.items()}
+    return " · ".join(
+        str(v) if key in ("strategy", "folder") else f"{key} {v or 'default'}" for key, v in values.items()
+    )
+
+
 def estimate(values: Sequence[float]) -> Estimate:
     """Return mean, standard deviation and the margin of the mean, for values of independent seeds."""
     known = [value for value in values if math.isfinite(value)]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from fedtide.comparison.results import Row
+from fedtide.comparison.results import Row, label_of
 from fedtide.comparison.tables import mean_and_deviation, number_of
 from fedtide.report.figure import Table
-from fedtide.report.subject import label_of
 
 MAX_COLUMNS = 12
 

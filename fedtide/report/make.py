@@ -17,7 +17,8 @@ from rich.console import Console
 
 from fedtide.analysis.client_numbers import ClientNumbers
 from fedtide.analysis.compute import keep_numbers_of, numbers_of_run
-from fedtide.comparison import tables
+from fedtide.comparison import claims, tables
+from fedtide.comparison.claims import Lacking
 from fedtide.comparison.compare import Comparison
 from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.config import Settings
@@ -40,6 +41,7 @@ from fedtide.report.page import Page, Results, render
 from fedtide.report.participation import Participation, of_run, try_trace
 from fedtide.report.participation_figure import MAX_RUNS, participation_figure
 from fedtide.report.phase_figure import phase_figure
+from fedtide.report.ranks_figure import ranks_figure
 from fedtide.report.subject import Subject, read_subject
 from fedtide.report.tuning_figure import read_searches, tuning_figure
 from traces import Trace
@@ -120,12 +122,17 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
                 reasons[found] += 1
             else:
                 numbers[label].append(found)
+    rows = _rows(subject, histories)
+    rankings = claims.rankings_of(rows, _lacking(subject))
     about = "Numbers of clients are missing for"
     missing = [f"{about} {count(times, 'run')}: {reason}." for reason, times in reasons.items()]
-    figures = _figures(subject, histories, numbers, participations, timed, missing)
+    ranks = ranks_figure(rankings)
+    figures = [
+        *([ranks] if ranks else []),
+        *_figures(subject, histories, numbers, participations, timed, missing),
+    ]
     first = subject.runs[0].run
-    rows = _rows(subject, histories)
-    results = _results(rows, subject) if rows else None
+    results = _results(rows, subject, [] if ranks else claims.sentences(rankings)) if rows else None
     has_bias = any(figure.name == "bias" for figure in figures)
     return Page(
         title=_title(subject),
@@ -260,14 +267,20 @@ def _costs(rows: Sequence[Row]) -> list[tuple[str, Table]]:
     return [("Costs to target", shown)] if columns else []
 
 
-def _results(rows: Sequence[Row], subject: Subject) -> Results:
-    """Return the table of results."""
+def _lacking(subject: Subject) -> list[Lacking]:
+    """Return the runs without a result that counts."""
+    ended = [Lacking(cell.varied, run.status == "failed") for cell, run in subject.runs if run.problem]
+    return [*subject.lacking, *ended]
+
+
+def _results(rows: Sequence[Row], subject: Subject, said: Sequence[str]) -> Results:
+    """Return the table of results, and what can be claimed."""
     columns = [tables.columns(row) for row in rows]
     names = tables.headings(columns)
     return Results(
         Table(names, [[row.get(name, "") for name in names] for row in columns]),
         [("CSV", tables.comma_separated(rows)), ("Markdown", tables.markdown(columns))],
-        [tables.caption(rows)] if subject.is_comparison else [],
+        [tables.caption(rows), *said] if subject.is_comparison else [],
         grid_of(rows, subject.panels),
     )
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedtide.comparison.results import CellRun
+from fedtide.comparison.claims import Lacking
+from fedtide.comparison.results import CellRun, label_of
 from fedtide.config.grid import Cell
 from fedtide.config.settings import EXECUTION_ONLY, shown
 from fedtide.config.target import Target
@@ -30,6 +31,7 @@ class Subject:
     reach: Sequence[Target]  # to which the tables show the cost
     is_comparison: bool
     folders: Sequence[Path] = ()
+    lacking: Sequence[Lacking] = ()  # the runs that a comparison lists and that are not finished
 
     @property
     def metric(self) -> Metric:
@@ -63,14 +65,6 @@ class Subject:
         return {"": {label: label for label in self.groups}}
 
 
-def label_of(varied: Mapping[str, Any]) -> str:
-    """Return a label made of settings: just the value of the strategy, others with their keys."""
-    values = {key: ",".join(v) if isinstance(v, list) else v for key, v in varied.items()}
-    return " · ".join(
-        str(v) if key in ("strategy", "folder") else f"{key} {v or 'default'}" for key, v in values.items()
-    )
-
-
 def read_subject(folders: Sequence[Path]) -> Subject:
     """Read the runs of several folders, each of a run or of a comparison.
 
@@ -79,6 +73,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
     runs: list[CellRun] = []
     missing: list[str] = []
     commands: list[str] = []
+    lacking: list[Lacking] = []
     reach: Sequence[Target] = ()
     tasks: dict[Path, str] = {}
     for folder in folders:
@@ -87,7 +82,10 @@ def read_subject(folders: Sequence[Path]) -> Subject:
         if (folder / CELLS).exists():
             own, lost, about = _read_comparison(folder)
             commands.append(command_of(about))
-            missing += lost
+            lacking += lost
+            missing += [
+                f"{label_of(run.varied)}: {'failed' if run.failed else 'not finished'}" for run in lost
+            ]
             reach = _targets(about.get("reach")) or reach
         else:
             run = read_run(folder)
@@ -105,7 +103,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
     if not (single and runs[0].cell.varied):
         runs = _with_differences(runs)
     is_comparison = len(runs) > 1 or bool(runs[0].cell.varied)
-    return Subject(runs, missing, commands[0] if single else "", reach, is_comparison, folders)
+    return Subject(runs, missing, commands[0] if single else "", reach, is_comparison, folders, lacking)
 
 
 def _with_differences(runs: Sequence[CellRun]) -> list[CellRun]:
@@ -133,12 +131,14 @@ def _targets(kept: Any) -> list[Target]:
         return []
 
 
-def _read_comparison(folder: Path) -> tuple[list[CellRun], list[str], Mapping[str, Any]]:
-    """Return the finished runs of a comparison, sentences about the others, and `comparison.json`."""
+def _read_comparison(folder: Path) -> tuple[list[CellRun], list[Lacking], Mapping[str, Any]]:
+    """Return the finished runs of a comparison, the others, and `comparison.json`."""
     index, about = read_json(folder / CELLS), read_json(folder / COMPARISON)
     if not isinstance(index, list) or not all(isinstance(entry, dict) for entry in index):
         raise ValueError(f"{folder / CELLS} is not a list of cells")
-    runs, missing = [], []
+    about = about if isinstance(about, dict) else {}
+    runs, lacking = [], []
+    failed = about.get("failed")
     for entry in index:
         varied = {key: value for key, value in entry.items() if key not in ("folder", "paper", "tuned")}
         name, paper = Path(str(entry.get("folder"))).name, entry.get("paper")
@@ -150,5 +150,5 @@ def _read_comparison(folder: Path) -> tuple[list[CellRun], list[str], Mapping[st
             run = read_run(path)
             runs.append(CellRun(Cell(run.settings, varied, paper, entry.get("tuned", {})), run))
         except ValueError:  # also: settings of an unknown version
-            missing.append(f"{label_of(varied)}: not finished")
-    return runs, missing, about if isinstance(about, dict) else {}
+            lacking.append(Lacking(varied, isinstance(failed, dict) and name in failed))
+    return runs, lacking, about

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedtide.comparison.results import label_of
 from fedtide.engine.read_run import is_number, read_json
 from fedtide.ground.wording import count
 from fedtide.report import plots
 from fedtide.report.figure import Figure, Plot, Table, Toggle
-from fedtide.report.subject import label_of
 from fedtide.tasks import Metric
 
 FILE = "tuning.json"  # in the folder of a comparison

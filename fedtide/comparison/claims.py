@@ -1,0 +1,205 @@
+"""What can be claimed from a comparison: rankings of its methods over its settings, and what they say.
+
+A *setting* is a combination of all that varies besides the methods and the seed: in most comparisons, a trace
+on a task. It is the unit of the tests, in which each method has one value, the mean over its seeds. Seeds are
+not settings: they ask the same question again, and more of them make any difference significant that holds
+for one trace on one data set. A claim about methods is one about other traces and data sets, too, and only
+different ones of these support it (Demšar 2006, Section 3.2: "the number of data sets", not of samples).
+
+A *method* is the strategy, with whatever varies of the settings that belong to it (`OF_METHOD`). One of which
+a run failed, or never reached the target, is the worst in the setting; several such are equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedtide.comparison.ranking import Ranking
+from fedtide.comparison.results import Row, label_of
+from fedtide.comparison.tables import REACHED, Columns, goal_of
+from fedtide.config.target import Target
+from fedtide.ground.wording import count
+
+OF_METHOD = ("strategy", "option", "learning-rate", "lr-schedule", "server-opt", "amplify", "select")
+MAX_NAMES = 6  # in a part of a sentence
+SMALLEST_P = 1e-4  # that is shown
+RANKS = (
+    "Mean ranks over settings, 1 for the best; for each other method, the share of settings in which the "
+    "best is better (ties half), the median of its lead, and p."
+)
+
+
+class Lacking(NamedTuple):
+    """A run of a comparison that is not finished: its varied settings, and whether it has failed."""
+
+    varied: Mapping[str, Any]
+    failed: bool
+
+
+def rankings_of(rows: Sequence[Row], lacking: Sequence[Lacking] = ()) -> list[Ranking]:
+    """Rank the methods by the final metric, and by the rounds and virtual seconds to each target.
+
+    There are no rankings of a single method, and none by final values where runs stop at a target. Settings
+    in which a method did not run, or has not finished yet, are left out.
+    """
+    cells = {_place(row.varied): row for row in rows}
+    failed = {_place(run.varied) for run in lacking if run.failed}
+    waiting = {_place(run.varied) for run in lacking if not run.failed}
+    places = [*cells, *failed, *waiting]
+    settings, methods = (list(dict.fromkeys(place[i] for place in places)) for i in (0, 1))
+    if len(methods) < 2:
+        return []
+    complete = [
+        setting
+        for setting in settings
+        if all((setting, m) in cells.keys() | failed and (setting, m) not in waiting for m in methods)
+    ]
+    left_out = len(settings) - len(complete)
+    one_unit = len({row.metric for row in rows}) == 1
+    found = []
+    for measure, value in _measures(rows):
+        values = np.array(
+            [
+                [math.inf if (setting, m) in failed else value(cells[setting, m]) for m in methods]
+                for setting in complete
+            ],
+            np.float64,
+        ).reshape(-1, len(methods))
+        ranking = Ranking(measure, methods, values, left_out, one_unit or value is not _final)
+        order = np.argsort(ranking.mean_ranks, kind="stable")
+        ordered = [methods[i] for i in order]
+        found.append(replace(ranking, methods=ordered, values=values[:, order]))
+    return found
+
+
+def sentences(rankings: Sequence[Ranking]) -> list[str]:
+    """Return what can be claimed, in words; of rankings with too few settings the first alone says so."""
+    enough = [ranking for ranking in rankings if ranking.enough]
+    return [sentence(ranking) for ranking in enough or rankings[:1]]
+
+
+def sentence(ranking: Ranking) -> str:
+    """Return what a ranking says, in words."""
+    where, by = f"Over {count(ranking.num_settings, 'setting')}", f"by {ranking.measure}"
+    out = f" {count(ranking.left_out, 'setting')} left out, where not all methods have run."
+    rest = out if ranking.left_out else ""
+    if not ranking.enough:
+        return (
+            f"{count(ranking.num_settings, 'setting')}: too few to tell methods apart {by}; that takes "
+            f"{ranking.least} (combinations of trace, task and so on, not seeds).{rest}"
+        )
+    p = f"p = {ranking.p:.2g}" if ranking.p >= SMALLEST_P else f"p < {SMALLEST_P:g}"
+    tests = f"{ranking.test}, {p}"
+    if not (claims := _claims(ranking)):
+        return f"{where} no method is told apart from another ({by}; {tests}).{rest}"
+    if len(ranking.methods) > 2:
+        tests += f"; Nemenyi, critical difference {ranking.critical_difference:.2f}"
+    return f"{where} {'; '.join(claims)} ({by}; {tests}).{rest}"
+
+
+def ranks_table(rankings: Sequence[Ranking]) -> list[Columns]:
+    """Return the mean rank of each method, and how it compares with the best one: effect sizes and p."""
+    shown: list[Columns] = []
+    for ranking in (ranking for ranking in rankings if ranking.enough):
+        against = {pair.worse: pair for pair in ranking.pairs if pair.better == ranking.methods[0]}
+        for method, rank in zip(ranking.methods, ranking.mean_ranks.tolist(), strict=True):
+            line = {"by": ranking.measure, "method": method, "mean rank": f"{rank:.2f}"}
+            if pair := against.get(method):
+                line["best wins"] = f"{pair.won:.0%}"
+                line["lead of the best"] = "" if math.isnan(pair.lead) else f"{pair.lead:.3g}"
+                line["p"] = f"{pair.p:.2g}" if pair.p >= SMALLEST_P else f"< {SMALLEST_P:g}"
+            shown.append(line)
+    return shown
+
+
+def as_json(ranking: Ranking) -> dict[str, Any]:
+    """Return the numbers of a ranking, for `--json`."""
+    return {
+        "measure": ranking.measure,
+        "settings": ranking.num_settings,
+        "left_out": ranking.left_out,
+        "mean_ranks": dict(zip(ranking.methods, ranking.mean_ranks.tolist(), strict=True)),
+        "test": ranking.test,
+        "p": ranking.p,
+        "critical_difference": ranking.critical_difference,
+        "concordance": ranking.concordance,
+        "pairs": [pair._asdict() for pair in ranking.pairs],
+        "sentence": sentence(ranking),
+    }
+
+
+def listed(names: Sequence[str]) -> str:
+    """List names in words, the first ones if there are many."""
+    if len(names) > MAX_NAMES:
+        return f"{', '.join(names[: MAX_NAMES - 1])} and {len(names) - MAX_NAMES + 1} others"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+# Details
+
+
+def _place(varied: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the setting and the method of a run."""
+    method = {key: value for key, value in varied.items() if key in OF_METHOD}
+    setting = {key: value for key, value in varied.items() if key not in (*method, "seed")}
+    return label_of(setting), label_of(method)
+
+
+def _measures(rows: Sequence[Row]) -> list[tuple[str, Callable[[Row], float]]]:
+    """Return what is ranked: names, and values of rows of which lower ones are better."""
+    found: list[tuple[str, Callable[[Row], float]]] = []
+    if rows and not any(cell.settings.stop_at for row in rows for cell, _ in row.runs):
+        titles = {row.metric.title for row in rows}
+        found.append((titles.pop() if len(titles) == 1 else "final metric", _final))
+    for target in dict.fromkeys(target for row in rows for target in row.reach):
+        goal = goal_of(target, rows[0].metric)
+        known = [
+            name
+            for name in ("rounds", "virtual_seconds")
+            if not any(math.isnan(getattr(row.cost, name)) for row in rows)
+        ]
+        found += [(f"{REACHED[name]} to {goal}", _cost(target, name)) for name in known]
+    return found
+
+
+def _final(row: Row) -> float:
+    finals = [*row.finals.values()]
+    if not all(map(math.isfinite, finals)):
+        return math.inf
+    return row.final.mean * (-1 if row.metric.higher_is_better else 1)
+
+
+def _cost(target: Target, name: str) -> Callable[[Row], float]:
+    """Return a function of a row: the mean over seeds of a cost, infinite if one of them never got there."""
+
+    def value(row: Row) -> float:
+        costs = [math.inf if cost is None else getattr(cost, name) for cost in row.reached[target]]
+        return float(np.mean(costs))
+
+    return value
+
+
+def _claims(ranking: Ranking) -> list[str]:
+    """Return who is ahead of whom: first those who are not told apart from the best."""
+    ahead: dict[str, list[str]] = {method: [] for method in ranking.methods}
+    for pair in ranking.pairs:
+        if pair.told_apart:
+            ahead[pair.better].append(pair.worse)
+    if not any(ahead.values()):
+        return []
+    best = [method for method in ranking.methods if method not in ahead[ranking.methods[0]]]
+    claims = [f"{listed(best)} are not told apart"] if len(best) > 1 else []
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for method, worse in ahead.items():
+        if worse:
+            alike.setdefault(tuple(worse), []).append(method)
+    for behind, methods in alike.items():
+        everybody = "both" if len(best) == 2 else "all of them"
+        who = everybody if len(best) > 1 and methods == best else listed(methods)
+        claims.append(f"{who} {'are' if len(methods) > 1 else 'is'} ahead of {listed(behind)}")
+    return claims
