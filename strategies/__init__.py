@@ -53,6 +53,8 @@ from strategies.fedprox import FedProx
 from strategies.fedsgd import FedSGD
 from strategies.fedstale import FedStale
 from strategies.fedvarp import FedVARP
+from strategies.focus import Focus
+from strategies.focus_client_memory import FocusClientMemory
 from strategies.mifa import MIFA
 from strategies.mimic import MimiC
 from strategies.mimic_client_memory import MimiCClientMemory
@@ -86,6 +88,7 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "fedstale": FedStale,
     "scaffold": Scaffold,
     "amplified-scaffold": AmplifiedScaffold,
+    "focus": Focus,
     "fedgate": FedGATE,
     "vrl-sgd": VRLSGD,
     "feddyn": FedDyn,
@@ -97,6 +100,7 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
 VARIANTS: dict[str, tuple[str, type[FlexibleStrategy]]] = {
     "fedlaavg": ("memory", FedLaAvgClientMemory),
     "mimic": ("memory", MimiCClientMemory),
+    "focus": ("memory", FocusClientMemory),
     "fednova": ("mu", FedNovaProximal),
 }
 """Methods of which an option, where it has not its default value, makes another class."""

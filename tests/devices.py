@@ -16,7 +16,8 @@ Gradient = Callable[[np.ndarray], np.ndarray]
 # A method for each rule of clients.
 BY_RULE: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in ("fedavg", "fedprox", "scaffold", "feddyn", "apfl", "pfedme", "efl")),
-    *((name, {"memory": "client"}) for name in ("mimic", "fedlaavg")),
+    *((name, {"memory": "client"}) for name in ("mimic", "fedlaavg", "focus")),
+    ("focus", {"gradient": "last"}),
 ]
 
 

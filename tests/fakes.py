@@ -160,6 +160,7 @@ THREE = ["mifa", "feddyn", "efl"]
 VARIANTS: dict[str, dict[str, Any]] = {
     "fedlaavg": {"memory": "client"},
     "mimic": {"memory": "client"},
+    "focus": {"memory": "client"},
     "fednova": {"mu": 0.5},
 }
 AT_ONCE = {"fedbuff": {"buffer": 1}}  # moves in every round in which a reply arrives, as the others do

@@ -32,6 +32,7 @@ OWN: dict[str, list[dict[str, Any]]] = {
     "mifa": [{"first_round": "wait", "empty": "move"}, {"table_memory": 0.0}, {"max_age": 1}],
     "fedstale": [{"units": "update", "empty": "move"}],
     "fedexp": [{"epsilon": 0.0, "units": "update", "weights": "uniform", "mu": 0.5}],
+    "focus": [VARIANTS["focus"], {"gradient": "last", "empty": "move"}, {"scale": "members"}],
     "cafed": [{"bias": 0.0, "clients_per_round": 4}],
     "fedbuff": [{"buffer": 3}, {"buffer": 1, "weights": "n"}, {"buffer": 6, "discount": "refl"}],
     "fedasync": [{"staleness": "poly", "max_lag": 1}, {"staleness": "hinge", "b": 0, "mu": 0.5}],

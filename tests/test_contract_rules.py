@@ -17,15 +17,17 @@ from clients.rules import RULES
 from fedtide.ground.contract import SGD, FitConfig, Rule
 from fedtide.ground.contract.ternary import unpack
 
-DECLARED = [
-    *((name, strategy, {}) for name, strategy in strategies.STRATEGIES.items()),
-    *((name, strategy, VARIANTS[name]) for name, (_, strategy) in strategies.VARIANTS.items()),
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in strategies.STRATEGIES),
+    *VARIANTS.items(),
+    ("focus", {"gradient": "last"}),
+    ("focus", {"gradient": "last", "memory": "client"}),
 ]
+DECLARED = [(name, make(name, **options).rule, options) for name, options in OPTIONS]
 METHODS = [
-    pytest.param(name, strategy.rule, options, id=" ".join([name, *options]))
-    for name, strategy, options in DECLARED
+    pytest.param(name, rule, options, id=" ".join([name, *options])) for name, rule, options in DECLARED
 ]
-BY_RULE = {case[1].rule.name: case for case in DECLARED}  # a strategy for each
+BY_RULE = {case[1].name: case for case in DECLARED}  # a strategy for each
 E = 3
 
 
@@ -42,9 +44,9 @@ def train(client: int, instruction: FitIns, memory: Memory | None) -> tuple[FitR
 
 def test_every_rule_has_a_client_class_and_every_client_class_a_rule() -> None:
     """And a name stands for one rule."""
-    by_name = {strategy.rule.name: strategy.rule for _, strategy, _ in DECLARED}
+    by_name = {rule.name: rule for _, rule, _ in DECLARED}
     assert by_name.keys() == RULES.keys()
-    assert all(strategy.rule == by_name[strategy.rule.name] for _, strategy, _ in DECLARED)
+    assert all(rule == by_name[rule.name] for _, rule, _ in DECLARED)
 
 
 @pytest.mark.parametrize(("name", "rule", "options"), METHODS)
@@ -105,16 +107,16 @@ def check_upload(result: FitRes, rule: Rule) -> int:
     return len(extra)
 
 
-@pytest.mark.parametrize(("name", "strategy", "options"), BY_RULE.values(), ids=BY_RULE)
+@pytest.mark.parametrize(("name", "rule", "options"), BY_RULE.values(), ids=BY_RULE)
 def test_a_client_keeps_a_state_and_needs_the_scalars_as_the_rule_says(
-    name: str, strategy: Any, options: dict[str, Any]
+    name: str, rule: Rule, options: dict[str, Any]
 ) -> None:
     """Asked to keep a state, a client of another rule has none to keep."""
     instruction = Rounds(make(name, local_steps=E, **options)).ask(range(N))[0]
     _, memory = train(0, replace(instruction, config={**instruction.config, "last-accepted": 0}), None)
     assert memory is not None
-    assert bool(memory.pending) == strategy.rule.remembers
-    for scalar in {*strategy.rule.scalars} - {"fisher-batches"}:  # of a client that computes it
+    assert bool(memory.pending) == rule.remembers
+    for scalar in {*rule.scalars} - {"fisher-batches"}:  # of a client that computes it
         config = {key: value for key, value in instruction.config.items() if key != scalar}
         with pytest.raises(ValueError, match=f"^the task has no '{scalar}'"):
             train(0, replace(instruction, config=config), None)

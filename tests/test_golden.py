@@ -36,6 +36,7 @@ METHODS = {
     "fedawe": "fedawe",
     "fedbuff": "fedbuff",
     "fedasync": "fedasync",
+    "focus": "focus",
     "amp_scaffold": "amplified-scaffold",
     "fedexp": "fedexp",
 }
@@ -84,6 +85,7 @@ HYPER = {  # what only the case's name or its hyper-parameters say
     "f3ast-2-members": {"rate_memory": 0.05},
     "ampscaffold-2-members": {"period": 3, "gamma": 1.4},
 }
+ONES = np.ones(10)  # FOCUS keeps n_k G_k
 SCHEDULES = {"staircase", "shares", "theorem31_rate", "boost"}
 
 
@@ -142,7 +144,7 @@ def ours(options: dict[str, Any], method: str) -> dict[str, Any]:
 def check_state(strategy: Any, expected: dict[str, Any]) -> None:
     """The method's own state after the last round, by the symbols of the papers."""
     read = {
-        "G": lambda client: strategy.latest.read(client)[0],
+        "G": lambda client: strategy.latest.read(client)[0] / getattr(strategy, "sizes", ONES)[client[0]],
         "u": lambda client: strategy.latest.read(client)[0],
         "c": lambda client: strategy.corrections.read(client)[0],
         "T": lambda client: getattr(strategy, "last", strategy.roster.accepted)[client[0]],

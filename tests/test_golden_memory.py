@@ -1,4 +1,4 @@
-"""MimiC's and FedLaAvg's exact trajectories with the memory at the clients: the real strategies and rules.
+"""Exact trajectories with the memory at the clients: MimiC, FedLaAvg and FOCUS, real strategies and rules.
 
 With memory at the server they are in test_golden.py. The reference's variant `no_handshake` shows what goes
 wrong where a client takes every reply for accepted.
@@ -16,15 +16,17 @@ from test_golden import make_strategy
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "trajectory" in metafunc.fixturenames:
-        metafunc.parametrize("trajectory", variants(metafunc.config, ("mimic", "fedlaavg")))
+        metafunc.parametrize("trajectory", variants(metafunc.config, ("mimic", "fedlaavg", "focus")))
 
 
 def believing(instruction: FitIns, device: Device, v: list[np.ndarray]) -> FitIns:
     """The task that the server would send if it had accepted the client's last reply."""
     memory = device.memory
     tag = memory.tag if memory.pending is None else memory.pending_tag
-    w = parameters_to_ndarrays(instruction.parameters)[0]
+    w, *own = parameters_to_ndarrays(instruction.parameters)
     config = {**instruction.config, "last-accepted": tag}
+    if config["rule"] == "kept-gradient":  # n_k, for the new gradient and for the old one
+        return FitIns(ndarrays_to_parameters([w, own[0], own[0]]), config)
     return FitIns(ndarrays_to_parameters([w, v[tag]] if tag else [w]), config)
 
 
@@ -36,7 +38,8 @@ def test_trajectory(trajectory: Any) -> None:
 
     def told(client: int, instruction: FitIns) -> FitIns:
         handshake = variant["opts"].get("handshake", True)
-        return instruction if handshake else believing(instruction, devices[client], v)
+        without_data = [devices[client].memory.pending_tag, client] in case.get("data_less", [])
+        return instruction if handshake or without_data else believing(instruction, devices[client], v)
 
     for t, before, sent in play(case, strategy, devices, told):
         for client in sent if name == case["primary"] == "client_side" else ():
@@ -45,10 +48,20 @@ def test_trajectory(trajectory: Any) -> None:
         if "eta" in case:
             v.append((before.vector - strategy.weights) / eta(case, t))
         close(strategy.weights, variant["w"][t - 1], f"round {t}")
-    if variant["opts"].get("client_side"):  # as the clients compute it, without the last v
+    if "c" in variant.get("state", {}) and variant["opts"].get(
+        "client_side"
+    ):  # as the clients compute it, without the last v
         for client, c in variant["state"]["c"].items():
             close(devices[int(client)].correction, c, f"c of {client}")
+    gone = strategy.roster.departed & ~strategy.roster.member
     if case["method"] == "fedlaavg":
-        gone = strategy.roster.departed & ~strategy.roster.member
         latest = [np.array(u) for k, u in variant["state"]["u"].items() if not gone[int(k)]]
         close(strategy.latest.total, np.sum(latest, axis=0), "sum of u")
+    if case["method"] == "focus":
+        G = {int(k): np.array(G) * strategy.sizes[int(k)] for k, G in variant["state"]["G"].items()}
+        for client, value in G.items():
+            close(devices[client].state()["latest"], value, f"n G of {client}")
+        if variant["opts"].get("handshake", True):
+            close(
+                strategy.latest.total, np.sum([v for k, v in G.items() if not gone[k]], axis=0), "sum of n G"
+            )

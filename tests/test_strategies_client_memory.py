@@ -1,4 +1,4 @@
-"""MimiC and FedLaAvg with the memory at the clients: as with the memory at the server, in spite of losses.
+"""MimiC, FedLaAvg and FOCUS with the memory at the clients: as with it at the server, in spite of losses.
 
 The clients are the real rules with the real memory on quadratics, in float64.
 """
@@ -26,6 +26,8 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("fedlaavg", {"units": "update", "normalize": False, "clients_per_round": 2}),
     ("fedlaavg", {"weights": "loss"}),
     ("fedlaavg", {"weights": "none"}),
+    ("focus", {"empty": "move"}),
+    ("focus", {"gradient": "last", "scale": "members", "weights": "uniform"}),
 ]
 
 
@@ -106,10 +108,27 @@ def test_fedlaavg_moves_by_the_mean_of_the_latest(table: Any, silent: bool) -> N
         assert strategy.orphans == len(orphans)
 
 
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(table=DEVICE_TABLES, silent=st.booleans(), uniform=st.booleans())
+def test_focus_moves_by_the_gradients_of_all(table: Any, silent: bool, uniform: bool) -> None:
+    """The sum is that of what the members remember, and of what those left who went without a word."""
+    focus = begin("focus", range(N - 1), silent, weights="uniform" if uniform else "n")
+    strategy = focus.strategy
+    before, orphans, size = [np.zeros(M)] * N, np.zeros(M), 0.0
+    for _ in focus.play(table):
+        left = farewells(focus) if silent else {}
+        orphans = sum((before[client] for client in left), orphans)
+        size += sum(1 if uniform else SIZES[client] for client in left)
+        before = [remembered(focus, client) for client in range(N)]
+        total = sum((before[k] for k in np.flatnonzero(strategy.roster.member)), orphans)
+        np.testing.assert_allclose(strategy.latest.total, total, atol=1e-9)
+        assert strategy.orphans == size
+
+
 # The messages
 
 
-@pytest.mark.parametrize("name", ["mimic", "fedlaavg"])
+@pytest.mark.parametrize("name", ["mimic", "fedlaavg", "focus"])
 def test_farewell_is_one_message_without_work(name: str) -> None:
     """To a client that contributed; the round counts it neither as asked to train nor as active."""
     clients = begin(name)
@@ -124,7 +143,7 @@ def test_farewell_is_one_message_without_work(name: str) -> None:
     assert 1 not in clients.rounds.ask(range(N))
 
 
-@pytest.mark.parametrize("name", ["mimic", "fedlaavg"])
+@pytest.mark.parametrize("name", ["mimic", "fedlaavg", "focus"])
 def test_farewell_to_flowers_clients_that_say_so(name: str) -> None:
     """Under a stock client manager: one that still is there is asked, one that is not is let go."""
     strategy: Any = strategies.make(name, ndarrays_to_parameters(START), memory="client", local_steps=E)
@@ -149,7 +168,7 @@ def test_farewell_to_flowers_clients_that_say_so(name: str) -> None:
     assert asked == [["a", "b", "c"], ["c", "b"], ["c"], ["c"]]
 
 
-@pytest.mark.parametrize("name", ["mimic", "fedlaavg"])
+@pytest.mark.parametrize("name", ["mimic", "fedlaavg", "focus"])
 @pytest.mark.parametrize("kind", ["late", "weights", "forgotten", "failed", "infinite"])
 def test_farewells_that_do_not_count(name: str, kind: str) -> None:
     """They are named, and the client has left without a word."""
@@ -170,7 +189,7 @@ def test_farewells_that_do_not_count(name: str, kind: str) -> None:
     assert farewells(clients) == {1: False}
 
 
-@pytest.mark.parametrize("name", ["mimic", "fedlaavg"])
+@pytest.mark.parametrize("name", ["mimic", "fedlaavg", "focus"])
 def test_plain_weights_are_refused(name: str) -> None:
     clients = begin(name)
     result = clients.devices[0].fit(clients.rounds.ask([0])[0], E)
@@ -194,6 +213,18 @@ def test_fedlaavg_keeps_what_a_client_forgot_as_that_of_a_departed_one() -> None
         assert fedlaavg.strategy.orphans == 1
         now = sum(remembered(fedlaavg, client) for client in range(N))
         np.testing.assert_allclose(fedlaavg.strategy.latest.total, now + forgotten, atol=1e-12)
+
+
+def test_focus_keeps_what_a_client_forgot_as_that_of_a_departed_one() -> None:
+    focus = begin("focus")
+    focus.work()
+    forgotten = remembered(focus, 2)
+    focus.devices[2] = device(2)
+    for _ in range(2):
+        focus.work()
+        assert focus.strategy.orphans == SIZES[2]
+        now = sum(remembered(focus, client) for client in range(N))
+        np.testing.assert_allclose(focus.strategy.latest.total, now + forgotten, atol=1e-10)
 
 
 def test_mimic_continues_with_a_client_that_forgot() -> None:

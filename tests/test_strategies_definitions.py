@@ -131,6 +131,35 @@ def test_fedau(table: Any, departure: str, options: dict[str, Any]) -> None:
             assert ended[k] * omega[k] * (ended[k] > 0) + since[k] == pytest.approx(age[k])
 
 
+@on_tables(
+    {},
+    {"gradient": "last", "scale": "members", "weights": "uniform", **FILE},
+    {"scale": "members", "server_rate": 0.5},
+    {"empty": "move"},
+)
+def test_focus(table: Any, departure: str, options: dict[str, Any]) -> None:
+    """w -= eta c sum p_k G_k; G_k is the mean of the steps' gradients, of which each lacked the old G_k."""
+    federation = Federation("focus", table, departure, **options)
+    last, scale = options.get("gradient") == "last", options.get("scale", "steps")
+    G: dict[int, np.ndarray] = {}
+    for answers in federation:
+        for client in federation.left:
+            G.pop(client, None)
+        p, rates = federation.shares(options.get("weights", "n")), federation.rates
+        for k, a in answers.items():
+            change = -a.delta / rates[a.task]
+            G[k] = change if last else change / a.steps + G.get(k, 0)
+        c = E if scale == "steps" else len(p)
+        step = options.get("server_rate", 1.0) * rates[federation.round] * c
+        moves = bool(answers) or "empty" in options
+        mean = sum((p[k] * g for k, g in G.items() if k in p), np.zeros(M))
+        federation.check(federation.before - moves * step * mean)
+        strategy = federation.strategy
+        for k, g in G.items():
+            task = strategy.task(k)
+            np.testing.assert_allclose(-task.arrays[0], g, rtol=1e-9, atol=1e-11)
+
+
 @on_tables({}, {"units": "update"}, {"beta": 0.5, "agg": "prob", "units": "update"}, {"weights": "uniform"})
 def test_fedvarp(table: Any, departure: str, options: dict[str, Any]) -> None:
     """v from the old table; rows replaced afterwards, in gradients by the rate of their task."""

@@ -21,7 +21,18 @@ TAKE = sorted(name for name in FEDERATED if STRATEGIES[name].late_replies == "ta
 
 
 def test_who_takes_late_replies() -> None:
-    taking = ["f3ast", "fedasync", "fedau", "fedawe", "fedbuff", "fedlaavg", "fedstale", "fedvarp", "mifa"]
+    taking = [
+        "f3ast",
+        "fedasync",
+        "fedau",
+        "fedawe",
+        "fedbuff",
+        "fedlaavg",
+        "fedstale",
+        "fedvarp",
+        "focus",
+        "mifa",
+    ]
     assert taking == TAKE
     in_event_time = [name for name in FEDERATED if STRATEGIES[name].late_replies == "event-time"]
     assert in_event_time == ["fedavg", "fedsgd", "scheme-a", "scheme-b", "scheme-c", "fednova", "fedprox"]
@@ -131,6 +142,7 @@ p = SIZES / SIZES.sum()
         ("mifa", {}, 1 / N, 1 / 4 / N),
         ("fedlaavg", {"units": "gradient", "weights": "none"}, 1 / N, 1 / 4 / N),
         ("fedlaavg", {"units": "update", "weights": "none"}, 1 / N, 1 / N),
+        ("focus", {"gradient": "last"}, p, p / 4),
         # All clients reply, so that the old updates cancel out: the weighted mean
         ("fedvarp", {"units": "gradient"}, p, p / 4),
         ("fedvarp", {"units": "update"}, p, p),

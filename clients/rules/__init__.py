@@ -15,6 +15,7 @@ from clients.rules.apfl import APFL
 from clients.rules.base import SGD
 from clients.rules.corrections import Corrected, Dynamic, Proximal
 from clients.rules.elastic import Elastic
+from clients.rules.focus import KeptGradient, KeptLastGradient, LastGradient
 from clients.rules.pfedme import PFedMe
 from clients.rules.uploads import CorrectedUpload, DifferenceUpload
 from fedtide.ground import dotted
@@ -33,6 +34,9 @@ RULES: dict[str, type[SGD]] = {
     "corrected-upload": CorrectedUpload,
     "difference-upload": DifferenceUpload,
     "dynamic": Dynamic,
+    "last-gradient": LastGradient,
+    "kept-gradient": KeptGradient,
+    "kept-last-gradient": KeptLastGradient,
 }
 """The client's side of each `fedtide.ground.contract.Rule`, by its name."""
 

@@ -107,7 +107,7 @@ class StockStrategy(FlexibleStrategy):
         return super().configure_fit(server_round, parameters, client_manager)
 
     def select(self, available: Clients) -> Clients:
-        self._tasks, self._shared, self.rule = {}, {}, SGD  # type: ignore[misc]  # of this round
+        self._tasks, self._shared, self.rule = {}, {}, SGD  # of this round
         offered = super().select(available)
         with self._noting("nobody asked", not len(offered)):
             manager = self._manager.limited_to(offered)
@@ -201,7 +201,7 @@ class StockStrategy(FlexibleStrategy):
             start = starts.get(id(instruction.parameters))
             tasks[int(proxy.cid)] = Task(scalars=scalars, learning_rate=own_rate, weights=start)
         self._tasks, self._shared = tasks, next((task.scalars for task in tasks.values()), {})
-        self.rule = FedProx.rule if proximal else SGD  # type: ignore[misc]
+        self.rule = FedProx.rule if proximal else SGD
 
     def _read_weights(self, parameters: Parameters) -> Any:
         """Return weights as a vector, shape (M,); refuse what clients could not start from."""

@@ -63,7 +63,7 @@ class Method(Stateful, ABC):
         *("weights", "buffers", "version", "round", "learning_rate"),
         *("membership", "tasks", "norms", "layers", "selection", "probe"),
     )
-    rule: ClassVar[Rule] = SGD
+    rule: Rule = SGD  # an option may choose another in `setup`
     suits: ClassVar[str] = ""  # what it is meant for, as the end of a sentence
     takes_layers: ClassVar[bool] = True  # whether it is w := w + D for an update D that may be changed
     late_replies: ClassVar[LateReplies] = "drop"
