@@ -1,7 +1,6 @@
 """Who takes part, the model and two baselines of FOCUS's program (Ying, Li & Yang 2025), as it computes them.
 
     python sim.py --config experiments/focus-cifar10.toml
-    python experiments/focus.py runs/compare-FOLDER          # accuracy by round, beside the paper's logs
 
 BichengYing/FedASL at 72ea664 draws participation from NumPy's generator with seed 66, so that the rounds are
 those of its logs. On one device its FedAvg and FedAU train one present client after the other, each from the
