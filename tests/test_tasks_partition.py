@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from fedtide.tasks import PARTITIONS, SIZES
 
 ORDERS = ("random", "sorted")
-DRAWN = [name for name in PARTITIONS if name != "indices"]  # not read from a file
+OTHERS = [name for name in PARTITIONS if name.startswith("flwr-")]  # of Flower's library
+DRAWN = [name for name in PARTITIONS if name not in ("indices", *OTHERS)]  # not read from a file
 MNIST_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
 
@@ -194,3 +195,35 @@ def test_dirichlet_is_exact_at_extreme_alphas(alpha):
 def test_what_is_impossible_is_refused(name, options, counts, sizes, says):
     with pytest.raises(ValueError, match=says):
         PARTITIONS[name](labels_of(*counts), np.array(sizes), rng(), **options)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_partitions_of_flwr_datasets(name):
+    pytest.importorskip("flwr_datasets")
+    labels, sizes = labels_of(60, 50, 40, 30), np.full(6, 30)
+    partition = PARTITIONS[name](labels, sizes, rng())
+    assert len(partition) == 6
+    assert_disjoint(labels, partition)
+    assert sum(map(len, partition)) == len(labels)
+    if name in ("flwr-pathological", "flwr-shard"):
+        most = {"flwr-pathological": 2, "flwr-shard": 4}[name]
+        assert max(np.count_nonzero(histogram(labels, part)) for part in partition) <= most
+    for part, again in zip(partition, PARTITIONS[name](labels, sizes, rng()), strict=True):
+        np.testing.assert_array_equal(part, again)
+    other = PARTITIONS[name](labels, sizes, rng(1))
+    drawn = name in ("flwr-dirichlet", "flwr-pathological", "flwr-shard")
+    assert drawn == any(set(a) != set(b) for a, b in zip(partition, other, strict=True))
+    with pytest.raises(ValueError, match="leave --sizes out"):
+        PARTITIONS[name](labels, np.arange(6) + 27, rng())
+
+
+def test_partitions_of_flwr_datasets_that_are_impossible(monkeypatch):
+    pytest.importorskip("flwr_datasets")
+    labels = labels_of(20, 20)
+    with pytest.raises(ValueError, match="partition flwr-pathological: "):
+        PARTITIONS["flwr-pathological"](labels, np.full(4, 10), rng(), classes=3)
+    with pytest.raises(ValueError, match="partition flwr-shard: too few examples for 30 clients"):
+        PARTITIONS["flwr-shard"](labels, SIZES["equal"](30, 40, rng()), rng())
+    monkeypatch.setitem(__import__("sys").modules, "flwr_datasets", None)
+    with pytest.raises(ValueError, match=r"not installed; pip install 'fedtide\[data\]'"):
+        PARTITIONS["flwr-linear"](labels, np.full(4, 10), rng())

@@ -19,6 +19,10 @@ from fedtide.ground.allowed import REQUIRED, Option, did_you_mean, options_of
 _LARGEST: dict[type, float] = {int: 10**15, float: 1e100}
 
 
+VALUE_FIRST = {("task", "hf"): "name"}
+"""The option of a part whose value may come first, without its key: `hf:NAME,label=digit`."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """A parsed spec: the name, and the options as text."""
@@ -60,6 +64,9 @@ def parse(kind: str, text: str) -> Spec:
         raise ValueError(f"{kind} {text!r}: a name is missing at character 1")
     if colon and not options.strip():
         raise ValueError(f"{kind} {text!r}: an option is missing at character {len(text) + 1}")
+    first = VALUE_FIRST.get((kind, name.strip()), "")
+    if first and "=" not in options.partition(",")[0]:
+        options = f"{first}={options}"
     return Spec(name.strip(), parse_options(f"{kind} {text!r}", options, len(name) + 1))
 
 

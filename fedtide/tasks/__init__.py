@@ -15,6 +15,7 @@ from fedtide.tasks.criteria import (
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData, are_classes, blank
 from fedtide.tasks.dataset import Dataset, DatasetTask, TaskSource
 from fedtide.tasks.digits import digits
+from fedtide.tasks.hub import Hub
 from fedtide.tasks.images import Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn
 from fedtide.tasks.models import MODELS, initialise
 from fedtide.tasks.partition import PARTITIONS, Partition, PartitionFn
@@ -36,6 +37,7 @@ TASKS: dict[str, Callable[..., TaskSource]] = {
     "sentiment140": Sentiment140,
     "synthetic": Synthetic,
     "csv": Tabular,
+    "hf": Hub,
 }
 """Tasks by name: ``(*, options)``, which do not load anything yet."""
 

@@ -145,6 +145,14 @@ def _converted(where: str, array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.float32, copy=False)
 
 
+def divided(
+    targets: NDArray[Any], num_clients: int, partition: PartitionFn, sizes: SizesFn, seed: int
+) -> Partition:
+    """Return the rows of each client, given the targets of all training examples."""
+    counts = sizes(num_clients, len(targets), np.random.default_rng([seed, *b"sizes"]))
+    return partition(targets, counts, np.random.default_rng([seed, *b"partition"]))
+
+
 class DividedTask(ABC):
     """A task with one data set, which a partition divides among the clients."""
 
@@ -166,10 +174,7 @@ class DividedTask(ABC):
                 f"name a partition such as {self.default_partition}"
             )
         dataset = self.dataset()
-        targets = dataset.train[1]
-        counts = sizes(num_clients, len(targets), np.random.default_rng([seed, *b"sizes"]))
-        parts = partition(targets, counts, np.random.default_rng([seed, *b"partition"]))
-        return dataset.divide(parts, holdout, seed)
+        return dataset.divide(divided(dataset.train[1], num_clients, partition, sizes, seed), holdout, seed)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,13 @@ from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Range, Share, checked
 from fedtide.tasks.data import are_classes
+from fedtide.tasks.flwr_partitions import (
+    flwr_dirichlet,
+    flwr_linear,
+    flwr_pathological,
+    flwr_shard,
+    flwr_square,
+)
 from fedtide.tasks.indices import indices
 from fedtide.tasks.sizes import apportion
 
@@ -246,5 +253,10 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
     "dirichlet": dirichlet,
     "similarity": similarity,
     "indices": indices,
+    "flwr-dirichlet": flwr_dirichlet,
+    "flwr-pathological": flwr_pathological,
+    "flwr-shard": flwr_shard,
+    "flwr-linear": flwr_linear,
+    "flwr-square": flwr_square,
 }
 """Partitions by name: ``(labels, sizes, rng, *, options)``."""

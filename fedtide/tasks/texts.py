@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.tasks.augmentation import Augmentation
 from fedtide.tasks.criteria import Criterion
 from fedtide.tasks.data import Examples, PartitionedData
 from fedtide.tasks.sizes import SizesFn, require_own_sizes
@@ -43,6 +44,11 @@ class DerivedData:
     def criterion(self) -> Criterion:
         """See `FederatedData.criterion`."""
         return self.stored.criterion
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """Random changes of training images, which have been made."""
+        return self.stored.augmentation
 
     @property
     def sizes(self) -> NDArray[np.int64]:

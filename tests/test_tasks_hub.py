@@ -1,0 +1,219 @@
+"""`--task hf`: data sets in folders, as `save_to_disk` leaves them, made here."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sim
+from clients.environment import federated_data
+from fedtide.config import Settings
+from fedtide.tasks import SquaredError, are_classes
+from fedtide.tasks.tokens import Tokens
+
+datasets = pytest.importorskip("datasets")
+PIL = pytest.importorskip("PIL.Image")
+N = 60
+RNG = np.random.default_rng(5)
+GREY = RNG.integers(256, size=(N, 9, 8), dtype=np.uint8)
+WRITER = np.array([f"f{k:02}" for k in RNG.integers(7, size=N)])
+NUMBER = RNG.normal(3, 2, size=N)
+SMALL = ["--model=logistic", "--num-rounds=2", "--local-steps=2", "--client-gpus=0", "--engine=inline"]
+SMALL += ["--no-report", "--trace=always"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for each data set."""
+    base = tmp_path_factory.mktemp("hub")
+
+    def save(name: str, columns: dict[str, Any], **types: Any) -> None:
+        made = datasets.Dataset.from_dict(columns)
+        for column, feature in types.items():
+            made = made.cast_column(column, feature)
+        made.save_to_disk(base / name)
+
+    Image, ClassLabel, Value = datasets.Image, datasets.ClassLabel, datasets.Value
+    digits, letters = np.arange(N) % 3, ClassLabel(names=["a", "b", "c", "d"])
+    images = {"image": [PIL.fromarray(x) for x in GREY], "character": digits, "writer": WRITER}
+    save("images", images, image=Image(), character=letters)
+    colour = [PIL.fromarray(np.stack([x, x // 2, x], 2)[: 9 - k % 2]) for k, x in enumerate(GREY)]
+    save("colour", {"image": colour, "label": digits}, image=Image())
+    words = np.array(["what a film", "It was, alas, bad", "film", "a a bad film"])[np.arange(N) % 4]
+    made = datasets.DatasetDict(
+        {
+            split: datasets.Dataset.from_dict({"text": words[rows], "y": [t[-1] for t in words[rows]]})
+            for split, rows in (("train", slice(40)), ("test", slice(40, N)), ("other", slice(3)))
+        }
+    )
+    made.save_to_disk(base / "texts")
+    table = {"size": NUMBER, "vector": np.stack([NUMBER, -NUMBER], 1), "flat": np.arange(N) % 2 == 0}
+    table |= {"town": np.array(["x", "y", "z"])[digits], "id": WRITER, "price": 2 * NUMBER, "label": digits}
+    save("table", table | {"long": [str(k) for k in range(N)]}, size=Value("float32"))
+    save("missing", {"x": [1.0, None, *NUMBER[2:]], "label": [0, 1] * (N // 2)})
+    save("unlabelled", {"x": NUMBER, "label": [0, -1] * (N // 2)}, label=ClassLabel(names=["a", "b"]))
+    save("empty", {"x": [], "label": []})
+    save("uneven", {"x": [[1.0]] * (N - 1) + [[1.0, 2.0]], "label": [0, 1] * (N // 2)})
+    many = {"x": NUMBER, "label": np.arange(N), "one": [1] * N}
+    save("constant", many)
+    (base / "nothing").mkdir()
+    return base
+
+
+@pytest.fixture
+def load(folder: Path) -> Callable[..., Any]:
+    def federate(spec: str, **settings: Any) -> Any:
+        return federated_data(Settings(task=f"hf:{folder}/{spec}", **{"num_clients": 5, **settings}))
+
+    return federate
+
+
+def rows(data: Any) -> list[int]:
+    """The images of GREY that the clients have, in their order."""
+    x, _ = data.train_set(np.arange(len(data.sizes)))
+    mean, std = data.derive.mean[0], data.derive.std[0]
+    pixels = np.rint((x[:, 0] * std + mean) * 255).astype(np.uint8)
+    return [int(np.flatnonzero((image == GREY).all((1, 2)))[0]) for image in pixels]
+
+
+def test_images_of_natural_clients(load: Callable[..., Any]) -> None:
+    data = load("images,image=image,label=character,client=writer")
+    assert (data.input_shape, data.num_outputs, data.stored.train[0].dtype) == ((1, 9, 8), 4, np.uint8)
+    writers = []
+    for k, own in enumerate(np.split(np.array(rows(data)), np.cumsum(data.sizes)[:-1])):
+        (writer,) = {*WRITER[own]}
+        writers.append(writer)
+        np.testing.assert_array_equal(data.train_set(np.array([k]))[1], own % 3)
+    assert writers == sorted(writers)
+    assert len(data.test[1]) == N // 5
+    x = np.concatenate([data.stored.train[0]])
+    np.testing.assert_allclose(data.derive.mean[0], x.mean() / 255, rtol=1e-6)
+    np.testing.assert_allclose(data.derive.std[0], x.std() / 255, rtol=1e-6)
+    assert rows(load("images,image=image,label=character,client=writer", seed=1)) != rows(data)
+    everybody = load("images,image=image,label=character,client=writer", num_clients=7)
+    assert everybody.sizes.sum() == N - N // 5
+
+
+def test_images_of_any_size_are_divided_by_a_partition(load: Callable[..., Any]) -> None:
+    data = load("colour,image=image,size=6,augment=flip", partition="iid")
+    assert data.input_shape == (3, 6, 6)
+    assert data.augmentation.flip
+    assert data.sizes.sum() == N - N // 5
+
+
+def test_texts_with_a_test_split(load: Callable[..., Any]) -> None:
+    data = load("texts,text=text,label=y,length=3,vocabulary=6", partition="iid")
+    assert (data.input_shape, data.num_outputs) == ((3,), 2)  # m and d
+    assert len(data.test[1]) == 20
+    assert data.vocabulary == 6
+    # "a" 40 times, "film" 30, then "," 20 (of the first three words: 10) and others
+    np.testing.assert_array_equal(data.test[0][2], [0, 0, 2 + (data.test[0][2, 2] == 3)])
+    assert data.test[0].dtype == np.int64
+    assert len(load("texts,text=text,label=y,test=other", partition="iid").test[1]) == 3
+
+
+def test_tokens_are_the_most_frequent_ones_of_the_training_texts() -> None:
+    texts, train = ["b b a", "A, c!", "", "zz zz zz b"], np.array([True, True, True, False])
+    x, count = Tokens("words", 3, 5).numbered(texts, train)
+    assert count == 5  # padding, unknown, and a, b and one of those that occur once
+    np.testing.assert_array_equal(x, [[3, 3, 2], [2, 4, 1], [0, 0, 0], [1, 1, 1]])
+    x, count = Tokens("characters", 2, 100).numbered(["ab", "ba!", "\U0001f600", ""], np.ones(4, bool))
+    assert (x.tolist(), count, x.dtype) == ([[2, 3], [3, 2], [0, 4], [0, 0]], 5, np.int16)
+
+
+def test_tables(load: Callable[..., Any]) -> None:
+    data = load("table,features=size+vector+flat+town,client=id", num_clients=3)
+    x, labels = data.train
+    assert x.shape == (N - N // 5, 1 + 2 + 2 + 3)
+    assert x.dtype == np.float32
+    np.testing.assert_allclose(x[:, :3].mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(x[:, :3].std(0), 1, atol=1e-5)
+    np.testing.assert_allclose(x[:, 0], -x[:, 2], atol=1e-5)
+    np.testing.assert_array_equal(x[:, 5:].argmax(1), labels)  # the town is the label
+    np.testing.assert_array_equal(x[:, 3:5].sum(1), 1)
+    prices = load("table,label=price,features=size,kind=regression", partition="iid")
+    assert isinstance(prices.criterion, SquaredError)
+    assert not are_classes(prices.train[1])
+    np.testing.assert_allclose(prices.train[0][:, 0], prices.train[1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "images,image=image,label=character,client=writer",
+        "texts,text=text,label=y",
+        "table,features=size+town,label=price,kind=regression",
+    ],
+)
+def test_a_run(task: str, folder: Path, tmp_path: Path) -> None:
+    model = ["--model=lstm:hidden=4,embedding=3"] if "text=" in task else []
+    arguments = [*SMALL, *model, "--num-clients=4", f"--task=hf:{folder}/{task}", f"--run-dir={tmp_path}"]
+    assert sim.main([*arguments]) == 0
+
+
+BAD = {
+    "images,image=picture,label=character": "no column 'picture' (image); columns: image, writer",
+    "images,image=image": "no column 'label' (label); columns: image, character, writer",
+    "images,image=image,label=character,client=author": "no column 'author' (client)",
+    "texts,text=text,label=y,split=valid": "has no split 'valid' (split); splits: train, test, other",
+    "texts,text=text,label=y,test=valid": "has no split 'valid' (test)",
+    "texts,text=text,label=y,split=other,test=other": "split and test are both other",
+    "images,split=test,label=character": "has no split 'test' (split); splits: train",
+    "nothing": "cannot be loaded: Directory",
+    "../hub-that-is-not-there": "cannot be loaded: there is no such folder",
+    "empty": "cannot be loaded",
+    "images,image=image,text=writer,label=character": "set one of image, text and features",
+    "images,image=writer,label=character": "has string, not images; cast it to datasets.Image()",
+    "colour,image=image": "has images of 9x8 and 8x8 pixels; set size=",
+    "table,text=size": "column 'size' has float32, not texts",
+    "table,features=long,label=price": "'price' has 60 different",
+    "missing": "column 'x', row 1 of split train: a value is missing",
+    "unlabelled": "column 'label', row 1 of split train: a label is missing",
+    "uneven": "column 'x' has lists of different lengths",
+    "constant,label=one": "'one' has the same value in all rows",
+    "images,label=character,features=image": "'image' has",
+    "table,features=size,label=town,kind=regression": "column 'town' has string, not numbers",
+    "table,features=size,label=vector,kind=regression": "column 'vector' has 2 numbers in a row",
+    "images,image=image,label=writer,client=image": "not classes or names",
+}
+
+
+@pytest.mark.parametrize("task", BAD)
+def test_what_is_wrong_is_one_line(task: str, folder: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("fedtide.tasks.hub_columns.MAX_CLASSES", 50)
+    divide = [] if "client=" in task else ["--partition=iid"]
+    with pytest.raises(SystemExit, match="2"):
+        sim.main([*SMALL, *divide, "--num-clients=4", f"--task=hf:{folder}/{task}"])
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("fedtide: error: task hf: ")
+    assert BAD[task] in line
+
+
+def test_too_many_clients_and_a_partition_of_natural_ones(load: Callable[..., Any]) -> None:
+    natural = "images,image=image,label=character,client=writer"
+    with pytest.raises(ValueError, match=r"there are 7 values of column 'writer' in split train; set"):
+        load(natural, num_clients=8)
+    with pytest.raises(ValueError, match="already divided among the clients"):
+        load(natural, partition="iid")
+    with pytest.raises(ValueError, match="leave --sizes out"):
+        load(natural, sizes="pareto")
+
+
+def test_without_the_extra(load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"datasets is not installed; pip install 'fedtide\[data\]'"):
+        load("table")
+
+
+def test_the_name_needs_no_key() -> None:
+    from fedtide.ground.specs import bind
+    from fedtide.tasks import PARTITIONS, TASKS
+
+    for text in ("hf: a/b ,label=y", "hf:name=a/b,label=y", "hf:label=y,name=a/b"):
+        assert bind("task", TASKS, text).options == {"name": "a/b", "label": "y"}
+    with pytest.raises(ValueError, match=r"'0\.5' at character 11 is not key=value"):
+        bind("partition", PARTITIONS, "dirichlet:0.5")
+    with pytest.raises(ValueError, match="'b' at character 8 is not key=value"):
+        bind("task", TASKS, "hf:x=1,b")
