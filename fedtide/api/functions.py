@@ -91,8 +91,8 @@ def compare(
     fresh
         Train finished runs again.
     tune
-        What is searched for each method before it is compared, as texts: `"learning-rate=0.01..1"`,
-        `"option.mu=0.001|0.01|0.1"`. Runs that differ in the seed only share the best values. Needs Optuna.
+        What is searched for each method before it is compared, as texts: ``"learning-rate=0.01..1"``,
+        ``"option.mu=0.001|0.01|0.1"``. Runs that differ in the seed only share the best values. Needs Optuna.
     tune_trials
         Trials of each search.
     progress
