@@ -60,7 +60,10 @@ def outcome(run: Run) -> str:
         return f"failed after round {rounds}"
     if run.status == "interrupted":
         return f"interrupted in round {rounds}"
-    return "not finished" if run.status == "unfinished" else "finished"
+    if run.status == "unfinished":
+        return "not finished"
+    by = str(run.summary.get("stopped", "")).partition(":")[0]
+    return f"finished ({by})" if by else "finished"
 
 
 def _shown(value: Any) -> str:

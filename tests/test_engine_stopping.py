@@ -8,8 +8,9 @@ import pytest
 
 import sim
 from fedtide.config import Settings
-from fedtide.engine.read_run import records_in
+from fedtide.engine.read_run import read_run, records_in
 from fedtide.engine.stopping import StoppingRule
+from fedtide.runs import outcome
 from fedtide.tasks import Metric
 
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--local-steps=4", "--no-report"]
@@ -81,6 +82,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(method: str, engine: str, tmp_
     first, before = run(tmp_path / "stopped", *there, setting)
     name = setting.removeprefix("--").partition("=")[0]
     assert first["stopped"].startswith(f"{name}: ")
+    assert outcome(read_run(Path(first["run_dir"]))) == f"finished ({name})"
     assert (first["interrupted"], 0 < first["rounds"] < 25) == (False, True)
     assert before == records[: first["rounds"] + 1]
     again, same = run(tmp_path / "stopped", f"--resume={first['run_dir']}")

@@ -82,7 +82,7 @@ def test_flwr_run_gives_the_same_result_as_sim(shared_flower: dict[str, str], tm
     assert "client_mean_absolute_error" in here[-1]
 
     here, (there, _) = records["events"], outcome(tmp_path / "events-flower")
-    for key in ("begin", "virtual_seconds", "replied", "dropped", "withdrawn", "late"):
+    for key in ("begin", "virtual_seconds", "device_seconds", "replied", "dropped", "withdrawn", "late"):
         assert [r.get(key) for r in there] == [r.get(key) for r in here], key
     assert all(any(r.get(key) for r in here) for key in ("late", "dropped", "incomplete"))
     ends = [summary_of(tmp_path / f"events{kind}") for kind in ("", "-flower")]

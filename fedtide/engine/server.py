@@ -133,18 +133,18 @@ class RoundServer(Server):
 
         The clock of rounds knows it of all that were asked, event time of those whose tasks have ended.
         """
-        asked = [client for client in record["selected"] if isinstance(client, int)]
-        if self.clock is not None and asked:
-            known = self.clock.work_seconds(server_round, np.array(asked, np.intp))
+        if self.clock is not None and "virtual_seconds" in record and record["selected"]:
+            known = self.clock.work_seconds(server_round, np.array(record["selected"], np.intp))
             if known is not None:
                 return known
         columns = columns_of(results)
         if columns is not None:
-            took = columns.reported["seconds"].tolist()
+            took = columns.reported["seconds"]
         else:
-            took = [result.metrics.get(SECONDS, math.nan) for _, result in results]
-        took = [seconds for seconds in (*took, *(failure.seconds for failure in failures)) if seconds >= 0]
-        return sum(took) if took else None
+            took = np.array([result.metrics.get(SECONDS, math.nan) for _, result in results], np.float64)
+        took = np.append(took, [failure.seconds for failure in failures])
+        measured = took[np.isfinite(took)]
+        return float(measured.sum()) if len(measured) else None
 
     def _of_transport(self, record: Record) -> Record:
         """Return what the transport adds; for devices all that the trace `run` needs to replay them."""
