@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scripts
+from fakes import Rounds, make, play
 
 import sim
 from fedtide.config import Settings
@@ -152,6 +153,28 @@ def test_groups_that_swap_labels_and_correlated_rounds(monkeypatch: pytest.Monke
     np.testing.assert_allclose(online.mean(axis=0), trace.share, atol=0.06)
     stays = (online[1:] == online[:-1]).mean(axis=0)
     assert stays[trace.memory > 0].min() > 0.96 > stays[trace.memory == 0].max()
+
+
+@pytest.mark.parametrize(("markov", "mean"), [(False, 6.2071), (True, 6.3934)])
+def test_who_takes_part_in_the_logs_of_focus(markov: bool, mean: float) -> None:
+    """Nobody in the rounds in which the authors' logs have no loss; in turn, the same clients one by one."""
+    from experiments.focus import Participation
+
+    trace, in_turn = (Participation(32, 0, markov=markov, in_turn=turn) for turn in (False, True))
+    online = np.array([trace.round(t).online for t in range(1, 10_001)])
+    assert online.sum(axis=1).mean() == pytest.approx(mean)
+    empty = np.flatnonzero(~online.any(axis=1)).tolist()  # the logs count from 0
+    assert empty == ([333, 348, 1030, 2325, 2602, 8147, 9468] if markov else [32, 1031, 3386, 8379, 8520])
+    turns = [np.flatnonzero(in_turn.round(t).online).tolist() for t in range(1, online[:40].sum() + 1)]
+    assert [[k] for there in online[:40] for k in np.flatnonzero(there).tolist()] == turns
+
+
+def test_the_scaffold_of_focus_divides_by_ten() -> None:
+    from experiments.focus import ScaffoldByTen
+
+    means, tenths = (Rounds(make(method, local_steps=1)) for method in ("scaffold", ScaffoldByTen))
+    before = means.strategy.weights.copy()
+    np.testing.assert_allclose(play(tenths, [0, 1, 3]), before + 0.3 * (play(means, [0, 1, 3]) - before))
 
 
 def test_moods_by_the_hour(tmp_path: Path) -> None:
