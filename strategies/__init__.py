@@ -38,6 +38,7 @@ from strategies.core import (
 from strategies.core.schedules import SCHEDULES
 from strategies.efl import EFL
 from strategies.f3ast import F3AST
+from strategies.fedacg import FedACG
 from strategies.fedasync import FedAsync
 from strategies.fedau import FedAU
 from strategies.fedavg import FedAvg
@@ -75,6 +76,7 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "fednova": FedNova,
     "fedprox": FedProx,
     "fedexp": FedExP,
+    "fedacg": FedACG,
     "fedau": FedAU,
     "fedawe": FedAWE,
     "f3ast": F3AST,

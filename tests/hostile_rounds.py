@@ -22,7 +22,7 @@ LONGEST = 400  # characters of a name and a reason in a report
 
 LAYERS: list[dict[str, Any]] = [{}, {}, {}, {"amplify": "2,3"}]
 LAYERS += [{"initial_model": "two-norm:min-change=0.1,keep=2"}, {"initial_model": "inner-product:V=2"}]
-LAYERS += [{"server_opt": spec} for spec in ("momentum", "adam:bias=adam", "adagrad", "amsgrad:delay=cap")]
+LAYERS += [{"server_opt": spec} for spec in ("nesterov", "adam:bias=adam", "adagrad", "amsgrad:delay=cap")]
 LIMITS: list[dict[str, Any]] = [{}, {"max_update_norm": "off"}, {"max_update_norm": "auto"}]
 LIMITS += [{"max_update_norm": "9"}, {"max_update_norm": "auto", "outliers": "clip"}]
 DEPARTURES = ["exclude", "include", "auto"]
@@ -31,6 +31,7 @@ OWN: dict[str, list[dict[str, Any]]] = {
     "scheme-c": [{"reboot": "auto"}],
     "mifa": [{"first_round": "wait", "empty": "move"}, {"table_memory": 0.0}, {"max_age": 1}],
     "fedstale": [{"units": "update", "empty": "move"}],
+    "fedacg": [{"beta": 0.5, "mu": 0.5, "weights": "uniform"}],
     "fedexp": [{"epsilon": 0.0, "units": "update", "weights": "uniform", "mu": 0.5}],
     "focus": [VARIANTS["focus"], {"gradient": "last", "empty": "move"}, {"scale": "members"}],
     "cafed": [{"bias": 0.0, "clients_per_round": 4}],

@@ -18,7 +18,7 @@ from flwr.server.client_manager import SimpleClientManager
 import strategies
 
 # Differ from FedAvg even where all clients finish all of their steps.
-NOT_FEDAVG = {"efl", "fedasync", "feddyn", "fedexp", "focus"}  # FOCUS: its local steps are corrected
+NOT_FEDAVG = {"efl", "fedacg", "fedasync", "feddyn", "fedexp", "focus"}  # FOCUS: its local steps are corrected
 # Count all clients alike, not by their shares p_k.
 UNIFORM = {"apfl", "fedawe", "fedbuff", "fedgate", "mifa", "mimic", "pfedme", "vrl-sgd"}
 UNIFORM |= {"scaffold", "amplified-scaffold"}

@@ -39,6 +39,7 @@ METHODS = {
     "focus": "focus",
     "amp_scaffold": "amplified-scaffold",
     "fedexp": "fedexp",
+    "fedacg": "fedacg",
 }
 # What the reference does where a variant does not say otherwise: literally the papers, not our defaults.
 REFERENCE: dict[str, dict[str, Any]] = {
@@ -60,7 +61,9 @@ OPTIONS = {  # others have our names
     "B": "buffer",
     "a": "staleness",
 }
-OWN_OPTIONS = {"amp_scaffold": {"gamma": "gamma"}}  # where one word means another option of a method
+OWN_OPTIONS = {  # where one word means another option of a method
+    "amp_scaffold": {"gamma": "gamma"},
+}
 VALUES = {  # the reference's words for ours
     "units": {"mean": "gradient", "grad": "gradient"},
     "mode": {"perstep": "per-step"},
@@ -168,6 +171,8 @@ def check_state(strategy: Any, expected: dict[str, Any]) -> None:
         (layer,) = strategy.layers
         if hasattr(layer, symbol):
             close(getattr(layer, symbol), expected[symbol])
+    if "momentum" in expected:
+        close(strategy.m, expected["momentum"])
     for symbol in read.keys() & expected.keys():
         for client, value in expected[symbol].items():
             close(read[symbol](np.array([int(client)])), value, f"{symbol} of {client}")
@@ -191,9 +196,13 @@ def test_trajectory(trajectory: Any) -> None:
         if "xbar" in variant:
             close(w, variant["xbar"][t - 1])
             w = strategy.models.of(10**9).vector  # the newest
+        (model,) = strategy.model(strategy.initialize_parameters(None))
+        if "sent" in variant:
+            close(w, variant["sent"][t - 1])
+            w = model
         close(w, variant["w"][t - 1])
         if "evaluated" in variant:
-            close(strategy.model(strategy.initialize_parameters(None))[0], variant["evaluated"][t - 1])
+            close(model, variant["evaluated"][t - 1])
         if "factor" in variant:
             assert strategy.report.measured.get("extrapolation") == pytest.approx(variant["factor"][t - 1])
     check_state(strategy, variant.get("state", {}))

@@ -64,7 +64,7 @@ def test_buffers_are_the_newest() -> None:
     assert [array.shape for array in result] == [array.shape for array in arrays]
 
 
-@pytest.mark.parametrize("method", [{"strategy": "fedexp"}], ids=str)
+@pytest.mark.parametrize("method", [{"strategy": "fedexp"}, {"server_opt": "nesterov"}], ids=str)
 def test_the_weights_that_a_run_leaves_are_those_evaluated(method: dict[str, Any], tmp_path: Path) -> None:
     """The loss that the summary computes from them is that of the last evaluation."""
     inputs, labels = np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 2

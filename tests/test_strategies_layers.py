@@ -8,7 +8,7 @@ import pytest
 from fakes import M, Rounds, make, play
 
 from strategies.parts.amplification import Amplification
-from strategies.parts.server_optimizers import SERVER_OPTIMIZERS, Momentum, ServerSGD
+from strategies.parts.server_optimizers import SERVER_OPTIMIZERS, Momentum, Nesterov, ServerSGD
 
 LAYERS: dict[str, tuple[Any, ...]] = {
     **{name: (partial(optimizer, rate=0.3),) for name, optimizer in SERVER_OPTIMIZERS.items()},
@@ -32,6 +32,25 @@ def test_momentum_by_hand() -> None:
     tables = (dict.fromkeys(online, np.ones(M)) for online in ([0, 1], [2], [], [3]))
     moved = [rounds.play(table)[0] - start for table in tables]
     np.testing.assert_allclose(moved, [2, 5, 5, 8.5])  # 2 (1 + 1.5), and then 1.75 more
+
+
+def test_nesterov_is_momentum_that_clients_see_ahead_of_time() -> None:
+    """Given the same updates the model is that of `momentum`; clients start eta beta1 m further."""
+    layers = [(partial(kind, rate=2.0, beta1=0.5),) for kind in (Momentum, Nesterov)]
+    plain, ahead = (Rounds(make("fedavg", layers=layer)) for layer in layers)
+    for online in ([0, 1], [2], [], [3]):
+        play(plain, online)
+        play(ahead, online)
+        (layer,) = plain.strategy.layers
+        np.testing.assert_allclose(ahead.strategy.weights, plain.strategy.weights + layer.m)
+        model = np.concatenate([array.ravel() for array in ahead.strategy.model(ahead.parameters)])
+        np.testing.assert_allclose(model, plain.strategy.weights, rtol=1e-12)
+
+
+def test_nesterov_on_fedavg_is_fedacg() -> None:
+    layered, own = Rounds(make("fedavg", server_opt="nesterov:beta1=0.7")), Rounds(make("fedacg", beta=0.7))
+    for online in (range(5), [1, 3], [], [0, 2]):
+        np.testing.assert_allclose(play(layered, online), play(own, online), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,23 @@ class Momentum(ServerOptimizer):
         self.m = np.zeros_like(self.m)
 
 
+class Nesterov(Momentum):
+    """FedAvgM with look-ahead: m := beta1 m + D, w := w + eta (D + beta1 m).
+
+    That w, from which clients start, is where the next step of the momentum would go; the model, which is
+    evaluated, is w - eta beta1 m. On top of FedAvg it is FedACG (Kim et al. 2024).
+    """
+
+    def step(self, update: Vector, server_round: int, lag: int) -> Vector:
+        """Accumulate the update, and look ahead."""
+        super().step(update, server_round, lag)
+        return self.rate * (update + self.beta1 * self.m)
+
+    def evaluated(self, weights: Vector) -> Vector:
+        """Take the look-ahead back."""
+        return weights - self.rate * self.beta1 * self.m
+
+
 class Adaptive(ServerOptimizer):
     """Base of the adaptive optimisers: m := beta1 m + (1 - beta1) D, w := w + eta m / (sqrt v + tau).
 
@@ -233,6 +250,7 @@ class AMSGrad(Adam):
 SERVER_OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
     "sgd": ServerSGD,
     "momentum": Momentum,
+    "nesterov": Nesterov,
     "adagrad": Adagrad,
     "adam": Adam,
     "yogi": Yogi,
