@@ -56,6 +56,7 @@ from strategies.fedstale import FedStale
 from strategies.fedvarp import FedVARP
 from strategies.focus import Focus
 from strategies.focus_client_memory import FocusClientMemory
+from strategies.ghbm import GHBM
 from strategies.mifa import MIFA
 from strategies.mimic import MimiC
 from strategies.mimic_client_memory import MimiCClientMemory
@@ -93,6 +94,7 @@ STRATEGIES: dict[str, type[FlexibleStrategy]] = {
     "focus": Focus,
     "fedgate": FedGATE,
     "vrl-sgd": VRLSGD,
+    "ghbm": GHBM,
     "feddyn": FedDyn,
     "apfl": APFL,
     "pfedme": PFedMe,

@@ -18,6 +18,7 @@ BY_RULE: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in ("fedavg", "fedprox", "scaffold", "feddyn", "apfl", "pfedme", "efl")),
     *((name, {"memory": "client"}) for name in ("mimic", "fedlaavg", "focus")),
     ("focus", {"gradient": "last"}),
+    ("ghbm", {"anchor": "local"}),
 ]
 
 

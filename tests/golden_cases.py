@@ -18,10 +18,6 @@ from strategies import FlatParameters, Roster
 from strategies.core.schedules import Constant, Staircase
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*.json"))
-# Of methods that are not written yet.
-NOT_YET = {
-    *("ghbm-1", "ghbm-2-members"),
-}
 
 
 def cases(config: pytest.Config) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -29,8 +25,6 @@ def cases(config: pytest.Config) -> Iterator[tuple[Any, dict[str, Any]]]:
     for file in config.getoption("--golden") or FILES:
         golden = json.loads(Path(file).read_text(encoding="utf-8"))
         for case in golden["cases"]:
-            if case["id"] in NOT_YET:
-                continue
             yield golden["problems"].get(case.get("problem")), case
 
 

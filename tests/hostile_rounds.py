@@ -32,6 +32,7 @@ OWN: dict[str, list[dict[str, Any]]] = {
     "mifa": [{"first_round": "wait", "empty": "move"}, {"table_memory": 0.0}, {"max_age": 1}],
     "fedstale": [{"units": "update", "empty": "move"}],
     "fedacg": [{"beta": 0.5, "mu": 0.5, "weights": "uniform"}],
+    "ghbm": [{"tau": 2, "count": "rounds"}, {"anchor": "own"}, {"anchor": "local"}, {"local_epochs": 1}],
     "fedexp": [{"epsilon": 0.0, "units": "update", "weights": "uniform", "mu": 0.5}],
     "focus": [VARIANTS["focus"], {"gradient": "last", "empty": "move"}, {"scale": "members"}],
     "cafed": [{"bias": 0.0, "clients_per_round": 4}],

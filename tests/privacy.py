@@ -31,7 +31,8 @@ def play(
     Client k has the objective |w - target_k|^2 / 2; `steps(client, round)` are those that it does.
     """
     start = ndarrays_to_parameters([np.zeros((2, 3)), np.zeros(2)])
-    own = {"amplified-scaffold": {"period": 2}}.get(name, {})  # so that its corrections change
+    short = {"amplified-scaffold": {"period": 2}, "ghbm": {"tau": 2}}  # so that their corrections change
+    own = short.get(name, {})
     options = {**own, "local_steps": E, "learning_rate": 0.2, "num_rounds": ROUNDS, "max_update_norm": "off"}
     strategy = strategies.make(name, start, Roster(np.array(sizes)), **options)
     devices = [

@@ -12,6 +12,7 @@ from golden_cases import cases, close, devices_of, play, strategy_of, variants
 
 from strategies import Roster
 from strategies.core.schedules import Staircase, Theorem
+from strategies.memory.models import HeldModels
 from strategies.parts.amplification import Amplification
 from strategies.parts.reboot import boost
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
@@ -40,6 +41,7 @@ METHODS = {
     "amp_scaffold": "amplified-scaffold",
     "fedexp": "fedexp",
     "fedacg": "fedacg",
+    "ghbm": "ghbm",
 }
 # What the reference does where a variant does not say otherwise: literally the papers, not our defaults.
 REFERENCE: dict[str, dict[str, Any]] = {
@@ -63,6 +65,7 @@ OPTIONS = {  # others have our names
 }
 OWN_OPTIONS = {  # where one word means another option of a method
     "amp_scaffold": {"gamma": "gamma"},
+    "ghbm": {"C": "share"},
 }
 VALUES = {  # the reference's words for ours
     "units": {"mean": "gradient", "grad": "gradient"},
@@ -144,6 +147,12 @@ def ours(options: dict[str, Any], method: str) -> dict[str, Any]:
     }
 
 
+def anchor(anchors: Any, client: Any) -> Any:
+    """GHBM's: what the client was sent, or its local model."""
+    assert client[0] in anchors
+    return anchors.of(client[0]).vector if isinstance(anchors, HeldModels) else anchors.read(client)[0]
+
+
 def check_state(strategy: Any, expected: dict[str, Any]) -> None:
     """The method's own state after the last round, by the symbols of the papers."""
     read = {
@@ -160,6 +169,7 @@ def check_state(strategy: Any, expected: dict[str, Any]) -> None:
         "x": lambda client: strategy.task(client[0]).weights.vector,
         "d": lambda client: strategy.tracked.read(client)[0],
         "D": lambda client: strategy.tracked.read(client)[0],
+        "anchors": lambda client: anchor(strategy.anchors, client),
     }
     if "version" in expected:
         assert strategy.version == expected["version"]

@@ -13,7 +13,7 @@ import numpy as np
 from clients.memory.handshake import Memory
 from clients.rules.apfl import APFL
 from clients.rules.base import SGD
-from clients.rules.corrections import Corrected, Dynamic, Proximal
+from clients.rules.corrections import Corrected, Dynamic, HeavyBall, Proximal
 from clients.rules.elastic import Elastic
 from clients.rules.focus import KeptGradient, KeptLastGradient, LastGradient
 from clients.rules.pfedme import PFedMe
@@ -28,6 +28,7 @@ RULES: dict[str, type[SGD]] = {
     "sgd": SGD,
     "proximal": Proximal,
     "corrected": Corrected,
+    "heavy-ball": HeavyBall,
     "apfl": APFL,
     "pfedme": PFedMe,
     "elastic": Elastic,

@@ -25,6 +25,17 @@ class Corrected(SGD):
         return Correction(direction=self.arrays[0] if self.arrays else None)
 
 
+class HeavyBall(SGD):
+    """GHBM: y -= eta (g(y) + d + strength (y - w)), with a direction d and a strength from the server.
+
+    The strength is negative, away from the model that the momentum is measured from, or 0.
+    """
+
+    def correction(self) -> Correction:
+        """Return d + strength (y - w)."""
+        return Correction(float(self.config.own["strength"]), self.arrays[0] if self.arrays else None)
+
+
 class Dynamic(SGD):
     """FedDyn: y -= eta (g(y) - g_k + alpha (y - w)), then g_k := g_k - alpha (y - w).
 

@@ -29,10 +29,12 @@ class HeldModels(Stateful):
     def __len__(self) -> int:
         return len(self._models)
 
+    def __contains__(self, client: int) -> bool:
+        return client < len(self.held) and bool(self.held[client] >= 0)
+
     def of(self, client: int) -> FlatParameters:
         """Return a client's model; the newest for a client that holds none."""
-        held = int(self.held[client]) if client < len(self.held) else -1
-        return self._models[held if held >= 0 else self.newest]
+        return self._models[int(self.held[client]) if client in self else self.newest]
 
     def sum(self, clients: Clients) -> NDArray[np.float64]:
         """Return the sum of the models of some clients that hold one, shape (M,)."""
@@ -44,7 +46,8 @@ class HeldModels(Stateful):
 
     def give(self, clients: Clients, server_round: int, vector: FloatVector) -> None:
         """Give some clients the model of this round, shape (M,), in the type in which they are sent it."""
-        for held, count in self._counts(clients):
+        self.held = extend(self.held, int(clients.max()) + 1, -1)
+        for held, count in self._counts(clients[self.held[clients] >= 0]):
             self._release(held, count)
         self._models[server_round], self._holders[server_round] = self._packed(vector), len(clients) + 1
         self._release(self.newest, 1)
@@ -57,7 +60,7 @@ class HeldModels(Stateful):
         self._holders[self.newest] += 1
 
     def drop(self, client: int) -> None:
-        """Take its model from a client."""
+        """Take its model from a client that holds one."""
         self._release(int(self.held[client]), 1)
         self.held[client] = -1
 
