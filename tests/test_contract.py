@@ -17,8 +17,8 @@ from flwr.server.client_manager import SimpleClientManager
 
 import strategies
 
-# Differ from FedAvg even where all clients finish all of their steps.
-NOT_FEDAVG = {"efl", "fedacg", "fedasync", "feddyn", "fedexp", "focus"}  # FOCUS: its local steps are corrected
+# Differ from FedAvg even where all clients finish all of their steps; FOCUS, as these steps are corrected.
+NOT_FEDAVG = {"efl", "fedacg", "fedasync", "feddyn", "fedexp", "focus"}
 # Count all clients alike, not by their shares p_k.
 UNIFORM = {"apfl", "fedawe", "fedbuff", "fedgate", "mifa", "mimic", "pfedme", "vrl-sgd"}
 UNIFORM |= {"scaffold", "amplified-scaffold"}
