@@ -105,7 +105,7 @@ def test_it_is_the_torch_client_without_torch(tmp_path: Path, rule: Rule, model:
 
 def arrays_of(rule: str, size: int, rng: np.random.Generator) -> list[np.ndarray]:
     """The method's own arrays that a rule needs."""
-    vectors = {"corrected": 1, "corrected-upload": 1, "elastic": 2}.get(rule, 0)
+    vectors = {"corrected": 1, "heavy-ball": 1, "corrected-upload": 1, "elastic": 2}.get(rule, 0)
     own = [rng.normal(0, 0.1, size).astype(np.float32) for _ in range(vectors)]
     return [np.ones(1, np.float32)] if rule == "difference-upload" else own
 
