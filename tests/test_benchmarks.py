@@ -207,3 +207,11 @@ def test_the_tables_of_docs_are_commands_that_exist(tmp_path: Path) -> None:
             assert {flag for flag in flags if flag.startswith("--")} <= known
         assert script in page
     assert {c[c.index("--workload") + 1] for c in commands if "--workload" in c} <= WORKLOADS.keys()
+
+
+@pytest.mark.slow
+def test_hub() -> None:
+    pytest.importorskip("datasets")
+    done = scripts.run("benchmarks/hub.py", "--rows=300")
+    assert done.code == 0, done.err
+    assert [line.split()[1] for line in done.out.splitlines()[2:]] == ["table", "text", "image"]

@@ -162,7 +162,7 @@ BAD = {
     "texts,text=text,label=y,split=other,test=other": "split and test are both other",
     "images,split=test,label=character": "has no split 'test' (split); splits: train",
     "nothing": "cannot be loaded: Directory",
-    "../hub-that-is-not-there": "cannot be loaded: there is no such folder",
+    "../hub-that-is-not-there": "is no folder here, cannot be loaded: there is no such folder",
     "empty": "cannot be loaded",
     "images,image=image,text=writer,label=character": "set one of image, text and features",
     "images,image=writer,label=character": "has string, not images; cast it to datasets.Image()",

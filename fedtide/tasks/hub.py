@@ -191,7 +191,8 @@ class Hub(Checked):
                 found = datasets.load_dataset(self.name, self.subset or None, revision=self.revision or None)
         except Exception as error:  # of Arrow, of JSON, of HTTP
             reason = " ".join(str(error).split())[:300] or type(error).__name__
-            raise ValueError(f"task hf: {self.name} cannot be loaded: {reason}") from None
+            where = "" if folder.exists() else ", which is no folder here,"
+            raise ValueError(f"task hf: {self.name}{where} cannot be loaded: {reason}") from None
         splits = found if isinstance(found, dict) else {str(found.split or "train"): found}
         if empty := [name for name, part in splits.items() if not len(part)]:
             raise ValueError(f"task hf: split {empty[0]} of {self.name} has no rows")
