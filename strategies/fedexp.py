@@ -47,6 +47,10 @@ class FedExP(FlexibleStrategy):
         self.weights += f * D
         self.report.measured["extrapolation"] = f
 
+    def on_restart(self) -> None:
+        """Leave the model before out of the mean."""
+        self.previous = self.weights.copy()
+
     def evaluated(self) -> Vector:
         """Return the mean of the last two models: single ones swing about it."""
         return (self.previous + self.weights) / 2

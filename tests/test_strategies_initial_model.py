@@ -175,6 +175,12 @@ def test_layers_begin_anew() -> None:
     np.testing.assert_allclose(found, [1, 2.5, 2 * 4.25])
 
 
+def test_fedexp_evaluates_the_new_model_alone() -> None:
+    rounds = begin("fedexp")
+    moved(rounds, B, 1, arrived=B, departed=A)
+    np.testing.assert_array_equal(rounds.strategy.evaluated(), rounds.strategy.weights)
+
+
 def test_buffers_are_mixed_as_the_weights_are() -> None:
     """The last array holds two buffers, of which each set of clients has its own."""
     start = ndarrays_to_parameters(START)

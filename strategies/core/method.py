@@ -161,7 +161,10 @@ class Method(Stateful, ABC):
         """Adapt the method's state to a departure; `keep`: the client stays in the objective."""
 
     def on_outside_change(self, change: NDArray[np.float64]) -> None:
-        """Adapt the method's state to a change of the weights, shape (M,), by a wrapper or after a probe."""
+        """Adapt the method's state to a change of the weights by a wrapper, shape (M,)."""
+
+    def on_restart(self) -> None:
+        """Adapt the method's state to other weights, those to start from after a change of the members."""
 
     def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
         """Take in the state of a client that has left, shape (M,); None: it did not answer.

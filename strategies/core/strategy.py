@@ -272,10 +272,10 @@ class FlexibleStrategy(Method, Strategy):
         """Take in the replies of a probe round; begin anew from the model that the last one leads to."""
         model = self.probe.end(replies, self.weights, self.buffers, self.report)
         if model is not None:
-            before, (self.weights, self.buffers) = self.weights, model
+            self.weights, self.buffers = model
             for layer in self.layers:
                 layer.restart(self.weights, self.round)
-            self.on_outside_change(self.weights - before)
+            self.on_restart()
 
     def _finish_update(self, before: NDArray[np.float64]) -> None:
         """Apply the layers; keep the old weights where later replies to the new ones could not count."""
