@@ -65,6 +65,27 @@ def test_the_columns_of_cafed(comparison: Path) -> None:
     assert 0 <= deviation < 50
 
 
+def test_sets_that_recur_a_new_one_and_arrivals(tmp_path: Path) -> None:
+    """A B A C, of which only A comes back; then four arrivals, one in every second round."""
+    from experiments.initial_model import sessions
+
+    small = "--num-clients=6 --num-rounds=12 --local-steps=2 --num-workers=1 --no-report --model=logistic"
+    place = "experiments.initial_model."
+    traces = f"--trace {place}Sets:order=ABAC,rounds=3 {place}OneByOne:first=2,start=4,every=2"
+    varied = f"{traces} --initial-model two-norm --strategy fedavg"
+    assert sim.main([*small.split(), *varied.split(), f"--run-dir={tmp_path}"]) == 0
+    (folder,) = tmp_path.glob("compare-*")
+    done = run("initial_model", folder)
+    assert done.code == 0, done.err
+    (row,) = [*map(cells_of, done.out.splitlines())][2:]
+    assert row[2:4] == ["fedavg", "two-norm"]
+    assert all(0 < float(entry) <= 100 for entry in row[4:])
+    found = [sessions(path.parent) for path in tmp_path.glob("cells/*/metrics.jsonl")]
+    arrivals = [("arrivals", start, start + 1) for start in (4, 6, 8)]
+    sets = [("new", 4, 6), ("back", 7, 9), ("new", 10, 12)]
+    assert sorted(found) == sorted([sets, [*arrivals, ("arrivals", 10, 12)]])
+
+
 def test_curves(comparison: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "curves.png"
