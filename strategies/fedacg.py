@@ -41,6 +41,10 @@ class FedACG(FlexibleStrategy):
         self.m = self.options.beta * self.m + D
         self.weights += D + self.options.beta * self.m  # z
 
+    def on_restart(self) -> None:
+        """Forget the momentum of the model before."""
+        self.setup()
+
     def evaluated(self) -> Vector:
         """Return w."""
         return self.weights - self.options.beta * self.m

@@ -87,6 +87,10 @@ class GHBM(FlexibleStrategy):
         if not keep and not isinstance(self.anchors, ModelWindow) and client in self.anchors:
             self.anchors.drop(client)
 
+    def on_restart(self) -> None:
+        """Forget the anchors: the way from them is no momentum of the model to start from."""
+        self.setup()
+
     def _momentum(self, anchor: FloatVector | None, steps: int) -> Task | None:
         """Return -(beta/E) v / eta as a correction of gradients: with `local`, the part of y - w by strength.
 

@@ -175,10 +175,15 @@ def test_layers_begin_anew() -> None:
     np.testing.assert_allclose(found, [1, 2.5, 2 * 4.25])
 
 
-def test_fedexp_evaluates_the_new_model_alone() -> None:
-    rounds = begin("fedexp")
+@pytest.mark.parametrize("name", ["fedexp", "fedacg", "ghbm:tau=1"])
+def test_the_momentum_of_the_model_before_is_gone(name: str) -> None:
+    """FedExP's mean of two models, FedACG's momentum, and the window of GHBM."""
+    name, _, tau = name.partition(":tau=")
+    rounds = begin(name, **({"tau": int(tau)} if tau else {}))
     moved(rounds, B, 1, arrived=B, departed=A)
     np.testing.assert_array_equal(rounds.strategy.evaluated(), rounds.strategy.weights)
+    asked = rounds.ask(B)
+    assert len(parameters_to_ndarrays(asked[2].parameters)) == len(START)  # without a direction
 
 
 def test_buffers_are_mixed_as_the_weights_are() -> None:
