@@ -51,7 +51,7 @@ class MemoryOptions(TableOptions):
     Attributes
     ----------
     memory
-        `server` keeps a vector for each client, any Flower client will do. `client` has the clients of this
+        `server` keeps a vector for each client, and clients keep nothing. `client` has the clients of this
         project keep them: the server needs hardly any memory, and the sum of the uploads is all that it uses.
         Who leaves the objective is asked for its vector, once; if it does not answer, its part stays.
     """
