@@ -156,22 +156,21 @@ def rounds_end_with_two_replies(federation: Federation) -> Records:
     federation.runs = federation.folder / "runs-in-event-time"
     federation.run(IN_EVENT_TIME)
 
-    def all_happened(records: Records) -> bool:
-        late = [
-            entry["client"] for record in records for entry in record.get("late", ()) if entry["task"] == 1
-        ]
-        return 2 in late and any("3" in record["failed"] for record in records)
+    def ended(records: Records, *kinds: str) -> dict[tuple[int, int], float]:
+        tasks = [task for record in records for kind in kinds for task in record[kind]]
+        moments = {(client, task): moment for client, task, moment in tasks}
+        assert len(moments) == len(tasks)  # each task ends once
+        return moments
 
-    federation.wait_until(all_happened)
+    federation.wait_until(lambda records: {(2, 1), (3, 1)} <= ended(records, "replied", "dropped").keys())
     federation.stop()
     records = federation.ended()
     (reason,) = (record["failed"]["3"] for record in records if "3" in record["failed"])
     assert reason == "task of round 1: no reply by its deadline"
-    ended = [task for record in records for task in record["replied"] + record["dropped"]]
-    moments = {(client, task): moment for client, task, moment in ended}
-    assert len(moments) == len(ended)  # each task ends once
+    moments = ended(records, "replied", "dropped")
     assert PATIENCE + 5 < moments[3, 1] >= moments[2, 1]
-    assert any(record["incomplete"] for record in records)
+    # On a busy machine the reply of the slow one may come after its deadline.
+    assert any(record["incomplete"] for record in records) or (2, 1) in ended(records, "dropped")
     for before, record in pairwise(records):
         assert before["virtual_seconds"] <= record["begin"] <= record["virtual_seconds"]
         assert len(record["replied"]) >= 2
