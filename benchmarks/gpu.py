@@ -46,13 +46,19 @@ SENT: dict[str, tuple[dict[str, Any], int]] = {
     "sgd": ({}, 0),
     "proximal": ({"mu": 0.3}, 0),
     "corrected": ({}, 1),
+    "heavy-ball": ({"strength": 0.2}, 1),
+    "last-gradient": ({}, 1),
     "apfl": ({"alpha": 0.4, "alpha-mode": "step", "gradient": "chain-rule"}, 0),
     "pfedme": ({"penalty": 2.0, "personal-rate": 0.05, "inner-steps": 2, "start": "warm"}, 0),
     "elastic": ({"lambda": 0.1, "compress": False, "kept": 20, "ties": "exact", "fisher-batches": 2}, 2),
     "corrected-upload": ({"per-step": True}, 1),
     "difference-upload": ({"normalize": True}, 0),
     "dynamic": ({"strength": 0.2}, 0),
+    "kept-gradient": ({}, 0),
+    "kept-last-gradient": ({}, 0),
 }
+ONES = {"difference-upload": 1, "kept-gradient": 2, "kept-last-gradient": 2}  # arrays of one number
+FORGETFUL = ("sgd", "proximal", "corrected", "heavy-ball", "last-gradient")
 
 
 class Work(NamedTuple):
@@ -119,9 +125,8 @@ def two_rounds(clients: VirtualClients, rule: str, work: Work) -> list[NDArray[A
     numbers, vectors = SENT[rule]
     rng = np.random.default_rng(1)
     arrays = [rng.normal(0, 0.01, len(weights)).astype(np.float32) for _ in range(vectors)]
-    if rule == "difference-upload":
-        arrays = [np.ones(1, np.float32)]
-    remembers = {"last_accepted": 0} if rule not in ("sgd", "proximal", "corrected") else {}
+    arrays += [np.ones(1, np.float32)] * ONES.get(rule, 0)
+    remembers = {"last_accepted": 0} if rule not in FORGETFUL else {}
     config = FitConfig(
         round=1,
         local_steps=min(work.steps, 5),

@@ -107,7 +107,7 @@ def arrays_of(rule: str, size: int, rng: np.random.Generator) -> list[np.ndarray
     """The method's own arrays that a rule needs."""
     vectors = {"corrected": 1, "heavy-ball": 1, "corrected-upload": 1, "elastic": 2}.get(rule, 0)
     own = [rng.normal(0, 0.1, size).astype(np.float32) for _ in range(vectors)]
-    return [np.ones(1, np.float32)] if rule == "difference-upload" else own
+    return own + [np.ones(1, np.float32)] * {"difference-upload": 1, "kept-gradient": 2}.get(rule, 0)
 
 
 def test_a_slow_device_does_fewer_steps() -> None:

@@ -73,8 +73,16 @@ def run(folder: Path, *arguments: str) -> tuple[dict[str, Any], list[dict[str, A
 
 
 @pytest.mark.parametrize("method", STOPS)
-@pytest.mark.parametrize("engine", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
-def test_a_stopped_run_goes_on_with_the_same_bits(method: str, engine: str, tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_with_the_same_bits(method: str, tmp_path: Path) -> None:
+    stop_and_go_on(method, "inline", tmp_path)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_on_ray_goes_on_with_the_same_bits(ray_cluster: None, tmp_path: Path) -> None:
+    stop_and_go_on("fedbuff", "ray", tmp_path)
+
+
+def stop_and_go_on(method: str, engine: str, tmp_path: Path) -> None:
     setting, *others = STOPS[method]
     arguments = [f"--strategy={method}", *others, f"--engine={engine}", "--num-workers=2"]
     whole, records = run(tmp_path / "whole", *arguments, f"--run-dir={tmp_path / 'whole'}")
