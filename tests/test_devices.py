@@ -31,7 +31,7 @@ SETTINGS |= {"checkpoint-every": 1, "cohort": "stacked"}  # not compiled for eac
 # Of a second run on the same devices, in which two replies end a round, and a task has less time.
 PATIENCE = 8.0
 IN_EVENT_TIME = SETTINGS | {"strategy": "fedasync", "round-ends": 2, "round-deadline": PATIENCE}
-# A question to a node may be lost with the run before, which was stopped: it is asked again after 180 s.
+# A node may send its answer with the next question only, after the run before was stopped: 144 s later.
 IN_EVENT_TIME |= {"min-nodes": 5, "num-rounds": 999, "connect-timeout": 400.0}
 Records = list[dict[str, Any]]
 

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 
 PATIENCE_SECONDS = 180.0  # for the first answer, which also fetches the app; doubled each time
 MAX_PATIENCE_SECONDS = 3600.0
+# Of the patience, after which the next question is sent. A SuperNode that got a task of a run that had just
+# been stopped sends each answer with the next message only: the one to the first question has to count then.
+ASK_AGAIN = 0.8
 
 
 class NodeInfo(Protocol):
@@ -68,13 +71,13 @@ class Nodes:
         return restarted
 
     def to_ask(self, now: float) -> dict[int, float]:
-        """Return the nodes that have to identify themselves, and the seconds that each has for it."""
+        """Return the nodes that have to identify themselves, and the seconds that each has for its answer."""
         asked = {}
         for node in sorted(self._online):
             known = self._known[node]
             if known.ask_at <= now:
                 asked[node] = known.patience
-                known.ask_at = now + known.patience
+                known.ask_at = now + ASK_AGAIN * known.patience
                 known.patience = min(2 * known.patience, MAX_PATIENCE_SECONDS)
         return asked
 
