@@ -1,6 +1,6 @@
 """Many SuperNodes in one process: Flower's own fleet protocol, a key and heartbeats each, and any ClientApp.
 
-    python -m benchmarks.fleet ADDRESS NODES MODULE:APP [--poll 3] [--ca FILE]
+    python benchmarks/fleet.py ADDRESS NODES MODULE:APP [--poll 3] [--ca FILE]
 
 Each node is a thread that looks for messages every so many seconds, fetches the app and the objects of a
 message one by one as a SuperNode does, and calls the ClientApp in this process. At SIGTERM it prints what
@@ -32,8 +32,7 @@ from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_f
 from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from clients.device.supernode import MOST, YIELD
-
+YIELD, MOST = 5.0, 15.0  # as clients.device: times what a poll took that the next one waits, at most so long
 WORKERS = 4  # messages that are worked on at a time: more would only wait for the processor
 
 

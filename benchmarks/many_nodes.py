@@ -105,8 +105,7 @@ def measure(options: argparse.Namespace, nodes: int) -> dict[str, Any]:
 
         start(str(BIN / "flower-superlink"), *link, "--host", "127.0.0.1", "--port", str(port), stdout=log)
         wait_for_port(port)
-        env["PYTHONPATH"] = str(ROOT)
-        command = [sys.executable, "-m", "benchmarks.fleet", address, str(nodes), options.client]
+        command = [sys.executable, str(ROOT / "benchmarks" / "fleet.py"), address, str(nodes), options.client]
         told = start(*command, "--poll", str(options.poll), *fleet, stdout=subprocess.PIPE)
         usage = Usage(str(home))
         usage.start()

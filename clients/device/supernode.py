@@ -20,7 +20,7 @@ from types import SimpleNamespace
 
 IDLE = 1.0  # a longer wait is one between two polls of the SuperLink
 REPLY_POLL = 0.1
-YIELD = 20.0  # times what a poll took that the next one waits: a busy SuperLink is asked less often
+YIELD = 5.0  # times what a poll took that the next one waits: a busy SuperLink is asked less often
 MOST = 15.0  # seconds
 SETTLE = 3.0  # for the server to fetch the last reply: Flower withholds replies of a node that has gone
 

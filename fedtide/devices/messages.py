@@ -26,7 +26,7 @@ from fedtide.ground.contract import Scalar, metrics
 
 QUESTION = MessageTypeLegacy.GET_PROPERTIES  # the identity of a node
 BATCH = 16  # messages that are handed over at a time
-REST = 2.0  # times what calls of the Grid have taken, in which nodes are answered
+REST = 0.5  # times what calls of the Grid have taken, in which nodes are answered
 UNKNOWN = -1  # the client of a node that has not been identified
 UNREADABLE = (ValueError, KeyError, TypeError, IndexError)
 WHO_ARE_YOU = compat.getpropertiesins_to_recorddict(GetPropertiesIns({}))
