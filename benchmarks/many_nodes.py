@@ -33,7 +33,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from flower import BIN, free_ports, wait_for_port
+from flower import BIN, end_processes, free_ports, wait_for_port
 
 ROOT = Path(__file__).parents[1]
 OURS = "num-clients={nodes} num-rounds={rounds} model='logistic' local-steps=5 report=false run-dir='{runs}'"
@@ -75,6 +75,7 @@ def measure(options: argparse.Namespace, nodes: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         (home := folder / "home").mkdir()
+        stack.callback(end_processes, home)
         (port,) = free_ports(1)
         address = f"127.0.0.1:{port}"
         env = {**os.environ, "FLWR_HOME": str(home), "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
@@ -82,10 +83,10 @@ def measure(options: argparse.Namespace, nodes: int) -> dict[str, Any]:
         link, secure, fleet = ["--insecure"], "insecure = true\n", []
         if options.tls:
             subprocess.run(
-                [ROOT / "deploy" / "certificates.sh", folder / "ca", "127.0.0.1"],
+                [ROOT / "deploy" / "certificates.sh", "127.0.0.1"],
                 check=True,
                 capture_output=True,
-                env=env,
+                env=env | {"CERTIFICATES": str(folder / "ca")},
             )
             ca = folder / "ca" / "ca.crt"
             secure, fleet = f'root-certificates = "{ca}"\n', ["--ca", str(ca)]
@@ -99,9 +100,7 @@ def measure(options: argparse.Namespace, nodes: int) -> dict[str, Any]:
         log = stack.enter_context((folder / "flower.log").open("wb"))
 
         def start(*command: str, **how: Any) -> subprocess.Popen[bytes]:
-            process = subprocess.Popen(command, env=env, cwd=options.app, **({"stderr": log} | how))
-            stack.callback(_end, process)
-            return process
+            return subprocess.Popen(command, env=env, cwd=options.app, **({"stderr": log} | how))
 
         start(str(BIN / "flower-superlink"), *link, "--host", "127.0.0.1", "--port", str(port), stdout=log)
         wait_for_port(port)
@@ -145,15 +144,6 @@ def _numbers(told: dict[str, Any], nodes: int, rounds: int) -> dict[str, Any]:
         "objects": told["objects"],
         "bytes_of_app": told["bytes_of_app"],
     }
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(40)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 COLUMNS = (
