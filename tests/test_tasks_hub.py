@@ -182,7 +182,8 @@ BAD = {
 
 @pytest.mark.parametrize("task", BAD)
 def test_what_is_wrong_is_one_line(task: str, folder: Path, capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("fedtide.tasks.hub_columns.MAX_CLASSES", 50)
+    for module in ("hub_columns", "tabular"):
+        monkeypatch.setattr(f"fedtide.tasks.{module}.MAX_CLASSES", 50)
     divide = [] if "client=" in task else ["--partition=iid"]
     with pytest.raises(SystemExit, match="2"):
         sim.main([*SMALL, *divide, "--num-clients=4", f"--task=hf:{folder}/{task}"])

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from fedtide.ground.wording import plain
 from fedtide.tasks.data import Examples
 from fedtide.tasks.images import standardised
+from fedtide.tasks.tabular import MAX_CLASSES, check_classes
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-MAX_CLASSES = 1000
 MAX_NAMES = 50  # of columns in a message
 MAX_NUMBERS = 1 << 30  # of the features (4 GB), or of the pixels
 BLOCK = 10_000  # images whose pixels are counted at a time
@@ -88,13 +88,7 @@ class Column:
         if names := getattr(self.feature, "names", None):
             self._refuse(np.array(values)[found] < 0, "a label is missing (-1)")
             return np.array(values, np.int64)[found], len(names)
-        if len(values) > MAX_CLASSES:
-            raise ValueError(
-                f"{self.what} has {len(values)} different values; "
-                "if it has numbers to predict, set kind=regression"
-            )
-        if len(values) < 2:
-            raise ValueError(f"{self.what} has the same value in all rows")
+        check_classes(len(values), self.what)
         return found.astype(np.int64), len(values)
 
     def numbers(self, train: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -25,6 +25,15 @@ MAX_NUMBERS = 1 << 30  # of the features, 8 GB
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 
 
+def check_classes(count: int, column: str) -> None:
+    """Raise ValueError if a column with so many different values cannot be predicted as classes."""
+    if count > MAX_CLASSES:
+        reason = "if it has numbers to predict, set kind=regression"
+        raise ValueError(f"{column} has {count} different values; {reason}")
+    if count < 2:
+        raise ValueError(f"{column} has the same value in all rows")
+
+
 @dataclass(frozen=True)
 class Columns:
     """The columns of a CSV file by name, each with one text for each row."""
@@ -159,13 +168,7 @@ class Tabular(DividedTask, Checked):
             standardised, deviation = _standardised(numbers, ~test)
             return standardised, 1, SquaredError(unit=deviation)
         values, classes = _distinct(columns.take("target", self.target))
-        if len(values) > MAX_CLASSES:
-            raise ValueError(
-                f"{self.file}: column {self.target!r} has {len(values)} different values; "
-                "if it has numbers to predict, set kind=regression"
-            )
-        if len(values) < 2:
-            raise ValueError(f"{self.file}: column {self.target!r} has the same value in all rows")
+        check_classes(len(values), f"{self.file}: column {self.target!r}")
         return classes, len(values), CROSS_ENTROPY
 
     def _features(self, columns: Columns, test: NDArray[np.bool_]) -> NDArray[np.float64]:
