@@ -84,8 +84,7 @@ class GridTransport(Transport):
         while len(connected := np.intersect1d(members, self.reachable())) < least:
             if time.monotonic() > begin + timeout and not self.nodes.expects():
                 break
-            rest(now, POLL_SECONDS)
-            now = time.monotonic()
+            now = rest(now, POLL_SECONDS)
         return connected
 
     def reachable(self) -> NDArray[np.intp]:
@@ -253,8 +252,7 @@ class GridTransport(Transport):
                 return
             if self.deadlines is not None and time.monotonic() - self._looked > LOOK_SECONDS:
                 self._look()
-            rest(now, POLL_SECONDS)
-            now = time.monotonic()
+            now = rest(now, POLL_SECONDS)
 
     def _present(self) -> set[int]:
         """Return the clients whose nodes are online."""

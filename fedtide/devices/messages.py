@@ -59,10 +59,8 @@ class Messages:
         """
         unreached = []
         for first in range(0, len(contents), self._batch):
-            now, batch = (
-                time.monotonic(),
-                contents[first : first + self._batch],
-            )  # before Flower's clock starts
+            batch = contents[first : first + self._batch]
+            now = time.monotonic()  # before Flower's clock starts
             messages = [message(content, node, kind, server_round, ttl) for node, _, content in batch]
             accepted = {*self.grid.push_messages(messages)}
             for sent, (node, client, _) in zip(messages, batch, strict=True):
@@ -95,13 +93,14 @@ class Messages:
         return {sent.client: sent for sent in self._open.values() if sent.kind != QUESTION}
 
 
-def rest(since: float, least: float = 0.0) -> None:
-    """Sleep, in proportion to what the calls of the Grid since then have taken, so that nodes get their turn.
+def rest(since: float, least: float = 0.0) -> float:
+    """Sleep, in proportion to what the calls of the Grid since then have taken; return the time after it.
 
     A SuperLink answers one request after the other: a server that asked without a pause would keep a thousand
     nodes from fetching their tasks, and their heartbeats from arriving in time.
     """
     time.sleep(max(least, REST * (time.monotonic() - since)))
+    return time.monotonic()
 
 
 def message(

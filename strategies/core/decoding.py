@@ -15,7 +15,6 @@ from strategies.core.parameters import FlatParameters, FloatVector, read_arrays,
 
 MAX_EXAMPLES = 10**12  # more is a broken client; sums of n_k stay exact in float64
 MAX_NUMBER = 1e18  # of buffers and of a method's own arrays; sums of such numbers stay finite in float32
-MAX_NUMBER = 1e18
 NO_BUFFERS: FloatVector = np.empty(0)
 
 
