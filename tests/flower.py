@@ -185,7 +185,8 @@ def assert_same_run(run_dir: Path, inline_dir: Path, output: str) -> list[dict[s
     """Compare a run under Flower with the inline one; return the records of the latter."""
     there, weights = outcome(run_dir, output)
     here, expected = outcome(inline_dir)
-    for key in ("round", "selected", "active", "steps", "failed", "learning_rate", "events"):
-        assert [r[key] for r in there] == [r[key] for r in here], key
+    for key in ("round", "failed", "selected", "active", "steps", "learning_rate", "events"):
+        found, wanted = [r[key] for r in there], [r[key] for r in here]
+        assert found == wanted, f"{key}: {found} under Flower, {wanted} inline"
     np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-7)
     return here

@@ -67,8 +67,9 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
         roster.first_size[:] = 0  # a board may have data of its own, of which the server's split says nothing
     if isinstance(trace, ConnectedClients):
         trace.roster = roster
-    else:
-        _connect(nodes, np.flatnonzero(trace.round(1).member), settings, simulated)
+    else:  # in a simulation also those that arrive later: the bits must not depend on when a node answers
+        there = trace.round(1).member | simulated
+        _connect(nodes, np.flatnonzero(there), settings, simulated)
     transport = experiment.timed(nodes)
     folder = RunFolder(settings, flower_run=str(grid.run.run_id))
     nodes.resumed = folder.flower_run if folder.resumed else ""
