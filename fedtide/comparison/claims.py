@@ -25,8 +25,10 @@ from fedtide.comparison.tables import REACHED, Columns, goal_of
 from fedtide.config.target import Target
 from fedtide.ground.wording import count
 
-OF_METHOD = ("strategy", "option", "learning-rate", "lr-schedule", "server-opt", "amplify", "select")
-OF_METHOD += ("round-ends",)  # where replies do not wait for each other, after how many the model changes
+OF_METHOD = (
+    *("strategy", "option", "learning-rate", "lr-schedule", "server-opt", "amplify", "select"),
+    "round-ends",  # after how many replies the model changes: what makes a method asynchronous
+)
 MAX_NAMES = 6  # in a part of a sentence
 SMALLEST_P = 1e-4  # that is shown
 RANKS = (
