@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from flower import BIN, ROOT, command_of_run, copy_app, free_ports, wait_for_port
+from flwr.cli.app import app as flwr_command
+from typer.testing import CliRunner
 from waiting import wait_until
 
 DEPLOY = ROOT / "deploy"
@@ -49,7 +52,8 @@ with Resident(Path(sys.argv[1]), ["clients.numpy_client", "clients.torch_client"
 # As under systemd: a key is refused while its dead node still counts as online.
 AGAIN = 'until "$@"; do sleep 4; done'
 
-# A client app whose clients misbehave as their node config says: client 0 with PyTorch, the others without.
+# A client app whose clients misbehave: client 0 with PyTorch, the others without. While there is a file hang,
+# hang-K or hang-K-ROUND, client K hangs; slow-K has the seconds by which each of its steps takes longer.
 APP = '''
 """Clients that are slow, hang or send NaN in a round, or lose one reply."""
 
@@ -63,13 +67,21 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from clients import numpy_client
 
 
+def obey(node, now):
+    marks, client = Path(node["marks"]), node["client-id"]
+    (marks / f"{client}-{now}").touch()
+    hang = [marks / name for name in ("hang", f"hang-{client}", f"hang-{client}-{now}")]
+    while any(file.exists() for file in hang):
+        (marks / f"hangs-{client}").touch()
+        time.sleep(0.1)
+
+
 class Misbehaving(numpy_client.NumPyTrainer):
     def fit(self, ins):
         now = ins.config["round"]
-        (Path(self.told["marks"]) / f"{self.node.client}-{now}").touch()
-        while now == self.told.get("hang-in"):
-            time.sleep(1)
-        self.pause = self.told["slow"] if now == self.told.get("slow-in") else 0
+        obey(self.told, now)
+        slow = Path(self.told["marks"]) / f"slow-{self.node.client}"
+        self.pause = float(slow.read_text()) if slow.exists() else 0
         result = super().fit(ins)
         if now == self.told.get("nan-in"):
             arrays = parameters_to_ndarrays(result.parameters)
@@ -84,6 +96,7 @@ class Misbehaving(numpy_client.NumPyTrainer):
 
 def losing(client, node):
     def fit(ins):
+        obey(node, ins.config["round"])
         result = trained(ins)
         lost = Path(node["marks"]) / "lost"
         if ins.config["round"] >= node.get("lose-from", float("inf")) and not lost.exists():
@@ -160,7 +173,9 @@ class Federation:
         """Make and register the keys of SuperNodes."""
         for name in names:
             self.deploy("key.sh", str(self.keys / name))
-        self.deploy("register.sh", *(f"{name}={self.keys / name}.pub" for name in names))
+        self.deploy("register.sh", *(f"{name}={self.keys / name}.pub" for name in names[:2]))
+        for name in names[2:]:
+            self.flwr("supernode", "register", "--name", name, str(self.keys / f"{name}.pub"), "lab")
 
     def node(
         self, name: str, *, secure: bool = True, key: bool = True, again: bool = True, **config: Any
@@ -213,13 +228,25 @@ class Federation:
         wait_until((self.path / "summary.json").exists)
         return self.records()
 
-    def statuses(self) -> dict[str, str]:
-        """The status of each run by its number, the newest first."""
+    def flwr(self, *arguments: str) -> None:
+        """Call Flower's command in this process: its imports take a second."""
+        done = CliRunner(env=self.env).invoke(flwr_command, arguments)
+        assert done.exit_code == 0, done.output
+
+    def statuses(self) -> list[str]:
+        """The status of each run, the newest first."""
         command = [str(BIN / "flwr"), "ls", "lab", "--format", "json"]
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=True)
-        return {run["run-id"]: run["status"] for run in json.loads(done.stdout)["runs"]}
+        return [run["status"] for run in json.loads(done.stdout)["runs"]]
 
     def stop(self) -> None:
         """Stop the newest run, as a user does."""
-        newest = next(iter(self.statuses()))
-        subprocess.run([str(BIN / "flwr"), "stop", newest, "lab"], env=self.env, check=True)
+        *_, newest = re.findall(r"started run (\d+)", (self.folder / "run.log").read_text())
+        self.flwr("stop", newest, "lab")
+
+    def hang(self, *clients: int) -> None:
+        """Let all clients hang, and wait until these do."""
+        for client in clients:
+            (self.marks / f"hangs-{client}").unlink(missing_ok=True)
+        (self.marks / "hang").touch()
+        wait_until(lambda: all((self.marks / f"hangs-{client}").exists() for client in clients))

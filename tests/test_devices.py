@@ -24,14 +24,13 @@ pytestmark = [
 ]
 
 STEPS = 8
-DEADLINE = 30.0  # only the round in which a client hangs takes that long
+PATIENT = 600.0  # seconds: however busy the machine is, all reply in time, or their node is seen to be dead
+DEADLINE = 8.0  # of rounds after a resume, in one of which a client hangs and another is slow
 SETTINGS = {"strategy": "fedlaavg:memory=client", "model": "logistic", "num-clients": 5, "min-nodes": 4}
-SETTINGS |= {"local-steps": STEPS, "num-rounds": 99, "batch-size": 0, "round-deadline": DEADLINE}
+SETTINGS |= {"local-steps": STEPS, "num-rounds": 99, "batch-size": 0, "round-deadline": PATIENT}
 SETTINGS |= {"checkpoint-every": 1, "cohort": "stacked"}  # not compiled for each app
-# Of a second run on the same devices, in which two replies end a round, and a task has less time.
-PATIENCE = 8.0
-IN_EVENT_TIME = SETTINGS | {"strategy": "fedasync", "round-ends": 2, "round-deadline": PATIENCE}
-# A node may send its answer with the next question only, after the run before was stopped: 144 s later.
+# Of a second run on the same devices, in which two replies end a round.
+IN_EVENT_TIME = SETTINGS | {"strategy": "fedasync", "round-ends": 2, "round-deadline": DEADLINE}
 IN_EVENT_TIME |= {"min-nodes": 5, "num-rounds": 999, "connect-timeout": 400.0}
 Records = list[dict[str, Any]]
 
@@ -54,19 +53,17 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path) -> None:
         federation.node(name or str(client), client_id=client, **here, **faults)
 
     start_node(0, lose_from=2)
-    start_node(1, nan_in=2, slow_in=3, slow=DEADLINE / 6)
-    start_node(2, hang_in=3)
-    start_node(3, hang_in=3)
+    start_node(1, nan_in=2)
+    start_node(2)
+    start_node(3)
     federation.run(SETTINGS)
-    strangers(federation)
     comings_and_goings(federation, start_node)
     before = the_superlink_dies(federation, state[1])
-    start_node(3, hang_in=1)  # of the second run
     records = the_run_resumes(federation, before)
-    check(records, DEADLINE)
+    check(records)
     replay(federation.path, tmp_path / "replay", records)
     in_event_time = rounds_end_with_two_replies(federation)
-    check(in_event_time, PATIENCE)
+    check(in_event_time)
     replay(federation.path, tmp_path / "replay-in-event-time", in_event_time)
     # The page says what is written, but for nodes that do not say who they are.
     keys = {key for record in records + in_event_time for key in keys_of(record)}
@@ -91,37 +88,35 @@ def strangers(federation: Federation) -> None:
 
 
 def comings_and_goings(federation: Federation, start_node: Callable[..., None]) -> None:
-    """Client 0 loses a reply and has a copy, 1 sends NaN and is slow, 2 has a power cut, 3 hangs, 4 comes."""
-    federation.wait_until(lambda records: len(records) >= 1)
-    start_node(0, "copy")
-    federation.wait_until(lambda _: (federation.marks / "2-3").exists())
+    """Client 0 loses a reply and has a copy, 1 sends NaN, 2 has a power cut while it works, 4 comes."""
+    (federation.marks / "hang-2-3").touch()
+    federation.wait_until(lambda _: (federation.marks / "hangs-2").exists())
     federation.kill("2")
-    start_node(2, slow_in=1, slow=PATIENCE / 4)  # of the second run
+    start_node(0, "copy")
     start_node(4)
+    strangers(federation)
+    federation.wait_until(lambda records: len(records) >= 3)  # its key is refused until Flower has noticed
+    start_node(2)
 
     def all_back(records: Records) -> bool:
         active = {client for record in records[3:] for client in record["active"]}
         return {2, 4} <= active and ("refused-node", 0) in events(records)
 
-    first, second, third, *later = records = federation.wait_until(all_back)
+    first, second, third, *_ = records = federation.wait_until(all_back)
     assert first["active"] == first["members"] == [0, 1, 2, 3]
     assert first["steps"] == [STEPS] * 4
     assert second["failed"].keys() == {"0", "1"}
     assert "reply lost" in second["failed"]["0"]
     assert second["failed"]["1"] == "weights are not finite"
-    slow = third["active"].index(1)
-    assert 1 <= third["steps"][slow] < STEPS
-    assert third["incomplete"] == 1
-    assert third["failed"].keys() == {"2", "3"}  # of 2, Flower may have noticed by then
-    assert third["failed"]["3"].startswith("no reply within")
-    assert all(3 in record["at_work"] for record in later)
+    assert third["failed"].keys() == {"2"}
+    assert third["steps"] == [STEPS] * 3
     (reason,) = (e["reason"] for r in records for e in r["events"] if e.get("node") == "copy")
     assert reason == "client 0 has another key"
 
 
 def the_superlink_dies(federation: Federation, leaving: Path) -> Records:
     """Client 1 leaves before; return the records of the run, which ends in order."""
-    for name in ("3", "copy", "plain"):
+    for name in ("copy", "plain"):
         federation.kill(name)
     leave.main([str(leaving)])
     federation.wait_until(lambda records: ("farewell", 1) in events(records))
@@ -130,22 +125,43 @@ def the_superlink_dies(federation: Federation, leaving: Path) -> Records:
     summary = json.loads((federation.path / "summary.json").read_text())
     assert summary["interrupted"]
     assert summary["rounds"] == len(records)
+    assert {record.get("deadline_seconds", PATIENT) for record in records} == {PATIENT}
     return records
 
 
 def the_run_resumes(federation: Federation, before: Records) -> Records:
-    """With the SuperLink and client 3; a user stops it. The memories of all clients still fit."""
+    """With the SuperLink and a deadline, for which client 2 is too slow; 3 hangs, and replies later.
+
+    A user stops it. The memories of all clients still fit.
+    """
+    (federation.marks / "hang-3").touch()
+    (federation.marks / "slow-2").write_text(str(DEADLINE / 6))
     federation.superlink()
-    federation.run(SETTINGS | {"resume": str(federation.path)})
-    federation.wait_until(lambda records: len(records) >= len(before) + 2 and 3 in records[-1]["active"])
+    federation.run(SETTINGS | {"resume": str(federation.path), "round-deadline": DEADLINE})
+
+    def late(records: Records) -> bool:
+        return any(3 in record["at_work"] for record in records[len(before) :] if "at_work" in record)
+
+    federation.wait_until(late)
+    (federation.marks / "hang-3").unlink()
+    (federation.marks / "slow-2").unlink()
+    federation.wait_until(lambda records: {2, 3} <= {*records[-1]["active"]})
+    federation.hang(0, 2, 3, 4)
     federation.stop()
+    (federation.marks / "hang").unlink()
     records = federation.ended()
     assert [r["active"] for r in records[: len(before)]] == [r["active"] for r in before]
-    assert all(1 not in record["selected"] for record in records[len(before) :])
+    resumed = records[len(before) :]
+    assert {record.get("deadline_seconds", DEADLINE) for record in resumed} == {DEADLINE}
+    assert any(r["failed"].get("3", "").startswith("no reply within") for r in resumed)
+    # On a busy machine its reply may come after the round, and count later.
+    steps = [s for r in resumed for k, s in zip(r["active"], r["steps"], strict=True) if k == 2]
+    assert 1 <= min(steps) < STEPS
+    assert all(1 not in record["selected"] for record in resumed)
     assert not any("resync" in str(record) for record in records)
     assert records[-1]["loss"] < records[0]["loss"]
     ends = ["finished:stopped", "finished:failed"]  # the SuperLink finds out later that the first is dead
-    wait_until(lambda: [*federation.statuses().values()] == ends)
+    wait_until(lambda: federation.statuses() == ends)
     found = events(records) - {("refused-node", 2), ("unidentified-node", None)}  # until Flower has noticed
     assert found == {("refused-node", 0), ("arrival", 4), ("departure", 1), ("farewell", 1)}
     return records
@@ -153,6 +169,8 @@ def the_run_resumes(federation: Federation, before: Records) -> Records:
 
 def rounds_end_with_two_replies(federation: Federation) -> Records:
     """Another run, in whose first round all are asked: client 2 is slow, and 3 hangs; a user stops it."""
+    (federation.marks / "hang-3-1").touch()
+    (federation.marks / "slow-2").write_text(str(DEADLINE / 4))
     federation.runs = federation.folder / "runs-in-event-time"
     federation.run(IN_EVENT_TIME)
 
@@ -168,7 +186,8 @@ def rounds_end_with_two_replies(federation: Federation) -> Records:
     (reason,) = (record["failed"]["3"] for record in records if "3" in record["failed"])
     assert reason == "task of round 1: no reply by its deadline"
     moments = ended(records, "replied", "dropped")
-    assert PATIENCE + 5 < moments[3, 1] >= moments[2, 1]
+    assert DEADLINE + 5 < moments[3, 1] >= moments[2, 1]
+    assert {record.get("deadline_seconds", DEADLINE) for record in records} == {DEADLINE}
     # On a busy machine the reply of the slow one may come after its deadline.
     assert any(record["incomplete"] for record in records) or (2, 1) in ended(records, "dropped")
     for before, record in pairwise(records):
@@ -181,7 +200,7 @@ def events(records: Records) -> set[tuple[str, Any]]:
     return {(event["event"], event.get("client")) for record in records for event in record["events"]}
 
 
-def check(records: Records, deadline: float) -> None:
+def check(records: Records) -> None:
     """What holds after every round."""
     for number, record in enumerate(records, 1):
         assert record["round"] == number
@@ -200,7 +219,6 @@ def check(records: Records, deadline: float) -> None:
         assert all(1 <= (steps or STEPS) <= STEPS for steps in record["steps"])
         assert record["planned"] == [STEPS] * len(active)
         assert np.isfinite(record["loss"])
-        assert record.get("deadline_seconds", deadline) == deadline
 
 
 def replay(path: Path, runs: Path, records: Records) -> None:
