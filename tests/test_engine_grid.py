@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from flwr.common import EvaluateIns, FitIns, FitRes, ndarrays_to_parameters
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedtide.config import Settings
 from fedtide.devices import grid as transports
+from fedtide.devices import messages
 from fedtide.devices import nodes as directory
 from fedtide.devices.connected import ConnectedClients
 from fedtide.devices.deadlines import RoundDeadlines
@@ -25,6 +27,7 @@ from fedtide.devices.grid import GridTransport
 from fedtide.engine.availability import RoundClock, TraceClientManager
 from fedtide.engine.experiment import prepare
 from fedtide.engine.server import RoundServer
+from fedtide.engine.transports.base import EngineLost
 from strategies import Roster
 
 # Rounds
@@ -56,6 +59,49 @@ def test_a_round_ends_at_its_deadline_and_late_replies_come_in_a_later_one(feder
     assert (results.keys(), results[2].metrics) == ({0, 2}, {"steps": 3, "round": 1})
     assert nodes.at_work().tolist() == [1]
     assert ask(nodes, 3, 0, 2)[0].keys() == {0, 2}
+
+
+def test_an_answer_that_is_still_being_sent_holds_nobody_up(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "BATCH", 1)
+    federation.node(0)
+    federation.node(1)
+    nodes, sent, pull = (
+        transport(federation, 2, seconds=0.5),
+        threading.Event(),
+        federation.grid.pull_messages,
+    )
+    first: list[str] = []
+
+    def pull_messages(names: list[str]) -> Any:
+        first[:] = first or names
+        if names == first:
+            sent.wait()
+        return pull(names)
+
+    nodes.reachable()
+    eventually(lambda: nodes.reachable().size == 2)
+    monkeypatch.setattr(federation.grid, "pull_messages", pull_messages)
+    results, failed = ask(nodes, 1, 0, 1)
+    assert (results.keys(), failed.keys()) == ({1}, {"0"})
+    sent.set()
+    eventually(lambda: ask(nodes, 2)[0].keys() == {0})
+
+
+def test_a_run_that_the_superlink_has_given_up_says_so(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation.node(0)
+    nodes = transport(federation, 1)
+    request = httpx.Request("POST", "http://superlink")
+
+    def refuse(names: list[str]) -> Any:
+        raise httpx.HTTPStatusError("", request=request, response=httpx.Response(401, request=request))
+
+    monkeypatch.setattr(federation.grid, "pull_messages", refuse)
+    with pytest.raises(EngineLost, match="has given this run up"):
+        ask(nodes, 1, 0)
 
 
 def test_a_share_of_the_replies_ends_a_round(federation: Federation) -> None:

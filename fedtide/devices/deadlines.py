@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from statistics import median
@@ -10,6 +11,7 @@ LEAST_SECONDS = 60.0  # of a deadline that is not set
 TIMES_USUAL = 10
 GRACE_SECONDS = 5.0  # a SuperNode looks for messages every 3 seconds
 REMEMBERED = 21  # tasks of each client
+PARTS = 60  # of a deadline: clients are told by which of them to stop
 RECENT = 5  # of these, for the time besides work
 
 
@@ -47,9 +49,13 @@ class RoundDeadlines:
         return self.seconds or max([LEAST_SECONDS, *usual])
 
     def of_work(self, client: int, seconds: float) -> float:
-        """Return when a client has to stop in a round of so many seconds, after it has received its task."""
+        """Return when a client has to stop in a round of so many seconds, after it has received its task.
+
+        It is rounded down, so that many clients are sent the same.
+        """
         besides = sorted(self._besides[client])
         if not besides:  # it may have identified itself late, as all nodes started at once
-            return seconds - min(self._met.get(client, 0.0), seconds / 2)
-        # A step less is better than a reply that comes too late, but one mishap must not cost five rounds.
-        return max(0.0, seconds - (besides[-2] if len(besides) > 2 else besides[-1]))
+            left = seconds - min(self._met.get(client, 0.0), seconds / 2)
+        else:  # A step less is better than a reply that comes too late; one mishap must not cost five rounds.
+            left = seconds - (besides[-2] if len(besides) > 2 else besides[-1])
+        return max(0.0, math.floor(left / seconds * PARTS) * seconds / PARTS)

@@ -24,6 +24,7 @@ from flwr.compat.common.recorddict_compat import (
 from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
+from httpx import HTTPStatusError as HTTPStatusError  # of the calls of its Grid
 
 
 def is_simulated(grid: Grid) -> bool:

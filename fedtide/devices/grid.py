@@ -22,9 +22,9 @@ from fedtide.devices.messages import (
     WHO_ARE_YOU,
     Messages,
     Sent,
+    calling_the_superlink,
     identity,
     packed,
-    rest,
     unpacked,
     with_scalars,
 )
@@ -80,11 +80,11 @@ class GridTransport(Transport):
 
         After `timeout` seconds only nodes that are online and have not answered yet are waited for.
         """
-        begin = now = time.monotonic()
+        begin = time.monotonic()
         while len(connected := np.intersect1d(members, self.reachable())) < least:
             if time.monotonic() > begin + timeout and not self.nodes.expects():
                 break
-            now = rest(now, POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
         return connected
 
     def reachable(self) -> NDArray[np.intp]:
@@ -180,12 +180,15 @@ class GridTransport(Transport):
         if kind == MessageType.TRAIN:
             self._deadline = deadline
         tasks: list[tuple[int, int, RecordDict]] = []
+        made: dict[object, RecordDict] = {}  # what several clients are sent is stored, and brought, once
         for client in sorted(asked):
-            node = self.nodes.of_client[client]
-            content = with_scalars(contents[client], self._scalars(client, kind, deadline))
-            if self.nodes.reads_one_object(node):
-                content = one_object.packed(content)
-            tasks.append((node, client, content))
+            node, scalars = self.nodes.of_client[client], self._scalars(client, kind, deadline)
+            in_one = self.nodes.reads_one_object(node)
+            key = (id(contents[client]), *scalars.items(), in_one)
+            if key not in made:
+                content = with_scalars(contents[client], scalars)
+                made[key] = one_object.packed(content) if in_one else content
+            tasks.append((node, client, made[key]))
         gone = {*self.messages.send(tasks, kind, server_round, max(LEAST_TTL, 2 * (limit or 0.0)))}
         return asked - gone, why | dict.fromkeys(gone, "its node has gone"), limit
 
@@ -246,13 +249,12 @@ class GridTransport(Transport):
 
     def _wait(self, done: Callable[[], bool], start: float, limit: float | None) -> None:
         """Wait until something is done, or `limit` seconds after the start; nodes that come are asked."""
-        now = time.monotonic()
         while not done():
             if limit is not None and time.monotonic() - start >= limit:
                 return
             if self.deadlines is not None and time.monotonic() - self._looked > LOOK_SECONDS:
                 self._look()
-            now = rest(now, POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _present(self) -> set[int]:
         """Return the clients whose nodes are online."""
@@ -260,7 +262,9 @@ class GridTransport(Transport):
 
     def _look(self) -> None:
         """Note which nodes are online, and ask the new ones to identify themselves."""
-        restarted = self.nodes.look(self.grid.get_nodes())
+        with calling_the_superlink():
+            online = self.grid.get_nodes()
+        restarted = self.nodes.look(online)
         self._looked = time.monotonic()
         for node in restarted:
             self._arrived += [Arrived(s, RESTARTED, self._looked) for s in self.messages.give_up(node)]

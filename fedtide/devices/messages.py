@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -21,12 +24,19 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 
 from fedtide.devices import flower_compat as compat
+from fedtide.engine.transports.base import EngineLost
 from fedtide.ground import one_object
 from fedtide.ground.contract import Scalar, metrics
 
 QUESTION = MessageTypeLegacy.GET_PROPERTIES  # the identity of a node
-BATCH = 16  # messages that are handed over at a time
-REST = 0.5  # times what calls of the Grid have taken, in which nodes are answered
+BATCH = 32  # messages in a call of the Grid
+CALLS = 4  # of the Grid at a time: each waits for its turn among the nodes' requests
+WAIT_SECONDS = 0.1  # for answers
+UNAUTHORIZED = 401
+GIVEN_UP = (
+    "the SuperLink has given this run up: it was stopped, or no sign of life of it came through for a "
+    "minute, as more devices ask than it can answer; start them with a longer --poll"
+)
 UNKNOWN = -1  # the client of a node that has not been identified
 UNREADABLE = (ValueError, KeyError, TypeError, IndexError)
 WHO_ARE_YOU = compat.getpropertiesins_to_recorddict(GetPropertiesIns({}))
@@ -48,7 +58,9 @@ class Messages:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self._batch = sys.maxsize if compat.is_simulated(grid) else BATCH
+        self._calls = ThreadPoolExecutor(CALLS)
         self._open: dict[str, Sent] = {}
+        self._pulls: dict[Future[Iterable[Message]], list[str]] = {}  # calls that fetch answers to these
 
     def send(
         self, contents: Sequence[tuple[int, int, RecordDict]], kind: str, server_round: int, ttl: float
@@ -62,25 +74,38 @@ class Messages:
             batch = contents[first : first + self._batch]
             now = time.monotonic()  # before Flower's clock starts
             messages = [message(content, node, kind, server_round, ttl) for node, _, content in batch]
-            accepted = {*self.grid.push_messages(messages)}
+            with calling_the_superlink():
+                accepted = {*self.grid.push_messages(messages)}
             for sent, (node, client, _) in zip(messages, batch, strict=True):
                 name = sent.metadata.message_id  # which Flower has put in
                 if name in accepted:
                     self._open[name] = Sent(node, client, kind, server_round, now)
                 else:
                     unreached.append(client)
-            if first + self._batch < len(contents):
-                rest(now)
         return unreached
 
     def receive(self) -> Iterator[tuple[Sent, Message | str]]:
-        """Yield what has come since the last call: answers, or why there will be none."""
-        if not self._open:
-            return
-        for reply in self.grid.pull_messages([*self._open]):
-            sent = self._open.pop(reply.metadata.reply_to_message_id, None)
-            if sent is not None:
-                yield sent, (reply.error.reason or "failed") if reply.has_error() else reply
+        """Yield what has come since the last call: answers, or why there will be none.
+
+        A call of the Grid that fetches answers may take long, as nodes may still be sending them; it goes on
+        beyond `WAIT_SECONDS`, and its answers are yielded later.
+        """
+        asked = {name for names in self._pulls.values() for name in names}
+        names = [name for name in self._open if name not in asked]
+        if calls := CALLS - len(self._pulls):
+            size = max(self._batch, math.ceil(len(names) / calls))
+            for first in range(0, len(names), size):
+                some = names[first : first + size]
+                self._pulls[self._calls.submit(self.grid.pull_messages, some)] = some
+        done, _ = wait(self._pulls, WAIT_SECONDS)
+        for pull in done:
+            del self._pulls[pull]
+            with calling_the_superlink():
+                replies = pull.result()
+            for reply in replies:
+                sent = self._open.pop(reply.metadata.reply_to_message_id, None)
+                if sent is not None:
+                    yield sent, (reply.error.reason or "failed") if reply.has_error() else reply
 
     def give_up(self, node: int) -> list[Sent]:
         """Expect no more answers of a node; return the tasks that it has not answered."""
@@ -93,14 +118,15 @@ class Messages:
         return {sent.client: sent for sent in self._open.values() if sent.kind != QUESTION}
 
 
-def rest(since: float, least: float = 0.0) -> float:
-    """Sleep, in proportion to what the calls of the Grid since then have taken; return the time after it.
-
-    A SuperLink answers one request after the other: a server that asked without a pause would keep a thousand
-    nodes from fetching their tasks, and their heartbeats from arriving in time.
-    """
-    time.sleep(max(least, REST * (time.monotonic() - since)))
-    return time.monotonic()
+@contextmanager
+def calling_the_superlink() -> Iterator[None]:
+    """Raise EngineLost if the SuperLink does not know this run any more."""
+    try:
+        yield
+    except compat.HTTPStatusError as error:
+        if error.response.status_code == UNAUTHORIZED:
+            raise EngineLost(GIVEN_UP) from error
+        raise
 
 
 def message(
