@@ -21,8 +21,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+import httpx
+from fleet_faults import Faults, rubbish
+from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.common.config import get_fused_config_from_fab
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -39,11 +42,16 @@ WORKERS = 4  # messages that are worked on at a time: more would only wait for t
 class Fleet:
     """The nodes of a process, and what they have seen."""
 
-    def __init__(self, address: str, app: Any, poll: float, patient: bool, ca: bytes | None) -> None:
-        self.address, self.app, self.poll, self.patient, self.ca = address, app, poll, patient, ca
+    def __init__(self, options: argparse.Namespace, app: Any) -> None:
+        self.options, self.app = options, app
+        self.ca = Path(options.ca).read_bytes() if options.ca else None
+        self.faults = Faults(options.nodes, options.away, options.faults, options.patience)
         self.requests: Counter[str] = Counter()
-        self.seen: dict[str, float] = {}  # by type and group of a message, when it came first
+        # By type and group of a message: when the first and the last node got it, and the last replied.
+        self.times: dict[str, list[float]] = {}
         self.replied: Counter[str] = Counter()
+        self.usable: list[tuple[int, str]] = []  # replies to tasks that were no rubbish: client and group
+        self.errors: Counter[str] = Counter()  # of the SuperLink, or on the way to it
         self.objects: Counter[str] = Counter()  # of a message to a node and of its reply, the last ones
         self.bytes_of_app = 0
         self.stop = threading.Event()
@@ -51,41 +59,74 @@ class Fleet:
         self._lock = threading.Lock()
 
     def serve(self, client: int) -> None:
-        """Be a node until the end."""
-        self.stop.wait(self.poll * (client % 97) / 97)  # not all at once
-        context: Context | None = None
-        with http_request_response(self.address, self.ca is None, self.ca, max_wait_time=600.0) as link:
-            node, receive, send, get_run, get_fab, pull, push, confirm = link
-            while not self.stop.is_set():
-                begin = time.monotonic()
-                if (received := receive()) is None:
-                    took = time.monotonic() - begin
-                    self.stop.wait(max(self.poll, min(YIELD * took, MOST)) if self.patient else self.poll)
+        """Be a node until the end, and another one when it has left."""
+        self.stop.wait(self.options.poll * (client % 97) / 97)  # not all at once
+        while not self.stop.is_set():
+            address, insecure = self.options.address, self.ca is None
+            with http_request_response(address, insecure, self.ca, max_wait_time=600.0) as link:
+                leaves = self._be(client, link)
+            client = self.faults.next_for(client) if leaves else client
+
+    def _be(self, client: int, link: Any) -> bool:
+        """Be a node until it leaves or is restarted; return whether it leaves."""
+        receive, poll, contexts = link[1], self.options.poll, {}
+        while not self.stop.is_set():
+            begin = time.monotonic()
+            try:
+                if (received := receive()) is not None:
+                    fault = self._handle(client, link, *received, contexts)
+                    if fault in ("leaves", "hangs"):
+                        return fault == "leaves"
                     continue
-                head, tree = received
-                kind, run = head.metadata.message_type, head.metadata.run_id
+            except httpx.HTTPError as error:  # as a SuperNode: the next message may be of another run
                 with self._lock:
-                    self.seen.setdefault(f"{kind} {head.metadata.group_id}", time.time())
-                if context is None or context.run_id != run:
-                    context = self._context(client, node, get_run(run), get_fab)
-                message = pull_and_inflate_object_from_tree(
-                    tree,
-                    lambda name, run=run: pull(run, name),
-                    lambda name, run=run: confirm(run, name),
-                    return_type=Message,
-                )
-                message.metadata.__dict__["_message_id"] = head.metadata.message_id
-                reply = self._answer(message, context)
-                objects = get_all_nested_objects(reply)
-                with self._lock:
-                    self.objects["task"] = len([*iterate_object_tree(tree)])
-                    self.objects["reply"] = len(objects)
-                reply.metadata.__dict__["_message_id"] = reply.object_id
-                missing, session = send(reply, get_object_tree(reply), 0.0)
-                for name in missing:
-                    push(run, session, name, objects[name].deflate())
-                with self._lock:
-                    self.replied[kind] += 1
+                    self.errors[type(error).__name__] += 1
+            took = time.monotonic() - begin
+            self.stop.wait(max(poll, min(YIELD * took, MOST)) if self.options.patient else poll)
+        return False
+
+    def _handle(
+        self, client: int, link: Any, head: Message, tree: ObjectTree, contexts: dict[int, Context]
+    ) -> str:
+        """Answer a message, unless the node has a fault; return it."""
+        node, _, send, get_run, get_fab, pull, push, confirm = link
+        kind, run, group = head.metadata.message_type, head.metadata.run_id, head.metadata.group_id
+        times = self._note_time(f"{kind} {group}")
+        if run not in contexts:
+            contexts[run] = self._context(client, node, get_run(run), get_fab)
+        message = pull_and_inflate_object_from_tree(
+            tree, lambda name: pull(run, name), lambda name: confirm(run, name), return_type=Message
+        )
+        message.metadata.__dict__["_message_id"] = head.metadata.message_id
+        fault, drawn = self.faults.of(client, group) if kind == MessageType.TRAIN else ("", 0.0)
+        if fault == "hangs":
+            self.stop.wait(self.faults.patience)
+        if fault == "hangs" or (fault == "leaves" and drawn < 0.5):
+            return fault
+        reply = rubbish(message, drawn) if fault == "rubbish" else self._answer(message, contexts[run])
+        if fault == "slow":
+            self.stop.wait(2 * drawn * self.faults.patience)
+        objects = get_all_nested_objects(reply)
+        with self._lock:
+            self.objects["task"] = len([*iterate_object_tree(tree)])
+            self.objects["reply"] = len(objects)
+            if fault != "rubbish" and kind == MessageType.TRAIN:
+                self.usable.append((client, group))
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        missing, session = send(reply, get_object_tree(reply), 0.0)
+        for name in missing:
+            push(run, session, name, objects[name].deflate())
+        with self._lock:
+            self.replied[kind] += 1
+            times[2] = time.time()
+        return fault
+
+    def _note_time(self, name: str) -> list[float]:
+        with self._lock:
+            now = time.time()
+            times = self.times.setdefault(name, [now, now, now])
+            times[1] = now
+            return times
 
     def _context(self, client: int, node: int, run: Any, get_fab: Any) -> Context:
         """Fetch the app, as every node does; all read the same configuration."""
@@ -136,20 +177,22 @@ def main() -> int:
         "--patient", action="store_true", help="as clients.device: longer polls if it is busy"
     )
     parser.add_argument("--ca", help="the certificate of the SuperLink's authority; without: no TLS")
+    parser.add_argument("--away", type=int, default=0, help="clients that are away at first (0)")
+    parser.add_argument("--faults", type=float, default=0.0, help="1: those of fleet_faults.py (0)")
+    parser.add_argument("--patience", type=float, default=10.0, help="seconds of a hang (10)")
     options = parser.parse_args()
     module, _, name = options.app.partition(":")
     sys.path.insert(0, "")
-    app = getattr(importlib.import_module(module), name)
-    ca = Path(options.ca).read_bytes() if options.ca else None
-    fleet = Fleet(options.address, app, options.poll, options.patient, ca)
+    fleet = Fleet(options, getattr(importlib.import_module(module), name))
     counting(fleet)
     signal.signal(signal.SIGTERM, lambda *_: fleet.stop.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from Flower, when a heartbeat was refused
     threads = [threading.Thread(target=fleet.serve, args=(k,), daemon=True) for k in range(options.nodes)]
     for thread in threads:
         thread.start()
     fleet.stop.wait()
-    told = ("requests", "seen", "replied", "objects", "bytes_of_app")
-    print(json.dumps({key: getattr(fleet, key) for key in told}), flush=True)
+    told = ("requests", "times", "replied", "usable", "errors", "objects", "bytes_of_app")
+    print(json.dumps({key: getattr(fleet, key) for key in told} | {"faults": fleet.faults.had}), flush=True)
     return 0
 
 
