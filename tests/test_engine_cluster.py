@@ -1,11 +1,12 @@
-"""A Ray cluster of two nodes: only one of them shares memory with the driver, as on one machine."""
+"""A Ray cluster of two nodes: one of them shares memory with the driver, which alone has the data."""
 
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -13,7 +14,10 @@ from own_parts import METHODS, Folder, of_the_page
 from waiting import PATIENCE
 
 import sim
-from fedtide.engine.transports.ray.cluster import start_ray
+from fedtide.engine.transports.base import EngineLost
+from fedtide.engine.transports.ray import nodes
+from fedtide.engine.transports.ray.cluster import code, start_ray
+from fedtide.engine.transports.ray.nodes import Nodes
 
 CLUSTER = """
 import sys
@@ -28,6 +32,34 @@ cluster.shutdown()
 """
 RUN = ["--num-clients", "8", "--num-rounds", "4", "--trace", "pools:first=8+lost:p=0.1", "--json"]
 RUN += ["--strategy", "my_methods.Momentum:clip=0.5", "--model", "my_package.inner.Net", "--client-gpus", "0"]
+RUN += ["--task", "my_package.task.here", "--no-report"]
+SEEDS = ["--seed", "0", "1"]
+ROOT = Path(sim.__file__).parent
+TASK = """
+import os
+
+from fedtide.tasks import DatasetTask
+from fedtide.tasks.digits import digits
+
+
+def here() -> DatasetTask:
+    def load():
+        if "HAS_DATA" not in os.environ:
+            raise ValueError("the data are on another machine")
+        return digits().load()
+
+    return DatasetTask("here", load)
+"""
+DRIVER = """
+import json
+import sys
+
+sys.path.insert(0, sys.argv[1])
+import sim
+
+for arguments in json.loads(sys.argv[2]):
+    assert sim.main(arguments) == 0
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,23 +76,30 @@ def address() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_cluster_gives_the_same_result_as_one_machine(
-    address: str, own: Folder, capsys: pytest.CaptureFixture[str]
+def test_a_cluster_gives_the_same_results_as_one_machine(
+    address: str, own: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a method and a rule from a file and a model from a package, of which the cluster gets copies."""
+    """A run and a comparison, with a method, a model and a task of which the cluster gets copies."""
     own.write("my_methods.py", METHODS)
     (own.path / "my_package").mkdir()
     own.write("my_package/__init__.py", "")
     own.write("my_package/inner.py", of_the_page("my_model.py"))
-    command = [sys.executable, sim.__file__, *RUN, "--ray-address", address, "--num-workers", "2"]
+    own.write("my_package/task.py", TASK)
+    monkeypatch.setenv("HAS_DATA", "1")
+    there = [*RUN, "--ray-address", address]
+    both = json.dumps([[*there, "--num-workers", "2"], [*there, *SEEDS]])
+    command = [sys.executable, "-c", DRIVER, str(ROOT), both]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(command, cwd=own.path, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    there = json.loads(done.stdout.splitlines()[-1])
+    single, compared = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
     assert sim.main([*RUN, "--engine", "inline"]) == 0
     here = json.loads(capsys.readouterr().out)
-    assert there["weights_sha256"] == here["weights_sha256"]
-    assert there["client_fits"] == here["client_fits"] > 0
+    assert single["weights_sha256"] == here["weights_sha256"]
+    assert single["client_fits"] == here["client_fits"] > 0
+    assert compared["failed"] == {}
+    (cell,) = (own.path / "runs" / "cells").glob("*-seed0-*")
+    assert json.loads((cell / "summary.json").read_text())["weights_sha256"] == here["weights_sha256"]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1"])
@@ -68,3 +107,23 @@ def test_an_address_without_a_cluster_is_refused(address: str) -> None:
     """At once, in one line: Ray itself would retry for minutes."""
     with pytest.raises(ValueError, match=f"ray-address {re.escape(address)}: "):
         start_ray(0, address)
+
+
+def test_a_node_with_other_packages_is_refused(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is there from the beginning or not."""
+    here = os.getpid()
+
+    def reader() -> Callable[[], Mapping[str, str]]:
+        return lambda: {"numpy": "2.3.1", "torch": "2.11.0" if os.getpid() == here else "2.10.0"}
+
+    monkeypatch.setattr(nodes, "_reader", reader)
+    with pytest.raises(EngineLost, match=r"^node [0-9.]+ has torch 2.10.0, this machine torch 2.11.0: "):
+        Nodes()
+
+
+def test_the_program_alone_is_sent() -> None:
+    """Not what lies beside it, which may be large."""
+    with code() as folder:
+        files = [Path(at, name) for at, _, names in os.walk(folder, followlinks=True) for name in names]
+        assert Path(folder, "fedtide", "engine", "run.py") in files
+        assert sum(file.stat().st_size for file in files if file.suffix != ".pyc") < 5e6

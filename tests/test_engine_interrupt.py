@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,10 @@ import sim
 from fedtide.config import Settings
 from fedtide.engine.evaluation import GlobalEvaluator
 from fedtide.engine.experiment import prepare
-from fedtide.engine.interrupts import stopping_at_once
+from fedtide.engine.interrupts import stopping_at_once, stopping_on_interrupt
 from fedtide.engine.run import drive, virtual_transport
 from fedtide.engine.run_folder import RunFolder
+from fedtide.engine.server import RoundServer
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--local-steps=4", "--trace=always"]
@@ -104,6 +107,31 @@ def test_ctrl_c_ends_a_run_on_ray_with_the_results_so_far(tmp_path: Path) -> Non
     code, out, err = interrupted(tmp_path, lines=4)
     assert code == 130, err
     check_results(out, err, signal.SIGINT)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_wait_for_workers(ray_cluster: None, tmp_path: Path) -> None:
+    """Which may last for ever: other programs have all cores of the cluster."""
+    import ray
+
+    others = ray.remote(num_cpus=3)(type("Others", (), {})).remote()
+    ray.get(others.__ray_ready__.remote())
+    settings = {**SETTINGS, "engine": "ray", "num_workers": 2, "run_dir": str(tmp_path)}
+    experiment = prepare(Settings(**settings))
+    transport, folder = virtual_transport(experiment), RunFolder(experiment.settings)
+
+    def stopping(server: RoundServer, console: Console) -> AbstractContextManager[list[int]]:
+        def press() -> None:
+            while not server.reaching:
+                time.sleep(0.01)
+            signal.raise_signal(signal.SIGINT)
+
+        threading.Thread(target=press, daemon=True).start()
+        return stopping_on_interrupt(server, console)
+
+    summary, _ = drive(experiment, transport, folder, Console(quiet=True), stopping=stopping)
+    ray.kill(others)
+    assert (summary["rounds"], summary["interrupted"]) == (0, True)
 
 
 def test_two_ctrl_c_before_the_first_round(tmp_path: Path) -> None:

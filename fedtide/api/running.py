@@ -46,7 +46,7 @@ class PreparedRun:
             say(console, self.experiment.hint)
         self.folder = RunFolder(self.experiment.settings)
         try:
-            self.transport = virtual_transport(self.experiment, partial(console.print, markup=False))
+            self.transport = virtual_transport(self.experiment, partial(say, console))
         except BaseException:
             self.folder.discard()
             raise

@@ -54,12 +54,15 @@ def deferring(*numbers: int) -> Iterator[list[int]]:
 
 @contextmanager
 def stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[list[int]]:
-    """End the training after this round at the first signal, at once at the second; yield the signals."""
+    """End the training after this round at the first signal, at once at the second; yield the signals.
+
+    While a round waits for workers that do not start, the first ends it at once as well.
+    """
     signals: list[int] = []
 
     def stop(number: int, frame: object) -> None:
         signals.append(number)
-        if server.stopping:
+        if server.stopping or (server.reaching and server.transport.is_stuck()):
             raise KeyboardInterrupt
         server.stopping = True
         console.print("stopping after this round; press Ctrl-C again to stop at once")

@@ -58,7 +58,7 @@ def virtual_transport(
 ) -> Transport:
     """Make the transport to virtual clients that the settings name: inline or Ray.
 
-    `on_message` takes a line about what killed processes had left on this machine, and has been removed.
+    `on_message` takes lines about what killed processes had left on this machine, and about failing workers.
     """
     settings = experiment.settings
     defaults = FitConfig(
@@ -74,7 +74,8 @@ def virtual_transport(
     with deferring(SIGINT) as interrupts:
         from fedtide.engine.transports.ray.transport import RayTransport  # Ray need not be installed
 
-        transport = RayTransport(simulation, num_workers, settings.client_gpus, settings.ray_address)
+        ray = (num_workers, settings.client_gpus, settings.ray_address)
+        transport = RayTransport(simulation, *ray, on_message)
     if interrupts:
         transport.close()
         raise KeyboardInterrupt

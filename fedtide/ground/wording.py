@@ -20,6 +20,14 @@ def plain(text: object, most: int = 200) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
+def ends(error: BaseException) -> str:
+    """Return the first and the last line of an error that may have a traceback in between, as one line."""
+    first, *rest = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+        type(error).__name__
+    ]
+    return plain(" ".join([first, *rest[-1:]]), 500)
+
+
 def client_name(client: int, devices: Sequence[str]) -> str:
     """Return a client's number, with the name of its device if that is known."""
     name = devices[client] if client < len(devices) else ""

@@ -45,6 +45,10 @@ class Transport(ABC):
         """Return the clients that are still at work on an earlier task, in ascending order."""
         return np.empty(0, np.intp)
 
+    def is_stuck(self) -> bool:
+        """Return whether nobody works, so that the round may never end."""
+        return False
+
     @abstractmethod
     def proxy(self, client: int) -> ClientProxy:
         """Return the proxy of one client."""
@@ -89,6 +93,9 @@ class Forwarding(Transport):
 
     def reachable(self) -> NDArray[np.intp] | None:
         return self.transport.reachable()
+
+    def is_stuck(self) -> bool:
+        return self.transport.is_stuck()
 
     def proxy(self, client: int) -> ClientProxy:
         return self.transport.proxy(client)

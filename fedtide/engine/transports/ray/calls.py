@@ -16,7 +16,7 @@ from clients.simulated.faults import described
 from clients.simulated.jobs import Job
 from clients.simulated.virtual import Failure
 from fedtide.engine.transports.ray.liveness import engine_lost
-from fedtide.engine.transports.ray.workers import Worker, Workers
+from fedtide.engine.transports.ray.workers import OUT_OF_MEMORY, Worker, Workers
 from fedtide.ground.wording import count
 
 GRACE = 10.0  # seconds beyond its time limit that a worker gets to end itself
@@ -105,9 +105,10 @@ class Calls:
                 return self._again(call.part, described(error.cause or error), False)
             hangs = bool(self._timeout) and time.monotonic() - call.since >= self._timeout
             if isinstance(error, OutOfMemoryError):
-                reason += ": Ray ended it, as the machine was out of memory"
-        self._workers.replace(call.worker)
-        return self._again(call.part, f"no result within {self._timeout:g} s" if hangs else reason, hangs)
+                reason += f": {OUT_OF_MEMORY}"
+        reason = f"no result within {self._timeout:g} s" if hangs else reason
+        self._workers.replace(call.worker, reason)
+        return self._again(call.part, reason, hangs)
 
     def _again(self, part: Part, reason: str, hangs: bool) -> tuple[Part, Failure] | None:
         """Queue the clients of a part that failed; one that failed alone twice is a failure."""

@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
+from ray.exceptions import RayError
 
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.leftovers import end_session, lock_session, remove_leftovers
+from fedtide.engine.transports.ray.nodes import Nodes
 from fedtide.ground.dotted import modules_here
-from fedtide.ground.wording import plain
+from fedtide.ground.wording import ends, plain
 
 ROOT = str(Path(__file__).parents[4])  # the folder that workers import this project from
-NOT_SENT = ["/runs", "/data", "/.git", "/.venv", "/tests", "/experiments", "/docs"]  # to other machines
+SENT = ("clients", "fedtide", "strategies", "traces", "pyproject.toml")  # of it, to other machines
 
 
 def check_address(address: str) -> None:
@@ -33,7 +36,8 @@ class RunningRay(NamedTuple):
     """A Ray that `start_ray` has started, or connected to."""
 
     leftovers: list[str]  # of killed processes, now removed
-    session: Path | None  # folder of Ray's logs and spilled objects; None: on a cluster
+    session: Path | None = None  # folder of Ray's logs and spilled objects, unless on a cluster
+    nodes: Nodes | None = None  # of a cluster
 
     def stop(self) -> None:
         """Stop Ray, or leave the cluster."""
@@ -49,20 +53,18 @@ def start_ray(num_workers: int, address: str = "") -> RunningRay:
     imported from the working directory can be imported by workers, too. Leftovers of killed processes on this
     machine are removed. ValueError: there is no cluster at the address; EngineLost: Ray does not start.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's next default; unset, it warns
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     own = [path for path in modules_here() if path.parent != Path(ROOT)]
     if address:
-        code: dict[str, Any] = {"working_dir": ROOT, "excludes": NOT_SENT}
-        code |= {"py_modules": [*map(str, own)]} if own else {}
+        with code() as folder:
+            sent: dict[str, Any] = {"working_dir": folder, "excludes": ["__pycache__"]}
+            sent |= {"py_modules": [*map(str, own)]} if own else {}
+            _connect(address, runtime_env=sent)
         try:
-            if address != "auto":
-                check_address(address)
-            ray.init(address, runtime_env=code, **quiet)
-        except (OSError, ValueError) as error:
+            nodes = Nodes()
+        except EngineLost as error:
+            ray.shutdown()
             raise ValueError(f"ray-address {address}: {error}") from None
-        return RunningRay(remove_leftovers(), None)
+        return RunningRay(remove_leftovers(), nodes=nodes)
     # Ray's default, 15, leaves workers 3 % of a core next to any other process that is busy.
     os.environ.setdefault("RAY_worker_niceness", "0")
     # Ray would keep the events of 100,000 tasks, for a dashboard that is not started: 7 MiB per 1,000 rounds.
@@ -73,14 +75,54 @@ def start_ray(num_workers: int, address: str = "") -> RunningRay:
                 "local",  # otherwise Ray joins a cluster that happens to run on this machine
                 num_cpus=max(num_workers, os.cpu_count() or 1) if num_workers else None,
                 include_dashboard=False,
-                **quiet,
+                **_quiet(),
             )
-    except (OSError, RuntimeError) as error:
+    except Exception as error:  # Ray raises that, too
         raise EngineLost(f"Ray does not start: {plain(' '.join(str(error).split()))}") from error
     _silence()
     session = Path(started.address_info["session_dir"])
     lock_session(session)
     return RunningRay(remove_leftovers(session.parent), session)
+
+
+def has_gpus(address: str) -> bool:
+    """Return whether a cluster has GPUs, after connecting for a moment. ValueError: there is no cluster."""
+    connected = ray.is_initialized()
+    if not connected:
+        _connect(address)
+    try:
+        return bool(ray.cluster_resources().get("GPU"))
+    finally:
+        if not connected:
+            ray.shutdown()
+
+
+def _connect(address: str, **options: Any) -> None:
+    """Connect to a cluster; ValueError: that is not possible, or its Python or Ray differs from ours."""
+    try:
+        if address != "auto":
+            check_address(address)
+        ray.init(address, **options, **_quiet())
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        ray.shutdown()
+        raise ValueError(f"ray-address {address}: {ends(error)}") from None
+
+
+def _quiet() -> dict[str, Any]:
+    """Return options of `ray.init`, after setting variables, that let Ray print nothing."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's next default; unset, it warns
+    return {"log_to_driver": False, "logging_level": logging.ERROR}
+
+
+@contextmanager
+def code() -> Iterator[str]:
+    """Make a folder with what workers on other machines need of this project, as links."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in SENT:
+            if (path := Path(ROOT, name)).exists():  # no pyproject.toml where fedtide is installed
+                Path(folder, name).symlink_to(path)
+        yield folder
 
 
 @contextmanager

@@ -90,26 +90,46 @@ class RayTransport(VirtualTransport):
     """Simulates the clients in Ray actors, each of which holds the data and one model.
 
     All actors on a machine share one copy of the data. If an actor fails, its clients are asked again in the
-    same round (see `Calls`), and it is replaced. The arguments are as in the settings.
+    same round (see `Calls`), and it is replaced; on nodes that join a cluster further ones start. The
+    arguments are as in the settings, and `tell` takes a line for the user.
     """
 
-    def __init__(self, simulation: Simulation, num_workers: int, client_gpus: float, address: str) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        num_workers: int,
+        client_gpus: float,
+        address: str,
+        tell: Callable[[str], object] = lambda line: None,
+    ) -> None:
         super().__init__(simulation)
         environment = simulation.environment
         self.sizes = environment.data.sizes
         self._own = None if ray.is_initialized() else start_ray(num_workers, address)
         self.leftovers = self._own.leftovers if self._own else []  # of killed processes, now removed
+        self._nodes = self._own.nodes if self._own else None
         resources = ray.cluster_resources()
         gpus = client_gpus if resources.get("GPU", 0) else 0
-        if not num_workers:
-            num_workers = int(resources["GPU"] / gpus) if gpus else max(1, int(resources.get("CPU", 1)))
+
+        def wanted() -> int:
+            """Return how many workers there should be: one for each share of a GPU, or for each core."""
+            if self._nodes:
+                self._nodes.check()
+            there = self._nodes.resources if self._nodes else resources
+            if num_workers:
+                return num_workers
+            return int(there.get("GPU", 0) / gpus) if gpus else max(1, int(there.get("CPU", 1)))
+
         actor = ray.remote(num_cpus=1, num_gpus=gpus)(RayClients)
         start = partial(actor.remote, ray.put(replace(environment, device="cuda" if gpus else "cpu")))
         self.shared_rows = SharedRows()
         self._liveness = Liveness(PATIENCE if address else 0.0)
-        self.workers = Workers(start, num_workers, self._liveness)
+        self.workers = Workers(start, wanted, self._liveness, tell)
         self._timeout = environment.timeout
         self._suspects: set[int] = set()  # clients that have made a worker fail
+
+    def is_stuck(self) -> bool:
+        return not self.workers.ready
 
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
         """Yield the answers of each actor when it is done.

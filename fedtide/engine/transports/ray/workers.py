@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import OutOfMemoryError, RayError
 
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.liveness import Liveness
-from fedtide.ground.wording import plain
+from fedtide.ground.wording import ends
 
 POLL = 1.0  # seconds between two checks of whether Ray is alive
 FIRST = 60.0  # seconds that the first round waits for the slowest workers
 PATIENCE = 300.0  # seconds without any worker after which the run ends
+OUT_OF_MEMORY = "Ray ended it, as the machine was out of memory"
 PAUSE = 5.0  # seconds from a failed start to the next
 
 
@@ -33,24 +34,32 @@ class Worker:
 
 
 class Workers:
-    """Starts `count` actors; those that are ready work while others start, which takes seconds.
+    """Starts as many actors as `wanted` says; those that are ready work while others start, for seconds.
 
-    The method `where` of an actor returns the ID of its node.
+    The method `where` of an actor returns the ID of its node. `tell` takes a line for the user, once for
+    each kind of error.
     """
 
-    def __init__(self, start: Callable[[], Any], count: int, liveness: Liveness) -> None:
-        self._start_actor, self._liveness = start, liveness
+    def __init__(
+        self,
+        start: Callable[[], Any],
+        wanted: Callable[[], int],
+        liveness: Liveness,
+        tell: Callable[[str], object],
+    ) -> None:
+        self._start_actor, self._wanted, self._liveness, self._tell = start, wanted, liveness, tell
         self._node = ray.get_runtime_context().get_node_id()
         self.ready: list[Worker] = []
         self._starting: dict[Any, Any] = {}  # actors by the call that ends when they have started
         self._due: list[float] = []  # when to start actors whose start has failed
         self._why, self._is_new = "", True
         self._none_since = time.monotonic()  # meaningful while none is ready
-        for _ in range(count):
-            self._start()
+        self._told: set[str] = set()
+        self._grow()
 
     def prepare(self) -> None:
         """Wait until a worker is ready; the first time, until all are, or a minute has passed."""
+        self._grow()
         until = time.monotonic() + FIRST
         while not self.ready or (self._is_new and self._starting and time.monotonic() < until):
             self.wait(())
@@ -83,9 +92,10 @@ class Workers:
         self._liveness.check()  # without its raylet, Ray would end this process
         return ray.get(call)
 
-    def replace(self, worker: Worker) -> None:
+    def replace(self, worker: Worker, why: str) -> None:
         """Replace a worker that has failed, or hangs: Ray ends it even if a signal has stopped it."""
         ray.kill(worker.actor)
+        self._tell_once(f"a worker is replaced: {why}", why)
         self.ready.remove(worker)
         if not self.ready:
             self._none_since = time.monotonic()
@@ -105,6 +115,16 @@ class Workers:
         self.ready, self._starting = [], {}
         return True
 
+    def _grow(self) -> None:
+        """Start as many as are wanted: the cluster may have grown."""
+        for _ in range(self._wanted() - len(self.ready) - len(self._starting) - len(self._due)):
+            self._start()
+
+    def _tell_once(self, line: str, kind: str) -> None:
+        if kind not in self._told:
+            self._told.add(kind)
+            self._tell(line)
+
     def _start(self) -> None:
         actor = self._start_actor()
         self._starting[actor.where.remote()] = actor
@@ -119,9 +139,11 @@ class Workers:
             node = self.get(call)
         except RayError as error:
             ray.kill(actor)
-            self._why = plain(" ".join(str(error).split()))
+            self._why = OUT_OF_MEMORY if isinstance(error, OutOfMemoryError) else ends(error)
             if "creation task" in self._why:
                 raise EngineLost(f"a worker cannot be started: {self._why}") from error
+            again = f"it is tried again for {PATIENCE:g} s; fewer workers (num-workers) may help"
+            self._tell_once(f"a worker cannot start: {self._why}; {again}", type(error).__name__)
             self._due.append(time.monotonic() + PAUSE)
             return
         self._why = ""
