@@ -18,7 +18,7 @@ from fedtide.comparison import claims, tables
 from fedtide.comparison.ranking import Ranking
 from fedtide.comparison.reach import targets_of
 from fedtide.comparison.results import CellRun, Row, rows_of
-from fedtide.comparison.runner import Outcome, Work, run_all
+from fedtide.comparison.runner import Outcome, Runner, Work
 from fedtide.comparison.store import CellStore, identity, outdated
 from fedtide.comparison.tuning import Tuning, tuned
 from fedtide.config import Settings
@@ -82,23 +82,24 @@ def compare(
     _check_different(cells, store)
     asked: Sequence[Cell] = cells
     unsearched: Mapping[Settings, str] = {}
-    if tuning:
-        searched = tuned(cells, tuning, folder, console, fresh)
-        cells, unsearched = searched.cells, searched.failed
-        if searched.signal:
-            console.print(INTERRUPTED, highlight=False)
-        if not cells:
-            return Comparison([], [], folder, unsearched, signal=searched.signal)
-    progress = _Progress(cells, store, console, folder, fresh)
     number = 0
-    if waiting := [cell.settings for cell in cells if cell.settings not in progress.finished]:
-        queue = deque(Work(settings, store.place(settings)) for settings in waiting)
-        with progress.bar:
-            try:
-                with raising_stopped():
-                    run_all(queue, progress.note, alone=len(waiting) == 1)
-            except Stopped as stopped:
-                number = stopped.number
+    with Runner(first) as runner:
+        if tuning:
+            searched = tuned(cells, tuning, folder, console, fresh, runner)
+            cells, unsearched = searched.cells, searched.failed
+            if searched.signal:
+                console.print(INTERRUPTED, highlight=False)
+            if not cells:
+                return Comparison([], [], folder, unsearched, signal=searched.signal)
+        progress = _Progress(cells, store, console, folder, fresh)
+        if waiting := [cell.settings for cell in cells if cell.settings not in progress.finished]:
+            queue = deque(Work(settings, store.place(settings)) for settings in waiting)
+            with progress.bar:
+                try:
+                    with raising_stopped():
+                        runner.run(queue, progress.note, alone=len(waiting) == 1)
+                except Stopped as stopped:
+                    number = stopped.number
     known = progress.finished
     finished = [CellRun(cell, known[cell.settings]) for cell in cells if cell.settings in known]
     rows = rows_of(finished, first.strategy, reach)

@@ -9,7 +9,7 @@ from contextlib import chdir, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
@@ -17,11 +17,15 @@ from fedtide.comparison.search import Judge, Pruning
 from fedtide.comparison.store import Place
 from fedtide.config import Settings
 from fedtide.engine.interrupts import ENDING, Stopped, deferring
-from fedtide.engine.parts import provided_parts, require_ray
+from fedtide.engine.parts import require_ray
 from fedtide.engine.read_run import records_in
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.ray.leftovers import CELL, locked_folder
 from fedtide.ground import dotted
+
+if TYPE_CHECKING:  # Ray is not installed on every machine
+    from fedtide.comparison.on_ray import OnRay
+    from fedtide.comparison.shipping import Shipped
 
 Files = Mapping[str, bytes]
 Outcome = Files | str
@@ -41,11 +45,13 @@ class Work(NamedTuple):
     pruning: Pruning | None = None  # of a trial that may be given up
 
 
-def run_cell(work: Work, provided: Mapping[str, Any] | None = None) -> Outcome:
+def run_cell(
+    work: Work, provided: Mapping[str, Any] | None = None, shipped: Shipped | None = None
+) -> Outcome:
     """Run one cell in this process on the inline engine, or resume it.
 
     On machines other than the driver's nothing is left behind. `provided` are the parts that the driver has
-    as objects.
+    as objects, and `shipped` is what it has read.
     """
     settings, place, pruning = work
     dotted.PROVIDED.update(provided or {})
@@ -60,7 +66,8 @@ def run_cell(work: Work, provided: Mapping[str, Any] | None = None) -> Outcome:
             # It is logged when it is finished.
             inline = replace(settings, engine="inline", log="", resume=resume)
             stopping = partial(_pruned, folder, pruning) if pruning else _unstoppable
-            experiment, _, ended = simulate(inline, folder, stopping=stopping, extendable=False)
+            inputs = shipped.unpack() if shipped else None
+            experiment, _, ended = simulate(inline, folder, inputs, stopping=stopping, extendable=False)
             if settings.report:
                 with suppress(Exception):  # the page of the comparison then says that they are missing
                     keep_numbers_of(experiment, ended, folder)
@@ -71,70 +78,44 @@ def run_cell(work: Work, provided: Mapping[str, Any] | None = None) -> Outcome:
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
-def run_all(queue: deque[Work], report: Report, alone: bool = False) -> None:
-    """Run cells in this process or on Ray, as the settings of the first say; `report` may add to the queue.
+class Runner:
+    """Runs cells in this process or on Ray, as the settings of one say, which all have in common.
 
-    `alone`: there is only one. ValueError: Ray cannot be started; EngineLost: Ray has died; Stopped: by a
-    signal.
+    Ray is started when it is first needed, and stopped in the end. ValueError: it cannot be started;
+    EngineLost: it does not start, or has died.
     """
-    if not queue:
-        return
-    first = queue[0].settings
-    if not first.ray_address and (alone or first.num_workers == 1):
-        while queue:
-            work = queue.popleft()
-            report(work.settings, run_cell(work))
-    else:
-        require_ray("take --num-workers 1")
-        run_on_ray(queue, report, first.num_workers, first.client_gpus, first.ray_address)
 
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._on_ray: OnRay | None = None
 
-def run_on_ray(
-    queue: deque[Work], report: Report, num_workers: int, client_gpus: float, address: str
-) -> None:
-    """Run cells as tasks of Ray, on this machine or on a cluster; they are reported in any order.
+    def __enter__(self) -> Runner:
+        return self
 
-    `num_workers`, `client_gpus` and `address` are as in the settings.
-    """
-    import ray  # not installed on every machine
+    def __exit__(self, *_: object) -> None:
+        if self._on_ray:
+            self._on_ray.close()
 
-    from fedtide.engine.transports.ray.cluster import start_ray
-    from fedtide.engine.transports.ray.liveness import Liveness
+    def run(self, queue: deque[Work], report: Report, alone: bool = False) -> None:
+        """Run cells; `report` may add to the queue. `alone`: there is only one. Stopped: by a signal."""
+        if not queue:
+            return
+        if not self._settings.ray_address and (alone or self._settings.num_workers == 1):
+            while queue:
+                work = queue.popleft()
+                report(work.settings, run_cell(work))
+            return
+        with deferring(
+            *ENDING
+        ) as signals:  # Ray makes what a handler raises an error of its own, or loses it
+            if not self._on_ray:
+                require_ray("take --num-workers 1")
+                from fedtide.comparison.on_ray import OnRay
 
-    with deferring(*ENDING) as signals:  # Ray makes what a handler raises an error of its own, or loses it
-        own = None if ray.is_initialized() else start_ray(num_workers, address)  # else the session's
-        try:
-            liveness = Liveness()
-            gpus = client_gpus if ray.cluster_resources().get("GPU", 0) else 0
-            # A cell whose process died, for want of memory perhaps, resumes from its checkpoint, once.
-            task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1)(run_cell)
-            provided = ray.put(provided_parts(work.settings for work in queue))
-            waiting: dict[Any, Settings] = {}
-            while not signals:
-                while queue and (not num_workers or len(waiting) < num_workers):
-                    work = queue.popleft()
-                    waiting[task.remote(work, provided)] = work.settings
-                if not waiting:
-                    return
-                liveness.check()
-                ready, _ = ray.wait([*waiting], timeout=0.2)  # so that a signal is noticed soon
-                for done in ready:
-                    report(waiting.pop(done), _outcome(done))
-        finally:
-            if own:
-                own.stop()
-    raise Stopped(signals[0])
-
-
-def _outcome(done: Any) -> Outcome:
-    import ray  # not installed on every machine
-    from ray.exceptions import RayError
-
-    try:
-        outcome: Outcome = ray.get(done)
-    except RayError as error:
-        return f"its process failed: {type(error).__name__}"
-    return outcome
+                self._on_ray = OnRay(self._settings)
+            self._on_ray.run(queue, report, signals)
+        if signals:
+            raise Stopped(signals[0])
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from fedtide.comparison.ranges import Between, Ranges, Values, widened, with_values, written
-from fedtide.comparison.runner import PRUNED, Outcome, Work, run_all
+from fedtide.comparison.runner import PRUNED, Outcome, Runner, Work
 from fedtide.comparison.search import Plan, Proposal, Pruning, Trial, distributions, score_of
 from fedtide.comparison.store import CellStore
 from fedtide.comparison.studies import Studies
@@ -134,9 +134,15 @@ class Running:
     """Runs searches side by side: the next batch of each as soon as its last one is over."""
 
     def __init__(
-        self, searches: Sequence[Search], store: CellStore, studies: Studies, console: Console
+        self,
+        searches: Sequence[Search],
+        store: CellStore,
+        studies: Studies,
+        console: Console,
+        runner: Runner,
     ) -> None:
         self.searches, self.store, self.studies, self.console = searches, store, studies, console
+        self.runner = runner
         self.queue: deque[Work] = deque()
         self.search_of: dict[Settings, Search] = {}  # of what was queued
         self.bar = progress_bar("trial ", console)
@@ -153,7 +159,7 @@ class Running:
             for search in self.searches:
                 self.bar.update(self._task, advance=len(search.trials))
                 self._continue(search)
-            run_all(self.queue, self._note)
+            self.runner.run(self.queue, self._note)
 
     def _continue(self, search: Search) -> None:
         """Take the batches that are known, and queue what is to be run of the next one."""

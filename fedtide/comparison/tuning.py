@@ -18,6 +18,7 @@ from rich.console import Console
 
 from clients.environment import federated_data
 from fedtide.comparison.ranges import lacking, parse_tune, ranges_of, with_values
+from fedtide.comparison.runner import Runner
 from fedtide.comparison.search import Plan, require_optuna
 from fedtide.comparison.store import CellStore
 from fedtide.comparison.studies import Studies
@@ -65,11 +66,13 @@ class Tuned:
     signal: int = 0
 
 
-def tuned(cells: Sequence[Cell], tuning: Tuning, folder: Path, console: Console, fresh: bool) -> Tuned:
+def tuned(
+    cells: Sequence[Cell], tuning: Tuning, folder: Path, console: Console, fresh: bool, runner: Runner
+) -> Tuned:
     """Search the best values of each method, and return the cells with them; `folder` is the comparison's.
 
-    `fresh` forgets an earlier search. ValueError: the ranges do not fit the methods, nothing can be held out
-    for validation, or the storage is that of another comparison.
+    `fresh` forgets an earlier search, and `runner` runs the trials. ValueError: the ranges do not fit the
+    methods, nothing can be held out for validation, or the storage is that of another comparison.
     """
     searches = searches_of(cells, tuning)
     _check_validation([search.base for search in searches])
@@ -77,7 +80,7 @@ def tuned(cells: Sequence[Cell], tuning: Tuning, folder: Path, console: Console,
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
     _say_plan(searches, tuning, console)
     place = folder / FOLDER
-    running = Running(searches, CellStore(str(place)), Studies(place, folder.name), console)
+    running = Running(searches, CellStore(str(place)), Studies(place, folder.name), console, runner)
     try:
         running.run()
     except Stopped as stopped:

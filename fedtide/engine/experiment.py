@@ -26,6 +26,7 @@ from fedtide.engine.central import CentralTrainer
 from fedtide.engine.choice import fastest_engine
 from fedtide.engine.evaluation import GlobalEvaluator
 from fedtide.engine.event_clock import make_clock
+from fedtide.engine.inputs import Inputs
 from fedtide.engine.memory_check import check_fits, check_steps
 from fedtide.engine.methods import Method
 from fedtide.engine.parts import check
@@ -87,14 +88,16 @@ def prepare(
     observed: Callable[[], Trace] | None = None,
     method: Method | None = None,
 ) -> Experiment:
+    inputs: Inputs | None = None,
     """Make the data, the model, the trace, the strategy and the evaluator; ValueError says what is invalid.
 
     `tune`: choose `cohort`, `cohort_size` and `engine`, which only virtual clients use, where they are open.
     `observed` makes the trace of rounds that end by themselves, as on devices, once all else is checked.
-    `method` is what `check` has returned for these settings, if it was called before.
+    `method` is what `check` has returned for these settings, if it was called before, and `inputs` are what
+    another process has read.
     """
     method = method or check(settings, virtual=tune)
-    trace = make_trace(settings)
+    trace = inputs.trace if inputs else make_trace(settings)
     for name in ("arrivals", "departures"):
         _check_rounds(name, getattr(settings, name), settings.num_rounds)
     if (trace.has_late_replies or settings.round_ends) and issubclass(method.strategy, SequentialSGD):
@@ -102,7 +105,7 @@ def prepare(
     clock = make_clock(trace, settings.round_ends if observed is None else 0)
     if clock.seconds(1) is None:
         _check_unused(settings)
-    data = federated_data(settings)
+    data = inputs.data if inputs else federated_data(settings)
     StoppingRule(settings, data.criterion.metric)  # refuses a target that the task does not have
     largest = int(data.sizes.max(initial=1))
     check_steps(settings.local_steps, settings.local_epochs, settings.batch_size, largest)

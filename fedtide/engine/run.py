@@ -23,6 +23,7 @@ from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.checkpoints.checkpointing import Checkpointing, Position
 from fedtide.engine.checkpoints.store import num_bytes
 from fedtide.engine.experiment import Experiment, prepare
+from fedtide.engine.inputs import Inputs
 from fedtide.engine.interrupts import deferring, stopping_on_interrupt
 from fedtide.engine.observers import LoggedRun, Observer, observing
 from fedtide.engine.read_run import records_in
@@ -230,14 +231,15 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
 
 
 def simulate(
-    settings: Settings, path: Path | None = None, **options: Any
+    settings: Settings, path: Path | None = None, inputs: Inputs | None = None, **options: Any
 ) -> tuple[Experiment, RunFolder, Outcome]:
     """Run an experiment with virtual clients, silently; return it, its run folder, and how it ended.
 
-    `path` is as of `RunFolder`, and the options are those of `drive`. ValueError: the settings are invalid.
+    `path` is as of `RunFolder`, `inputs` as of `prepare`, and the options are those of `drive`. ValueError:
+    the settings are invalid.
     """
-    experiment = prepare(settings)
-    folder = RunFolder(experiment.settings, path)
+    experiment = prepare(settings, inputs=inputs)
+    folder = RunFolder(experiment.settings, path, sources=inputs.sources if inputs else None)
     ended = drive(experiment, virtual_transport(experiment), folder, Console(quiet=True), **options)
     return experiment, folder, ended
 

@@ -45,11 +45,18 @@ class RunFolder(Observer):
 
     Beside them lies `clients.csv` if the trace was recorded from devices with names. The folder is that of
     `resume` in the settings, else `path`, which must not exist yet, else a new one in `run_dir`.
-    `flower_run` is Flower's number of the run, as an attribute that of the run that was resumed. ValueError:
-    the folder cannot be made, or another process writes to it.
+    `flower_run` is Flower's number of the run, as an attribute that of the run that was resumed, and
+    `sources` is what `own_sources` finds, unless that is on another machine. ValueError: the folder cannot be
+    made, or another process writes to it.
     """
 
-    def __init__(self, settings: Settings, path: Path | None = None, flower_run: str = "") -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        path: Path | None = None,
+        flower_run: str = "",
+        sources: Mapping[str, str] | None = None,
+    ) -> None:
         self.resumed = bool(settings.resume)
         if self.resumed:
             self.path = Path(settings.resume)
@@ -62,7 +69,7 @@ class RunFolder(Observer):
         self._unwritten, self._warned = b"", False
         self.warn: Callable[[str], object] = log.warning  # takes a line
         _lock(self._metrics, self.path)
-        self.parts = own_sources(settings)
+        self.parts = own_sources(settings) if sources is None else dict(sources)
         config = settings.as_mapping() | {"resume": ""}
         if self.resumed:
             config = read_config(self.path) | config

@@ -1,0 +1,69 @@
+"""Cells as tasks of Ray, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from fedtide.comparison.runner import Outcome, Report, Work, run_cell
+from fedtide.comparison.shipping import Shipping
+from fedtide.config import Settings
+from fedtide.engine.interrupts import ENDING, deferring
+from fedtide.engine.parts import provided_parts
+from fedtide.engine.transports.ray.cluster import start_ray
+from fedtide.engine.transports.ray.liveness import Liveness
+
+
+class OnRay:
+    """Ray, started or connected to as the settings say, unless the session has started it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._num_workers = settings.num_workers
+        self._own = None if ray.is_initialized() else start_ray(settings.num_workers, settings.ray_address)
+        self._liveness = Liveness()
+        gpus = settings.client_gpus if ray.cluster_resources().get("GPU", 0) else 0
+        # A cell whose process died, for want of memory perhaps, resumes from its checkpoint, once.
+        self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1)(run_cell)
+        elsewhere = bool(settings.ray_address) or len(ray.nodes()) > 1
+        self._shipping = Shipping() if elsewhere else None
+
+    def run(self, queue: deque[Work], report: Report, signals: Sequence[int]) -> None:
+        """Run cells until all are done or there is a signal; they are reported in any order."""
+        provided = ray.put(provided_parts(work.settings for work in queue))
+        waiting: dict[Any, Settings] = {}
+        while not signals:
+            while queue and not signals and (not self._num_workers or len(waiting) < self._num_workers):
+                work = queue.popleft()
+                try:
+                    shipped = self._shipping.ship(work.settings) if self._shipping else None
+                except ValueError as error:
+                    report(work.settings, f"ValueError: {error}")
+                    continue
+                waiting[self._task.remote(work, provided, shipped)] = work.settings
+            if not waiting:
+                return
+            self._liveness.check()
+            if self._own and self._own.nodes:
+                self._own.nodes.check()
+            ready, _ = ray.wait([*waiting], timeout=0.2)  # so that a signal is noticed soon
+            for done in ready:
+                report(waiting.pop(done), _outcome(done))
+
+    def close(self) -> None:
+        """Stop Ray if it is ours."""
+        self._liveness.close()
+        with deferring(*ENDING):
+            if self._own:
+                self._own.stop()
+
+
+def _outcome(done: Any) -> Outcome:
+    try:
+        outcome: Outcome = ray.get(done)
+    except RayError as error:
+        return f"its process failed: {type(error).__name__}"
+    return outcome
