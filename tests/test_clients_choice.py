@@ -152,12 +152,16 @@ def test_auto_depends_on_the_model_and_the_device(
     other: tuple[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`meta`, a device that computes nothing, stands for all but the CPU; it has no numbers to compare."""
+    """`meta`, a device that computes nothing, stands for all but the CPU; it has no numbers to compare.
+
+    The model may be on a machine without a GPU, and the clients on others with one.
+    """
     monkeypatch.setattr(torch, "allclose", lambda *_, **__: True)
     for device, (cohort, size) in (("cpu", cpu), ("meta", other)):
         model, examples = FlatModel(deepcopy(module), device), classes_of(shape)
         assert choose(model, examples) == (cohort, size)
         assert choose(model, examples, size=3) == (cohort, min(size, 3))
+        assert choose(model, examples, device="cuda") == other
 
 
 def test_compiled_steps_train_clients_in_larger_cohorts_than_single_steps() -> None:
@@ -174,6 +178,8 @@ def test_what_the_user_sets_is_used() -> None:
     assert choose(model, examples, "loop", 3) == ("loop", 1)
     with pytest.raises(ValueError, match=r"^unknown cohort 'lop'; known: auto, .*did you mean loop"):
         choose(model, examples, "lop")
+    with pytest.raises(ValueError, match=r"^cohort compiled: it is for CPUs, .*set client-gpus to 0"):
+        choose(model, examples, "compiled", device="cuda")
     assert options_of(Settings)["cohort"].choices == tuple(COHORTS)
 
 

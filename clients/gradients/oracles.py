@@ -65,14 +65,15 @@ ORACLES = {
 """Oracles by name: ``(model)``. A ValueError says why one cannot train a model."""
 
 
-def automatic(model: FlatModel, examples: Examples) -> str:
+def automatic(model: FlatModel, examples: Examples, on_gpu: bool = False) -> str:
     """Choose an oracle by the model, the task, the device and whether Numba is there: usually the fastest.
 
     It is `compiled` for linear classifiers on a CPU where Numba is installed, `stacked` for other linear
     layers, for other models `compiled-chain` (few channels, Numba) or `chain` on a CPU and `vmap` on other
-    devices, and `loop` for what these do not support.
+    devices, and `loop` for what these do not support. `on_gpu`: clients train on a GPU, wherever the model
+    is.
     """
-    for name in ("compiled", "stacked", "compiled-chain", "chain" if model.device.type == "cpu" else "vmap"):
+    for name in ("stacked", "vmap") if on_gpu else ("compiled", "stacked", "compiled-chain", "chain"):
         try:
             ORACLES[name](model).check(examples)
         except ValueError:
@@ -86,17 +87,25 @@ COHORTS: dict[str, Callable[..., object]] = {"auto": automatic, **ORACLES}
 
 
 def choose(
-    model: FlatModel, examples: Examples, cohort: str = "auto", size: int = 0, rule: type[SGD] | None = None
+    model: FlatModel,
+    examples: Examples,
+    cohort: str = "auto",
+    size: int = 0,
+    rule: type[SGD] | None = None,
+    device: str = "",
 ) -> tuple[str, int]:
     """Choose an oracle and the size of the largest cohort, as far as the user has not set them.
 
     A ValueError says that `cohort` is unknown or does not support the model, or these examples. Size 0 is
     replaced according to the number of weights, and by 1 for the oracles of `ONE_BY_ONE`. `rule` is what
-    clients do in a step, if that is known.
+    clients do in a step, if that is known; `device` is what they train on, if the model is elsewhere.
     """
     find("cohort", COHORTS, cohort)
+    on_gpu = (device or model.device.type) != "cpu"
+    if on_gpu and cohort.startswith("compiled"):
+        raise ValueError(f"cohort {cohort}: it is for CPUs, and clients train on GPUs; set client-gpus to 0")
     if cohort == "auto":
-        cohort = automatic(model, examples)
+        cohort = automatic(model, examples, on_gpu)
     elif cohort != "loop":
         oracle = ORACLES[cohort](model)
         try:
@@ -107,11 +116,11 @@ def choose(
         return cohort, 1
     if cohort == "compiled" and rule is not None and rule.steps_are_corrected():
         return cohort, size or LARGEST  # the weights of one client at a time are in the cache
-    return cohort, size or _cohort_size(model)
+    return cohort, size or _cohort_size(model, on_gpu)
 
 
-def _cohort_size(model: FlatModel) -> int:
-    limit = CPU_CACHE if model.device.type == "cpu" else GPU_WEIGHTS
+def _cohort_size(model: FlatModel, on_gpu: bool) -> int:
+    limit = GPU_WEIGHTS if on_gpu else CPU_CACHE
     return max(1, min(LARGEST, limit // (len(model.vector) + model.num_frozen)))
 
 
@@ -128,7 +137,9 @@ def may_gain_from_vmap(model: FlatModel, examples: Examples) -> bool:
         ORACLES["vmap"](model)
     except ValueError:
         return False
-    if _cohort_size(model) == 1 or any(isinstance(part, RNNBase) for part in model.module.modules()):
+    if _cohort_size(model, model.device.type != "cpu") == 1 or any(
+        isinstance(part, RNNBase) for part in model.module.modules()
+    ):
         return False  # vmap calls recurrent layers once for each client
     inputs = as_tensor(examples[0]).to(model.device)
     return not model.draws(inputs) and not model.mixes(inputs)

@@ -55,6 +55,7 @@ class Experiment:
     clock: Clock
     strategy: FlexibleStrategy
     evaluator: GlobalEvaluator
+    device: str = "cpu"  # that virtual clients train on
     why_engine: str = ""  # why the engine was chosen, if it was `auto`
     hint: str = ""  # how clients may train faster
 
@@ -75,7 +76,7 @@ class Experiment:
             self.data,
             self.build_model,
             self.settings.seed,
-            client_device(self.settings.client_gpus),
+            self.device,
             self.settings.cohort,
             self.settings.cohort_size,
             self.settings.client_timeout,
@@ -87,8 +88,8 @@ def prepare(
     tune: bool = True,
     observed: Callable[[], Trace] | None = None,
     method: Method | None = None,
-) -> Experiment:
     inputs: Inputs | None = None,
+) -> Experiment:
     """Make the data, the model, the trace, the strategy and the evaluator; ValueError says what is invalid.
 
     `tune`: choose `cohort`, `cohort_size` and `engine`, which only virtual clients use, where they are open.
@@ -113,7 +114,8 @@ def prepare(
     check_fits(model_name(settings), build_model)
     module = build_model()
     dotted.expect("model", model_name(settings), module, nn.Module, "derive it from torch.nn.Module")
-    model = FlatModel(module, client_device(settings.client_gpus), data.criterion)
+    device = client_device(settings)
+    model = FlatModel(module, device if torch.cuda.is_available() else "cpu", data.criterion)
     check_outputs(model, data)
     arrays = model.arrays()
     layout = Layout.of(arrays, model.num_buffers, model.frozen_checksum)
@@ -127,7 +129,7 @@ def prepare(
     _check_personal(settings, strategy)
     if isinstance(strategy, SequentialSGD):
         strategy.trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
-    experiment = Experiment(settings, data, build_model, initial, trace, clock, strategy, evaluator)
+    experiment = Experiment(settings, data, build_model, initial, trace, clock, strategy, evaluator, device)
     return _tuned(experiment, model) if tune else experiment
 
 
@@ -156,16 +158,20 @@ def _check_rounds(name: str, text: str, num_rounds: int) -> None:
             raise ValueError(f"{name}: client {client} has round {when}, but the run has only {only}")
 
 
-def client_device(client_gpus: float) -> str:
-    """Return the device that virtual clients train on."""
-    return "cuda" if client_gpus and torch.cuda.is_available() else "cpu"
+def client_device(settings: Settings) -> str:
+    """Return the device that virtual clients train on, which a cluster may have and this machine may not."""
+    if settings.client_gpus and settings.ray_address and settings.engine != "inline":
+        from fedtide.engine.transports.ray.cluster import has_gpus
+
+        return "cuda" if has_gpus(settings.ray_address) else "cpu"
+    return "cuda" if settings.client_gpus and torch.cuda.is_available() else "cpu"
 
 
 def _tuned(experiment: Experiment, model: FlatModel) -> Experiment:
     """Choose how cohorts are trained, and the engine, where the settings leave it open."""
     settings, rule = experiment.settings, rule_named(experiment.strategy.rule.name)
     examples, wanted = blank(experiment.data, 2), (settings.cohort, settings.cohort_size)
-    cohort, size = choose(model, examples, *wanted, rule)
+    cohort, size = choose(model, examples, *wanted, rule, experiment.device)
     several = settings.most_clients > 1
     several &= not isinstance(experiment.strategy, SequentialSGD)
     if several and (settings.cohort, cohort) == ("auto", "loop") and may_gain_from_vmap(model, examples):
