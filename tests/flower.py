@@ -36,7 +36,7 @@ def processes_of(home: Path) -> list[int]:
 
 def end_processes(home: Path) -> None:
     """Terminate the processes with this FLWR_HOME; kill those that do not end."""
-    for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 60.0)):
+    for number, patience in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 60.0)):
         deadline = time.monotonic() + patience
         for pid in processes_of(home):
             try:

@@ -152,11 +152,11 @@ def test_clients_that_end_or_block_their_process_fail_alone(
     settings = {"num_clients": 12, "cohort": "stacked", "num_rounds": 2}
     trace, on_ray = FlagOfRound2(12, 0), {"engine": "ray", "num_workers": 2}
     trace.flag = flag
-    run = simulate(broken(faults, str(flag)), trace=trace, **settings, **on_ray, client_timeout=15.0)
+    run = simulate(broken(faults, str(flag)), trace=trace, **settings, **on_ray, client_timeout=6.0)
     expected = simulate(broken(dict.fromkeys(faults, "raises")), trace="always", **settings)
     np.testing.assert_array_equal(run.weights, expected.weights)
     reasons = {"1": "its process died", "4": "SystemExit: 7", "5": "KeyboardInterrupt: "}
-    for record, third in zip(run.rounds, ("its process died", "no result within 15 s"), strict=True):
+    for record, third in zip(run.rounds, ("its process died", "no result within 6 s"), strict=True):
         assert record["active"] == [0, 2, 6, 7, 8, 9, 10, 11]
         assert record["failed"] == {**reasons, "3": third}
     assert len(run.rounds[0]["notes"]) >= 2

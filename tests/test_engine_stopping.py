@@ -74,17 +74,17 @@ def run(folder: Path, *arguments: str) -> tuple[dict[str, Any], list[dict[str, A
 
 @pytest.mark.parametrize("method", STOPS)
 def test_a_stopped_run_goes_on_with_the_same_bits(method: str, tmp_path: Path) -> None:
-    stop_and_go_on(method, "inline", tmp_path)
+    stop_and_go_on(method, tmp_path, "--engine=inline")
 
 
 @pytest.mark.slow
 def test_a_stopped_run_on_ray_goes_on_with_the_same_bits(ray_cluster: None, tmp_path: Path) -> None:
-    stop_and_go_on("fedbuff", "ray", tmp_path)
+    stop_and_go_on("fedbuff", tmp_path, "--engine=ray", "--num-workers=1")
 
 
-def stop_and_go_on(method: str, engine: str, tmp_path: Path) -> None:
+def stop_and_go_on(method: str, tmp_path: Path, *engine: str) -> None:
     setting, *others = STOPS[method]
-    arguments = [f"--strategy={method}", *others, f"--engine={engine}", "--num-workers=2"]
+    arguments = [f"--strategy={method}", *others, *engine]
     whole, records = run(tmp_path / "whole", *arguments, f"--run-dir={tmp_path / 'whole'}")
     there = [*arguments, f"--run-dir={tmp_path / 'stopped'}"]
     first, before = run(tmp_path / "stopped", *there, setting)
