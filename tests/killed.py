@@ -4,11 +4,14 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing, suppress
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import sim
 from fedtide.config import Settings
 from fedtide.engine.checkpoints.store import FILE
 from fedtide.engine.run import simulate
@@ -21,12 +24,18 @@ def train(settings: Settings, path: Path) -> None:
     simulate(settings, None if settings.resume else path)
 
 
-def start(settings: Settings, path: Path) -> Any:
-    """Start `train` in a process of its own."""
+def command(arguments: Sequence[str]) -> None:
+    """Run the command line, silently."""
+    with redirect_stdout(StringIO()):
+        sim.main(arguments)
+
+
+def start(target: Callable[..., None], *arguments: Any) -> Any:
+    """Start `train` or `command` in a process of its own."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent)])
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["killed"])
-    process = context.Process(target=train, args=(settings, path))
+    process = context.Process(target=target, args=arguments)
     process.start()
     return process
 
@@ -37,6 +46,7 @@ def kill_when(process: Any, condition: Callable[[], bool]) -> bool:
         if condition():
             process.kill()
             break
+        time.sleep(0.001)
     process.join()
     assert process.exitcode in (0, -signal.SIGKILL)
     return bool(process.exitcode)

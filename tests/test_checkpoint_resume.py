@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from killed import kill_when, records, saved_rounds, start, writes_checkpoint
+from killed import kill_when, records, saved_rounds, start, train, writes_checkpoint
 
 from fedtide.config import Settings
 from fedtide.engine.read_run import records_in
@@ -55,10 +55,10 @@ def test_killed_three_times(case: str, tmp_path: Path) -> None:
     for lines, inside in zip(np.sort(rng.integers(3, ROUNDS - 8, 3)), (True, False, True), strict=True):
         now = settings if not path.exists() else replace(settings, resume=str(path))
         kills += kill_when(
-            start(now, path),
+            start(train, now, path),
             lambda n=lines, w=inside: records(path) >= n and (writes_checkpoint(path) or not w),
         )
-    process = start(replace(settings, resume=str(path)), path)
+    process = start(train, replace(settings, resume=str(path)), path)
     process.join()
     assert process.exitcode == 0
     assert kills >= 2

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from killed import kill_when, records, saved_rounds
+from killed import kill_when, records, saved_rounds, train
 from killed import start as start_process
 
 from clients.environment import make_trace
@@ -122,7 +122,7 @@ def test_the_same_bits_on_ray(simulate: Callable[..., Any], ray_cluster: None) -
     for strategy, B in (("fedbuff:buffer=3", 1), ("fedawe", 3)):
         changes = {**RUN, "strategy": strategy, "round_ends": B, "num_rounds": 20}
         here = simulate(**changes)
-        there = simulate(**changes, engine="ray", num_workers=3)
+        there = simulate(**changes, engine="ray", num_workers=2)
         np.testing.assert_array_equal(here.weights, there.weights)
         lags = [late["lag"] for record in here.rounds for late in record.get("late", [])]
         assert max(lags) > 3
@@ -140,9 +140,9 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     for lines in (40, 130, 250):
         now = replace(whole, resume=str(path)) if path.exists() else whole
         saved = saved_rounds(path)
-        assert kill_when(start_process(now, path), lambda n=lines: records(path) >= n)
+        assert kill_when(start_process(train, now, path), lambda n=lines: records(path) >= n)
         assert saved_rounds(path) > saved
-    start_process(replace(whole, resume=str(path)), path).join()
+    start_process(train, replace(whole, resume=str(path)), path).join()
     resumed = json.loads((path / "summary.json").read_text())
     assert resumed["weights_sha256"] == ended.summary["weights_sha256"]
     records_of = [[{**r, "seconds": None} for r in records_in(each)] for each in (path, folder.path)]

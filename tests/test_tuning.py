@@ -4,8 +4,6 @@ import csv
 import json
 import math
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from waiting import wait_until
+from killed import command, kill_when, start
 
 import sim
 from fedtide.comparison.ranges import Among, Between, parse_tune, ranges_of, with_values
@@ -25,7 +23,6 @@ from fedtide.config import Settings
 from fedtide.engine.read_run import read_run
 
 pytest.importorskip("optuna")  # of requirements-dev.txt
-ROOT = Path(sim.__file__).parent
 SMALL = [
     *("--strategy", "fedavg", "fedprox", "--model", "logistic", "--num-clients", "6", "--num-rounds", "8"),
     *("--local-steps", "4", "--trace", "bernoulli:p=0.8", "--client-gpus", "0", "--seed", "0", "1"),
@@ -196,12 +193,10 @@ def test_a_killed_search_goes_on_with_the_same_trials(tmp_path: Path) -> None:
     whole, killed, on_ray = (tmp_path / name for name in ("whole", "killed", "on_ray"))
     few = ["--strategy", "fedprox", "--seed", "0", "--no-report"]
     run(whole, *few)
-    command = [sys.executable, "sim.py", *SMALL, *few, "--num-workers", "1", "--run-dir", str(killed)]
     for number in (2, 5):
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
-            trials = "compare-*/tuning/cells/[!.]*/summary.json"
-            wait_until(partial(lambda n, of: len([*killed.glob(of)]) >= n, number, trials), process)
-            process.send_signal(signal.SIGKILL)
+        process = start(command, [*SMALL, *few, "--num-workers", "1", "--run-dir", str(killed)])
+        trials = "compare-*/tuning/cells/[!.]*/summary.json"
+        assert kill_when(process, partial(lambda n, of: len([*killed.glob(of)]) >= n, number, trials))
     run(killed, *few)
     run(on_ray, *few, "--num-workers", "2")
     assert found_in(killed) == found_in(whole)
