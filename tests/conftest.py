@@ -1,3 +1,4 @@
+import gc
 import logging
 import os
 import sys
@@ -67,6 +68,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave alone what is imported by now: each run would scan all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass

@@ -101,9 +101,12 @@ class Runner:
         if not queue:
             return
         if not self._settings.ray_address and (alone or self._settings.num_workers == 1):
-            while queue:
-                work = queue.popleft()
-                report(work.settings, run_cell(work))
+            from fedtide.engine.run import unscanned
+
+            with unscanned():
+                while queue:
+                    work = queue.popleft()
+                    report(work.settings, run_cell(work))
             return
         with deferring(
             *ENDING

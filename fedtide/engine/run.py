@@ -253,10 +253,23 @@ def _undisturbed() -> Iterator[None]:
     costs page faults when it is taken again.
     """
     keep_freed_memory()
+    with unscanned(), threadpool_limits(1, "blas"):
+        yield
+
+
+@contextmanager
+def unscanned() -> Iterator[None]:
+    """Collect garbage, and have the collector leave alone what is left, above all PyTorch's modules.
+
+    To scan these takes longer than many a run. If they are left alone already, for several runs, only what
+    has been made since is collected.
+    """
     gc.collect()
+    if gc.get_freeze_count():
+        yield
+        return
     gc.freeze()
     try:
-        with threadpool_limits(1, "blas"):
-            yield
+        yield
     finally:
         gc.unfreeze()
