@@ -108,9 +108,8 @@ class Runner:
                     work = queue.popleft()
                     report(work.settings, run_cell(work))
             return
-        with deferring(
-            *ENDING
-        ) as signals:  # Ray makes what a handler raises an error of its own, or loses it
+        # Ray makes what a handler raises an error of its own, or loses it.
+        with deferring(*ENDING) as signals:
             if not self._on_ray:
                 require_ray("take --num-workers 1")
                 from fedtide.comparison.on_ray import OnRay

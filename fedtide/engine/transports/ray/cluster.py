@@ -21,7 +21,8 @@ from fedtide.ground.dotted import modules_here
 from fedtide.ground.wording import ends, plain
 
 ROOT = str(Path(__file__).parents[4])  # the folder that workers import this project from
-SENT = ("clients", "fedtide", "strategies", "traces", "pyproject.toml")  # of it, to other machines
+# What is sent of it to other machines; the last two have the version, of a checkout and of an installation.
+SENT = ("clients", "fedtide", "strategies", "traces", "pyproject.toml", "fedtide-*.dist-info")
 
 
 def check_address(address: str) -> None:
@@ -103,6 +104,7 @@ def _connect(address: str, **options: Any) -> None:
         if address != "auto":
             check_address(address)
         ray.init(address, **options, **_quiet())
+        _silence()
     except (OSError, RuntimeError, ValueError, RayError) as error:
         ray.shutdown()
         raise ValueError(f"ray-address {address}: {ends(error)}") from None
@@ -119,9 +121,8 @@ def _quiet() -> dict[str, Any]:
 def code() -> Iterator[str]:
     """Make a folder with what workers on other machines need of this project, as links."""
     with tempfile.TemporaryDirectory() as folder:
-        for name in SENT:
-            if (path := Path(ROOT, name)).exists():  # no pyproject.toml where fedtide is installed
-                Path(folder, name).symlink_to(path)
+        for path in (path for name in SENT for path in Path(ROOT).glob(name)):
+            Path(folder, path.name).symlink_to(path)
         yield folder
 
 
