@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from fedtide.comparison.ranges import Among, Between, parse_tune, ranges_of, wit
 from fedtide.comparison.search import Judge, Plan, Pruning, Trial, distributions, require_optuna, score_of
 from fedtide.config import Settings
 from fedtide.engine.read_run import read_run
+from fedtide.engine.transports.ray.cluster import start_ray
 
 pytest.importorskip("optuna")  # of requirements-dev.txt
 SMALL = [
@@ -189,16 +191,18 @@ def test_a_tuned_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 def test_a_killed_search_goes_on_with_the_same_trials(tmp_path: Path) -> None:
-    """Killed twice; then on Ray with two workers."""
+    """Killed twice; then on Ray with two workers, which starts once, for the comparison as well."""
     whole, killed, on_ray = (tmp_path / name for name in ("whole", "killed", "on_ray"))
-    few = ["--strategy", "fedprox", "--seed", "0", "--no-report"]
+    few = ["--strategy", "fedprox", "--no-report", "--seed", "0"]
     run(whole, *few)
     for number in (2, 5):
         process = start(command, [*SMALL, *few, "--num-workers", "1", "--run-dir", str(killed)])
         trials = "compare-*/tuning/cells/[!.]*/summary.json"
         assert kill_when(process, partial(lambda n, of: len([*killed.glob(of)]) >= n, number, trials))
     run(killed, *few)
-    run(on_ray, *few, "--num-workers", "2")
+    with patch("fedtide.comparison.on_ray.start_ray", wraps=start_ray) as started:
+        run(on_ray, *few, "1", "--num-workers", "2")
+    assert started.call_count == 1
     assert found_in(killed) == found_in(whole)
     assert found_in(on_ray) == found_in(whole)
 
