@@ -21,11 +21,10 @@ def plain(text: object, most: int = 200) -> str:
 
 
 def ends(error: BaseException) -> str:
-    """Return the first and the last line of an error that may have a traceback in between, as one line."""
-    first, *rest = [line.strip() for line in str(error).splitlines() if line.strip()] or [
-        type(error).__name__
-    ]
-    return plain(" ".join([first, *rest[-1:]]), 500)
+    """Return an error as one line: if it is long, with a traceback perhaps, its first and its last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    whole = " ".join(lines)
+    return plain(whole if len(whole) <= 400 else f"{lines[0]} {lines[-1]}", 400)
 
 
 def client_name(client: int, devices: Sequence[str]) -> str:

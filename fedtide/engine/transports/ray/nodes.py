@@ -16,7 +16,7 @@ from fedtide.engine.transports.base import EngineLost
 from fedtide.ground.wording import ends
 
 PACKAGES = ("flwr", "torch", "torchvision", "numpy", "numba", "scikit-learn")  # Ray checks Python and itself
-PATIENCE = 120.0  # seconds that nodes may take to unpack the code and start a process
+PATIENCE = 30.0  # seconds in which nodes usually have unpacked the code and started a process
 
 
 class Nodes:
@@ -34,7 +34,10 @@ class Nodes:
         self.check(PATIENCE)
 
     def check(self, patience: float = 0.0) -> None:
-        """Look who is there; EngineLost: a node has other packages, or none has answered in time."""
+        """Look who is there, and compare the answers that come in time, the others in a later call.
+
+        EngineLost: a node has other packages, or cannot start a process.
+        """
         there = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         self.resources = sum((Counter(node["Resources"]) for node in there), Counter())
         for node in there:
