@@ -4,6 +4,7 @@ import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -160,6 +161,26 @@ def test_what_does_not_fit_is_refused_before_any_of_it_is_taken(
     with pytest.raises(ValueError, match=says) as refusal:
         prepare(Settings.from_mapping({**small, **values}, "here"), tune=False)
     assert "\n" not in str(refusal.value)
+
+
+def test_what_a_round_takes_is_said_or_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """100 clients of a model of 1 GiB on a machine of 64 GiB, whose disk has 150 GiB left."""
+    size, there = 2**30, 150 * 2**30
+    monkeypatch.setattr(memory_check, "total_memory", lambda: 64 * 2**30)
+    monkeypatch.setattr(memory_check, "replies_limit", lambda: 8 * 2**30)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=there))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert memory_check.check_round(8, size, 2, False, 0) == ""
+    said = f"the replies of a round lie in a file: 100.0 GB in {tmp_path}, which has 150.0 GB left"
+    assert memory_check.check_round(100, size, 2, False, 0) == said
+    assert memory_check.check_round(100, size, 0, False, 2.0**40).endswith("will take 1,024.0 GB more")
+    for clients, workers, kept, says in (
+        (200, 2, False, f"200 clients, .* 200.0 GB: {tmp_path} has 150.0 GB left; free space, set TMPDIR"),
+        (60, 0, True, "needs 68.0 GB, but this machine has 64.0 GB; use fewer clients a round"),
+        (9, 15, False, "needs 68.0 GB, .* use fewer workers"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            memory_check.check_round(clients, size, workers, kept, 0)
 
 
 def test_configuration_files(tmp_path: Path) -> None:

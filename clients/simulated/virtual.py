@@ -26,6 +26,7 @@ from clients.simulated.faults import described, is_out_of_memory, time_limit
 from clients.simulated.jobs import Broadcast, ClientUpdate, Job, PreparedJob, Updates, joined, prepare
 from clients.training import make_rule
 from fedtide.ground.contract import Scalar, metrics
+from fedtide.ground.spill import let_go, new_rows
 from fedtide.tasks import blank
 from traces import finished_steps
 
@@ -101,7 +102,7 @@ class VirtualClients:
         farewells = self._farewells([job for job in jobs if job.config.farewell])
         prepared = self._prepare([job for job in jobs if not job.config.farewell], failures)
         start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
-        vectors = np.empty((len(prepared), len(start)), self.dtype) if out is None else out
+        vectors = new_rows(len(prepared), len(start), self.dtype) if out is None else out
         parts: list[Updates] = []
         count, sends_weights = 0, True
         too_many: list[int] = []  # sizes of cohorts for which memory did not suffice
@@ -111,6 +112,7 @@ class VirtualClients:
                 cohort = queue.pop()
                 rows = vectors[count : count + len(cohort)]
                 trained = self._train(start, shared, cohort, rows)
+                let_go(rows)
                 if isinstance(trained, Trained):
                     sends_weights &= trained.sends_weights
                     parts.append(trained.updates)

@@ -42,8 +42,8 @@ class PreparedRun:
         if self.experiment.why_engine:
             engine = self.experiment.settings.engine
             console.print(f"engine: {engine} ({self.experiment.why_engine})", markup=False)
-        if self.experiment.hint:
-            say(console, self.experiment.hint)
+        for line in filter(None, [self.experiment.hint, self.experiment.room]):
+            say(console, line)
         self.folder = RunFolder(self.experiment.settings)
         try:
             self.transport = virtual_transport(self.experiment, partial(say, console))

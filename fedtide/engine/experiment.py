@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -27,7 +28,7 @@ from fedtide.engine.choice import fastest_engine
 from fedtide.engine.evaluation import GlobalEvaluator
 from fedtide.engine.event_clock import make_clock
 from fedtide.engine.inputs import Inputs
-from fedtide.engine.memory_check import check_fits, check_steps
+from fedtide.engine.memory_check import check_fits, check_round, check_steps
 from fedtide.engine.methods import Method
 from fedtide.engine.parts import check
 from fedtide.engine.sequential_sgd import SequentialSGD
@@ -38,6 +39,7 @@ from fedtide.ground import dotted
 from fedtide.ground.wording import count
 from fedtide.tasks import FederatedData, blank
 from strategies import FlatParameters, FlexibleStrategy, Layout, Roster
+from strategies.memory.table import TableOptions
 from traces import RoundAvailability, Trace, parse_rounds
 
 SLOW = "cohort: loop, one client after the other; --cohort vmap may be faster"
@@ -58,6 +60,7 @@ class Experiment:
     device: str = "cpu"  # that virtual clients train on
     why_engine: str = ""  # why the engine was chosen, if it was `auto`
     hint: str = ""  # how clients may train faster
+    room: str = ""  # what a round takes, if it is much
 
     @property
     def availability(self) -> Callable[[int], RoundAvailability]:
@@ -130,7 +133,27 @@ def prepare(
     if isinstance(strategy, SequentialSGD):
         strategy.trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
     experiment = Experiment(settings, data, build_model, initial, trace, clock, strategy, evaluator, device)
-    return _tuned(experiment, model) if tune else experiment
+    if tune:
+        experiment = _tuned(experiment, model)
+        experiment = replace(experiment, room=_check_room(experiment))
+    return experiment
+
+
+def _check_room(experiment: Experiment) -> str:
+    """Return what the first round takes, if it is much; ValueError if there is too little room for it."""
+    settings, options = experiment.settings, experiment.strategy.options
+    there = (experiment.clock.round(1).completion > 0) & (experiment.data.sizes > 0)
+    size, clients = experiment.initial.vector.nbytes, min(settings.most_clients, int(there.sum()))
+    workers = 0
+    if settings.engine == "ray" and not settings.ray_address:
+        workers = min(settings.num_workers or os.cpu_count() or 1, clients)
+    table = 0.0
+    if isinstance(options, TableOptions) and getattr(options, "memory", "server") == "server":
+        table = settings.num_clients * size
+        table *= table > options.table_memory * 2**30
+    if isinstance(experiment.strategy, SequentialSGD):
+        clients = 0
+    return check_round(clients, size, workers, bool(settings.round_ends), table)
 
 
 def _check_unused(settings: Settings) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import os
+import shutil
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedtide.ground import dotted
 from fedtide.ground.contract.fit import planned_steps
+from fedtide.ground.memory import replies_limit, total_memory
+from fedtide.ground.spill import folder_of_large_files
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 # each with its gradient, the initial weights, those sent, and its own in float64, which count twice.
 COPIES = 8
 FROZEN_COPIES = 3  # of weights that are not trained: of the run, of the evaluation, and as they are saved
+
+WORKER_COPIES = 4  # of a worker on Ray: the model, its gradient, and what a client starts from and ends at
 
 CLIENT_BYTES = 100  # of each client of a federation, in the trace, roster and data
 EXAMPLE_BYTES = 24  # of each example of a step while its client trains: its index, and copies of it
@@ -58,22 +59,36 @@ def check_steps(local_steps: int, local_epochs: int, batch_size: int, num_exampl
     _check(f"local-{unit} is {given}", EXAMPLE_BYTES * steps * batch, f"use fewer {unit}")
 
 
+def check_round(clients: int, size: int, workers: int, kept: bool, table: float) -> str:
+    """Return a line about what a round takes, if that is more than RAM should hold; else nothing.
+
+    `size`: bytes of a client's vector. `kept`: whether replies wait in RAM, as in event time. `table`: bytes
+    that the clients' vectors at the server take in the end, in a file. ValueError: there is too little room.
+    """
+    replies, folder = clients * size, folder_of_large_files()
+    in_file = replies > replies_limit()
+    in_memory = (COPIES + WORKER_COPIES * workers) * size + kept * replies + (not in_file) * replies
+    fewer = "fewer clients a round (clients-per-round), or a smaller model"
+    what = f"a round of {clients:,} clients, whose replies have {_gigabytes(replies)}"
+    _check(what, in_memory, f"use {'fewer workers (num-workers), ' if workers else ''}{fewer}")
+    if not in_file:
+        return ""
+    free = shutil.disk_usage(folder).free
+    if replies > free:
+        raise ValueError(
+            f"{what}: {folder} has {_gigabytes(free)} left; free space, set TMPDIR, or use {fewer}"
+        )
+    room = f"{_gigabytes(replies)} in {folder}, which has {_gigabytes(free)} left"
+    later = f"; the vectors of all clients will take {_gigabytes(table)} more" if table else ""
+    return f"the replies of a round lie in a file: {room}{later}"
+
+
 def _check(what: str, needed: float, advice: str) -> None:
     there = total_memory()
     if needed > there:
         raise ValueError(
             f"{what}: that needs {_gigabytes(needed)}, but this machine has {_gigabytes(there)}; {advice}"
         )
-
-
-def total_memory() -> float:
-    """Return the bytes of memory that this process may use; infinity where the system does not say."""
-    limits = [math.inf]
-    with suppress(AttributeError, ValueError, OSError):  # not on Windows
-        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    with suppress(OSError, ValueError):  # of a container; `max` where it has no limit
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    return min(limits)
 
 
 def _gigabytes(size: float) -> str:

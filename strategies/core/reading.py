@@ -17,6 +17,7 @@ from flwr.common import FitRes
 from numpy.typing import NDArray
 
 from fedtide.ground.contract import REPORTED, SGD, Reported, Rule, metrics
+from fedtide.ground.spill import let_go
 from strategies.core.decoding import (
     MAX_EXAMPLES,
     MAX_NUMBER,
@@ -189,6 +190,7 @@ class ReplyReader:
         check(faults_of_work(n, steps, planned, first), n=n, steps=steps, planned=planned, first=first)
         vector, buffers, extra = decode(result.parameters, self._rule, sent.weights)
         size, most = norm(vector - self._origin(sent)), MAX_NORM * steps / planned
+        let_go(vector)
         check(faults_of_update(size, most), size=size, most=most)
         self._check(sent, extra)
         told = (metrics.TRAIN_LOSS, metrics.FINAL_LOSS, metrics.RMS_LOSS, metrics.SECONDS)

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.spill import let_go
 from strategies.core.instructions import Sent
 from strategies.core.parameters import FloatVector
 
 _BLOCK = 1 << 16  # numbers converted to float64 at a time: as many as stay in the cache
 _WIDTH, _HEIGHT = 1 << 13, 32  # of such a block in a sum
+_HELD, _FEW = 1 << 26, 1 << 20  # numbers that are read until they are let go; so few never are
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,11 @@ class Replies:
             return
         width = min(max(512, numbers // len(self)), max(1, self.size))
         buffer, common = np.empty(len(self) * width), self._common_origin()
+        held = 0
         for start in range(0, self.size, width):
             at = slice(start, min(start + width, self.size))
-            origin = None if common is None else common[at].astype(np.float64)
-            yield at, self._block(slice(0, len(self)), at, origin, buffer)
+            yield at, self._block(slice(0, len(self)), at, common, buffer)
+            held = self._let_go(slice(0, len(self)), held, at.stop)
 
     def sizes(self, weights: str) -> NDArray[np.float64]:
         """n_k with `n`, 1 for each with `uniform`, shape (K,)."""
@@ -126,12 +129,12 @@ class Replies:
         """sum_k coefficients_k delta_k in float64, shape (M,); the order of arrival makes no difference."""
         total, width = np.zeros(self.size), min(self.size, _WIDTH)
         buffer, common = np.empty(min(len(self), _HEIGHT) * width), self._common_origin()
-        for left in range(0, self.size, width):
-            at = slice(left, min(left + width, self.size))
-            origin = None if common is None else common[at].astype(np.float64)
-            for top in range(0, len(self), _HEIGHT):
-                some = slice(top, min(top + _HEIGHT, len(self)))
-                total[at] += coefficients[some] @ self._block(some, at, origin, buffer)
+        for top in range(0, len(self), _HEIGHT):
+            some, held = slice(top, min(top + _HEIGHT, len(self))), 0
+            for left in range(0, self.size, width):
+                at = slice(left, min(left + width, self.size))
+                total[at] += coefficients[some] @ self._block(some, at, common, buffer)
+                held = self._let_go(some, held, at.stop)
         return total
 
     def mean_buffers(self) -> NDArray[np.float64]:
@@ -156,18 +159,30 @@ class Replies:
             np.add.reduce(deltas, axis=0, out=total[at])
         return total
 
+    def _let_go(self, some: slice, held: int, stop: int) -> int:
+        """Let go of columns of some clients that have been read, if they are many or the last.
+
+        Returns the first column that is still held.
+        """
+        numbers = (some.stop - some.start) * (stop - held)
+        if numbers < (_FEW if stop == self.size else _HELD):
+            return held
+        for vector in self.vectors[some]:
+            let_go(vector[held:stop])
+        return stop
+
     def _block(
-        self, some: slice, at: slice, origin: NDArray[np.float64] | None, buffer: NDArray[np.float64]
+        self, some: slice, at: slice, origin: FloatVector | None, buffer: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return deltas of some clients, in some columns, written to the beginning of a buffer.
 
-        `origin`: what all of them started from, in these columns, or None.
+        `origin`: what all of them started from, or None.
         """
         count = some.stop - some.start
         block = buffer[: count * (at.stop - at.start)].reshape(count, -1)
         np.concatenate([vector[at] for vector in self.vectors[some]], out=block.reshape(-1))
         if origin is not None:
-            block -= origin
+            block -= origin[at].astype(np.float64)
         else:
             block -= np.array([started[at] for started in self.origins[some]], np.float64)
         return block

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fedtide.ground.spill import folder_of_large_files
+
 ROWS = "fedtide-rows-"  # files of memory shared with workers
 CELL = "fedtide-cell-"  # folders in which a comparison runs
 SESSION_LOCK = "fedtide.lock"  # a file in the folder of each session of Ray that we have started
@@ -64,7 +66,8 @@ def remove_leftovers(sessions: Path | None = None) -> list[str]:
     with its size, for people; sessions that ended normally are not listed.
     """
     temporary = Path(tempfile.gettempdir())
-    rows = [path for folder in (Path(SHARED_MEMORY), temporary) for path in folder.glob(f"{ROWS}*")]
+    folders = {SHARED_MEMORY, str(temporary), folder_of_large_files()}
+    rows = [path for folder in folders for path in Path(folder).glob(f"{ROWS}*")]
     found = {
         "files of shared memory": [_removed(path, path) for path in rows],
         "folders of a comparison": [_removed(path, path) for path in temporary.glob(f"{CELL}*")],

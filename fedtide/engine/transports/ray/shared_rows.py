@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.engine.transports.ray.leftovers import ROWS, SHARED_MEMORY, lock
+from fedtide.ground.memory import replies_limit
+from fedtide.ground.spill import FileMap, folder_of_large_files, reserve
 
 
 class Lease(NamedTuple):
@@ -48,13 +50,15 @@ class SharedRows:
 
         OSError: neither shared memory nor the folder for temporary files has enough space.
         """
-        self._close([block for block in self._blocks if block.retired])
+        # Pages of a large file would be read from the disk before they are written again.
+        self._close([block for block in self._blocks if block.retired or (block.is_free and block.on_disk)])
         size = max(1, count * width * dtype.itemsize)
         free = [block for block in self._blocks if block.is_free]
         block = next((block for block in free if block.size >= size), None)
         if block is None:
             self._close(free)  # too small
-            block = _Block(size)
+            in_memory = sum(block.size for block in self._blocks if not block.on_disk)
+            block = _Block(size, in_memory + size > replies_limit())
             self._blocks.append(block)
         rows = block.rows(count, width, dtype)
         return Lease(block.path, 0, count, width, dtype.str), rows
@@ -89,7 +93,7 @@ class AttachedRows:
             for path in [path for path in self._maps if not os.path.exists(path)]:
                 del self._maps[path]  # closed with the last view of it
             with open(lease.path, "r+b") as file:
-                self._maps[lease.path] = mmap.mmap(file.fileno(), 0)
+                self._maps[lease.path] = _mapped(file.fileno(), lease.path)
         dtype = np.dtype(lease.dtype)
         offset = lease.start * lease.width * dtype.itemsize
         rows = np.frombuffer(self._maps[lease.path], dtype, lease.num_rows * lease.width, offset)
@@ -97,24 +101,24 @@ class AttachedRows:
 
 
 class _Block:
-    """A file in shared memory, or if that is too small, in the folder for temporary files."""
+    """A file in shared memory, or where that is too small, or `on_disk`, in the folder for large files."""
 
-    def __init__(self, size: int) -> None:
-        self.size, self.retired = size, False
-        folders = [folder for folder in (SHARED_MEMORY,) if os.path.isdir(folder)]
-        for folder in [*folders, tempfile.gettempdir()]:
+    def __init__(self, size: int, on_disk: bool) -> None:
+        self.size, self.on_disk, self.retired = size, on_disk, False
+        self._lent: weakref.ref[NDArray[Any]] | None = None
+        folders = [SHARED_MEMORY] if os.path.isdir(SHARED_MEMORY) and not on_disk else []
+        for folder in [*folders, folder_of_large_files()]:
             self._fd, self.path = tempfile.mkstemp(prefix=ROWS, dir=folder)
             lock(self._fd)
             try:
-                _reserve(self._fd, size)
+                reserve(self._fd, size)
             except OSError:
                 self.close()
-                if folder == tempfile.gettempdir():
+                if folder != SHARED_MEMORY:
                     raise
             else:
                 break
-        self._map = mmap.mmap(self._fd, size)
-        self._lent: weakref.ref[NDArray[Any]] | None = None
+        self._map = _mapped(self._fd, self.path)
 
     @property
     def is_free(self) -> bool:
@@ -129,16 +133,15 @@ class _Block:
 
     def close(self) -> None:
         """Remove the file."""
+        if self.on_disk and self.is_free and not self.retired:
+            with suppress(OSError):
+                os.truncate(self._fd, 0)  # at once: workers have it mapped until they need the next one
         os.close(self._fd)
         with suppress(OSError):  # removed already; Windows removes no file that is mapped
             os.unlink(self.path)
 
 
-def _reserve(descriptor: int, size: int) -> None:
-    """Reserve space for a file: otherwise, writing to its mapping on a full disk would kill the writer."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-        return
-    left = size
-    while left:  # on macOS and Windows
-        left -= os.write(descriptor, bytes(min(left, 1 << 20)))
+def _mapped(descriptor: int, path: str) -> mmap.mmap:
+    """Map a whole file of rows."""
+    kind = mmap.mmap if os.path.dirname(path) == SHARED_MEMORY else FileMap
+    return kind(descriptor, 0)

@@ -37,8 +37,10 @@ from fedtide.engine.transports.ray.liveness import PATIENCE, Liveness, engine_lo
 from fedtide.engine.transports.ray.shared_rows import AttachedRows, Lease, SharedRows
 from fedtide.engine.transports.ray.workers import Worker, Workers
 from fedtide.engine.transports.virtual import Simulation, VirtualTransport
+from fedtide.ground.spill import let_go
 
 SMALL = 1 << 16  # bytes; Ray sends arguments of up to 100 kB together with the call
+PART = 1 << 28  # bytes of the vectors that one call sends over the network, unless one client's are more
 
 
 def assign(work: list[float], num_workers: int) -> list[list[int]]:
@@ -132,13 +134,13 @@ class RayTransport(VirtualTransport):
         return not self.workers.ready
 
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
-        """Yield the answers of each actor when it is done.
+        """Yield the answers of each call when it is done.
 
         Actors on this machine write their vectors into memory that they share with this process; actors on
         other machines, and those that take over the clients of one that failed, send them as one array.
         """
         work = [job.config.planned_steps(int(self.sizes[job.client])) * job.completion for job in jobs]
-        parts = self._parts(jobs, work)
+        parts = self._parts(jobs, work, broadcast.weights.nbytes)
         count = sum(len(part.jobs) for part in parts if part.at is not None)
         try:
             lease, rows = self.shared_rows.lend(count, len(broadcast.weights), np.dtype(np.float32))
@@ -160,7 +162,7 @@ class RayTransport(VirtualTransport):
             if isinstance(result, Failure):
                 yield Answers(rows[:0], Updates(), [], [result])
             elif isinstance(result, Answers):
-                yield result
+                yield result if part.at is None else _moved(result, rows[part.at :])
             else:
                 yield unpack_answers(result, rows[part.at :])
 
@@ -196,16 +198,21 @@ class RayTransport(VirtualTransport):
         if self._own and alive:
             self._own.stop()
 
-    def _parts(self, jobs: list[Job], work: list[float]) -> list[Part]:
-        """Divide jobs among the workers that are ready; clients that have made one fail are alone."""
+    def _parts(self, jobs: list[Job], work: list[float], size: int = 1) -> list[Part]:
+        """Divide jobs among the workers that are ready; clients that have made one fail are alone.
+
+        `size`: bytes that each client returns.
+        """
         self.workers.prepare()
-        shared = any(worker.local for worker in self.workers.ready)
+        near = all(worker.local for worker in self.workers.ready)
+        most = max(1, len(jobs) if near else PART // size)
         usual = [i for i, job in enumerate(jobs) if job.client not in self._suspects]
         parts, start = [], 0
         for positions in assign([work[i] for i in usual], len(self.workers.ready)):
-            if positions:
-                parts.append(Part([jobs[usual[i]] for i in positions], 0, start if shared else None))
-                start += len(positions)
+            for first in range(0, len(positions), most):
+                some = positions[first : first + most]
+                parts.append(Part([jobs[usual[i]] for i in some], 0, start))
+                start += len(some)
         return parts + [Part([job], LAST) for job in jobs if job.client in self._suspects]
 
     def _calls(self, parts: list[Part], submit: Callable[[Worker, Part], Any]) -> Calls:
@@ -232,3 +239,11 @@ class RayTransport(VirtualTransport):
             yield
         except RayError as error:
             raise engine_lost(error) or error from error
+
+
+def _moved(answers: Answers, rows: NDArray[np.float32]) -> Answers:
+    """Return answers whose vectors have been copied from Ray's object store into rows, and let go."""
+    count, width = answers.vectors.shape
+    rows[:count, :width] = answers.vectors
+    let_go(rows[:count])
+    return answers._replace(vectors=rows[:count, :width])

@@ -1,0 +1,45 @@
+"""How much memory this process may use, and how much of it the replies of a round may take."""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+CGROUPS = "/sys/fs/cgroup"
+REPLIES_SHARE = 1 / 8  # of the memory: replies of a round that take more lie in a file
+
+
+def total_memory() -> float:
+    """Return the bytes of memory that this process may use; infinity where the system does not say."""
+    limits = [math.inf]
+    with suppress(AttributeError, ValueError, OSError):  # not on Windows
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min([*limits, *_container_limits()])
+
+
+@cache
+def replies_limit() -> float:
+    """Return the bytes that the replies of a round may take in RAM."""
+    return REPLIES_SHARE * total_memory()
+
+
+def _container_limits(cgroups: str = CGROUPS, own: str = "/proc/self/cgroup") -> list[int]:
+    """Return the limits of the cgroups that this process is in, of version 1 and 2, and of those above them.
+
+    A container usually sees its own cgroup as the root, whatever path /proc names.
+    """
+    found = []
+    with suppress(OSError):
+        for line in Path(own).read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            root, file = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
+            at = Path(path.lstrip("/"))
+            for above in (at, *at.parents):
+                with suppress(OSError, ValueError):  # `max` where there is no limit
+                    found.append(int(Path(cgroups, root, above, file).read_text(encoding="ascii")))
+    return found
