@@ -39,4 +39,5 @@ def run(job: Job, clock: Clock) -> None:
     experiment = prepare(settings)
     folder = TimedFolder(settings, clock)
     transport = virtual_transport(experiment)
-    drive(experiment, transport, folder, Console(quiet=True))
+    ended = drive(experiment, transport, folder, Console(quiet=True))
+    clock.note(weights_sha256=ended.summary["weights_sha256"])

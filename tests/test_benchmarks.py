@@ -92,6 +92,15 @@ def test_unknown_names(script: str, flags: tuple[str, ...], says: str) -> None:
 
 
 @pytest.mark.slow
+def test_memory(data: Path, tmp_path: Path) -> None:
+    few = ("--models=logistic", "--clients=20", "--engines=inline", "--strategies=fedavg+adam", "--rounds=1")
+    content, shown = run("memory", *few, f"--data-dir={data}", file=tmp_path / "m.json")
+    (result,) = content["results"]
+    assert result["rounds"] == 1
+    assert result["weights_sha256"][:8] in shown
+
+
+@pytest.mark.slow
 def test_scaling(data: Path, tmp_path: Path) -> None:
     sizes = ("--sections", "clients,models", "--clients", "30", "--cohorts", "2", "--models", "1e4")
     few = ("--max-clients", "10", "--engine", "inline", "--rounds", "1", "--data-dir", data)
