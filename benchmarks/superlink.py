@@ -18,7 +18,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from flower import BIN, end_processes, free_ports, wait_for_port
 
 ROOT = Path(__file__).parents[1]
-ROLES = {"superlink": "SuperLink", "flwr-serverapp": "ServerApp", "fleet.py": "nodes"}
+ROLES = {
+    "superlink": "SuperLink",
+    "superlink.py": "SuperLink",
+    "flwr-serverapp": "ServerApp",
+    "fleet.py": "nodes",
+}
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -28,8 +33,8 @@ class Usage(threading.Thread):
     def __init__(self, home: Path) -> None:
         super().__init__(daemon=True)
         self.home, self.ended = f"FLWR_HOME={home}".encode(), threading.Event()
-        self.cpu: dict[str, dict[str, float]] = {role: {} for role in ROLES.values()}
-        self.memory: dict[str, list[float]] = {role: [] for role in ROLES.values()}
+        self.cpu: dict[str, dict[str, float]] = {role: {} for role in {*ROLES.values()}}
+        self.memory: dict[str, list[float]] = {role: [] for role in {*ROLES.values()}}
 
     def run(self) -> None:
         """Look once a second."""
@@ -87,7 +92,9 @@ class ManyNodes:
             flags.append("--insecure")
         if self.options.database:
             flags += ["--database", str(self.folder / "superlink.db")]
-        started = self._start(*self.options.superlink.split(), *flags, stdout=self._log)
+        ours = [sys.executable, str(ROOT / "deploy" / "superlink.py")]
+        command = [str(BIN / "flower-superlink")] if self.options.plain else ours
+        started = self._start(*command, *flags, stdout=self._log)
         wait_for_port(self.port)
         return started
 
@@ -139,7 +146,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--poll", type=float, default=3.0, help="seconds between a node's looks (3)")
     parser.add_argument("--database", action="store_true", help="the SuperLink's state in SQLite")
     parser.add_argument("--tls", action="store_true", help="with certificates")
-    text = "command that starts the SuperLink (flower-superlink)"
-    parser.add_argument("--superlink", default=str(BIN / "flower-superlink"), help=text)
+    parser.add_argument(
+        "--plain", action="store_true", help="flower-superlink instead of deploy/superlink.py"
+    )
     parser.add_argument("--app", type=Path, default=ROOT, help="folder of the Flower app (this project)")
     parser.add_argument("--client", default="clients.numpy_client:app", help="its ClientApp, MODULE:NAME")
