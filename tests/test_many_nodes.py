@@ -22,16 +22,17 @@ SETTINGS = (
 def test_fifty_nodes(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     add_options(parser)
-    options = parser.parse_args(["--client", "clients.app:app", "--poll", "0.5"])
+    options = parser.parse_args(["--client", "clients.app:app", "--poll", "1"])
     with ExitStack() as stack:
         there = ManyNodes(options, tmp_path, stack)
         there.superlink()
-        there.fleet(NODES)
+        there.fleet(NODES, "--patient")
         run = there.run(f"{SETTINGS} cohort='stacked' run-dir='{tmp_path / 'runs'}'")
         run.wait(300)
         unsigned = httpx.post(
             f"http://127.0.0.1:{there.port}/v1/fleet/pull-messages",
             headers={"content-type": "application/protobuf"},
+            timeout=60,
         )
         told, records = there.told(), there.records()
     assert unsigned.status_code == 401, unsigned.text  # a layer that is not gone around
