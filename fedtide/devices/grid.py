@@ -81,9 +81,12 @@ class GridTransport(Transport):
         After `timeout` seconds only nodes that are online and have not answered yet are waited for.
         """
         begin = time.monotonic()
-        while len(connected := np.intersect1d(members, self.reachable())) < least:
+        while len(connected := np.intersect1d(members, sorted(self._present()))) < least:
             if time.monotonic() > begin + timeout and not self.nodes.expects():
                 break
+            if self.deadlines is None or time.monotonic() - self._looked > LOOK_SECONDS:
+                self._look()
+            self._collect()
             time.sleep(POLL_SECONDS)
         return connected
 
@@ -151,8 +154,7 @@ class GridTransport(Transport):
         asked, why, limit = self._send(server_round, instructions, kind, timeout)
         start = time.monotonic()
         answers = self._answers(kind, server_round, len(asked), start, limit)
-        elapsed = time.monotonic() - start
-        why |= dict.fromkeys(asked - answers.keys(), f"no reply within {elapsed:.0f} s")
+        why |= dict.fromkeys(asked - answers.keys(), f"no reply within {time.monotonic() - start:.0f} s")
         results: list[tuple[ClientProxy, Result]] = []
         for client, answer in answers.items():
             if isinstance(answer, wanted):
@@ -264,9 +266,8 @@ class GridTransport(Transport):
         """Note which nodes are online, and ask the new ones to identify themselves."""
         with calling_the_superlink():
             online = self.grid.get_nodes()
-        restarted = self.nodes.look(online)
         self._looked = time.monotonic()
-        for node in restarted:
+        for node in self.nodes.look(online):
             self._arrived += [Arrived(s, RESTARTED, self._looked) for s in self.messages.give_up(node)]
         asked = self.nodes.to_ask(self._looked)
         for patience in {*asked.values()}:
