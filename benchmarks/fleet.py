@@ -36,7 +36,6 @@ from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.supernode.fleet_http_connection import http_request_response
 
 YIELD, MOST = 5.0, 15.0  # as clients.device: times what a poll took that the next one waits, at most so long
-WORKERS = 4  # messages that are worked on at a time: more would only wait for the processor
 
 
 class Fleet:
@@ -55,7 +54,7 @@ class Fleet:
         self.objects: Counter[str] = Counter()  # of a message to a node and of its reply, the last ones
         self.bytes_of_app = 0
         self.stop = threading.Event()
-        self._working = threading.Semaphore(WORKERS)
+        self._working = threading.Lock()  # an app may count on a process for each message
         self._lock = threading.Lock()
 
     def serve(self, client: int) -> None:
