@@ -28,7 +28,7 @@ def test_fifty_nodes(tmp_path: Path) -> None:
         there.superlink()
         there.fleet(NODES, "--patient")
         run = there.run(f"{SETTINGS} cohort='stacked' run-dir='{tmp_path / 'runs'}'")
-        run.wait(300)
+        run.wait(1000)
         unsigned = httpx.post(
             f"http://127.0.0.1:{there.port}/v1/fleet/pull-messages",
             headers={"content-type": "application/protobuf"},
