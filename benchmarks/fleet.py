@@ -68,12 +68,12 @@ class Fleet:
 
     def _be(self, client: int, link: Any) -> bool:
         """Be a node until it leaves or is restarted; return whether it leaves."""
-        receive, poll, contexts = link[1], self.options.poll, {}
+        receive, poll, contexts, seen = link[1], self.options.poll, {}, Counter[str]()
         while not self.stop.is_set():
             begin = time.monotonic()
             try:
                 if (received := receive()) is not None:
-                    fault = self._handle(client, link, *received, contexts)
+                    fault = self._handle(client, link, *received, contexts, seen)
                     if fault in ("leaves", "hangs"):
                         return fault == "leaves"
                     continue
@@ -85,11 +85,19 @@ class Fleet:
         return False
 
     def _handle(
-        self, client: int, link: Any, head: Message, tree: ObjectTree, contexts: dict[int, Context]
+        self,
+        client: int,
+        link: Any,
+        head: Message,
+        tree: ObjectTree,
+        contexts: dict[int, Context],
+        seen: Counter[str],
     ) -> str:
         """Answer a message, unless the node has a fault; return it."""
         node, _, send, get_run, get_fab, pull, push, confirm = link
-        kind, run, group = head.metadata.message_type, head.metadata.run_id, head.metadata.group_id
+        kind, run = head.metadata.message_type, head.metadata.run_id
+        seen[kind] += 1
+        group = head.metadata.group_id or str(seen[kind])  # Flower's own strategies name no round
         times = self._note_time(f"{kind} {group}")
         if run not in contexts:
             contexts[run] = self._context(client, node, get_run(run), get_fab)
