@@ -20,7 +20,7 @@ from clients.gradients.batches import Batch, CohortBatches, DeviceData
 from clients.gradients.flat import as_tensor
 from clients.gradients.oracle import CohortOracle
 from clients.rules import SGD
-from clients.rules.base import Change, DescendingOracle
+from clients.rules.base import Change, DescendingOracle, no_fisher
 from clients.rules.vectors import Rate, Vector, as_array
 from clients.simulated.jobs import PreparedJob, Updates
 from clients.training import LocalDeadline, do_steps, finish, make_rule, of_weights
@@ -95,6 +95,7 @@ def train(
     done = np.array([min(len(p.batches.lengths), len(losses)) for p in cohort])
     rounds = [job.config.round for job in jobs]
     extra, new = finish(rule, y, y.new_tensor(done)[:, None], rate, memories, rounds)
+    rule.fisher = no_fisher  # or rule and function would keep each other, and `y`, for the garbage collector
     norms = _update_norms(y[:, : at_start.shape[1]], at_start) if rule.sends_weights else math.nan
     reported = _reported(cohort, losses.double().cpu().numpy(), done, norms)
     return Trained(Updates(reported, extra, new), rule.sends_weights)
