@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strategies
+from fedtide.ground.spill import folder_of_large_files
 from strategies import Layout, Roster
 from strategies.core.replies import Replies
 from strategies.core.state import Rows
@@ -124,7 +125,7 @@ def test_file_is_in_the_folder_and_vanishes(tmp_path: Path, monkeypatch: pytest.
     gc.collect()
     assert os.listdir(folder) == []
     table(0.0).write(indices([0]), row(0, 0)[None])
-    assert folders[1:] == [tempfile.gettempdir()]
+    assert folders[1:] == [folder_of_large_files()]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no full disk")
