@@ -82,7 +82,6 @@ def compare(
     _check_different(cells, store)
     asked: Sequence[Cell] = cells
     unsearched: Mapping[Settings, str] = {}
-    number = 0
     with Runner(first) as runner:
         if tuning:
             searched = tuned(cells, tuning, folder, console, fresh, runner)
@@ -92,14 +91,7 @@ def compare(
             if not cells:
                 return Comparison([], [], folder, unsearched, signal=searched.signal)
         progress = _Progress(cells, store, console, folder, fresh)
-        if waiting := [cell.settings for cell in cells if cell.settings not in progress.finished]:
-            queue = deque(Work(settings, store.place(settings)) for settings in waiting)
-            with progress.bar:
-                try:
-                    with raising_stopped():
-                        runner.run(queue, progress.note, alone=len(waiting) == 1)
-                except Stopped as stopped:
-                    number = stopped.number
+        number = progress.complete(runner)
     known = progress.finished
     finished = [CellRun(cell, known[cell.settings]) for cell in cells if cell.settings in known]
     rows = rows_of(finished, first.strategy, reach)
@@ -138,6 +130,19 @@ class _Progress:
         self.bar = progress_bar("", console)
         self._hints: set[str] = set()  # that were shown
         self._task = self.bar.add_task(self._best(), total=len(cells), completed=len(self.finished))
+
+    def complete(self, runner: Runner) -> int:
+        """Run the cells that are not finished; return the signal that has ended this, or 0."""
+        waiting = [settings for settings in self.cells if settings not in self.finished]
+        if not waiting:
+            return 0
+        queue = deque(Work(settings, self.store.place(settings)) for settings in waiting)
+        try:
+            with self.bar, raising_stopped():
+                runner.run(queue, self.note, alone=len(waiting) == 1)
+        except Stopped as stopped:
+            return stopped.number
+        return 0
 
     def note(self, settings: Settings, outcome: Outcome) -> None:
         """Store what became of a cell, show and log it."""
