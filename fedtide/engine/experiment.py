@@ -144,16 +144,13 @@ def _check_room(experiment: Experiment) -> str:
     settings, options = experiment.settings, experiment.strategy.options
     there = (experiment.clock.round(1).completion > 0) & (experiment.data.sizes > 0)
     size, clients = experiment.initial.vector.nbytes, min(settings.most_clients, int(there.sum()))
-    workers = 0
-    if settings.engine == "ray" and not settings.ray_address:
-        workers = min(settings.num_workers or os.cpu_count() or 1, clients)
-    table = 0.0
-    if isinstance(options, TableOptions) and getattr(options, "memory", "server") == "server":
-        table = settings.num_clients * size
-        table *= table > options.table_memory * 2**30
+    here = settings.engine == "ray" and not settings.ray_address
+    workers = min(settings.num_workers or os.cpu_count() or 1, clients) if here else 0
+    table = settings.num_clients * size if getattr(options, "memory", "server") == "server" else 0
+    in_file = isinstance(options, TableOptions) and table > options.table_memory * 2**30
     if isinstance(experiment.strategy, SequentialSGD):
         clients = 0
-    return check_round(clients, size, workers, bool(settings.round_ends), table)
+    return check_round(clients, size, workers, bool(settings.round_ends), table if in_file else 0)
 
 
 def _check_unused(settings: Settings) -> None:

@@ -26,9 +26,8 @@ def folder_of_large_files() -> str:
 class SpillFile:
     """A file without a name that stores arrays at any position, and vanishes with the process.
 
-    `folder` is by default the system's.
-
-    `what` describes the content, and `remedy` is advice for a user whose folder is full, for messages.
+    `folder` is by default that of large files. `what` describes the content, and `remedy` is advice for a
+    user whose folder is full, for messages.
     """
 
     def __init__(self, what: str, folder: str = "", remedy: str = "set TMPDIR") -> None:

@@ -18,7 +18,7 @@ from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.leftovers import end_session, lock_session, remove_leftovers
 from fedtide.engine.transports.ray.nodes import Nodes
 from fedtide.ground.dotted import modules_here
-from fedtide.ground.wording import ends, plain
+from fedtide.ground.wording import ends
 
 ROOT = str(Path(__file__).parents[4])  # the folder that workers import this project from
 # What is sent of it to other machines; the last two have the version, of a checkout and of an installation.
@@ -79,7 +79,7 @@ def start_ray(num_workers: int, address: str = "") -> RunningRay:
                 **_quiet(),
             )
     except Exception as error:  # Ray raises that, too
-        raise EngineLost(f"Ray does not start: {plain(' '.join(str(error).split()))}") from error
+        raise EngineLost(f"Ray does not start: {ends(error)}") from error
     _silence()
     session = Path(started.address_info["session_dir"])
     lock_session(session)
