@@ -91,6 +91,8 @@ def test_seeds_and_what_belongs_to_a_method_are_no_settings() -> None:
     assert ranking.num_settings == 6
     assert len(ranking.methods) == 4
     assert "fedavg · learning-rate 0.1" in ranking.methods
+    (ranking,) = rankings_of(grid(values, **{"round-ends": [1, 10]}))
+    assert (ranking.num_settings, len(ranking.methods)) == (2, 4)
     assert rankings_of(grid({"fedavg": [0.5, 0.6]})) == []
 
 

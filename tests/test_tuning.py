@@ -13,17 +13,16 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-import ray
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from killed import command, kill_when, start
 
 import sim
+from fedtide.comparison.on_ray import OnRay
 from fedtide.comparison.ranges import Among, Between, parse_tune, ranges_of, with_values
 from fedtide.comparison.search import Judge, Plan, Pruning, Trial, distributions, require_optuna, score_of
 from fedtide.config import Settings
 from fedtide.engine.read_run import read_run
-from fedtide.engine.transports.ray.cluster import start_ray
 
 pytest.importorskip("optuna")  # of requirements-dev.txt
 SMALL = [
@@ -201,10 +200,9 @@ def test_a_killed_search_goes_on_with_the_same_trials(tmp_path: Path) -> None:
         trials = "compare-*/tuning/cells/[!.]*/summary.json"
         assert kill_when(process, partial(lambda n, of: len([*killed.glob(of)]) >= n, number, trials))
     run(killed, *few)
-    shared = ray.is_initialized()  # by tests before this one
-    with patch("fedtide.comparison.on_ray.start_ray", wraps=start_ray) as started:
+    with patch("fedtide.comparison.on_ray.OnRay", wraps=OnRay) as started:
         run(on_ray, *few, "1", "--num-workers", "2")
-    assert started.call_count == (0 if shared else 1)
+    assert started.call_count == 1
     assert found_in(killed) == found_in(whole)
     assert found_in(on_ray) == found_in(whole)
 
