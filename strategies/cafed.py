@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from fedtide.ground.allowed import NotNegative
 from strategies.core import Clients, FlexibleStrategy, Replies, Task
+from strategies.core.departures import LossTracker
 from strategies.fedavg import FedAvgOptions
 from strategies.parts.availability import Availability
 
@@ -33,11 +34,11 @@ class CAFed(FlexibleStrategy):
 
     suits = "availability that differs and comes in spells, where some bias is allowed"
     options: CAFedOptions
-    saved = ("availability",)
+    saved = ("availability", "losses")
 
     def setup(self) -> None:
         """Start with nothing observed."""
-        self.availability = Availability()
+        self.availability, self.losses = Availability(), LossTracker()
 
     def observe(self, available: Clients) -> None:
         """Update pi_k and lambda_k, and decide whose q_k is 0."""
@@ -52,6 +53,7 @@ class CAFed(FlexibleStrategy):
 
     def update(self, replies: Replies) -> None:
         """w := w + eta_g sum_S q_k delta_k, scaled up where only some of the available were asked."""
+        self.losses.update(replies)
         q = self.roster.share(replies.clients, self.options.weights) * replies.work_factors(normalize=True)
         q *= self.available / len(self.selected) / self.availability.shares(replies.clients)
         q[self.excluded[replies.clients]] = 0
@@ -60,7 +62,7 @@ class CAFed(FlexibleStrategy):
     def _excluded(self) -> Clients:
         """Return the members with q_k = 0, by the losses and the availability so far."""
         members = np.flatnonzero(self.roster.contributors)
-        f = self.membership.losses.gammas(members)  # NaN where not known
+        f = self.losses.gammas(members)  # NaN where not known
         if np.isnan(f).all():
             return members[:0]
         f[np.isnan(f)] = np.nanmean(f)
@@ -72,6 +74,7 @@ class CAFed(FlexibleStrategy):
     def on_arrival(self, client: int) -> None:
         """Observe a new member from this round on."""
         self.availability.forget(client)
+        self.losses.forget(client)
 
 
 def worth_keeping(

@@ -26,6 +26,7 @@ from fedtide.ground.allowed import CountOrZero, NotNegative, Range
 from fedtide.ground.contract import Rule
 from fedtide.ground.contract.ternary import Rounding, Ties, kept, ternary
 from strategies.core import Clients, FlexibleStrategy, Replies, Sent, Task, Vector
+from strategies.core.departures import LossTracker
 from strategies.parts.abandoning import AbandonmentOptions, judge
 from strategies.parts.availability import Availability
 from strategies.schemes import scheme_c
@@ -44,7 +45,7 @@ class EFL(FlexibleStrategy):
         extra=2,  # u_k and v_k
     )
     takes_layers = False  # its D is what the clients' residuals are about
-    saved = ("residual", "precision", "weighted", "drift", "availability")
+    saved = ("residual", "precision", "weighted", "drift", "availability", "losses")
 
     def setup(self) -> None:
         """Start with RG = U = V = 0."""
@@ -53,10 +54,12 @@ class EFL(FlexibleStrategy):
         self.precision: Vector = np.zeros(self.layout.size)  # U
         self.weighted: Vector = np.zeros(self.layout.size)  # V
         self.drift: Vector = np.zeros(self.layout.size)  # server's model - clients' model, with `apply=full`
-        self.availability = Availability()
+        self.availability, self.losses = Availability(), LossTracker()  # for `abandon`
 
     def update(self, replies: Replies) -> None:
         """Algorithm 1 with the coefficients E p_k / s_k of section 4.2."""
+        if self.options.abandon == "auto":
+            self.losses.update(replies)
         shares = self.roster.share(replies.clients)
         p = scheme_c(shares, replies.steps, replies.planned, self.roster.num_contributors)
         self._move(replies.ordered_sum(p))
@@ -114,17 +117,20 @@ class EFL(FlexibleStrategy):
             parameters = self.pack(self.weights + self.drift)
         return super().evaluate(server_round, parameters)
 
-    def observe(self, available: Clients) -> None:
-        """Abandon the client that is away most, where that pays."""
-        self.availability.observe(available, len(self.roster))
+    def select(self, available: Clients) -> Clients:
+        """Abandon the client that is away most, where that pays, and choose among the others."""
         if self.options.abandon == "auto":
-            judged = judge(self.availability, self.roster, self.membership.losses, self.round, self.options)
+            self.availability.observe(available, len(self.roster))
+            judged = judge(self.availability, self.roster, self.losses, self.round, self.options)
             if judged is not None:
                 self.membership.abandon(*judged)
+                available = available[available != judged[0]]
+        return super().select(available)
 
     def on_arrival(self, client: int) -> None:
         """Count a new member's absences from now on."""
         self.availability.forget(client)
+        self.losses.forget(client)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from strategies.parts.initial_model import TwoNorm
 # A direction from the server; a step without replies; memory at the clients.
 THREE = [("scaffold", {}), ("mifa", {"empty": "move"}), ("feddyn", {})]
 A, B = [0, 1], [2, 3, 4]  # of which either leaves when the other comes
-RESTING = ("table", "control", "latest", "selection", "weights", "version", "membership.losses")
+RESTING = ("table", "control", "latest", "selection", "weights", "version")
 
 
 def begin(name: str, members: list[int] = A, similarity: str = "two-norm", **options: Any) -> Rounds:

@@ -61,7 +61,7 @@ class Members(Stateful):
 
     def __init__(self, method: Method) -> None:
         self.roster, self.options, self.method = method.roster, method.options, method
-        self.losses = LossTracker()
+        self.losses = LossTracker()  # with `departure=auto`; otherwise nothing
         self.announced: list[int] = []  # who has said in the last round that it leaves
         self.awaiting_farewell: list[int] = []  # who leaves in this round and has a state to hand in
         self.events: list[Event] = []  # of this round
@@ -166,6 +166,11 @@ class Members(Stateful):
             if self.roster.member[client]:
                 self.method.on_arrival(client)
         self.roster.note_sizes(replies.clients, replies.num_examples)
+
+    def note_losses(self, replies: Replies) -> None:
+        """Note the losses of a round's active replies, from which departures are judged."""
+        if self.options.departure == "auto":
+            self.losses.update(replies)
 
     def note_no_data(self, client: int) -> None:
         """Note that a client reports no data, unless it had some: its part of the state is from these."""

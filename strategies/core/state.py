@@ -107,10 +107,9 @@ class ByClient(Stateful):
 
     def forget(self, client: int) -> None:
         """Make a client one that nothing is known of."""
-        self.extend(client + 1)
         for name in self.saved:
             array = getattr(self, name)
-            array[client] = _unknown(array)
+            array[client : client + 1] = _unknown(array)
 
 
 def _unknown(array: NDArray[Any]) -> float:

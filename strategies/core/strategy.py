@@ -132,7 +132,7 @@ class FlexibleStrategy(Method, Strategy):
         rate = schedule(options.learning_rate, server_round, self.roster.shift, options.local_steps)
         self.learning_rate = self.report.learning_rate = float(rate) * self.probe.rate
         self.observe(available)
-        self.selected = self.select(available[~self.roster.departed[available]])
+        self.selected = self.select(available)
         self.roster.asked[self.selected] = server_round
         start = self._sent if probed is None else self.pack(probed)
         shared = self.shared_task() if probed is None else Task(rule=SGD)
@@ -173,7 +173,7 @@ class FlexibleStrategy(Method, Strategy):
         if probing:
             self._end_probe(replies)
         elif len(replies):
-            self.membership.losses.update(replies)
+            self.membership.note_losses(replies)
             self.probe.trained = True
             self.update(replies)
             if len(self.buffers):
