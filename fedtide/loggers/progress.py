@@ -7,11 +7,13 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
+from rich.text import Text
 
 from fedtide.config import Settings
 from fedtide.engine.observers import Observer, Record
+from fedtide.ground.memory import held_memory
 from fedtide.ground.wording import count, duration, say
 from fedtide.tasks import ACCURACY, Metric
 
@@ -32,7 +34,8 @@ class ProgressReport(Observer):
     def start(self, settings: Settings) -> None:
         """Show the progress bar."""
         self.num_rounds, self.until = settings.num_rounds, settings.until
-        self._task = self._bar.add_task("", total=settings.num_rounds)
+        holder = "driver " if settings.engine == "ray" else ""
+        self._task = self._bar.add_task("", total=settings.num_rounds, holder=holder)
         self._bar.start()
 
     def finish(self, summary: dict[str, Any]) -> None:
@@ -80,6 +83,17 @@ class ProgressReport(Observer):
         return server_round % every == 0 or server_round == self.num_rounds or self._printed > before
 
 
+class Description(TextColumn):
+    """The description of a task and, where it names a `holder`, the memory that this process now holds."""
+
+    def render(self, task: Task) -> Text:
+        """Return the column's text; it is called when the bar is drawn."""
+        text = super().render(task)
+        if "holder" in task.fields and (held := held_memory()):
+            text.append(f"  {task.fields['holder']}{held / 2**30:.1f} GB")
+        return text
+
+
 def progress_bar(what: str, console: Console) -> Progress:
     """Make the line that shows how many of a task's parts are done, the time left, and its description.
 
@@ -89,7 +103,7 @@ def progress_bar(what: str, console: Console) -> Progress:
         TextColumn(what + "{task.completed}/{task.total}", table_column=Column(no_wrap=True)),
         BarColumn(bar_width=10, table_column=Column(min_width=10)),
         TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
-        TextColumn(
+        Description(
             "{task.description}",
             markup=False,
             table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
