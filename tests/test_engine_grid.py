@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from fedtide.devices.deadlines import RoundDeadlines
 from fedtide.devices.flower_compat import is_simulated
 from fedtide.devices.flower_run import names_trace, run_on_grid
 from fedtide.devices.grid import GridTransport
+from fedtide.devices.identities import Identities
 from fedtide.engine.availability import RoundClock, TraceClientManager
 from fedtide.engine.experiment import prepare
 from fedtide.engine.server import RoundServer
@@ -247,6 +249,38 @@ def test_a_node_that_does_not_say_who_it_is_holds_nobody_up(
     assert len(events) == len(told) == 2  # each once
     assert told.pop(str(silent_node)).startswith(("no answer within", "Error", "the client app"))
     assert [*told.values()] == ["its client-id is 7, not one of 0..1"]
+
+
+def test_nodes_are_asked_once_for_as_long_as_they_are_up(
+    federation: Federation, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    asked: list[int] = []
+
+    def says(client: int) -> Callable[[], int]:
+        return lambda: asked.append(client) or client
+
+    def next_run(app: str = "app", folder: Path = tmp_path / "runs") -> list[int]:
+        """Return who was asked in a run of one round."""
+        asked.clear()
+        nodes = transport(federation, 3, earlier=Identities(folder, app))
+        assert ask(nodes, 1, 0, 1, 2)[0].keys() == {0, 1, 2}
+        nodes.record()
+        return sorted(asked)
+
+    first, _, _ = (federation.node(says(k)) for k in range(3))
+    assert next_run() == [0, 1, 2]
+    assert next_run() == []
+    federation.stop(first)
+    federation.again(first)
+    assert next_run() == [0]
+    assert next_run("another") == [0, 1, 2]
+    for nodes in ("", "[[1, 2]]", '[["1", "", 0, true, NaN]]', '[[[], "", 0, true, 0]]', "{"):
+        (tmp_path / "runs" / "nodes.json").write_text(f'{{"app": "app", "nodes": {nodes}}}')
+        assert next_run() == [0, 1, 2]
+    assert not recwarn
+    (tmp_path / "file").touch()
+    with pytest.warns(UserWarning, match="the next run asks all nodes again"):
+        next_run(folder=tmp_path / "file")
 
 
 # Membership

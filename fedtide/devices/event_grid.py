@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedtide.devices.deadlines import RoundDeadlines
 from fedtide.devices.grid import GridTransport
+from fedtide.devices.identities import Identities
 from fedtide.engine.transports.base import FitInstructions
 from fedtide.ground.contract import metrics
 from strategies.core.instructions import RoundInstructions, farewells_in
@@ -48,9 +49,15 @@ class EventGrid(GridTransport):
     """
 
     def __init__(
-        self, grid: Grid, num_clients: int, deadlines: RoundDeadlines, replies: int, limit: int
+        self,
+        grid: Grid,
+        num_clients: int,
+        deadlines: RoundDeadlines,
+        replies: int,
+        limit: int,
+        earlier: Identities | None = None,
     ) -> None:
-        super().__init__(grid, num_clients, deadlines, replay=False)
+        super().__init__(grid, num_clients, deadlines, replay=False, earlier=earlier)
         self.replies, self.limit = replies, limit
         self.now = 0.0  # when the last round ended
         self._origin: float | None = None  # by `time.monotonic`

@@ -18,6 +18,7 @@ from fedtide.devices.deadlines import RoundDeadlines
 from fedtide.devices.event_grid import EventGrid
 from fedtide.devices.flower_compat import is_simulated
 from fedtide.devices.grid import GridTransport
+from fedtide.devices.identities import Identities
 from fedtide.engine.checkpoints.resume import settings_of
 from fedtide.engine.experiment import prepare
 from fedtide.engine.interrupts import ENDING, deferring, stopping_at_once
@@ -90,11 +91,12 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
 def _transport(grid: Grid, settings: Settings, simulated: bool, replays: bool) -> GridTransport:
     """Return what reaches the clients; if they replay a trace, its clock ends the rounds of event time."""
     deadlines = RoundDeadlines(settings.round_deadline)
+    earlier = None if simulated else Identities(settings.run_dir, grid.run.fab_hash)
     if settings.round_ends and not replays:
         limit = settings.most_clients
-        return EventGrid(grid, settings.num_clients, deadlines, settings.round_ends, limit)
+        return EventGrid(grid, settings.num_clients, deadlines, settings.round_ends, limit, earlier)
     known = deadlines if settings.round_deadline or not simulated else None
-    return GridTransport(grid, settings.num_clients, known, settings.min_replies, replays)
+    return GridTransport(grid, settings.num_clients, known, settings.min_replies, replays, earlier)
 
 
 def names_trace(grid: Grid, settings: Settings) -> bool:

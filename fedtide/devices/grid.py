@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedtide.devices.deadlines import GRACE_SECONDS, RoundDeadlines
 from fedtide.devices.flower_compat import node_proxy
+from fedtide.devices.identities import Identities
 from fedtide.devices.messages import (
     QUESTION,
     UNKNOWN,
@@ -40,7 +41,6 @@ LOOK_SECONDS = 2.0  # between two looks at the nodes, within a round
 LEAST_TTL = 43200.0  # of a task: longer than any round, as Flower refuses replies that come after it
 
 Result = TypeVar("Result", FitRes, EvaluateRes)
-RESTARTED = "its node was restarted"
 
 
 class Arrived(NamedTuple):
@@ -66,9 +66,10 @@ class GridTransport(Transport):
         deadlines: RoundDeadlines | None = None,  # None: a round ends when all have replied
         min_replies: float = 0.0,  # share of the clients asked whose replies end a round; 0: all
         replay: bool = True,  # whether clients do only what the run's trace says
+        earlier: Identities | None = None,  # what nodes have said in earlier runs
     ) -> None:
         super().__init__()
-        self.grid, self.nodes, self.messages = grid, Nodes(num_clients), Messages(grid)
+        self.grid, self.nodes, self.messages = grid, Nodes(num_clients, earlier), Messages(grid)
         self.deadlines, self.min_replies, self.replay = deadlines, min_replies, replay
         self.resumed = ""  # Flower's number of the resumed run, so that clients keep their memories of it
         self._arrived: list[Arrived] = []
@@ -135,6 +136,7 @@ class GridTransport(Transport):
         """Return events of nodes, and the deadline; in a simulation nothing: its record is that of sim.py."""
         if self.deadlines is None:
             return {}
+        self.nodes.keep()
         record: dict[str, Any] = {"events": self.nodes.events}
         if self._deadline is not None:
             record["deadline_seconds"] = round(self._deadline, 3)
@@ -177,6 +179,8 @@ class GridTransport(Transport):
         asked = contents.keys() - why.keys()
         deadline: float | None = None
         if timeout is None and self.deadlines is not None and asked:
+            for client in asked:
+                self.deadlines.meet(client, self.nodes.identity(client).seconds)
             deadline = self.deadlines.of(asked)
         limit: float | None = timeout if deadline is None else deadline + GRACE_SECONDS
         if kind == MessageType.TRAIN:
@@ -185,7 +189,7 @@ class GridTransport(Transport):
         made: dict[object, RecordDict] = {}  # what several clients are sent is stored, and brought, once
         for client in sorted(asked):
             node, scalars = self.nodes.of_client[client], self._scalars(client, kind, deadline)
-            in_one = self.nodes.reads_one_object(node)
+            in_one = self.nodes.identity(client).one_object
             key = (id(contents[client]), *scalars.items(), in_one)
             if key not in made:
                 content = with_scalars(contents[client], scalars)
@@ -268,7 +272,8 @@ class GridTransport(Transport):
             online = self.grid.get_nodes()
         self._looked = time.monotonic()
         for node in self.nodes.look(online):
-            self._arrived += [Arrived(s, RESTARTED, self._looked) for s in self.messages.give_up(node)]
+            for sent in self.messages.give_up(node):
+                self._arrived.append(Arrived(sent, "its node was restarted", self._looked))
         asked = self.nodes.to_ask(self._looked)
         for patience in {*asked.values()}:
             questions = [(node, UNKNOWN, WHO_ARE_YOU) for node, own in asked.items() if own == patience]
@@ -284,9 +289,9 @@ class GridTransport(Transport):
                 continue
             result = reply if isinstance(reply, str) else unpacked(reply.content, sent.kind)
             self._arrived.append(Arrived(sent, result, now))
-            if isinstance(result, FitRes) and self.deadlines is not None:
-                self.deadlines.learn(sent.client, taken, result.metrics.get(metrics.SECONDS))
             if isinstance(result, FitRes):
+                if self.deadlines is not None:
+                    self.deadlines.learn(sent.client, taken, result.metrics.get(metrics.SECONDS))
                 result.metrics.setdefault(metrics.SECONDS, taken)
 
     def _meet(self, node: int, reply: Message | str, taken: float) -> None:
@@ -295,6 +300,4 @@ class GridTransport(Transport):
             late = taken > PATIENCE_SECONDS - 1  # Flower's clock and ours differ a little
             self.nodes.no_answer(node, f"no answer within {taken:.0f} s" if late else plain(reply))
             return
-        client = self.nodes.answer(node, *identity(reply.content))
-        if client is not None and self.deadlines is not None:
-            self.deadlines.meet(client, taken)
+        self.nodes.answer(node, *identity(reply.content), taken)

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fedtide.devices.identities import Identities, Identity, Start
+
 PATIENCE_SECONDS = 180.0  # for the first answer, which also fetches the app; doubled each time
 MAX_PATIENCE_SECONDS = 3600.0
 # Of the patience, after which the next question is sent. A SuperNode that got a task of a run that had just
@@ -29,24 +31,28 @@ class Node:
 
     name: str  # under which its key was registered, else its number
     key: bytes  # if it was registered; else a node makes a new one at each start, which says nothing
-    start: str  # when it came online
-    claim: int | None  # the client that it says it is
+    start: Start
+    said: Identity | None  # also if it was before its start
     patience: float  # seconds that the next question may take
     ask_at: float = 0.0  # when it is to be asked next
     reported: bool = False  # whether it has been named in a record
     left: bool = False  # whether its client has said that it leaves
-    one_object: bool = False  # whether it reads messages in one object
+
+    @property
+    def claim(self) -> int | None:
+        """The client that it says it is."""
+        return None if self.said is None else self.said.client
 
 
 class Nodes:
     """The nodes that have been online, and the clients 0..N-1 that they speak for.
 
     Of two nodes with one `client-id`, the first keeps it for as long as it is online. A client whose node was
-    registered with a key stays bound to that key.
+    registered with a key stays bound to that key. `earlier` has what nodes have said in earlier runs.
     """
 
-    def __init__(self, num_clients: int) -> None:
-        self.num_clients = num_clients
+    def __init__(self, num_clients: int, earlier: Identities | None = None) -> None:
+        self.num_clients, self._earlier = num_clients, earlier
         self.of_client: dict[int, int] = {}  # the node that speaks for each client; it may be offline
         self.events: list[dict[str, Any]] = []  # of nodes that were refused or do not identify themselves
         self._known: dict[int, Node] = {}
@@ -60,12 +66,14 @@ class Nodes:
         for info in online:
             node, before = info.node_id, self._known.get(info.node_id)
             self._online.add(node)
-            if before is None or before.start != info.last_activated_at:
+            start = Start(node, info.last_activated_at)
+            if before is None or before.start != start:
                 key = bytes(info.public_key) if info.name else b""
-                claim = before.claim if before else None
-                start, name = info.last_activated_at, info.name or str(node)
-                self._known[node] = Node(name, key, start, claim, PATIENCE_SECONDS)
+                said = before.said if before else None
+                self._known[node] = Node(info.name or str(node), key, start, said, PATIENCE_SECONDS)
                 restarted += [node] if before else []
+                if self._earlier and (said := self._earlier.of(start)):
+                    self.answer(node, *said)
         for node in sorted(self._online):  # whose client's earlier node may have gone offline
             self._settle(node)
         return restarted
@@ -86,19 +94,18 @@ class Nodes:
         known = (self._known[node] for node in self._online)
         return any(node.claim is None and not node.reported for node in known)
 
-    def answer(self, node: int, client: Any, one_object: bool = False) -> int | None:
-        """Take in what a node says of itself; return its client if the node speaks for it."""
+    def answer(self, node: int, client: Any, one_object: bool, seconds: float) -> None:
+        """Take in what a node says of itself, and the seconds that its answer took."""
         if not isinstance(client, int) or isinstance(client, bool) or not 0 <= client < self.num_clients:
             self.no_answer(node, f"its client-id is {client!r}, not one of 0..{self.num_clients - 1}")
-            return None
+            return
         known = self._known[node]
         if known.claim != client:
             if known.claim is not None and self.of_client.get(known.claim) == node:
                 del self.of_client[known.claim]
-            known.claim, known.reported = client, False
-        known.ask_at, known.one_object = math.inf, one_object
+            known.reported = False
+        known.ask_at, known.said = math.inf, Identity(client, one_object, seconds)
         self._settle(node)
-        return client if self.of_client.get(client) == node else None
 
     def no_answer(self, node: int, reason: str) -> None:
         """Note that a node did not identify itself."""
@@ -116,9 +123,17 @@ class Nodes:
             if node in self._online and not self._known[node].left
         )
 
-    def reads_one_object(self, node: int) -> bool:
-        """Whether a node reads messages in one object (`fedtide.ground.one_object`)."""
-        return self._known[node].one_object
+    def identity(self, client: int) -> Identity:
+        """Return what the node has said that speaks for a client."""
+        said = self._known[self.of_client[client]].said
+        assert said is not None, "it speaks for the client that it has said"
+        return said
+
+    def keep(self) -> None:
+        """Keep who speaks for which client, for later runs."""
+        if self._earlier:
+            starts = {client: self._known[node].start for client, node in self.of_client.items()}
+            self._earlier.keep({start: self.identity(client) for client, start in starts.items()})
 
     def unidentified(self) -> list[str]:
         """Return the names of the nodes that are online and speak for no client."""
