@@ -10,13 +10,15 @@ the run is resumed.
 - longest: seconds of the longest round, of which the deadline and 5 seconds of grace may pass
 - usable: replies sent by nodes that were no rubbish; counted: those in the records; twice, unknown: of these,
   counted more than once, or never sent
-- memory: MiB of the ServerApp after a fifth of the run and at its end
+- memory: MiB of ServerApp and SuperLink after a fifth of the run and at its end
+- back: seconds from the kill to the end of the next round
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,10 +33,12 @@ SETTINGS += " local-steps=5 report=false run-dir='{runs}' round-deadline={deadli
 SETTINGS += " evaluate-every={rounds} checkpoint-every=5 max-absence=20"
 COLUMNS = ("nodes", "rounds", "round s", "longest", "usable", "counted", "late", "twice", "unknown", "failed")
 COLUMNS += ("left", "hung", "rubbish", "slow", "ServerApp MiB", "at the end", "SuperLink MiB", "at the end")
+COLUMNS += ("back s",)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run one federation; return its numbers."""
+    back = None
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         there = ManyNodes(options, Path(name), stack)
         link = there.superlink()
@@ -45,23 +49,31 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         settings = SETTINGS.format(**told, runs=Path(name) / "runs", deadline=float(options.deadline))
         run = there.run(settings)
         if options.kill:
-            while run.poll() is None and len(there.records() or ()) < options.kill:
-                time.sleep(0.2)
+            wait(there, run, options.kill)
+            killed, begin = len(there.records() or ()), time.monotonic()
             link.kill()
             link.wait()
-            (folder,) = Path(name).glob("runs/*")
+            (folder,) = Path(name).glob("runs/*/")
             while not (folder / "summary.json").exists():
                 time.sleep(0.2)
             run.wait(120)
             there.superlink()
             run = there.run(f"{settings} resume='{folder}'")
+            wait(there, run, killed + 1)
+            back = time.monotonic() - begin
         run.wait(7200)
         log = (Path(name) / "run.log").read_text()
         records = there.records() or []
         fleet = there.told()
     if len(records) < options.rounds:
         raise RuntimeError(f"{len(records)} rounds of {options.rounds}\n{log[-3000:]}")
-    return numbers(records, fleet) | {"nodes": options.nodes, "memory": there.usage.memory}
+    return numbers(records, fleet) | {"nodes": options.nodes, "memory": there.usage.memory, "back": back}
+
+
+def wait(there: ManyNodes, run: subprocess.Popen[bytes], rounds: int) -> None:
+    """Wait until a run has recorded so many rounds, or has ended."""
+    while run.poll() is None and len(there.records() or ()) < rounds:
+        time.sleep(0.2)
 
 
 def numbers(records: list[dict[str, Any]], fleet: dict[str, Any]) -> dict[str, Any]:
@@ -95,6 +107,7 @@ def row(r: dict[str, Any]) -> str:
     for role in ("ServerApp", "SuperLink"):
         seen = r["memory"][role]
         cells += [seen[len(seen) // 5], seen[-1]]
+    cells.append(r["back"])
     return f"| {' | '.join(f'{cell:.1f}' if isinstance(cell, float) else str(cell) for cell in cells)} |"
 
 

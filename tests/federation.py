@@ -209,7 +209,7 @@ class Federation:
     @property
     def path(self) -> Path:
         """The run folder."""
-        (path,) = self.runs.iterdir()
+        (path,) = self.runs.glob("*/")
         return path
 
     def records(self) -> list[dict[str, Any]]:
