@@ -174,7 +174,7 @@ def test_what_checkpoints_cost(data: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_short_soak(tmp_path: Path) -> None:
-    flags = ["--num-rounds", "300", "--num-clients", "20", "--kill-every", "100"]
+    flags = ["--num-rounds", "300", "--num-clients", "20", "--kill-every", "150"]
     content, _ = run("soak", *flags, file=tmp_path / "s.json")
     assert content["exit_code"] == 0
     assert content["kills"] >= 1

@@ -11,7 +11,8 @@ def wait_until(condition: Callable[[], Any], process: Any = None) -> Any:
     """Return the first true value of a condition; a process that it depends on must not end before."""
     until = time.monotonic() + PATIENCE
     while not (value := condition()):
-        assert process is None or process.poll() is None, "the process has ended"
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"the process has ended: {process.communicate()}")
         assert time.monotonic() < until, "the condition never held"
         time.sleep(0.05)
     return value
