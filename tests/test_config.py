@@ -164,23 +164,36 @@ def test_what_does_not_fit_is_refused_before_any_of_it_is_taken(
 
 
 def test_what_a_round_takes_is_said_or_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """100 clients of a model of 1 GiB on a machine of 64 GiB, whose disk has 150 GiB left."""
+    """Clients of a model of 1 GiB on a machine of 64 GiB, whose disk has 150 GiB left.
+
+    What is sure in the first round is refused where there is too little room, what may come later is said.
+    """
     size, there = 2**30, 150 * 2**30
     monkeypatch.setattr(memory_check, "total_memory", lambda: 64 * 2**30)
     monkeypatch.setattr(memory_check, "replies_limit", lambda: 8 * 2**30)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=there))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert memory_check.check_round(8, size, 2, False, 0) == ""
-    said = f"the replies of a round lie in a file: 100.0 GB in {tmp_path}, which has 150.0 GB left"
-    assert memory_check.check_round(100, size, 2, False, 0) == said
-    assert memory_check.check_round(100, size, 0, False, 2.0**40).endswith("will take 1,024.0 GB more")
-    for clients, workers, kept, says in (
-        (200, 2, False, f"200 clients, .* 200.0 GB: {tmp_path} has 150.0 GB left; free space, set TMPDIR"),
-        (60, 0, True, "needs 68.0 GB, but this machine has 64.0 GB; use fewer clients a round"),
-        (9, 15, False, "needs 68.0 GB, .* use fewer workers"),
+    in_file, room = "the replies of a round lie in a file of 100.0 GB; ", f"{tmp_path} has 150.0 GB left"
+    vectors = "the vectors of all clients will take"
+    for clients, table, said in (
+        (8, (0, 0), ""),
+        (8, (0, 150), ""),
+        (8, (0, 160), f"{vectors} 160.0 GB, for which there is too little room; {room}"),
+        (100, (0, 0), f"{in_file}{room}"),
+        (100, (50, 50), f"{in_file}{vectors} 50.0 GB; {room}"),
+        (100, (0, 60), f"{in_file}{vectors} 60.0 GB, for which there is too little room; {room}"),
     ):
+        begin, end = (size * part for part in table)
+        assert memory_check.check_round(clients, size, 2, False, (begin, end)) == said
+    refused: tuple[Any, ...] = (
+        (200, 2, False, 0, f"200 clients, .* 200.0 GB: {room}; free space, set TMPDIR"),
+        (100, 2, False, 60, f"at the server 60.0 GB more: {room}"),
+        (60, 0, True, 0, "needs 68.0 GB, but this machine has 64.0 GB; use fewer clients a round"),
+        (9, 15, False, 0, "needs 68.0 GB, .* use fewer workers"),
+    )
+    for clients, workers, kept, begin, says in refused:
         with pytest.raises(ValueError, match=says):
-            memory_check.check_round(clients, size, workers, kept, 0)
+            memory_check.check_round(clients, size, workers, kept, (begin * size, begin * size))
 
 
 def test_configuration_files(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from fedtide.engine.transports.event_time import timed
 from fedtide.ground import dotted
 from fedtide.ground.wording import count
 from fedtide.tasks import FederatedData, blank
-from strategies import FlatParameters, FlexibleStrategy, Layout, Roster
+from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
 from strategies.memory.table import TableOptions
 from traces import RoundAvailability, Trace, parse_rounds
 
@@ -146,11 +146,20 @@ def _check_room(experiment: Experiment) -> str:
     size, clients = experiment.initial.vector.nbytes, min(settings.most_clients, int(there.sum()))
     here = settings.engine == "ray" and not settings.ray_address
     workers = min(settings.num_workers or os.cpu_count() or 1, clients) if here else 0
-    table = settings.num_clients * size if getattr(options, "memory", "server") == "server" else 0
-    in_file = isinstance(options, TableOptions) and table > options.table_memory * 2**30
     if isinstance(experiment.strategy, SequentialSGD):
         clients = 0
-    return check_round(clients, size, workers, bool(settings.round_ends), table if in_file else 0)
+    first = min(clients, settings.round_ends or clients)  # who replies in the first round
+    table = _table_file(options, first * size), _table_file(options, settings.num_clients * size)
+    return check_round(clients, size, workers, bool(settings.round_ends), table)
+
+
+def _table_file(options: Options, size: int) -> int:
+    """Return what is in a file beside the replies of clients' vectors at the server of so many bytes."""
+    if getattr(options, "memory", "server") == "client":
+        return 0
+    if not isinstance(options, TableOptions) or options.table_folder:
+        return 0
+    return size if size > options.table_memory * 2**30 else 0
 
 
 def _check_unused(settings: Settings) -> None:

@@ -59,11 +59,14 @@ def check_steps(local_steps: int, local_epochs: int, batch_size: int, num_exampl
     _check(f"local-{unit} is {given}", EXAMPLE_BYTES * steps * batch, f"use fewer {unit}")
 
 
-def check_round(clients: int, size: int, workers: int, kept: bool, table: float) -> str:
+def check_round(
+    clients: int, size: int, workers: int, kept: bool, table: tuple[float, float] = (0, 0)
+) -> str:
     """Return a line about what a round takes, if that is more than RAM should hold; else nothing.
 
     `size`: bytes of a client's vector. `kept`: whether replies wait in RAM, as in event time. `table`: bytes
-    that the clients' vectors at the server take in the end, in a file. ValueError: there is too little room.
+    of the file of the clients' vectors at the server after the first round, and in the end, when all clients
+    have taken part. ValueError: there is too little room for a round.
     """
     replies, folder = clients * size, folder_of_large_files()
     in_file = replies > replies_limit()
@@ -71,16 +74,17 @@ def check_round(clients: int, size: int, workers: int, kept: bool, table: float)
     fewer = "fewer clients a round (clients-per-round), or a smaller model"
     what = f"a round of {clients:,} clients, whose replies have {_gigabytes(replies)}"
     _check(what, in_memory, f"use {'fewer workers (num-workers), ' if workers else ''}{fewer}")
-    if not in_file:
-        return ""
-    free = shutil.disk_usage(folder).free
-    if replies > free:
-        raise ValueError(
-            f"{what}: {folder} has {_gigabytes(free)} left; free space, set TMPDIR, or use {fewer}"
-        )
-    room = f"{_gigabytes(replies)} in {folder}, which has {_gigabytes(free)} left"
-    later = f"; the vectors of all clients will take {_gigabytes(table)} more" if table else ""
-    return f"the replies of a round lie in a file: {room}{later}"
+    free, on_disk, (begin, end) = shutil.disk_usage(folder).free, in_file * replies, table
+    room = f"{folder} has {_gigabytes(free)} left"
+    if on_disk + begin > free:
+        also = f", and their vectors at the server {_gigabytes(begin)} more" if begin else ""
+        raise ValueError(f"{what}{also}: {room}; free space, set TMPDIR, or use {fewer}")
+    told = [f"the replies of a round lie in a file of {_gigabytes(replies)}"] if in_file else []
+    fits = on_disk + end <= free
+    if end and (in_file or not fits):
+        short = "" if fits else ", for which there is too little room"
+        told.append(f"the vectors of all clients will take {_gigabytes(end)}{short}")
+    return "; ".join([*told, room]) if told else ""
 
 
 def _check(what: str, needed: float, advice: str) -> None:
