@@ -150,7 +150,8 @@ class TraceClientManager(ClientManager):
     def num_offline(self) -> int:
         """Count the members that are neither available nor at work in the current round."""
         member = self.availability(self.round).member
-        return int(member.sum() - member[self.at_work(self.round)].sum()) - self.num_available()
+        at_work = np.count_nonzero(member[self.at_work(self.round)])
+        return int(np.count_nonzero(member) - at_work) - self.num_available()
 
     def record(self) -> dict[str, list[int]]:
         """Return who could be asked in the current round, and in round 1 who is a member.

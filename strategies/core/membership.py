@@ -94,8 +94,8 @@ class Members(Stateful):
             at_work = np.empty(0, np.intp)  # Flower waits for all replies
         if founding:  # there is no old objective that the first members could be late for
             self.roster.joined[:] = 0
-        present = self.roster.member & ~self.roster.departed
-        return available[present[available]], at_work, proxy
+        present = (self.roster.member & ~self.roster.departed)[available]
+        return available if present.all() else available[present], at_work, proxy
 
     def arrive(self, client: int) -> None:
         """Admit a client before the current round: the objective shifts to include its data."""
