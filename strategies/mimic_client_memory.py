@@ -82,7 +82,7 @@ class MimiCClientMemory(MimiC):
         H, roster = self._H_at_departure.pop(client), self.roster
         if memory is None:
             return
-        (b,) = self.v_by_round.read(roster.accepted[[client]])
+        (b,) = self.v_by_round.read(np.array([roster.accepted[client]], np.intp))
         self.corrections.hand_over(b + H - memory, self._remaining)
         new = roster.contributors & (roster.accepted == 0) & (roster.joined == self.round - 1)
         for arrived in np.flatnonzero(new).tolist():

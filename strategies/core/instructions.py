@@ -121,7 +121,7 @@ class OpenTasks(Stateful):
         self._layout, self._round = layout, 0
         self._sent: dict[int, Sent] = {}
 
-    def begin(self, server_round: int, at_work: Clients, asked: NDArray[np.int64]) -> None:
+    def begin(self, server_round: int, at_work: Clients, asked: NDArray[np.integer]) -> None:
         """Begin a round, and forget the tasks that nobody is at work on.
 
         `asked` is 0 where a client has no task to answer any more, whatever it is at work on, shape (N,).

@@ -90,7 +90,8 @@ class Roster(Stateful):
         if self.member.shape != sizes.shape:
             raise ValueError(f"{len(self.member)} membership flags for {len(sizes)} clients")
         self.departed, self.departed_for_good = np.zeros((2, len(sizes)), bool)
-        self.joined, self.asked, self.accepted = (np.zeros(len(sizes), np.int64) for _ in range(3))
+        # Rounds, of which there are a billion at most.
+        self.joined, self.asked, self.accepted = (np.zeros(len(sizes), np.int32) for _ in range(3))
         self.shift = 0
         self._registered = len(sizes)
         self._known: Totals | None = None

@@ -23,7 +23,7 @@ VALUES = "JSON values"  # the name of all that is not an array
 KEYS, VERSIONS = "keys of ", "versions of "  # followed by the name of the `Rows`
 STATE = "state"  # the name of packed states in the table
 PLACE = "name = ? AND key = ? AND version = ?"
-PIECE = 1 << 29  # bytes in one row of the table at most; SQLite takes up to 10^9
+PIECE = 1 << 26  # bytes in one row of the table at most, which SQLite copies
 # Large pages, as most vectors take megabytes; a page that is freed is not overwritten first.
 SETUP = """
 PRAGMA page_size = 65536;
