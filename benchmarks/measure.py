@@ -26,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 JOB = "FEDTIDE_BENCHMARK"  # the environment variable with the job
-PACKAGES = ("flwr", "ray", "torch", "numpy", "pfl", "blazefl")
+PACKAGES = ("flwr", "ray", "torch", "numpy", "numba", "jax", "pfl", "blazefl", "fedjax", "flgo")
 PAUSE = 0.2  # minimum seconds between two measurements of the memory
 
 Job = dict[str, Any]

@@ -1,7 +1,8 @@
-"""Clients per second: fedtide, stock Flower, pfl-research and a plain PyTorch loop on the same work.
+"""Clients per second: fedtide, other programs, and what is written by hand for the same work.
 
     python benchmarks/throughput.py --data-dir data
     python benchmarks/throughput.py --workload 2nn --contenders ray,inline,bare --seconds 30
+    python benchmarks/throughput.py --data-dir data --pfllib PFLlib --afl-lib AFL-Lib    # checkouts of them
 
 FedLaAvg's setting: MNIST, 1,000 clients of 60 images, logistic regression, 10 local steps of batch 5. The
 contenders run in turns, in separate processes. Failed work is an error, not a result.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import shutil
 import statistics
 import sys
 import tempfile
@@ -36,6 +38,8 @@ from benchmarks.workloads import WORKLOADS, Workload, ensure_data, job_of, setti
 CONTENDERS = {
     "ray": "fedtide on Ray",
     "inline": "fedtide inline",
+    "c": "C, written for this work",
+    "jax": "JAX, written for this work",
     "bare": "plain PyTorch loop",
     "bare-busy": "plain PyTorch loop on one core, all other cores doing the same",
     "flower-classic": "stock Flower, classic loop",
@@ -44,10 +48,15 @@ CONTENDERS = {
     "pfl": "pfl-research, one process",
     "blazefl": "BlazeFL, process pool with shared memory",
     "blazefl-threads": "BlazeFL, thread pool",
+    "fedjax": "FedJAX",
+    "flgo": "FLGo",
+    "pfllib": "PFLlib",
+    "afllib": "AFL-Lib",
 }
 OURS = ("ray", "inline")
-MODULES = {"bare": "with_torch", "flower": "with_flower", "pfl": "with_pfl", "blazefl": "with_blazefl"}
-PACKAGES = {"pfl": "pfl", "blazefl": "blazefl"}  # what contenders need besides requirements.txt
+MODULES = {"bare": "with_torch", "afllib": "with_afl_lib"}  # of others: with_ and the name
+PACKAGES = ("pfl", "blazefl", "jax", "fedjax", "flgo")  # what contenders need besides requirements.txt
+CHECKOUTS = {"pfllib": "pfllib", "afllib": "afl-lib"}  # contenders without a package, and their flags
 
 
 def job_for(
@@ -56,6 +65,7 @@ def job_for(
     sizes: tuple[int, int],
     places: tuple[str, str],
     changes: dict[str, Any],
+    checkouts: dict[str, Path],
 ) -> Job:
     """Return the job of one contender; sizes are N and K, places the directories of MNIST and the shards."""
     if contender in OURS:
@@ -63,21 +73,27 @@ def job_for(
         return {"module": "with_fedtide", "settings": settings}
     job = job_of(workload, *sizes, places[1])
     kind, _, api = contender.partition("-")
-    module = MODULES[kind]
-    return {"module": module, "api": api, **job}
+    if kind in CHECKOUTS:
+        job["checkout"] = str(checkouts[kind].resolve())
+    return {"module": MODULES.get(kind, f"with_{kind}"), "api": api, **job}
 
 
-def contenders_of(names: str) -> list[str]:
+def contenders_of(names: str, checkouts: dict[str, Path]) -> list[str]:
     """Return the contenders to run; by default, all that are installed."""
     if names:
         chosen = names.split(",")
         if unknown := sorted(set(chosen) - set(CONTENDERS)):
             raise SystemExit(f"unknown contender {unknown[0]!r}; known: {', '.join(CONTENDERS)}")
+        for name in chosen:
+            if name in CHECKOUTS and name not in checkouts:
+                raise SystemExit(f"{name} needs a checkout: --{CHECKOUTS[name]} FOLDER")
         return chosen
-    kinds = {kind for kind, package in PACKAGES.items() if not importlib.util.find_spec(package)}
+    kinds = {package for package in PACKAGES if not importlib.util.find_spec(package)}
+    kinds |= set() if shutil.which("cc") else {"c"}
+    kinds |= CHECKOUTS.keys() - checkouts.keys()
     missing = [name for name in CONTENDERS if name.partition("-")[0] in kinds]
     if missing:
-        print(f"# not installed, and skipped: {', '.join(missing)}", file=sys.stderr)
+        print(f"# not installed or not given, and skipped: {', '.join(missing)}", file=sys.stderr)
     return [name for name in CONTENDERS if name not in missing]
 
 
@@ -167,6 +183,9 @@ def parse() -> argparse.Namespace:
         "--timeout", type=float, default=1800.0, help="limit of one contender in seconds (default: 1800)"
     )
     parser.add_argument("--data-dir", default="data", help="directory of MNIST, downloaded if missing")
+    for contender, flag in CHECKOUTS.items():
+        about = f"a checkout of {CONTENDERS[contender]}"
+        parser.add_argument(f"--{flag}", dest=contender, type=Path, metavar="FOLDER", help=about)
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of fedtide (TOML)"
     )
@@ -177,7 +196,8 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Run all contenders and print the table."""
     arguments = parse()
-    contenders, about = contenders_of(arguments.contenders), machine()
+    checkouts = {name: path for name in CHECKOUTS if (path := getattr(arguments, name))}
+    contenders, about = contenders_of(arguments.contenders, checkouts), machine()
     counts = [int(count) for count in arguments.clients_per_round.split(",")]
     changes: dict[str, Any] = {}
     for change in arguments.set:
@@ -189,7 +209,8 @@ def main() -> None:
         for count in counts:
             amount = {"rounds": arguments.rounds, "seconds": arguments.seconds / arguments.turns}
             sizes, places = (arguments.num_clients, count), (data_dir, scratch)
-            jobs = {name: job_for(name, workload, sizes, places, changes) | amount for name in contenders}
+            rest = workload, sizes, places, changes, checkouts
+            jobs = {name: job_for(name, *rest) | amount for name in contenders}
             of_count = in_turns(jobs, arguments.turns, arguments.timeout, count)
             ours = [r["clients_per_second"] or 0.0 for r in of_count if r["contender"] in OURS]
             reference = max(ours, default=0.0)

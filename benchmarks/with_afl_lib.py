@@ -1,4 +1,4 @@
-"""AFL-Lib's own FedBuff, from a checkout of https://github.com/boyi-liu/AFL-Lib.
+"""AFL-Lib's own FedBuff and FedAvg, from a checkout of https://github.com/boyi-liu/AFL-Lib.
 
 Its servers and clients are used as they are, which train a client when it is given its task; our model and
 examples take the place of its files. Its clients do whole passes over their data, with momentum: a pass over
@@ -7,10 +7,10 @@ as many examples as our local steps see. It has no packages, so that its modules
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from argparse import Namespace
-from typing import Any
 
 import torch
 from torch.utils.data import TensorDataset
@@ -20,23 +20,28 @@ from benchmarks.workloads import Shards, build_model
 
 
 def run(job: Job, clock: Clock) -> None:
-    """Take the replies of clients at work, one at a time; the job's `replies` change the model together."""
+    """Take the replies of clients at work, one at a time; the job's `replies` change the model together.
+
+    Without `replies`, average the local weights of K random clients, round after round.
+    """
+    name = "fedbuff" if "replies" in job else "fedavg"
     torch.set_num_threads(1)
     os.chdir(job["checkout"])  # it reads utils/sys.yaml at every task
     sys.path.insert(0, job["checkout"])
-    from alg import base, fedbuff  # type: ignore[import-not-found]
+    from alg import base  # type: ignore[import-not-found]
+
+    method, runs = importlib.import_module(f"alg.{name}"), job.get("replies", 1)
 
     shards = Shards(job["shards"])
-    seen = job["local_steps"] * job["batch_size"]
 
-    def examples(dataset: str, client: int, is_train: bool) -> Any:
+    def examples(dataset: str, client: int, is_train: bool) -> TensorDataset:
         """Return what a client sees in a task; nothing is evaluated."""
-        return TensorDataset(*(part[:seen] for part in shards.client(client)))
+        return shards.one_pass(client, job)
 
     base.read_client_data, base.load_model = examples, lambda arguments: build_model(job)
     count = job["num_clients"]
     arguments = Namespace(
-        alg="fedbuff",
+        alg=name,
         dataset="",
         device="cpu",
         total_num=count,
@@ -48,10 +53,10 @@ def run(job: Job, clock: Clock) -> None:
         gamma=1.0,
         decay=1.0,
         etag=1.0,
-        k=job["replies"],
+        k=runs,
     )
-    server = fedbuff.Server(0, arguments, [fedbuff.Client(client, arguments) for client in range(count)])
+    server = method.Server(0, arguments, [method.Client(client, arguments) for client in range(count)])
     while not clock.enough:
-        for _ in range(job["replies"]):
+        for _ in range(runs):
             server.run()
         clock.tick()

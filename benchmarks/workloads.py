@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 from benchmarks.measure import Job
 from clients.environment import federated_data
@@ -139,6 +140,14 @@ class Shards:
         part = slice(self.ends[client - 1] if client else 0, self.ends[client])
         return self.x[part], self.y[part]
 
+    def one_pass(self, client: int, job: Job) -> TensorDataset:
+        """Return as many examples as the local steps see, for programs whose clients do whole passes."""
+        x, y = self.client(client)
+        seen = job["local_steps"] * job["batch_size"]
+        if seen > len(y):
+            raise ValueError(f"{seen} examples of {len(y)}: this program does not begin a second pass")
+        return TensorDataset(x[:seen], y[:seen])
+
 
 def build_model(job: Job) -> nn.Module:
     """Build the workload's model, the same in each process."""
@@ -147,6 +156,14 @@ def build_model(job: Job) -> nn.Module:
     model = bind("model", MODELS, job["model"])
     module: nn.Module = model.build(shape, 10)
     return module
+
+
+def linear_layers(job: Job) -> list[nn.Linear]:
+    """Build the workload's model for a program that knows linear layers with ReLU, and nothing else."""
+    parts = list(build_model(job).children())
+    if any(not isinstance(part, nn.Flatten | nn.Linear | nn.ReLU) for part in parts):
+        raise ValueError(f"this program knows linear layers with ReLU only, not {job['model']!r}")
+    return [part for part in parts if isinstance(part, nn.Linear)]
 
 
 def batches(num_examples: int, batch_size: int, steps: int) -> Iterator[Tensor]:

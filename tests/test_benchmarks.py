@@ -1,19 +1,23 @@
 """The benchmarks run in a tiny configuration; their timings are not checked."""
 
+import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import scripts
 
-from benchmarks import measure
+from benchmarks import measure, with_torch
 from benchmarks.scaling import hidden_units, weights_of
 from benchmarks.tables import TABLES, command_of
-from benchmarks.workloads import WORKLOADS, write_stand_in
+from benchmarks.workloads import WORKLOADS, job_of, write_stand_in
 from clients.gradients.oracles import ORACLES
 from clients.rules import RULES
 
@@ -54,6 +58,35 @@ def test_throughput(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("contender", ["c", "jax", "fedjax"])
+def test_what_is_written_by_hand_does_the_steps_of_pytorch(
+    contender: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch is all examples of a client here, so that the order of the draws does not matter."""
+    if contender == "c":
+        if not shutil.which("cc"):
+            pytest.skip("no C compiler")
+    else:
+        pytest.importorskip(contender)
+    monkeypatch.setattr("torch.set_num_threads", lambda number: None)  # other tests follow
+    for name in ("fedlaavg", "2nn"):
+        workload, folder = WORKLOADS[name], tmp_path / name
+        folder.mkdir()
+        ends, rng = np.arange(1, 5) * workload.batch_size, np.random.default_rng(0)
+        np.save(folder / "x.npy", rng.normal(size=(ends[-1], 1, 28, 28)).astype(np.float32))
+        np.save(folder / "y.npy", rng.integers(0, 10, ends[-1]))
+        np.save(folder / "ends.npy", ends)
+        job = {**job_of(replace(workload, learning_rate=0.1), 4, 4, str(folder)), "scratch": str(folder)}
+        expected = with_torch.Loop(job)
+        by_hand = importlib.import_module(f"benchmarks.with_{contender}").Loop(job)
+        for loop in (expected, by_hand):
+            loop.round()
+            loop.round()
+        for one, other in zip(by_hand.weights, expected.weights.values(), strict=True):
+            np.testing.assert_allclose(np.asarray(one), other.numpy(), atol=1e-6)
+
+
+@pytest.mark.slow
 def test_event_time(data: Path, tmp_path: Path) -> None:
     tiny = ("--clients=20", "--at-work=4", "--replies=1", "--rounds=25", "--turns=1", f"--data-dir={data}")
     content, shown = run("event_time", *tiny, file=tmp_path / "e.json")
@@ -82,6 +115,7 @@ def test_limits(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ("script", "flags", "says"),
     [
         ("throughput", ("--contenders", "ray,nobody"), "unknown contender 'nobody'; known: ray, inline"),
+        ("throughput", ("--contenders", "pfllib"), "pfllib needs a checkout: --pfllib FOLDER"),
         ("gradients", ("--workloads", "2nn,3nn"), "unknown workload '3nn'; known: fedlaavg, 2nn"),
     ],
 )
