@@ -65,6 +65,7 @@ COMPARISONS = (
     Comparison("fedlaavg", "compiled", "dual", 100),
     Comparison("fedlaavg", "dual", "stacked", 100),
     Comparison("fedlaavg", "stacked", "loop", 100),
+    Comparison("2nn", "compiled", "dual", 20),
     Comparison("2nn", "dual", "stacked", 20),
     Comparison("2nn", "stacked", "loop", 20),
     Comparison("lenet", "compiled-chain", "chain", 12),

@@ -94,7 +94,13 @@ REFUSED: dict[str, tuple[str, list[nn.Module]]] = {
             with_middle(nn.ReLU()),
         ],
     ),
-    "compiled": ("not a single linear layer with cross-entropy", [with_middle(nn.ReLU())]),
+    "compiled": (
+        "not a sequence of linear layers with ReLUs",
+        [
+            nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)),
+            nn.Sequential(nn.Linear(6, 4, False), nn.ReLU(), nn.Linear(4, 3)),
+        ],
+    ),
 }
 
 
@@ -135,15 +141,16 @@ def test_models_that_cannot_train_are_refused(
     ("module", "shape", "cpu", "other"),
     [
         (nn.Sequential(nn.Linear(6, 3)), (6,), ("compiled", LARGEST), ("stacked", LARGEST)),
-        (with_middle(nn.ReLU()), (6,), ("stacked", LARGEST), ("stacked", LARGEST)),
-        (MODELS["mlp"]((1, 28, 28), 10), (1, 28, 28), ("stacked", 5), ("stacked", LARGEST)),
+        (with_middle(nn.ReLU()), (6,), ("compiled", LARGEST), ("stacked", LARGEST)),
+        (nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)), (6,), ("stacked", LARGEST), ("stacked", LARGEST)),
+        (MODELS["mlp"]((1, 28, 28), 10), (1, 28, 28), ("compiled", 5), ("stacked", LARGEST)),
         (nn.Linear(6, 3), (6,), ("loop", 1), ("vmap", LARGEST)),
         (MODELS["lenet"](IMAGE, 4), IMAGE, ("compiled-chain", 1), ("vmap", LARGEST)),
         (MODELS["cnn"]((1, 28, 28), 10), (1, 28, 28), ("chain", 1), ("vmap", 40)),
         (with_middle(nn.BatchNorm1d(6)), (6,), ("loop", 1), ("loop", 1)),
         (with_middle(nn.Dropout()), (6,), ("loop", 1), ("loop", 1)),  # random under vmap
     ],
-    ids=["linear", "relu", "mlp", "no sequence", "lenet", "cnn", "buffers", "random"],
+    ids=["linear", "relu", "no relu", "mlp", "no sequence", "lenet", "cnn", "buffers", "random"],
 )
 def test_auto_depends_on_the_model_and_the_device(
     module: nn.Module,
@@ -168,6 +175,8 @@ def test_compiled_steps_train_clients_in_larger_cohorts_than_single_steps() -> N
     """Each client's steps are done before the next client's; single steps read the weights of all of them."""
     model, examples = FlatModel(nn.Sequential(nn.Linear(3000, 10))), classes_of((3000,))
     assert choose(model, examples, rule=RULES["sgd"]) == ("compiled", LARGEST)
+    larger = FlatModel(nn.Sequential(nn.Linear(30_000, 10)))
+    assert choose(larger, classes_of((30_000,)), rule=RULES["sgd"]) == ("compiled", 55)
     assert choose(model, examples, rule=RULES["apfl"]) == ("compiled", 34)
 
 
@@ -186,9 +195,9 @@ def test_what_the_user_sets_is_used() -> None:
 def test_a_run_and_the_clients_of_flwr_run_choose_alike(simulate: Callable[..., Any]) -> None:
     """Each client makes its oracle from the settings as the user gave them."""
     experiment = simulate(model="mlp", num_rounds=1).experiment
-    assert (experiment.settings.cohort, experiment.settings.cohort_size) == ("stacked", 18)
+    assert (experiment.settings.cohort, experiment.settings.cohort_size) == ("compiled", LARGEST)
     client = VirtualClients(ClientEnvironment(experiment.data, experiment.build_model, 0))
-    assert type(client.oracle) is type(ORACLES["stacked"](client.model))
+    assert type(client.oracle) is type(ORACLES["compiled"](client.model))
 
 
 ELSEWHERE = """

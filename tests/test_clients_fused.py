@@ -61,19 +61,20 @@ def check_steps(
     rate = 0.1 + 0.05 * torch.arange(count, dtype=torch.float64)[:, None]
     start = model.vector.expand(count, -1) + apart * torch.arange(count)[:, None]
     rule = type("Rule", (WithCorrection,), {"made": made})(start, [], CONFIG, {})
-    y, other = start.clone(), start.clone()
-    losses = oracle.run_fused(y, start, rate, batches, made)
-    expected = run(rule, Loop(model), batches, other, rate)
+    y, other = torch.full_like(start, torch.nan), start.clone()
+    losses, norms = oracle.run_fused(y, start, rate, batches, made)
+    expected, expected_norms = run(rule, Loop(model), batches, other, rate)
     torch.testing.assert_close(y, other, rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(norms, expected_norms, rtol=1e-9)
 
 
 @settings(max_examples=60)
-@example(4, 9, 5, [4, 2], True, 0.3, "own", False)
-@example(3, 4, 0, [2], False, 0.0, "none", True)
+@example([9, 4], 5, [4, 2], True, 0.3, "own", False)
+@example([4, 3], 0, [2], False, 0.0, "none", True)
+@example([4, 30, 3], 0, [6], True, 0.0, "none", False)  # the dual form
 @given(
-    classes=st.integers(2, 12),
-    features=st.integers(2, 40),
+    widths=st.lists(st.integers(2, 40), min_size=2, max_size=4),
     batch_size=st.integers(0, 14),
     steps=STEPS,
     bias=st.booleans(),
@@ -82,8 +83,7 @@ def check_steps(
     apart=st.booleans(),
 )
 def test_compiled_steps_are_those_of_autograd(
-    classes: int,
-    features: int,
+    widths: list[int],
     batch_size: int,
     steps: list[int],
     bias: bool,
@@ -92,7 +92,7 @@ def test_compiled_steps_are_those_of_autograd(
     apart: bool,
 ) -> None:
     """With a direction for all clients, one for each, or none."""
-    model = linear(features, classes, bias=bias)
+    model = linear(*widths, bias=bias)
     shape = {"none": (), "one": (len(model.vector),), "own": (len(steps), len(model.vector))}[direction]
     along = torch.linspace(-1, 1, int(np.prod(shape)), dtype=torch.float64).view(shape) if shape else None
     check_steps(Compiled(model), steps, batch_size, 13, Correction(strength, along), apart)
@@ -117,15 +117,24 @@ import numpy as np
 from clients.gradients import convolutions, linear_sgd
 
 rng = np.random.default_rng(0)
-y, rates = rng.normal(size=(3, 650)).astype(np.float32), np.full(3, 0.05, np.float32)
-x, losses = rng.random((50, 64), dtype=np.float32), np.zeros((4, 3), np.float32)
-rows, labels = rng.integers(50, size=(4, 3, 5)), rng.integers(10, size=(4, 3, 5))
-none, lengths = np.empty((1, 0), np.float32), np.full((4, 3), 5)
-linear_sgd.train(y, y[:1].copy(), 0.3, none, rates, x, rows, labels, lengths, True, losses, 0, 1)
+def zeros(*shape):
+    return np.zeros(shape, np.float32)
+def work(size):
+    start, rates = rng.normal(size=(3, size)).astype(np.float32), np.full(3, 0.05, np.float32)
+    x, rows, labels = rng.random((50, 64), dtype=np.float32), *rng.integers(10, size=(2, 4, 3, 5))
+    results = zeros(4, 3), np.zeros(3)
+    lengths = np.full((4, 3), 5)
+    return linear_sgd.Work(zeros(3, size), start, 0.3, zeros(1, 0), rates, x, rows, labels, lengths, *results)
+
+one, two = work(650), work(535)
+linear_sgd.train(one, zeros(640), zeros(10), zeros(10, 10), 0, 1)
+space = zeros(10 * 64 + 10 * 16), zeros(20), zeros(20, 10), zeros(2, 160), zeros(10, 10)
+linear_sgd.train_layers(two, np.array([64, 7, 10]), True, *space, 0, 1)
 images, weight = rng.random((3, 9, 27), dtype=np.float32), rng.random((5, 3, 3, 3), dtype=np.float32)
 out = np.empty((5, 7, 21), np.float32)
 convolutions.convolve(images, weight, np.zeros(5, np.float32), 3, out)
-print(hashlib.sha256(b"".join(a.tobytes() for a in (y, losses, out))).hexdigest())
+results = one.y, one.losses, one.norms, two.y, two.losses, two.norms, out
+print(hashlib.sha256(b"".join(a.tobytes() for a in results)).hexdigest())
 """
 
 

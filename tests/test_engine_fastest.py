@@ -11,8 +11,14 @@ import sim
 from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
 
-SMALL: dict[str, Any] = {"model": "mlp", "num_clients": 6, "num_rounds": 5, "local_steps": 3}
-LARGE: dict[str, Any] = {"model": "mlp", "num_clients": 1000, "num_rounds": 10**7, "local_steps": 20}
+SMALL: dict[str, Any] = {
+    "model": "mlp",
+    "cohort": "stacked",
+    "num_clients": 6,
+    "num_rounds": 5,
+    "local_steps": 3,
+}
+LARGE: dict[str, Any] = SMALL | {"num_clients": 1000, "num_rounds": 10**7, "local_steps": 20}
 
 
 @pytest.mark.parametrize(
@@ -22,7 +28,7 @@ LARGE: dict[str, Any] = {"model": "mlp", "num_clients": 1000, "num_rounds": 10**
         (2, LARGE, "ray", "of training"),  # estimated from some steps
         (1, LARGE, "inline", "one core"),
         (2, {**SMALL, "trace": "bernoulli:p=1e-9"}, "inline", "about 0 s"),  # nobody there in the first round
-        (2, {**LARGE, "model": "logistic", "strategy": "fedprox"}, "inline", "trains on all cores"),
+        (2, {**LARGE, "cohort": "auto", "strategy": "fedprox"}, "inline", "trains on all cores"),
         (2, {**SMALL, "client_timeout": 5.0}, "ray", "client-timeout is set"),
         (2, {**SMALL, "engine": "inline"}, "inline", ""),
         (2, {**SMALL, "engine": "ray"}, "ray", ""),
@@ -86,7 +92,7 @@ OWN = f"{__name__}.Skip"
     ],
 )
 def test_a_run_that_may_be_faster_in_another_cohort_says_so(values: dict[str, Any], hint: bool) -> None:
-    experiment = prepare(Settings(**{**SMALL, "engine": "inline", "model": OWN, **values}))
+    experiment = prepare(Settings(**{**SMALL, "engine": "inline", "cohort": "auto", "model": OWN, **values}))
     assert ("--cohort vmap" in experiment.hint) == hint
 
 

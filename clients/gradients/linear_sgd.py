@@ -1,15 +1,18 @@
-"""SGD of a linear classifier with cross-entropy, compiled by Numba: all local steps of a client in one call.
+"""SGD of linear layers with cross-entropy, compiled by Numba: all local steps of a client in one call.
 
 A client's weights and the examples of a batch fit into a core's caches, so that what limits these loops is
-how many numbers they load for each product. So logits are computed for two classes and five examples at a
-time, and updates for four examples. Loops are written out, as array expressions take Numba twice as long to
-compile.
+how many numbers they load for each product, and how many of the loads cross a cache line. So products take
+two outputs and five examples at a time, and a client's weights are copied to rows that begin with a cache
+line. Batches are filled up to a multiple of five by their last example, whose further errors are zero; the
+outputs to an even number, by rows of zeros. Loops are written out, as array expressions take Numba twice as
+long to compile. One layer has a function of its own, which is compiled in half the time; all loops are in
+this file, as Numba compiles a function anew only when its own file has changed.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,55 +20,83 @@ from numpy.typing import NDArray
 from clients.gradients.machine_code import compiled, inlined
 
 Floats = NDArray[Any]
+Integers = NDArray[np.int64]
+
+
+class Work(NamedTuple):
+    """All steps y -= eta (g(y) + strength (y - start) + direction) of K clients."""
+
+    y: Floats  # (K, M), receives each layer's weights, and after them its biases, if there are any
+    start: Floats  # (K, M), or (1, M) if all clients have the same
+    strength: float
+    direction: Floats  # (K, M), (1, M), or (1, 0): none
+    rates: Floats  # (K,)
+    inputs: Floats  # (P, D), examples of all clients
+    indices: Integers  # (T, K, B), the examples of each step
+    targets: Integers  # (T, K, B)
+    lengths: NDArray[np.intp]  # (T, K), how many of them count: 0 after a client's last step
+    losses: Floats  # (T, K), receives the mean loss before each step
+    norms: NDArray[np.float64]  # (K,), receives how far `y` is from `start`
 
 
 @inlined
-def _logits(v: Floats, w: Floats, x: Floats, rows: NDArray[np.int64], out_v: Floats, out_w: Floats) -> None:
-    """out_v[b] = <v, x[rows[b]]> and out_w[b] = <w, x[rows[b]]> for the examples of a batch."""
-    zero, wide = w.dtype.type(0), len(rows) // 5 * 5
-    for b in range(0, wide, 5):
-        x0, x1, x2, x3, x4 = x[rows[b]], x[rows[b + 1]], x[rows[b + 2]], x[rows[b + 3]], x[rows[b + 4]]
-        r0, r1, r2, r3, r4 = zero, zero, zero, zero, zero
-        s0, s1, s2, s3, s4 = zero, zero, zero, zero, zero
-        for i in range(len(w)):
-            vi, wi = v[i], w[i]
-            r0 += vi * x0[i]
-            r1 += vi * x1[i]
-            r2 += vi * x2[i]
-            r3 += vi * x3[i]
-            r4 += vi * x4[i]
-            s0 += wi * x0[i]
-            s1 += wi * x1[i]
-            s2 += wi * x2[i]
-            s3 += wi * x3[i]
-            s4 += wi * x4[i]
-        out_v[b], out_v[b + 1], out_v[b + 2], out_v[b + 3], out_v[b + 4] = r0, r1, r2, r3, r4
-        out_w[b], out_w[b + 1], out_w[b + 2], out_w[b + 3], out_w[b + 4] = s0, s1, s2, s3, s4
-    for b in range(wide, len(rows)):
-        x0, r0, s0 = x[rows[b]], zero, zero
-        for i in range(len(w)):
-            r0 += v[i] * x0[i]
-            s0 += w[i] * x0[i]
-        out_v[b], out_w[b] = r0, s0
+def pitched(size: int) -> int:
+    """Round up to whole cache lines."""
+    return (size + 15) // 16 * 16
 
 
 @inlined
-def _subtract(w: Floats, x: Floats, rows: NDArray[np.int64], errors: Floats) -> None:
-    """w -= sum_b errors[b] x[rows[b]] for the examples of a batch."""
-    wide = len(rows) // 4 * 4
-    for b in range(0, wide, 4):
-        x0, x1, x2, x3 = x[rows[b]], x[rows[b + 1]], x[rows[b + 2]], x[rows[b + 3]]
-        e0, e1, e2, e3 = errors[b], errors[b + 1], errors[b + 2], errors[b + 3]
-        for i in range(len(w)):
-            w[i] -= e0 * x0[i] + e1 * x1[i] + e2 * x2[i] + e3 * x3[i]
-    for b in range(wide, len(rows)):
-        x0, e0 = x[rows[b]], errors[b]
-        for i in range(len(w)):
-            w[i] -= e0 * x0[i]
+def products(w: Floats, x: Floats, pitch: int, rows: Integers, size: int, out: Floats) -> None:
+    """out[o, b] = <w[o], x[rows[b]]> for an even number of outputs.
+
+    Rows have `size` numbers; they begin in `w` at multiples of `pitched(size)`, in `x` of `pitch`. There is a
+    multiple of five `rows`, ten of which stay in the cache for all outputs.
+    """
+    zero, step = w.dtype.type(0), pitched(size)
+    for start in range(0, len(rows), 10):
+        for o in range(0, len(out), 2):
+            v, u, p, q = w[o * step :], w[(o + 1) * step :], out[o], out[o + 1]
+            for b in range(start, min(start + 10, len(rows)), 5):
+                x0, x1, x2 = x[rows[b] * pitch :], x[rows[b + 1] * pitch :], x[rows[b + 2] * pitch :]
+                x3, x4 = x[rows[b + 3] * pitch :], x[rows[b + 4] * pitch :]
+                r0, r1, r2, r3, r4 = zero, zero, zero, zero, zero
+                s0, s1, s2, s3, s4 = zero, zero, zero, zero, zero
+                for i in range(size):
+                    vi, ui = v[i], u[i]
+                    r0 += vi * x0[i]
+                    r1 += vi * x1[i]
+                    r2 += vi * x2[i]
+                    r3 += vi * x3[i]
+                    r4 += vi * x4[i]
+                    s0 += ui * x0[i]
+                    s1 += ui * x1[i]
+                    s2 += ui * x2[i]
+                    s3 += ui * x3[i]
+                    s4 += ui * x4[i]
+                p[b], p[b + 1], p[b + 2], p[b + 3], p[b + 4] = r0, r1, r2, r3, r4
+                q[b], q[b + 1], q[b + 2], q[b + 3], q[b + 4] = s0, s1, s2, s3, s4
 
 
 @inlined
-def _softmax_error(logits: Floats, b: int, target: int, scale: Any) -> Any:
+def subtract(w: Floats, x: Floats, pitch: int, rows: Integers, size: int, errors: Floats) -> None:
+    """w[o] -= sum_b errors[o, b] x[rows[b]]; see `products`."""
+    step = pitched(size)
+    for start in range(0, len(rows), 10):
+        for o in range(0, len(errors), 2):
+            v, u, d, e = w[o * step :], w[(o + 1) * step :], errors[o], errors[o + 1]
+            for b in range(start, min(start + 10, len(rows)), 5):
+                x0, x1, x2 = x[rows[b] * pitch :], x[rows[b + 1] * pitch :], x[rows[b + 2] * pitch :]
+                x3, x4 = x[rows[b + 3] * pitch :], x[rows[b + 4] * pitch :]
+                d0, d1, d2, d3, d4 = d[b], d[b + 1], d[b + 2], d[b + 3], d[b + 4]
+                e0, e1, e2, e3, e4 = e[b], e[b + 1], e[b + 2], e[b + 3], e[b + 4]
+                for i in range(size):
+                    a0, a1, a2, a3, a4 = x0[i], x1[i], x2[i], x3[i], x4[i]
+                    v[i] -= d0 * a0 + d1 * a1 + d2 * a2 + d3 * a3 + d4 * a4
+                    u[i] -= e0 * a0 + e1 * a1 + e2 * a2 + e3 * a3 + e4 * a4
+
+
+@inlined
+def softmax_error(logits: Floats, b: int, target: int, scale: Any) -> Any:
     """Replace the logits [:, b] by scale (softmax - one-hot); return the cross-entropy."""
     largest = logits[0, b]
     for c in range(len(logits)):
@@ -81,67 +112,188 @@ def _softmax_error(logits: Floats, b: int, target: int, scale: Any) -> Any:
 
 
 @inlined
-def _correct(y: Floats, start: Floats, share: Any, direction: Floats, rate: Any) -> None:
-    """y += share (start - y) - rate direction; an empty direction is zero."""
-    if share != 0:
-        for i in range(len(y)):
-            y[i] += share * (start[i] - y[i])
-    if len(direction):
-        for i in range(len(y)):
-            y[i] -= rate * direction[i]
+def load(source: Floats, size: int, w: Floats, bias: Floats) -> None:
+    """Copy a layer's weights, `size` for each output, and then its biases, if any, from a flat vector."""
+    for o in range(len(bias)):
+        at, row = o * size, w[o * pitched(size) :]
+        for i in range(size):
+            row[i] = source[at + i]
+    for i in range(len(bias) * pitched(size), len(w)):
+        w[i] = 0  # another client may have left infinity
+    for o in range(len(source) - len(bias) * size):
+        bias[o] = source[len(bias) * size + o]
+
+
+@inlined
+def correct(
+    w: Floats, bias: Floats, size: int, start: Floats, share: Any, direction: Floats, rate: Any
+) -> None:
+    """y += share (start - y) - rate direction, of a layer; an empty direction is zero."""
+    for o in range(len(bias)):
+        at, row = o * size, w[o * pitched(size) :]
+        if share != 0:
+            for i in range(size):
+                row[i] += share * (start[at + i] - row[i])
+        if len(direction):
+            for i in range(size):
+                row[i] -= rate * direction[at + i]
+    for o in range(len(start) - len(bias) * size):
+        at = len(bias) * size + o
+        if share != 0:
+            bias[o] += share * (start[at] - bias[o])
+        if len(direction):
+            bias[o] -= rate * direction[at]
+
+
+@inlined
+def save(w: Floats, bias: Floats, size: int, start: Floats, out: Floats) -> Any:
+    """Copy a layer to a flat vector; return the sum of squares of what differs from `start`."""
+    total = 0.0
+    for o in range(len(bias)):
+        at, row, squares = o * size, w[o * pitched(size) :], w.dtype.type(0)
+        for i in range(size):
+            out[at + i] = row[i]
+            squares += (row[i] - start[at + i]) * (row[i] - start[at + i])
+        total += squares
+    for o in range(len(start) - len(bias) * size):
+        at = len(bias) * size + o
+        out[at] = bias[o]
+        total += (bias[o] - start[at]) * (bias[o] - start[at])
+    return total
 
 
 @compiled
-def train(
-    y: Floats,
-    start: Floats,
-    strength: float,
-    direction: Floats,
-    rates: Floats,
-    inputs: Floats,
-    indices: NDArray[np.int64],
-    targets: NDArray[np.int64],
-    lengths: NDArray[np.intp],
-    has_bias: bool,
-    losses: Floats,
-    first: int,
-    stride: int,
-) -> None:
-    """Do y -= eta (g(y) + strength (y - start) + direction) in all steps of every stride-th client.
+def train(work: Work, w: Floats, bias: Floats, errors: Floats, first: int, stride: int) -> None:
+    """Train every stride-th client's linear classifier.
 
-    `y`, (K, M), has the weights of each class, then the biases if there are any. `start` and `direction` have
-    shape (K, M), or (1, M) if all clients have the same; no direction has M = 0. `inputs`, (P, D), are
-    examples of all clients; `indices` and `targets`, (T, K, B), those of each step, of which the first
-    `lengths`, (T, K), count: 0 after a client's last step. `losses`, (T, K), receives the mean losses before
-    each step.
+    For its weights there are `w`, C `pitched` rows, and `bias`; for its errors `errors`, (C, B). C is even,
+    and B a multiple of five.
     """
-    num_inputs = inputs.shape[1]
-    num_classes = y.shape[1] // (num_inputs + has_bias)
-    size = num_classes * num_inputs
-    errors = np.empty((num_classes, indices.shape[2]), y.dtype)
+    y, start, strength, direction, rates, inputs, indices, targets, lengths, losses, norms = work
+    size, classes, flat = inputs.shape[1], len(bias), inputs.reshape(-1)
+    rows = np.empty(errors.shape[1], np.int64)
     for k in range(first, len(y), stride):
-        own, rate = y[k], rates[k]
+        rate = rates[k]
+        share, of_batch = w.dtype.type(rate * strength), errors[:classes]
         own_start, own_direction = start[min(k, len(start) - 1)], direction[min(k, len(direction) - 1)]
+        load(own_start, size, w, bias)
         for t in range(len(lengths)):
             count = lengths[t, k]
             if not count:
                 break
-            rows, scale = indices[t, k, :count], rate / count
-            for c in range(0, num_classes, 2):
-                d = min(c + 1, num_classes - 1)  # of an odd number, the last class twice
-                v, w = own[c * num_inputs : (c + 1) * num_inputs], own[d * num_inputs : (d + 1) * num_inputs]
-                _logits(v, w, inputs, rows, errors[c], errors[d])
-            if has_bias:
-                for c in range(num_classes):
-                    for b in range(count):
-                        errors[c, b] += own[size + c]
+            wide, scale = (count + 4) // 5 * 5, rate / count
+            for b in range(wide):
+                rows[b] = indices[t, k, min(b, count - 1)]
+            products(w, flat, size, rows[:wide], size, errors)
             total = 0.0
-            for b in range(count):
-                total += _softmax_error(errors, b, targets[t, k, b], scale)
+            for b in range(wide):
+                for c in range(classes):
+                    errors[c, b] += bias[c]
+                if b < count:
+                    total += softmax_error(of_batch, b, targets[t, k, b], scale)
+                for c in range(0 if b >= count else classes, len(errors)):
+                    errors[c, b] = 0
             losses[t, k] = total / count
-            _correct(own, own_start, y.dtype.type(rate * strength), own_direction, rate)
-            for c in range(num_classes):
-                _subtract(own[c * num_inputs : (c + 1) * num_inputs], inputs, rows, errors[c])
-                if has_bias:
+            correct(w, bias, size, own_start, share, own_direction, rate)
+            subtract(w, flat, size, rows[:wide], size, errors)
+            for c in range(len(own_start) - classes * size):
+                for b in range(count):
+                    bias[c] -= errors[c, b]
+        norms[k] = math.sqrt(save(w, bias, size, own_start, y[k]))
+
+
+@compiled
+def train_layers(
+    work: Work,
+    widths: Integers,
+    biased: bool,
+    w: Floats,
+    bias: Floats,
+    errors: Floats,
+    hidden: Floats,
+    turned: Floats,
+    first: int,
+    stride: int,
+) -> None:
+    """Train every stride-th client's layers, with ReLUs between them.
+
+    Their numbers of inputs, and that of the outputs, are `widths`, (L + 1,). In `w`, with `pitched` rows,
+    `bias`, (R,), and `errors`, (R, B), each layer has a multiple of ten rows, as B is. `hidden`, (L, B D),
+    is for derivatives, then for the inputs of each layer but the first; `turned`, (B, R), for errors.
+    """
+    y, start, strength, direction, rates, inputs, indices, targets, lengths, losses, norms = work
+    layers, batch, zero, flat = len(widths) - 1, errors.shape[1], w.dtype.type(0), inputs.reshape(-1)
+    chosen, numbers = np.empty(batch, np.int64), np.arange(max(batch, len(errors)))
+    for k in range(first, len(y), stride):
+        rate, own_start = rates[k], start[min(k, len(start) - 1)]
+        share, own_direction = w.dtype.type(rate * strength), direction[min(k, len(direction) - 1)]
+        at, row, begin = 0, 0, 0
+        for layer in range(layers):
+            n, m = widths[layer], widths[layer + 1]
+            tens, stop = (m + 9) // 10 * 10, at + m * (n + biased)
+            load(own_start[at:stop], n, w[begin : begin + tens * pitched(n)], bias[row : row + m])
+            at, row, begin = stop, row + tens, begin + tens * pitched(n)
+        for t in range(len(lengths)):
+            count = lengths[t, k]
+            if not count:
+                break
+            examples, scale = (count + 4) // 5 * 5, rate / count
+            for b in range(examples):
+                chosen[b] = indices[t, k, min(b, count - 1)]
+            x, pitch, rows, row, begin = flat, widths[0], chosen[:examples], 0, 0
+            for layer in range(layers):
+                n, m = widths[layer], widths[layer + 1]
+                if layer:  # a ReLU
+                    x, pitch, rows = hidden[layer], pitched(n), numbers[:examples]
+                    for b in range(examples):
+                        for c in range(n):
+                            x[b * pitch + c] = max(errors[row + c, b], zero)
+                    row += (n + 9) // 10 * 10
+                wide = (m + 1) // 2 * 2
+                outputs = errors[row : row + wide]
+                products(w[begin:], x, pitch, rows, n, outputs)
+                begin += (m + 9) // 10 * 10 * pitched(n)
+                for c in range(m):
+                    for b in range(examples):
+                        outputs[c, b] += bias[row + c]
+            total, logits = 0.0, outputs[:m]
+            for b in range(examples):
+                if b < count:
+                    total += softmax_error(logits, b, targets[t, k, b], scale)
+                for c in range(0 if b >= count else m, wide):
+                    outputs[c, b] = 0
+            losses[t, k], at = total / count, len(own_start)
+            for layer in range(layers - 1, -1, -1):
+                n, m = widths[layer], widths[layer + 1]
+                stop, at = at, at - m * (n + biased)
+                begin -= (m + 9) // 10 * 10 * pitched(n)
+                of_layer, of_bias = w[begin:], bias[row : row + m]
+                outputs = errors[row : row + (m + 1) // 2 * 2]
+                x, pitch, rows, back = flat, widths[0], chosen[:examples], hidden[0]
+                if layer:
+                    x, pitch, rows = hidden[layer], pitched(n), numbers[:examples]
+                    terms = numbers[: (m + 4) // 5 * 5]
+                    for b in range(examples):
+                        for c in range(len(terms)):
+                            turned[b, c] = outputs[c, b] if c < m else zero
+                        for c in range(n):
+                            back[b * pitch + c] = 0
+                    subtract(back, of_layer, pitch, terms, n, turned[: (examples + 1) // 2 * 2])
+                correct(of_layer, of_bias, n, own_start[at:stop], share, own_direction[at:stop], rate)
+                subtract(of_layer, x, pitch, rows, n, outputs)
+                for c in range(m * biased):
                     for b in range(count):
-                        own[size + c] -= errors[c, b]
+                        of_bias[c] -= outputs[c, b]
+                if layer:
+                    row -= (n + 9) // 10 * 10
+                    for b in range(examples):
+                        for c in range((n + 1) // 2 * 2):
+                            alive = c < n and x[b * pitch + c] > 0
+                            errors[row + c, b] = -back[b * pitch + c] if alive else zero
+        total, at, row, begin = 0.0, 0, 0, 0
+        for layer in range(layers):
+            n, m = widths[layer], widths[layer + 1]
+            stop = at + m * (n + biased)
+            total += save(w[begin:], bias[row : row + m], n, own_start[at:stop], y[k, at:stop])
+            at, row, begin = stop, row + (m + 9) // 10 * 10, begin + (m + 9) // 10 * 10 * pitched(n)
+        norms[k] = math.sqrt(total)

@@ -3,7 +3,7 @@
 `Loop` trains one client after the other, `Vmap` vectorises the model over the clients. Sequences of layers
 have their backward pass written out: `StackedLinear` and `DualLinear` for linear layers, with all clients in
 the same calls, `Chain` for other layers, one client after the other. `CompiledChain` has its convolutions in
-machine code, `Compiled` all steps of a linear classifier. They agree up to the rounding of sums.
+machine code, `Compiled` all steps of linear layers. They agree up to the rounding of sums.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Hashable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.draws import BatchIndices
@@ -61,11 +62,11 @@ class CohortOracle(ABC):
 
     def run_fused(
         self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
-    ) -> Tensor:
-        """Do all steps of SGD; return the losses of each step, shape (T, K).
+    ) -> tuple[Tensor, NDArray[np.float64]]:
+        """Do all steps of SGD; return the losses of each step, shape (T, K), and `update_norms`, (K,).
 
-        `y`, shape (K, M), is changed in place; `start` has the same numbers and stays: rows that are equal
-        may be one row expanded, which is faster. `rate` has shape (K, 1). The correction is zero unless
+        `y`, shape (K, M), receives the weights, which are those of `start` at first: rows that are equal may
+        be one row expanded, which is faster. `rate` has shape (K, 1). The correction is zero unless
         `fuses_steps` has agreed to one.
         """
         raise TypeError(f"{type(self).__name__} cannot fuse steps")
@@ -91,3 +92,9 @@ class CohortOracle(ABC):
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
         """See `FlatModel.fisher`."""
         return self.model.fisher(y, examples)
+
+
+def update_norms(after: Tensor, before: Tensor) -> NDArray[np.float64]:
+    """Return the norms of the clients' updates, shape (K,); infinite where single precision overflows."""
+    norms: Tensor = torch.linalg.vector_norm(after - before, dim=1)
+    return norms.double().cpu().numpy()

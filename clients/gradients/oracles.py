@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ONE_BY_ONE = ("compiled-chain", "chain", "loop")  # train one client after the other
 CPU_CACHE = 1 << 20  # weights of a cohort that stay in a CPU's cache even if other workers use it
+CPU_WEIGHTS = 1 << 24  # weights of a cohort of which each core has those of one client in its cache (64 MB)
 GPU_WEIGHTS = 1 << 26  # weights of a cohort on a GPU (256 MB), without gradients and activations
 LARGEST = 256  # clients of a cohort
 
@@ -40,7 +41,7 @@ def _made_by(name: str, summary: str) -> Callable[[FlatModel], CohortOracle]:
 ORACLES = {
     "compiled": _made_by(
         "compiled.Compiled",
-        "Linear classifiers on a CPU, all steps of a client in compiled code, clients on all cores (Numba).",
+        "Linear layers and ReLUs on a CPU: all steps of a client in compiled code, on all cores (Numba).",
     ),
     "stacked": _made_by(
         "stacked.DualLinear",
@@ -68,8 +69,8 @@ ORACLES = {
 def automatic(model: FlatModel, examples: Examples, on_gpu: bool = False) -> str:
     """Choose an oracle by the model, the task, the device and whether Numba is there: usually the fastest.
 
-    It is `compiled` for linear classifiers on a CPU where Numba is installed, `stacked` for other linear
-    layers, for other models `compiled-chain` (few channels, Numba) or `chain` on a CPU and `vmap` on other
+    For linear layers it is `compiled` on a CPU where Numba is installed and the task one of classes, else
+    `stacked`; for other models `compiled-chain` (few channels, Numba) or `chain` on a CPU and `vmap` on other
     devices, and `loop` for what these do not support. `on_gpu`: clients train on a GPU, wherever the model
     is.
     """
@@ -115,12 +116,11 @@ def choose(
     if cohort in ONE_BY_ONE:
         return cohort, 1
     if cohort == "compiled" and rule is not None and rule.steps_are_corrected():
-        return cohort, size or LARGEST  # the weights of one client at a time are in the cache
-    return cohort, size or _cohort_size(model, on_gpu)
+        return cohort, size or _cohort_size(model, CPU_WEIGHTS)
+    return cohort, size or _cohort_size(model, GPU_WEIGHTS if on_gpu else CPU_CACHE)
 
 
-def _cohort_size(model: FlatModel, on_gpu: bool) -> int:
-    limit = GPU_WEIGHTS if on_gpu else CPU_CACHE
+def _cohort_size(model: FlatModel, limit: int) -> int:
     return max(1, min(LARGEST, limit // (len(model.vector) + model.num_frozen)))
 
 
@@ -137,7 +137,7 @@ def may_gain_from_vmap(model: FlatModel, examples: Examples) -> bool:
         ORACLES["vmap"](model)
     except ValueError:
         return False
-    if _cohort_size(model, model.device.type != "cpu") == 1 or any(
+    if _cohort_size(model, CPU_CACHE if model.device.type == "cpu" else GPU_WEIGHTS) == 1 or any(
         isinstance(part, RNNBase) for part in model.module.modules()
     ):
         return False  # vmap calls recurrent layers once for each client

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple, TypeGuard
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clients.draws import BatchIndices
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel
-from clients.gradients.oracle import CohortOracle
+from clients.gradients.oracle import CohortOracle, update_norms
 from clients.rules.base import Change, Correction
-
-MAX_WORK = 1.5  # times the operations of single steps: larger products are that much faster
 
 
 class LinearViews(NamedTuple):
@@ -190,30 +190,36 @@ class DualLinear(StackedLinear):
     the first step and written after the last, and products of many examples make better use of a processor.
     """
 
+    max_work = 1.5  # times the operations of single steps: larger products are that much faster
+
     def cohort_key(self, indices: BatchIndices) -> Hashable:
-        return indices.padded_length, indices.padded_distinct if self.fuses_steps(indices) else None
+        return indices.padded_length, indices.padded_distinct if self.uses_dual(indices) else None
 
     def buffer_size(self, indices: BatchIndices, input_size: int) -> int:
-        if not self.fuses_steps(indices):
+        if not self.uses_dual(indices):
             return super().buffer_size(indices, input_size)
         distinct = indices.padded_distinct
         return distinct * (input_size + distinct + 2 * self.layers[0].out_features)  # X, XX', XW' and E
 
     def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
-        """Return whether that does not take many more operations.
+        return not corrected and self.uses_dual(indices)
+
+    def uses_dual(self, indices: BatchIndices) -> bool:
+        """Return whether the dual form does not take many more operations than single steps.
 
         They are counted, not timed, so that the same work gives the same bits on every machine.
         """
-        if corrected or indices.changes is not None:  # which changes the examples in every step
+        if indices.changes is not None:  # which changes the examples in every step
             return False
         first, distinct, total = self.layers[0], indices.padded_distinct, len(indices.indices)
         single = 2 * total * first.in_features * first.out_features
         once = distinct * first.in_features * (distinct + 2 * first.out_features)
-        return once + total * distinct * first.out_features <= MAX_WORK * single
+        return once + total * distinct * first.out_features <= self.max_work * single
 
     def run_fused(
         self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
-    ) -> Tensor:
+    ) -> tuple[Tensor, NDArray[np.float64]]:
+        y.copy_(start)
         x, positions = batches.distinct_inputs()
         x, active = x.flatten(2), y
         # Of `start` and not of y: if all rows are one, it stays in the cache.
@@ -237,7 +243,7 @@ class DualLinear(StackedLinear):
                 subtract_gradient(upper, other.mul_(scale), h)
             errors.view(-1, errors.shape[2]).index_add_(0, of_step, error.mul_(scale).flatten(0, 1))
         subtract_gradient(self.views(y)[0], errors, x)
-        return losses
+        return losses, update_norms(y, start)
 
 
 def _rows(values: Tensor, rows: Tensor, count: int) -> Tensor:

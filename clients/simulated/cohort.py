@@ -18,12 +18,12 @@ from torch import Tensor
 from clients.draws import BatchIndices, draw_fisher
 from clients.gradients.batches import Batch, CohortBatches, DeviceData
 from clients.gradients.flat import as_tensor
-from clients.gradients.oracle import CohortOracle
+from clients.gradients.oracle import CohortOracle, update_norms
 from clients.rules import SGD
 from clients.rules.base import Change, DescendingOracle, no_fisher
-from clients.rules.vectors import Rate, Vector, as_array
+from clients.rules.vectors import Rate, Vector
 from clients.simulated.jobs import PreparedJob, Updates
-from clients.training import LocalDeadline, do_steps, finish, make_rule, of_weights
+from clients.training import LocalDeadline, do_steps, finish, make_rule, of_weights, weights_of
 from fedtide.ground.contract import REPORTED, Reported
 
 _BLOCK = 1 << 24  # numbers in the inputs that are gathered for one step (64 MB)
@@ -87,17 +87,18 @@ def train(
     in_place = (target.device, target.dtype) == (start.device, start.dtype)
     fused = until is None and _fused(rule, oracle, cohort[0].batches)
     # Single steps are done in new memory, which is in the cache as it has just been written.
-    y = target.copy_(start) if in_place and fused else start.clone()
+    y = target if in_place and fused else start.clone()
     batches = examples.batches([job.client for job in jobs], [p.batches for p in cohort], y.dtype)
     rate = y.new_tensor([job.config.learning_rate for job in jobs])[:, None]
-    losses = run(rule, oracle, batches, y, rate, until, jobs[0].stop)
+    losses, norms = run(rule, oracle, batches, y, rate, until, jobs[0].stop)
     target.copy_(y)
     done = np.array([min(len(p.batches.lengths), len(losses)) for p in cohort])
     rounds = [job.config.round for job in jobs]
     extra, new = finish(rule, y, y.new_tensor(done)[:, None], rate, memories, rounds)
     rule.fisher = no_fisher  # or rule and function would keep each other, and `y`, for the garbage collector
-    norms = _update_norms(y[:, : at_start.shape[1]], at_start) if rule.sends_weights else math.nan
-    reported = _reported(cohort, losses.double().cpu().numpy(), done, norms)
+    reported = _reported(
+        cohort, losses.double().cpu().numpy(), done, norms if rule.sends_weights else math.nan
+    )
     return Trained(Updates(reported, extra, new), rule.sends_weights)
 
 
@@ -120,11 +121,11 @@ def run(
     rate: Tensor,
     until: float | None = None,
     stop: Callable[[], bool] | None = None,
-) -> Tensor:
-    """Do all local steps on weights and buffers `y`, in K rows, in place; return the losses, shape (T, K).
+) -> tuple[Tensor, NDArray[np.float64]]:
+    """Do all local steps on weights and buffers `y`, in K rows, in place; return losses and norms of updates.
 
-    These are the losses at each step's first gradient, zero after a client's last step. With `until`
-    and `stop`, see `LocalDeadline`, T is the number of steps that were done.
+    The losses, (T, K), are those at each step's first gradient, zero after a client's last step; the norms
+    have shape (K,). With `until` and `stop`, see `LocalDeadline`, T is the number of steps that were done.
     """
     if until is None and _fused(rule, oracle, batches.clients[0]):
         return oracle.run_fused(y, cast(Tensor, rule.weights), rate, batches, rule.correction())
@@ -132,7 +133,8 @@ def run(
     steps = (
         (count, _Step(oracle, batches.step(t), losses[t, :count])) for t, count in enumerate(batches.counts)
     )
-    return losses[: do_steps(rule, y, steps, rate, LocalDeadline(until, stop))]
+    done = do_steps(rule, y, steps, rate, LocalDeadline(until, stop))
+    return losses[:done], update_norms(cast(Tensor, weights_of(rule, y)), cast(Tensor, rule.weights))
 
 
 def _fused(rule: SGD, oracle: CohortOracle, batches: BatchIndices) -> bool:
@@ -159,11 +161,6 @@ class _Step(DescendingOracle):
         if self.losses is not None:
             self.losses.copy_(losses)
             self.losses = None
-
-
-def _update_norms(after: Tensor, before: Tensor) -> NDArray[Any]:
-    """Return the norms of the clients' updates, shape (K,); infinite where single precision overflows."""
-    return as_array(cast(Vector, torch.linalg.vector_norm(after - before, dim=1)))
 
 
 def _reported(

@@ -21,7 +21,7 @@ import strategies
 from clients.draws import BatchIndices
 from clients.environment import ClientEnvironment
 from clients.gradients.batches import Batch, CohortBatches
-from clients.gradients.oracle import CohortOracle
+from clients.gradients.oracle import CohortOracle, update_norms
 from clients.rules.base import Correction
 from fedtide.config import Settings
 from fedtide.engine.availability import TraceClientManager
@@ -143,12 +143,13 @@ class LinearLosses(CohortOracle):
 
     def run_fused(
         self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
-    ) -> Tensor:
+    ) -> tuple[Tensor, NDArray[np.float64]]:
         """See `CohortOracle.run_fused`."""
+        y.copy_(start)
         steps = y.new_tensor([len(client.lengths) for client in batches.clients])
         directions = batches.step(0).inputs[:, :1]
         y.scatter_add_(1, directions, steps[:, None] * rate)
-        return y.new_zeros((len(batches.counts), len(y)))
+        return y.new_zeros((len(batches.counts), len(y))), update_norms(y, start)
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """See `CohortOracle.gradient`."""
