@@ -35,7 +35,7 @@ from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_f
 from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.supernode.fleet_http_connection import http_request_response
 
-YIELD, MOST = 5.0, 15.0  # as clients.device: times what a poll took that the next one waits, at most so long
+YIELD, MOST = 10.0, 30.0  # as clients.device: times what a poll took that the next one waits, at most so long
 
 
 class Fleet:

@@ -20,8 +20,8 @@ from types import SimpleNamespace
 
 IDLE = 1.0  # a longer wait is one between two polls of the SuperLink
 REPLY_POLL = 0.1
-YIELD = 5.0  # times what a poll took that the next one waits: a busy SuperLink is asked less often
-MOST = 15.0  # seconds
+YIELD = 10.0  # times what a poll took that the next one waits: a busy SuperLink is asked less often
+MOST = 30.0  # seconds
 SETTLE = 3.0  # for the server to fetch the last reply: Flower withholds replies of a node that has gone
 
 
