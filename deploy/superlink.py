@@ -4,7 +4,8 @@
 
 A request of a device or of a ServerApp passes eight layers of middleware; four of them, of a ServerApp's six,
 look at its path and pass it on, which takes a third of the SuperLink's time. Here such requests go around
-these. A Flower without these layers is started as it is. Garbage is collected less often, which takes a ninth.
+these, and garbage is collected less often, which takes a ninth. A Flower without these layers is started as
+it is.
 """
 
 from __future__ import annotations
