@@ -27,6 +27,11 @@ MODELS = {  # task and model; weights
 }
 
 
+PEAK = (
+    "Peak: the proportional set sizes of all processes, summed about once a second, or the driver's own peak."
+)
+
+
 def settings_of(model: str, clients: int, engine: str, strategy: str, data_dir: str) -> dict[str, Any]:
     """Return the settings of a run; the strategy may have a server optimiser, after a plus sign."""
     task, built, _ = MODELS[model]
@@ -74,12 +79,12 @@ def main() -> None:
     rows = [
         [
             *(f"{MODELS[r['model']][2]:,}", r["strategy"], r["engine"], f"{r['clients']:,}"),
-            *(mebibytes(r["peak_bytes"]), r["seconds_per_round"]),
+            *(mebibytes(max(r["peak_bytes"] or 0, r.get("driver_peak_bytes", 0))), r["seconds_per_round"]),
             r.get("error") or r["weights_sha256"][:8],
         ]
         for r in results
     ]
-    print(f"{table(header, rows)}\n\n{note}\nPeak: sum of the proportional set sizes of all processes.\n")
+    print(f"{table(header, rows)}\n\n{note}\n{PEAK}\n")
     print(machine_line(about))
     write_json(arguments.json, machine=about, note=note, results=results)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from typing import Any
 
@@ -40,4 +41,5 @@ def run(job: Job, clock: Clock) -> None:
     folder = TimedFolder(settings, clock)
     transport = virtual_transport(experiment)
     ended = drive(experiment, transport, folder, Console(quiet=True))
-    clock.note(weights_sha256=ended.summary["weights_sha256"])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # in KiB on Linux
+    clock.note(weights_sha256=ended.summary["weights_sha256"], driver_peak_bytes=peak)
