@@ -33,6 +33,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.supercore.protobuf.client import ProtobufClient
+from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
 YIELD, MOST = 10.0, 30.0  # as clients.device: times what a poll took that the next one waits, at most so long
@@ -77,7 +78,7 @@ class Fleet:
                     if fault in ("leaves", "hangs"):
                         return fault == "leaves"
                     continue
-            except httpx.HTTPError as error:  # as a SuperNode: the next message may be of another run
+            except (httpx.HTTPError, RunNotRunningException) as error:  # as a SuperNode, go on
                 with self._lock:
                     self.errors[type(error).__name__] += 1
             took = time.monotonic() - begin
