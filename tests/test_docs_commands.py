@@ -38,7 +38,7 @@ NOT_RUN = {
     "docker": "needs Docker",
     "kubectl": "needs Kubernetes",
     "head=": "needs Kubernetes",
-    "git clone https://github.com/boyi-liu": "needs programs of others",
+    "git clone": "needs programs of others",
     "gunzip": "needs a data set that is not shipped",
     "python - END": "needs a data set that is not shipped",
     "for n": "needs a data set that is not shipped",
