@@ -132,8 +132,8 @@ class Nodes:
     def keep(self) -> None:
         """Keep who speaks for which client, for later runs."""
         if self._earlier:
-            starts = {client: self._known[node].start for client, node in self.of_client.items()}
-            self._earlier.keep({start: self.identity(client) for client, start in starts.items()})
+            speakers = self.of_client.items()
+            self._earlier.keep({self._known[node].start: self.identity(k) for k, node in speakers})
 
     def unidentified(self) -> list[str]:
         """Return the names of the nodes that are online and speak for no client."""
