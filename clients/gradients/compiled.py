@@ -18,7 +18,6 @@ from clients.rules.base import Correction
 from fedtide.tasks.criteria import CrossEntropy
 
 MAX_THREADS = 16  # more would wait for memory
-LINE = 16  # numbers: rows of weights begin at multiples of this, and so with a cache line
 
 
 class Compiled(DualLinear):
@@ -95,7 +94,7 @@ class Compiled(DualLinear):
 
     def _space(self, padded_length: int) -> list[Any]:
         """Return room for the weights, activations and errors of a client, see `linear_sgd`."""
-        batch, widths = _up(padded_length, 10), self.widths.tolist()
+        batch, widths, line = _up(padded_length, 10), self.widths.tolist(), self._kernels.LINE
 
         def zeros(*shape: int) -> NDArray[Any]:
             return torch.zeros(shape, dtype=self.model.vector.dtype).numpy()
@@ -103,8 +102,8 @@ class Compiled(DualLinear):
         if len(self.layers) == 1:
             size, classes = widths
             even = _up(classes, 2)
-            return [zeros(even * _up(size, LINE)), zeros(classes), zeros(even, batch)]
-        tens, pitches = [_up(width, 10) for width in widths[1:]], [_up(width, LINE) for width in widths[:-1]]
+            return [zeros(even * _up(size, line)), zeros(classes), zeros(even, batch)]
+        tens, pitches = [_up(width, 10) for width in widths[1:]], [_up(width, line) for width in widths[:-1]]
         return [
             self.widths,
             self.layers[0].has_bias,

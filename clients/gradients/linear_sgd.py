@@ -22,6 +22,8 @@ from clients.gradients.machine_code import compiled, inlined
 Floats = NDArray[Any]
 Integers = NDArray[np.int64]
 
+LINE = 16  # numbers: rows of weights begin at multiples of this, and so with a cache line
+
 
 class Work(NamedTuple):
     """All steps y -= eta (g(y) + strength (y - start) + direction) of K clients."""
@@ -42,7 +44,13 @@ class Work(NamedTuple):
 @inlined
 def pitched(size: int) -> int:
     """Round up to whole cache lines."""
-    return (size + 15) // 16 * 16
+    return (size + LINE - 1) // LINE * LINE
+
+
+@inlined
+def in_tens(outputs: int) -> int:
+    """Round up to ten: a layer's rows, of which two outputs and five terms are taken at a time."""
+    return (outputs + 9) // 10 * 10
 
 
 @inlined
@@ -230,7 +238,7 @@ def train_layers(
         at, row, begin = 0, 0, 0
         for layer in range(layers):
             n, m = widths[layer], widths[layer + 1]
-            tens, stop = (m + 9) // 10 * 10, at + m * (n + biased)
+            tens, stop = in_tens(m), at + m * (n + biased)
             load(own_start[at:stop], n, w[begin : begin + tens * pitched(n)], bias[row : row + m])
             at, row, begin = stop, row + tens, begin + tens * pitched(n)
         for t in range(len(lengths)):
@@ -248,11 +256,11 @@ def train_layers(
                     for b in range(examples):
                         for c in range(n):
                             x[b * pitch + c] = max(errors[row + c, b], zero)
-                    row += (n + 9) // 10 * 10
+                    row += in_tens(n)
                 wide = (m + 1) // 2 * 2
                 outputs = errors[row : row + wide]
                 products(w[begin:], x, pitch, rows, n, outputs)
-                begin += (m + 9) // 10 * 10 * pitched(n)
+                begin += in_tens(m) * pitched(n)
                 for c in range(m):
                     for b in range(examples):
                         outputs[c, b] += bias[row + c]
@@ -266,7 +274,7 @@ def train_layers(
             for layer in range(layers - 1, -1, -1):
                 n, m = widths[layer], widths[layer + 1]
                 stop, at = at, at - m * (n + biased)
-                begin -= (m + 9) // 10 * 10 * pitched(n)
+                begin -= in_tens(m) * pitched(n)
                 of_layer, of_bias = w[begin:], bias[row : row + m]
                 outputs = errors[row : row + (m + 1) // 2 * 2]
                 x, pitch, rows, back = flat, widths[0], chosen[:examples], hidden[0]
@@ -285,7 +293,7 @@ def train_layers(
                     for b in range(count):
                         of_bias[c] -= outputs[c, b]
                 if layer:
-                    row -= (n + 9) // 10 * 10
+                    row -= in_tens(n)
                     for b in range(examples):
                         for c in range((n + 1) // 2 * 2):
                             alive = c < n and x[b * pitch + c] > 0
@@ -295,5 +303,5 @@ def train_layers(
             n, m = widths[layer], widths[layer + 1]
             stop = at + m * (n + biased)
             total += save(w[begin:], bias[row : row + m], n, own_start[at:stop], y[k, at:stop])
-            at, row, begin = stop, row + (m + 9) // 10 * 10, begin + (m + 9) // 10 * 10 * pitched(n)
+            at, row, begin = stop, row + in_tens(m), begin + in_tens(m) * pitched(n)
         norms[k] = math.sqrt(total)
