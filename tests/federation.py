@@ -220,13 +220,22 @@ class Federation:
 
     def wait_until(self, happened: Callable[[list[dict[str, Any]]], Any]) -> list[dict[str, Any]]:
         """Wait until the records of the run say that something has happened; return them."""
-        wait_until(lambda: happened(self.records()), self.processes["run"])
+        self._wait(lambda: happened(self.records()), self.processes["run"])
         return self.records()
 
     def ended(self) -> list[dict[str, Any]]:
         """Wait until the run folder is complete; return the records of the rounds."""
-        wait_until((self.path / "summary.json").exists)
+        self._wait((self.path / "summary.json").exists)
         return self.records()
+
+    def _wait(self, condition: Callable[[], Any], process: Any = None) -> None:
+        """Wait for a condition; where it never holds, print what the run and its SuperLink have said."""
+        try:
+            wait_until(condition, process)
+        except AssertionError:
+            for name in ("run", "superlink"):
+                print(f"{name}.log ends:\n{(self.folder / f'{name}.log').read_text()[-20000:]}")
+            raise
 
     def flwr(self, *arguments: str) -> None:
         """Call Flower's command in this process: its imports take a second."""

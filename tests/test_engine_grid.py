@@ -13,6 +13,8 @@ import pytest
 from flwr.common import EvaluateIns, FitIns, FitRes, ndarrays_to_parameters
 from flwr.server import History
 from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+from flwr.supercore.run import RunNotRunningException
 from grid_nodes import Federation, after, ask, eventually, trained, transport
 from numpy.typing import NDArray
 
@@ -91,18 +93,33 @@ def test_an_answer_that_is_still_being_sent_holds_nobody_up(
     eventually(lambda: ask(nodes, 2)[0].keys() == {0})
 
 
-def test_a_run_that_the_superlink_has_given_up_says_so(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
+def refusal(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://superlink")
+    return httpx.HTTPStatusError(f"code {status}", request=request, response=httpx.Response(status))
+
+
+@pytest.mark.parametrize("call", ["get_nodes", "push_messages", "pull_messages"])
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (refusal(401), "has given this run up"),
+        (refusal(500), "has failed: code 500"),  # as when its database is locked
+        (ObjectPushError("a", 1, "b"), "has given this run up"),  # stopped between a message and its content
+        (RunNotRunningException(), "has given this run up"),
+    ],
+)
+def test_a_call_that_the_superlink_refuses_ends_the_run_in_a_line(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, call: str, error: BaseException, reason: str
 ) -> None:
     federation.node(0)
     nodes = transport(federation, 1)
-    request = httpx.Request("POST", "http://superlink")
 
-    def refuse(names: list[str]) -> Any:
-        raise httpx.HTTPStatusError("", request=request, response=httpx.Response(401, request=request))
+    def refuse(*arguments: Any) -> Any:
+        raise error
 
-    monkeypatch.setattr(federation.grid, "pull_messages", refuse)
-    with pytest.raises(EngineLost, match="has given this run up"):
+    monkeypatch.setattr(federation.grid, call, refuse)
+    with pytest.raises(EngineLost, match=reason):  # noqa: PT012 - whichever call comes first
+        nodes.reachable()
         ask(nodes, 1, 0)
 
 

@@ -24,7 +24,12 @@ from flwr.compat.common.recorddict_compat import (
 from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
-from httpx import HTTPStatusError as HTTPStatusError  # of the calls of its Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+from flwr.supercore.run import RunNotRunningException
+from httpx import HTTPError as HTTPError  # of the calls of its Grid
+from httpx import HTTPStatusError as HTTPStatusError
+
+RUN_IS_OVER = (ObjectPushError, RunNotRunningException)  # from a call of the Grid while the run is stopped
 
 
 def is_simulated(grid: Grid) -> bool:

@@ -120,13 +120,14 @@ class Messages:
 
 @contextmanager
 def calling_the_superlink() -> Iterator[None]:
-    """Raise EngineLost if the SuperLink does not know this run any more."""
+    """Raise EngineLost if the SuperLink does not know this run any more, or cannot serve a call."""
     try:
         yield
-    except compat.HTTPStatusError as error:
-        if error.response.status_code == UNAUTHORIZED:
-            raise EngineLost(GIVEN_UP) from error
-        raise
+    except compat.RUN_IS_OVER as error:
+        raise EngineLost(GIVEN_UP) from error
+    except compat.HTTPError as error:
+        unknown = isinstance(error, compat.HTTPStatusError) and error.response.status_code == UNAUTHORIZED
+        raise EngineLost(GIVEN_UP if unknown else f"the SuperLink has failed: {error}") from error
 
 
 def message(
