@@ -11,8 +11,8 @@ from fedtide.devices.identities import Identities, Identity, Start
 
 PATIENCE_SECONDS = 180.0  # for the first answer, which also fetches the app; doubled each time
 MAX_PATIENCE_SECONDS = 3600.0
-# Of the patience, after which the next question is sent. A SuperNode that got a task of a run that had just
-# been stopped sends each answer with the next message only: the one to the first question has to count then.
+# Of the patience, after which the next question is sent. A plain `flower-supernode` that got a task of a run
+# just stopped sends each answer with the next message only: the one to the first question has to count then.
 ASK_AGAIN = 0.8
 
 
