@@ -190,15 +190,14 @@ def shared_flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str
 @pytest.fixture
 def federation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Nodes behind Flower's own Grid, see grid_nodes.py, that are looked for more often than others."""
-    from flwr.supercore.task_identity import TaskIdentity
     from grid_nodes import Federation
+    from message_grid import identify
 
     from fedtide.devices import grid
 
     for name, seconds in (("POLL", 0.01), ("LOOK", 0.05), ("GRACE", 0.2)):
         monkeypatch.setattr(grid, f"{name}_SECONDS", seconds)
     made = Federation()
-    for name, value in (("run", made.grid.run.run_id), ("node", made.grid.node.node_id), ("task", 1)):
-        monkeypatch.setattr(TaskIdentity, f"_{name}_id", value)  # as Flower does in a ServerApp's process
+    identify(monkeypatch, made.grid.run.run_id, made.grid.node.node_id)
     yield made
     made.close()

@@ -101,7 +101,7 @@ class HereGrid(Grid):
     set_run = create_message = push_messages = pull_messages = _refuse
 
 
-def identify(monkeypatch: pytest.MonkeyPatch) -> None:
+def identify(monkeypatch: pytest.MonkeyPatch, run: int = 1, node: int = 1) -> None:
     """Tell this process what Flower tells that of a ServerApp: messages are made with it."""
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+    for name, value in (("run", run), ("node", node), ("task", 1)):
+        monkeypatch.setattr(TaskIdentity, f"_{name}_id", value)

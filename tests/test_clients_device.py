@@ -18,9 +18,9 @@ from flwr.common.constant import SubStatus
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import Run, RunNotRunningException
-from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as loop
 from flwr.supernode.nodestate import NodeStateFactory
+from message_grid import identify
 from sklearn.datasets import load_digits
 from waiting import PATIENCE, wait_until
 
@@ -67,8 +67,7 @@ def test_a_task_whose_run_is_stopped_meanwhile_is_discarded(
 ) -> None:
     """Flower's own loop would keep it, and from then on be one reply behind."""
     monkeypatch.setattr(loop, "_pull_and_store_message", loop._pull_and_store_message)  # is replaced below
-    for name, value in (("run", 7), ("node", 1), ("task", 1)):
-        monkeypatch.setattr(TaskIdentity, f"_{name}_id", value)  # as Flower does in a ServerApp's process
+    identify(monkeypatch, run=7)
     discard_tasks_of_stopped_runs()
     objects = ObjectStoreFactory()
     state = NodeStateFactory(objects).state()
