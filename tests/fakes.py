@@ -14,6 +14,7 @@ import strategies
 from fedtide.engine.checkpoints.store import CheckpointStore
 from strategies import FlatParameters, FlexibleStrategy, Layout, Replies, Roster
 from strategies.core.instructions import Sent
+from strategies.core.reply_vectors import ReplyVectors
 from strategies.core.state import Rows
 
 
@@ -131,7 +132,7 @@ def collected(
         sent=sent,
         order=np.arange(count),
         resync=np.zeros(count, bool),
-        vectors=[vectors[k] for k in sorted(vectors)],
+        vectors=ReplyVectors(vectors[k] for k in sorted(vectors)),
         origins=started,
         buffers=[np.empty(0)] * count,
         extra=[()] * count,

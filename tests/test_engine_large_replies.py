@@ -22,7 +22,7 @@ from fedtide.engine.transports.ray import shared_rows, transport, workers
 from fedtide.engine.transports.ray.shared_rows import AttachedRows, SharedRows
 from fedtide.engine.transports.ray.workers import Worker
 from fedtide.ground import memory, spill
-from strategies.core import replies
+from strategies.core import replies, reply_vectors
 
 FLOAT = np.dtype(np.float32)
 linux = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="it counts pages by /proc")
@@ -56,8 +56,8 @@ def test_a_run_has_the_same_bits(
     """Also where some fail, so that replies are read one by one, and where they are let go at once."""
     run = {**RUN, "strategy": strategy, "server_opt": "adam" if strategy == "scheme-c" else ""}
     inside = simulate(**run)
-    monkeypatch.setattr(replies, "_HELD", 1)
-    monkeypatch.setattr(replies, "_FEW", 1)
+    monkeypatch.setattr(reply_vectors, "_HELD", 1)
+    monkeypatch.setattr(reply_vectors, "_FEW", 1)
     let_go = simulate(**run)
     monkeypatch.undo()
     usual = simulate(**run)
@@ -80,7 +80,7 @@ def test_so_it_has_on_ray(
     run = simulate(**RUN, engine="ray", num_workers=num_workers)
     np.testing.assert_array_equal(run.weights, inline.weights)
     monkeypatch.setattr(transport, "PART", 2 * inline.weights.size * 4)
-    monkeypatch.setattr(workers, "Worker", lambda actor, local: Worker(actor, False))
+    monkeypatch.setattr(workers, "Worker", lambda actor, node, local: Worker(actor, "elsewhere", False))
     elsewhere = simulate(**RUN, engine="ray", num_workers=num_workers)
     np.testing.assert_array_equal(elsewhere.weights, inline.weights)
 
@@ -100,17 +100,18 @@ def test_what_is_let_go_is_not_held_and_stays(in_files: Path) -> None:
 def test_sums_hold_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers that have been read and not been let go: about eight rows, where that is the limit."""
     count, width, held = 100, 50_000, [0]
-    read = replies.Replies._block
+    read = reply_vectors.read_block
 
     def block(*arguments: Any) -> Any:
         deltas = read(*arguments)
         held.append(held[-1] + deltas.size)
         return deltas
 
-    monkeypatch.setattr(replies.Replies, "_block", block)
-    monkeypatch.setattr(replies, "let_go", lambda array: held.append(held[-1] - array.size))
-    monkeypatch.setattr(replies, "_HELD", 8 * width)
-    monkeypatch.setattr(replies, "_FEW", 0)
+    for module in (replies, reply_vectors):
+        monkeypatch.setattr(module, "read_block", block)
+    monkeypatch.setattr(reply_vectors, "let_go", lambda array: held.append(held[-1] - array.size))
+    monkeypatch.setattr(reply_vectors, "_HELD", 8 * width)
+    monkeypatch.setattr(reply_vectors, "_FEW", 0)
     found = collected(dict(enumerate(np.ones((count, width), np.float32))), np.zeros(width, np.float32))
     for summed in (found.weighted_sum, found.ordered_sum):
         np.testing.assert_array_equal(summed(np.ones(count)), count)

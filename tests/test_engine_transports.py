@@ -17,7 +17,7 @@ from fedtide.engine.experiment import prepare
 from fedtide.engine.run import virtual_transport
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.late import with_late_replies
-from fedtide.engine.transports.ray.transport import assign
+from fedtide.engine.transports.ray.parts import assign
 
 RUN: dict[str, Any] = {
     "strategy": "scheme-c",

@@ -146,7 +146,8 @@ def _check_room(experiment: Experiment) -> str:
     size, clients = experiment.initial.vector.nbytes, min(settings.most_clients, int(there.sum()))
     here = settings.engine == "ray" and not settings.ray_address
     workers = min(settings.num_workers or os.cpu_count() or 1, clients) if here else 0
-    if isinstance(experiment.strategy, SequentialSGD):
+    spread = bool(settings.ray_address) and not settings.round_ends  # replies lie on all machines
+    if isinstance(experiment.strategy, SequentialSGD) or spread:
         clients = 0
     first = min(clients, settings.round_ends or clients)  # who replies in the first round
     table = _table_file(options, first * size), _table_file(options, settings.num_clients * size)

@@ -107,10 +107,10 @@ class RoundServer(Server):
             if not isinstance(self.strategy, FlexibleStrategy):
                 results, failures = _on_time(server_round, results, failures)
         record["seconds"] |= self.transport.seconds
-        record |= {"notes": [*self.transport.notes]} if self.transport.notes else {}
         with _timed(record, "aggregate"):
             as_list = cast(list[tuple[ClientProxy, FitRes]], results)  # in all but its type
             aggregated, metrics = self.strategy.aggregate_fit(server_round, as_list, list(failures))
+        record |= {"notes": [*self.transport.notes]} if self.transport.notes else {}
         if aggregated is not None:
             self.parameters = aggregated
         history.add_metrics_distributed_fit(server_round, metrics)

@@ -36,6 +36,7 @@ from strategies.core.method import Method
 from strategies.core.norms import MAX_NORM, NormLimit, norm
 from strategies.core.parameters import FloatVector
 from strategies.core.replies import Replies
+from strategies.core.reply_vectors import ReplyVectors
 from strategies.core.results import FitResults, RoundResults, columns_of
 
 MAX_GROWTH = 10  # times the number of examples that the client had first
@@ -122,9 +123,9 @@ class ReplyReader:
         clients = reported["client"]
         if rule.sends != "weights" or rule.extra or not roster.are_registered(clients):
             return None
-        found, width = [self.tasks.of(k, server_round) for k in clients.tolist()], self.method.wire.size
+        found = [self.tasks.of(k, server_round) for k in clients.tolist()]
         sent = [task for task in found if task is not None]
-        right = all(len(vector) == width and vector.dtype.kind == "f" for vector in columns.vectors)
+        right = columns.layout.shapes == self.method.wire.shapes
         if len(sent) < len(found) or not right or [task.round for task in sent] != reported["round"].tolist():
             return None
         if not self._late_ones_are_taken([task for task in sent if task.round != server_round]):
@@ -137,9 +138,7 @@ class ReplyReader:
         update = faults_of_update(norms, MAX_NORM * steps / planned)
         if any(present.any() for present, *_ in update) or not self.norms.accept_if_usual(norms):
             return None
-        size = self.method.layout.size
-        vectors = [vector[:size] for vector in columns.vectors]
-        buffers = [vector[size:] for vector in columns.vectors]
+        vectors, buffers = columns.vectors.split(self.method.layout.size)
         return self._replies(reported, sent, columns.order, planned, vectors, buffers, [()] * len(sent))
 
     def _late_ones_are_taken(self, late: Sequence[Sent]) -> bool:
@@ -222,7 +221,13 @@ class ReplyReader:
         )
         reported = np.array(rows, REPORTED)
         replies = self._replies(
-            reported, sent, np.array(order, np.intp), np.array(planned, np.int64), vectors, buffers, extra
+            reported,
+            sent,
+            np.array(order, np.intp),
+            np.array(planned, np.int64),
+            ReplyVectors(vectors),
+            buffers,
+            extra,
         )
         return self.norms.screen(replies, reported["update_norm"], names, self.method.report)
 
@@ -232,7 +237,7 @@ class ReplyReader:
         sent: Sequence[Sent],
         order: NDArray[np.intp],
         planned: NDArray[np.int64],
-        vectors: list[FloatVector],
+        vectors: ReplyVectors,
         buffers: list[FloatVector],
         extra: Sequence[Sequence[NDArray[Any]]],
     ) -> Replies:

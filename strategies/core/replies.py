@@ -11,13 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.spill import let_go
 from strategies.core.instructions import Sent
 from strategies.core.parameters import FloatVector
+from strategies.core.reply_vectors import (
+    BLOCK,
+    ReplyVectors,
+    add_weighted,
+    let_go_of_columns,
+    read_block,
+    sum_buffer,
+)
 
 _BLOCK = 1 << 16  # numbers converted to float64 at a time: as many as stay in the cache
-_WIDTH, _HEIGHT = 1 << 13, 32  # of such a block in a sum
-_HELD, _FEW = 1 << 26, 1 << 20  # numbers that are read until they are let go; so few never are
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Replies:
     vectors, origins
         delta_k = vectors[k] - origins[k], each of shape (M,): the local weights and those that the client
         started from; or where clients send their updates, these and zeros. The origins are often all the
-        same object.
+        same object. Remote vectors are fetched when they are read; `weighted_sum` leaves them where they are.
     buffers
         The model's buffers at each client, K vectors. The base class averages them; methods leave them alone.
     extra
@@ -68,7 +73,7 @@ class Replies:
     rms_loss: NDArray[np.float64]
     seconds: NDArray[np.float64]
     resync: NDArray[np.bool_]
-    vectors: list[FloatVector]
+    vectors: ReplyVectors
     origins: Sequence[FloatVector]
     buffers: Sequence[FloatVector]
     extra: Sequence[Sequence[NDArray[Any]]]
@@ -105,12 +110,12 @@ class Replies:
         if not len(self):
             return
         width = min(max(512, numbers // len(self)), max(1, self.size))
-        buffer, common = np.empty(len(self) * width), self._common_origin()
-        held = 0
+        buffer, held = np.empty(len(self) * width), 0
+        vectors, origins = self.vectors[:], self._origins(slice(0, len(self)))
         for start in range(0, self.size, width):
             at = slice(start, min(start + width, self.size))
-            yield at, self._block(slice(0, len(self)), at, common, buffer)
-            held = self._let_go(slice(0, len(self)), held, at.stop)
+            yield at, read_block(vectors, origins, at, buffer)
+            held = let_go_of_columns(vectors, held, at.stop, self.size)
 
     def sizes(self, weights: str) -> NDArray[np.float64]:
         """n_k with `n`, 1 for each with `uniform`, shape (K,)."""
@@ -127,14 +132,14 @@ class Replies:
 
     def weighted_sum(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """sum_k coefficients_k delta_k in float64, shape (M,); the order of arrival makes no difference."""
-        total, width = np.zeros(self.size), min(self.size, _WIDTH)
-        buffer, common = np.empty(min(len(self), _HEIGHT) * width), self._common_origin()
-        for top in range(0, len(self), _HEIGHT):
-            some, held = slice(top, min(top + _HEIGHT, len(self))), 0
-            for left in range(0, self.size, width):
-                at = slice(left, min(left + width, self.size))
-                total[at] += coefficients[some] @ self._block(some, at, common, buffer)
-                held = self._let_go(some, held, at.stop)
+        total, buffer = np.zeros(self.size), sum_buffer(len(self), self.size)
+        blocks = [slice(top, min(top + BLOCK, len(self))) for top in range(0, len(self), BLOCK)]
+        started = [self.vectors.start_sum(some, coefficients[some], self._common_origin) for some in blocks]
+        for some, result in zip(blocks, started, strict=True):
+            if result and (summed := result()) is not None:
+                total += summed
+            else:
+                add_weighted(total, coefficients[some], self.vectors[some], self._origins(some), buffer)
         return total
 
     def mean_buffers(self) -> NDArray[np.float64]:
@@ -159,38 +164,15 @@ class Replies:
             np.add.reduce(deltas, axis=0, out=total[at])
         return total
 
-    def _let_go(self, some: slice, held: int, stop: int) -> int:
-        """Let go of columns of some clients that have been read, if they are many or the last.
-
-        Returns the first column that is still held.
-        """
-        numbers = (some.stop - some.start) * (stop - held)
-        if numbers < (_FEW if stop == self.size else _HELD):
-            return held
-        for vector in self.vectors[some]:
-            let_go(vector[held:stop])
-        return stop
-
-    def _block(
-        self, some: slice, at: slice, origin: FloatVector | None, buffer: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Return deltas of some clients, in some columns, written to the beginning of a buffer.
-
-        `origin`: what all of them started from, or None.
-        """
-        count = some.stop - some.start
-        block = buffer[: count * (at.stop - at.start)].reshape(count, -1)
-        np.concatenate([vector[at] for vector in self.vectors[some]], out=block.reshape(-1))
-        if origin is not None:
-            block -= origin[at].astype(np.float64)
-        else:
-            block -= np.array([started[at] for started in self.origins[some]], np.float64)
-        return block
-
+    @cached_property
     def _common_origin(self) -> FloatVector | None:
         """The origin of all clients; None if there are several."""
         first = self.origins[0] if self.origins else None
         return first if all(origin is first for origin in self.origins) else None
+
+    def _origins(self, some: slice) -> FloatVector | Sequence[FloatVector]:
+        """What some clients started from: one vector if all clients have it in common, else a list."""
+        return self.origins[some] if self._common_origin is None else self._common_origin
 
     def scale(self, k: int, factor: float) -> None:
         """Multiply an update by a factor."""
@@ -204,14 +186,14 @@ class Replies:
             for name, column in vars(self).items()
             if name in _COLUMNS
         }
-        return replace(self, **columns)
+        return replace(self, **columns, vectors=self.vectors.chosen(np.flatnonzero(wanted)))
 
     @classmethod
     def none(cls, size: int) -> Replies:
         """Return no replies to a model of `size` weights."""
         empty: dict[str, Any] = {field.name: np.empty(0, np.int64) for field in fields(cls)}
-        lists: dict[str, Any] = {name: [] for name in ("sent", "vectors", "origins", "buffers", "extra")}
-        return cls(**{**empty, **lists, "size": size, "version": 0})
+        lists: dict[str, Any] = {name: [] for name in ("sent", "origins", "buffers", "extra")}
+        return cls(**{**empty, **lists, "vectors": ReplyVectors([]), "size": size, "version": 0})
 
 
-_COLUMNS = {field.name for field in fields(Replies)} - {"size", "version"}
+_COLUMNS = {field.name for field in fields(Replies)} - {"vectors", "size", "version"}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedtide.ground.contract import Reported, metrics
 from strategies.core.parameters import FlatParameters, FloatVector, Layout
+from strategies.core.reply_vectors import RemoteVector, ReplyVectors
 
 
 class ClientFailure(Exception):  # noqa: N818 - an event of the round, passed on as Flower passes failures
@@ -42,14 +43,14 @@ class RoundResults(UserList[FitResult]):
     def __init__(
         self,
         reported: Reported,
-        vectors: Sequence[FloatVector],
+        vectors: Sequence[FloatVector | RemoteVector],
         layout: Layout,
         proxy: Callable[[int], ClientProxy],
     ) -> None:
         self.order: NDArray[np.intp] = np.argsort(reported["client"])  # the columns are in ascending order
         self.reported = reported[self.order]
-        self.vectors = [vectors[k] for k in self.order.tolist()]
-        self._layout, self._proxy = layout, proxy
+        self.vectors = ReplyVectors([vectors[k] for k in self.order.tolist()])
+        self.layout, self._proxy = layout, proxy
 
     @cached_property
     def data(self) -> list[FitResult]:  # type: ignore[override]
@@ -57,7 +58,7 @@ class RoundResults(UserList[FitResult]):
         return [self._item(k) for k in np.argsort(self.order).tolist()]
 
     def _item(self, k: int) -> FitResult:
-        row, sent = self.reported[k], FlatParameters(self.vectors[k], self._layout)
+        row, sent = self.reported[k], FlatParameters(self.vectors[k], self.layout)
         result = FitRes(Status(Code.OK, ""), sent, int(row["num_examples"]), dict(metrics.of_row(row)))
         return self._proxy(int(row["client"])), result
 
@@ -67,7 +68,7 @@ class RoundResults(UserList[FitResult]):
     @property
     def num_bytes(self) -> int:
         """Size of all that the clients sent, without any framing."""
-        return sum(vector.nbytes for vector in self.vectors)
+        return self.vectors.nbytes
 
     @property
     def is_list(self) -> bool:

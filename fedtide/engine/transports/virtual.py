@@ -25,6 +25,7 @@ from fedtide.ground.contract import FitConfig
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.parameters import read_parameters
+from strategies.core.reply_vectors import RemoteVector, ReplyVectors
 from strategies.core.results import ClientFailure, FitResults, RoundResults
 from strategies.core.state import Rows, StateDict, Vectors, take
 
@@ -55,7 +56,8 @@ class VirtualTransport(Transport):
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterable[Answers]:
         """Have clients train, all from the same weights.
 
-        They have started when it returns; iterating over the result waits for the answers.
+        They have started when it returns; iterating over the result waits for the answers. Some of their
+        vectors may be a `RemoteVector`.
         """
 
     @abstractmethod
@@ -126,11 +128,12 @@ class VirtualTransport(Transport):
                 self.memories[client], self._rounds[client] = self.store(client, memory), server_round
 
     def _results(
-        self, updates: Updates, vectors: list[NDArray[Any]], proxies: Mapping[int, ClientProxy]
+        self, updates: Updates, vectors: list[NDArray[Any] | RemoteVector], proxies: Mapping[int, ClientProxy]
     ) -> FitResults:
         """Return the results of clients that have trained: in columns, unless they send other arrays."""
-        if updates.extra or any(len(vector) != self.layout.size for vector in vectors):
-            return [self._result(*reply, proxies) for reply in zip(vectors, updates, strict=True)]
+        if updates.extra or any(vector.size != self.layout.size for vector in vectors):
+            here = ReplyVectors(vectors)
+            return [self._result(*reply, proxies) for reply in zip(here, updates, strict=True)]
         by_client = np.argsort(updates.reported["client"])  # workers answer in no particular order
         ordered = [vectors[k] for k in by_client.tolist()]
         return RoundResults(updates.reported[by_client], ordered, self.layout, self.proxy)
@@ -203,7 +206,7 @@ class _Replies:
     def __init__(self, lost: NDArray[np.bool_]) -> None:
         self.lost = lost
         self.updates: list[Updates] = []
-        self.vectors: list[NDArray[Any]] = []
+        self.vectors: list[NDArray[Any] | RemoteVector] = []
         self.farewells: list[ClientUpdate] = []
         self.failures: list[ClientFailure] = []
 

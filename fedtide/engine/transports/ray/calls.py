@@ -13,32 +13,31 @@ from typing import Any, NamedTuple
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
 from clients.simulated.faults import described
-from clients.simulated.jobs import Job
 from clients.simulated.virtual import Failure
 from fedtide.engine.transports.ray.liveness import engine_lost
+from fedtide.engine.transports.ray.parts import ALONE, LAST, Part
 from fedtide.engine.transports.ray.workers import OUT_OF_MEMORY, Worker, Workers
 from fedtide.ground.wording import count
 
 GRACE = 10.0  # seconds beyond its time limit that a worker gets to end itself
 
 
-class Part(NamedTuple):
-    """Clients that one worker simulates in one call."""
-
-    jobs: list[Job]
-    attempt: int = 0  # 0: together; 1: together once more; 2: one client alone; 3: alone for the last time
-    at: int | None = None  # where its rows begin in the memory that is shared with workers, if it has any
-
-
-ALONE, LAST = 2, 3
-
-
 class _Call(NamedTuple):
-    """A call that has not ended, and when it started."""
+    """A call that has not ended, references to the vectors that it leaves, and when it started."""
 
     worker: Worker
     part: Part
+    vectors: list[Any]
     since: float
+
+
+class Ended(NamedTuple):
+    """A call that has ended: what it returned, or the `Failure` of its only client."""
+
+    part: Part
+    result: Any
+    vectors: Sequence[Any] = ()
+    node: str = ""  # where it ran
 
 
 class Calls:
@@ -53,7 +52,9 @@ class Calls:
         self,
         workers: Workers,
         parts: Sequence[Part],
-        submit: Callable[[Worker, Part], Any],  # calls a worker and returns Ray's reference
+        submit: Callable[
+            [Worker, Part], list[Any]
+        ],  # calls a worker; references to the result and to vectors
         suspects: set[int],  # clients that have made a worker fail; further ones are added
         timeout: float,  # see the setting `client_timeout`
         failed: Callable[[str], None],  # called when clients are asked again, with a sentence for the user
@@ -65,8 +66,8 @@ class Calls:
         self._alone = deque(part for part in parts if part.attempt == LAST)
         self._fill()
 
-    def __iter__(self) -> Iterator[tuple[Part, Any]]:
-        """Yield parts as they end, each with the result of its call, or with the `Failure` of its client."""
+    def __iter__(self) -> Iterator[Ended]:
+        """Yield calls as they end; a part that failed is in none until its clients have been asked again."""
         while self._running or self._together or self._alone:
             ended = [self._end(call) for call in self._workers.wait(self._running)]
             ended += [self._end(call, overdue=True) for call in self._overdue()]
@@ -80,24 +81,28 @@ class Calls:
             queue = self._together or self._alone
             if not queue:
                 return
-            part = queue.popleft()
-            self._running[self._submit(worker, part)] = _Call(worker, part, time.monotonic())
+            own = (k for k, part in enumerate(queue) if part.node in ("", worker.node))
+            at = next(own, -1)  # those of another node from the end, which its workers would reach last
+            part = queue[at]
+            del queue[at]
+            reference, *vectors = self._submit(worker, part)
+            self._running[reference] = _Call(worker, part, vectors, time.monotonic())
 
     def _overdue(self) -> list[Any]:
         """Return calls whose worker should have ended itself by now: a signal may have stopped it."""
         return [
             reference
-            for reference, (_, part, since) in self._running.items()
-            if self._timeout and time.monotonic() - since > self._timeout * len(part.jobs) + GRACE
+            for reference, call in self._running.items()
+            if self._timeout and time.monotonic() - call.since > self._timeout * len(call.part.jobs) + GRACE
         ]
 
-    def _end(self, reference: Any, overdue: bool = False) -> tuple[Part, Any] | None:
+    def _end(self, reference: Any, overdue: bool = False) -> Ended | None:
         """Return what a call has returned; None if its clients will be asked again."""
         call = self._running.pop(reference)
         hangs, reason = overdue, "its process died"
         try:
             if not overdue:
-                return call.part, self._workers.get(reference)
+                return Ended(call.part, self._workers.get(reference), call.vectors, call.worker.node)
         except RayError as error:
             if lost := engine_lost(error):
                 raise lost from error
@@ -110,12 +115,12 @@ class Calls:
         self._workers.replace(call.worker, reason)
         return self._again(call.part, reason, hangs)
 
-    def _again(self, part: Part, reason: str, hangs: bool) -> tuple[Part, Failure] | None:
+    def _again(self, part: Part, reason: str, hangs: bool) -> Ended | None:
         """Queue the clients of a part that failed; one that failed alone twice is a failure."""
         if part.attempt == LAST:
             client = part.jobs[0].client
             self._suspects.add(client)
-            return part, Failure(client, reason)
+            return Ended(part, Failure(client, reason))
         together = part.attempt == 0 and len(part.jobs) > 1 and not hangs
         if together:
             self._together.append(Part(part.jobs, 1))

@@ -46,6 +46,11 @@ def unpack_jobs(packed: Packed) -> list[Job]:
     return jobs
 
 
+def count_jobs(packed: Packed) -> int:
+    """Return how many jobs `pack_jobs` was given."""
+    return len(packed[1]) // 16
+
+
 def _has_own(job: Job) -> bool:
     return bool(len(job.arrays)) or any(value is not None for value in job[4:])
 

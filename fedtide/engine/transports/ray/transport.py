@@ -2,90 +2,43 @@
 
 from __future__ import annotations
 
-import gc
-import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
 from ray.exceptions import RayError
 
-from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
 from clients.simulated.jobs import Broadcast, Job, Updates
-from clients.simulated.virtual import Answers, Failure, Scores, VirtualClients
-from fedtide.engine.allocation import keep_freed_memory
+from clients.simulated.virtual import Answers, Failure, Scores
 from fedtide.engine.transports.base import EngineLost
-from fedtide.engine.transports.ray.calls import LAST, Calls, Part
+from fedtide.engine.transports.ray.actor import Kept, RayClients
+from fedtide.engine.transports.ray.calls import Calls
 from fedtide.engine.transports.ray.cluster import start_ray
 from fedtide.engine.transports.ray.job_columns import (
-    Packed,
     Sent,
-    pack_answers,
     pack_broadcast,
     pack_jobs,
     unpack_answers,
-    unpack_broadcast,
-    unpack_jobs,
 )
-from fedtide.engine.transports.ray.liveness import PATIENCE, Liveness, engine_lost
-from fedtide.engine.transports.ray.shared_rows import AttachedRows, Lease, SharedRows
+from fedtide.engine.transports.ray.liveness import AGAIN, PATIENCE, Liveness, engine_lost
+from fedtide.engine.transports.ray.parts import LAST, Part, divide
+from fedtide.engine.transports.ray.remote_vectors import VectorsOnNodes
+from fedtide.engine.transports.ray.shared_rows import Lease, SharedRows
 from fedtide.engine.transports.ray.workers import Worker, Workers
 from fedtide.engine.transports.virtual import Simulation, VirtualTransport
 from fedtide.ground.spill import let_go
+from fedtide.ground.wording import count
 
 SMALL = 1 << 16  # bytes; Ray sends arguments of up to 100 kB together with the call
-PART = 1 << 28  # bytes of the vectors that one call sends over the network, unless one client's are more
-
-
-def assign(work: list[float], num_workers: int) -> list[list[int]]:
-    """Assign jobs to workers, longest first, each to the one with the least work so far.
-
-    `work` is the expected duration of each job. Returns the positions of each worker's jobs.
-    """
-    assigned: list[list[int]] = [[] for _ in range(num_workers)]
-    loads = [(0.0, worker) for worker in range(num_workers)]
-    for position in sorted(range(len(work)), key=lambda i: (-work[i], i)):
-        load, worker = heapq.heappop(loads)
-        assigned[worker].append(position)
-        heapq.heappush(loads, (load + work[position], worker))
-    return assigned
-
-
-class RayClients(VirtualClients):
-    """Virtual clients whose memories are stored in Ray's object store."""
-
-    survived: ClassVar = (*VirtualClients.survived, KeyboardInterrupt)  # Ctrl-C reaches the driver only
-
-    def __init__(self, environment: ClientEnvironment) -> None:
-        keep_freed_memory()
-        super().__init__(environment)
-        self.shared_rows = AttachedRows()
-        gc.freeze()  # or the garbage collector would scan all of torch again and again
-
-    def where(self) -> str:
-        """Return the ID of the Ray node that this worker runs on."""
-        return str(ray.get_runtime_context().get_node_id())
-
-    def fit_into(self, broadcast: Sent, jobs: Packed, lease: list[Any]) -> Packed:
-        """Train into memory shared with the driver; return answers without their vectors."""
-        rows = self.shared_rows.open(Lease(*lease))
-        return pack_answers(self.fit(unpack_broadcast(broadcast), unpack_jobs(jobs), rows))
-
-    def fit_and_send(self, broadcast: Sent, jobs: Packed) -> Answers:
-        """Train and return complete answers: to a driver on another machine, or after a fault."""
-        return self.fit(unpack_broadcast(broadcast), unpack_jobs(jobs))
-
-    def evaluate_and_send(self, broadcast: Sent, jobs: Packed) -> Scores:
-        return self.evaluate(unpack_broadcast(broadcast), unpack_jobs(jobs))
-
-    def load(self, memory: Any) -> Memory | None:
-        return None if memory is None else cast(Memory, ray.get(memory))
+KEPT = 1 << 20  # bytes; smaller vectors are sent at once: an object costs Ray as long as sending so much
+PART = 1 << 28  # bytes of the vectors of one call on a cluster, unless one client's are more
+SENT_AFTER = 10  # rounds in which vectors are sent at once after one whose vectors were read
 
 
 class RayTransport(VirtualTransport):
@@ -129,6 +82,8 @@ class RayTransport(VirtualTransport):
         self.workers = Workers(start, wanted, self._liveness, tell)
         self._timeout = environment.timeout
         self._suspects: set[int] = set()  # clients that have made a worker fail
+        self._remote: VectorsOnNodes | None = None  # of the last round
+        self._rounds_to_send = 0  # in so many rounds, vectors are sent at once
 
     def is_stuck(self) -> bool:
         return not self.workers.ready
@@ -136,35 +91,90 @@ class RayTransport(VirtualTransport):
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Answers]:
         """Yield the answers of each call when it is done.
 
-        Actors on this machine write their vectors into memory that they share with this process; actors on
-        other machines, and those that take over the clients of one that failed, send them as one array.
+        Actors on this machine write their vectors into memory that they share with this process. Those of
+        other machines stay there, see `VectorsOnNodes`, or are sent as one array, as they are after a fault.
         """
-        work = [job.config.planned_steps(int(self.sizes[job.client])) * job.completion for job in jobs]
-        parts = self._parts(jobs, work, broadcast.weights.nbytes)
-        count = sum(len(part.jobs) for part in parts if part.at is not None)
-        try:
-            lease, rows = self.shared_rows.lend(count, len(broadcast.weights), np.dtype(np.float32))
-        except OSError as error:
-            raise EngineLost(f"no room for the updates of {count} clients: {error}; set TMPDIR") from error
+        parts = self._parts(jobs, self._work(jobs), broadcast.weights.nbytes)
         sent = self._put(broadcast)
+        remote = self._remote = self._vectors_on_nodes(broadcast, sent, jobs)
+        here = 0
+        for k, part in enumerate(parts):
+            if part.attempt != LAST and (remote is None or part.node == self.workers.node):
+                parts[k] = part._replace(at=here)
+                here += len(part.jobs)
+        lease, rows = self._lend(here, len(broadcast.weights))
 
-        def submit(worker: Worker, part: Part) -> Any:
+        def submit(worker: Worker, part: Part) -> list[Any]:
             jobs = pack_jobs(part.jobs)
-            if part.at is None or not worker.local:
-                return worker.actor.fit_and_send.remote(sent, jobs)
-            return worker.actor.fit_into.remote(sent, jobs, [*lease.part(part.at, len(part.jobs))])
+            if part.at is not None and worker.local:
+                return [worker.actor.fit_into.remote(sent, jobs, [*lease.part(part.at, len(part.jobs))])]
+            if remote is None:
+                return [worker.actor.fit_and_send.remote(sent, jobs)]
+            call = worker.actor.fit_and_keep.options(num_returns=1 + len(part.jobs))
+            return cast(list[Any], call.remote(sent, jobs))
 
-        return self._answers(self._calls(parts, submit), rows)
+        return self._answers(self._calls(parts, submit), rows, remote)
 
-    def _answers(self, calls: Calls, rows: NDArray[np.float32]) -> Iterator[Answers]:
-        """Wait for calls that write to shared rows or return their vectors."""
-        for part, result in calls:
+    def _answers(
+        self, calls: Calls, rows: NDArray[np.float32], remote: VectorsOnNodes | None
+    ) -> Iterator[Answers]:
+        """Wait for calls that write to shared rows, return their vectors, or leave them where they are."""
+        for part, result, references, node in calls:
             if isinstance(result, Failure):
                 yield Answers(rows[:0], Updates(), [], [result])
+            elif isinstance(result, Kept) and remote:
+                yield remote.add(part.jobs, result.answers, references, node)
             elif isinstance(result, Answers):
                 yield result if part.at is None else _moved(result, rows[part.at :])
             else:
                 yield unpack_answers(result, rows[part.at :])
+
+    def _vectors_on_nodes(
+        self, broadcast: Broadcast, sent: Sent, jobs: Sequence[Job]
+    ) -> VectorsOnNodes | None:
+        """Return what will know of vectors that stay on other machines; None: all are sent at once.
+
+        So they are for some rounds after one in which most were read, as it takes longer to fetch them.
+        """
+        self._rounds_to_send = max(0, self._rounds_to_send - 1)
+        if self._remote and self._remote.most_were_read:
+            self._rounds_to_send = SENT_AFTER
+        near = all(worker.local for worker in self.workers.ready)
+        small, own = broadcast.weights.nbytes < KEPT, any(job.weights is not None for job in jobs)
+        if near or small or own or self._rounds_to_send:
+            return None
+
+        def lend(rows: int) -> NDArray[np.float32]:
+            return self._lend(rows, len(broadcast.weights))[1]
+
+        return VectorsOnNodes(self.workers, broadcast.weights, sent, lend, partial(self._train_again, sent))
+
+    def _train_again(self, sent: Sent, jobs: list[Job], rows: Mapping[int, NDArray[np.float32]]) -> None:
+        """Train clients whose vectors were lost with their machine, into rows that are given by client."""
+        self._failed(f"{count(len(jobs), 'client')} of one machine: it was lost; trained once more")
+
+        def submit(worker: Worker, part: Part) -> list[Any]:
+            return [worker.actor.fit_and_send.remote(sent, pack_jobs(part.jobs))]
+
+        size = next(iter(rows.values())).nbytes
+        for ended in self._calls(self._parts(jobs, self._work(jobs), size), submit):
+            if isinstance(ended.result, Failure) or ended.result.failures:
+                raise EngineLost(f"a machine was lost, and a client of it cannot be trained again; {AGAIN}")
+            clients = ended.result.updates.reported["client"].tolist()
+            for client, vector in zip(clients, ended.result.vectors, strict=True):
+                rows[client][:] = vector
+                let_go(rows[client])
+
+    def _work(self, jobs: list[Job]) -> list[float]:
+        """Return how many local steps each client does."""
+        return [job.config.planned_steps(int(self.sizes[job.client])) * job.completion for job in jobs]
+
+    def _lend(self, rows: int, width: int) -> tuple[Lease, NDArray[np.float32]]:
+        """Lend memory for the vectors of so many clients."""
+        try:
+            return self.shared_rows.lend(rows, width, np.dtype(np.float32))
+        except OSError as error:
+            raise EngineLost(f"no room for the updates of {rows} clients: {error}; set TMPDIR") from error
 
     def store(self, client: int, memory: Memory) -> Any:
         """Store a client's memory in the object store, which spills to disk what does not fit.
@@ -181,11 +191,11 @@ class RayTransport(VirtualTransport):
     def run_evaluation(self, broadcast: Broadcast, jobs: list[Job]) -> Iterator[Scores]:
         sent = self._put(broadcast)
 
-        def submit(worker: Worker, part: Part) -> Any:
-            return worker.actor.evaluate_and_send.remote(sent, pack_jobs(part.jobs))
+        def submit(worker: Worker, part: Part) -> list[Any]:
+            return [worker.actor.evaluate_and_send.remote(sent, pack_jobs(part.jobs))]
 
-        for _, result in self._calls(self._parts(jobs, [1.0] * len(jobs)), submit):
-            yield Scores([], [result]) if isinstance(result, Failure) else result
+        for ended in self._calls(self._parts(jobs, [1.0] * len(jobs)), submit):
+            yield Scores([], [ended.result]) if isinstance(ended.result, Failure) else ended.result
 
     def close(self) -> None:
         """Stop the actors, and Ray if this transport started it.
@@ -204,18 +214,13 @@ class RayTransport(VirtualTransport):
         `size`: bytes that each client returns.
         """
         self.workers.prepare()
-        near = all(worker.local for worker in self.workers.ready)
-        most = max(1, len(jobs) if near else PART // size)
         usual = [i for i, job in enumerate(jobs) if job.client not in self._suspects]
-        parts, start = [], 0
-        for positions in assign([work[i] for i in usual], len(self.workers.ready)):
-            for first in range(0, len(positions), most):
-                some = positions[first : first + most]
-                parts.append(Part([jobs[usual[i]] for i in some], 0, start))
-                start += len(some)
+        parts = divide(
+            [jobs[i] for i in usual], [work[i] for i in usual], self.workers.ready, max(1, PART // size)
+        )
         return parts + [Part([job], LAST) for job in jobs if job.client in self._suspects]
 
-    def _calls(self, parts: list[Part], submit: Callable[[Worker, Part], Any]) -> Calls:
+    def _calls(self, parts: list[Part], submit: Callable[[Worker, Part], list[Any]]) -> Calls:
         return Calls(self.workers, parts, submit, self._suspects, self._timeout, self._failed)
 
     def _failed(self, note: str) -> None:

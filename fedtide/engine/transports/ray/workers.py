@@ -27,9 +27,10 @@ PAUSE = 5.0  # seconds from a failed start to the next
 
 @dataclass(frozen=True, eq=False)
 class Worker:
-    """A worker that is ready: Ray's handle, and whether it is on the driver's machine."""
+    """A worker that is ready: Ray's handle, its node's ID, and whether that is the driver's machine."""
 
     actor: Any
+    node: str
     local: bool
 
 
@@ -48,7 +49,7 @@ class Workers:
         tell: Callable[[str], object],
     ) -> None:
         self._start_actor, self._wanted, self._liveness, self._tell = start, wanted, liveness, tell
-        self._node = ray.get_runtime_context().get_node_id()
+        self.node = ray.get_runtime_context().get_node_id()
         self.ready: list[Worker] = []
         self._starting: dict[Any, Any] = {}  # actors by the call that ends when they have started
         self._due: list[float] = []  # when to start actors whose start has failed
@@ -91,6 +92,16 @@ class Workers:
         """Return the result of a call that has ended."""
         self._liveness.check()  # without its raylet, Ray would end this process
         return ray.get(call)
+
+    def check(self) -> None:
+        """Raise EngineLost if Ray has died, without which its object store would end this process."""
+        self._liveness.check()
+
+    def result(self, call: Any) -> Any:
+        """Wait for a call and return its result."""
+        while call not in self.wait([call]):
+            pass
+        return self.get(call)
 
     def replace(self, worker: Worker, why: str) -> None:
         """Replace a worker that has failed, or hangs: Ray ends it even if a signal has stopped it."""
@@ -147,7 +158,7 @@ class Workers:
             self._due.append(time.monotonic() + PAUSE)
             return
         self._why = ""
-        self.ready.append(Worker(actor, node == self._node))
+        self.ready.append(Worker(actor, node, node == self.node))
 
 
 def _too_little() -> str:
