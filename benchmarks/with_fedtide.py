@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.measure import Clock, Job
+from benchmarks.measure import Clock, Job, network_bytes
 from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
 from fedtide.engine.run import drive, virtual_transport
@@ -21,6 +21,7 @@ class TimedFolder(RunFolder):
     def __init__(self, settings: Settings, clock: Clock) -> None:
         super().__init__(settings)
         self.clock, self.expected = clock, settings.round_ends or settings.clients_per_round
+        self.carried: list[int | None] = []  # by the network, when each round had ended
 
     def round(self, record: dict[str, Any]) -> None:
         """Record the end of a round in which as many clients replied as should."""
@@ -30,6 +31,7 @@ class TimedFolder(RunFolder):
         if self.expected and len(record["active"]) != self.expected:
             raise RuntimeError(f"{len(record['active'])} clients replied, not {self.expected}")
         self.clock.tick()
+        self.carried.append(network_bytes())
         if self.clock.enough:
             signal.raise_signal(signal.SIGINT)  # like Ctrl-C: the run ends after this round
 
@@ -43,3 +45,6 @@ def run(job: Job, clock: Clock) -> None:
     ended = drive(experiment, transport, folder, Console(quiet=True))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # in KiB on Linux
     clock.note(weights_sha256=ended.summary["weights_sha256"], driver_peak_bytes=peak)
+    first, *_, last = folder.carried
+    if first is not None and last is not None:
+        clock.note(network_bytes_per_round=(last - first) / (len(folder.carried) - 1))

@@ -135,6 +135,17 @@ def test_memory(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_cluster(data: Path, tmp_path: Path) -> None:
+    few = ("--nodes=2", "--store=0.1", "--weights=3e5", "--clients=8", "--strategies=fedavg", "--rounds=1")
+    content, shown = run("cluster", *few, f"--data-dir={data}", file=tmp_path / "c.json")
+    (result,) = content["results"]
+    assert result["weights"] == weights_of(hidden_units(300_000))
+    assert result["weights_sha256"][:8] in shown
+    if sys.platform == "linux":
+        assert result["network_bytes_per_round"] > result["weights"]
+
+
+@pytest.mark.slow
 def test_scaling(data: Path, tmp_path: Path) -> None:
     sizes = ("--sections", "clients,models", "--clients", "30", "--cohorts", "2", "--models", "1e4")
     few = ("--max-clients", "10", "--engine", "inline", "--rounds", "1", "--data-dir", data)
