@@ -76,7 +76,7 @@ def ensure_mnist(data_dir: str, scratch: str) -> tuple[str, str]:
     try:
         federated_data(Settings.from_mapping({"task": "mnist", "data-dir": data_dir}, "benchmark"))
     except ValueError as error:
-        print(f"{error}", file=sys.stderr)
+        print(f"{error}; {STAND_IN}", file=sys.stderr)
         write_stand_in(Path(scratch))
         return scratch, STAND_IN
     return data_dir, ""

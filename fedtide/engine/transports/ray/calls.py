@@ -22,6 +22,10 @@ from fedtide.ground.wording import count
 GRACE = 10.0  # seconds beyond its time limit that a worker gets to end itself
 
 
+Submit = Callable[[Worker, Part], list[Any]]
+"""Calls a worker and returns Ray's references: to the result, and to vectors that stay where they are."""
+
+
 class _Call(NamedTuple):
     """A call that has not ended, references to the vectors that it leaves, and when it started."""
 
@@ -52,9 +56,7 @@ class Calls:
         self,
         workers: Workers,
         parts: Sequence[Part],
-        submit: Callable[
-            [Worker, Part], list[Any]
-        ],  # calls a worker; references to the result and to vectors
+        submit: Submit,
         suspects: set[int],  # clients that have made a worker fail; further ones are added
         timeout: float,  # see the setting `client_timeout`
         failed: Callable[[str], None],  # called when clients are asked again, with a sentence for the user

@@ -18,7 +18,7 @@ from clients.simulated.jobs import Broadcast, Job, Updates
 from clients.simulated.virtual import Answers, Failure, Scores
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.actor import Kept, RayClients
-from fedtide.engine.transports.ray.calls import Calls
+from fedtide.engine.transports.ray.calls import Calls, Submit
 from fedtide.engine.transports.ray.cluster import start_ray
 from fedtide.engine.transports.ray.job_columns import (
     Sent,
@@ -220,7 +220,7 @@ class RayTransport(VirtualTransport):
         )
         return parts + [Part([job], LAST) for job in jobs if job.client in self._suspects]
 
-    def _calls(self, parts: list[Part], submit: Callable[[Worker, Part], list[Any]]) -> Calls:
+    def _calls(self, parts: list[Part], submit: Submit) -> Calls:
         return Calls(self.workers, parts, submit, self._suspects, self._timeout, self._failed)
 
     def _failed(self, note: str) -> None:
