@@ -40,6 +40,7 @@ print(cluster.address, flush=True)
 sys.stdin.read()
 cluster.shutdown()
 """
+PATIENCE = 60.0  # seconds in which a cluster ends
 LOGISTIC = 7_850  # weights on MNIST
 
 
@@ -59,6 +60,7 @@ def cluster(nodes: int, store: float) -> Iterator[str]:
             assert process.stdout
             yield process.stdout.readline().strip()
             process.stdin.close()
+            process.wait(PATIENCE)
 
 
 def settings_of(weights: int, clients: int, strategy: str, data_dir: str, address: str) -> dict[str, Any]:

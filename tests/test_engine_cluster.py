@@ -7,29 +7,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from own_parts import METHODS, Folder, of_the_page
-from waiting import PATIENCE
 
 import sim
+from benchmarks.cluster import cluster
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray import nodes
 from fedtide.engine.transports.ray.cluster import code, start_ray
 from fedtide.engine.transports.ray.nodes import Nodes
 
-CLUSTER = """
-import sys
-from ray.cluster_utils import Cluster
-
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-cluster.add_node(num_cpus=1)
-cluster.wait_for_nodes()
-print(cluster.address, flush=True)
-sys.stdin.read()
-cluster.shutdown()
-"""
 RUN = ["--num-clients", "80", "--num-rounds", "4", "--trace", "pools:first=8+lost:p=0.1", "--json"]
 RUN += ["--strategy", "my_methods.Momentum:clip=0.5", "--model", "my_package.inner.Net", "--client-gpus", "0"]
 RUN += ["--task", "my_package.task.here", "--no-report"]
@@ -71,14 +59,8 @@ assert any(sums)
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A cluster with a temporary folder of its own: Flower joins one that the usual folder names."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        environment = {**os.environ, "RAY_TMPDIR": folder}
-        cluster = [sys.executable, "-c", CLUSTER]
-        with subprocess.Popen(cluster, text=True, env=environment, **pipes) as process:
-            yield process.stdout.readline().strip()
-            process.stdin.close()
-            process.wait(PATIENCE)
+    with cluster(2, store=0.2) as started:
+        yield started
 
 
 @pytest.mark.slow
