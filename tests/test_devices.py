@@ -158,12 +158,15 @@ def the_run_resumes(federation: Federation, before: Records) -> Records:
     # On a busy machine its reply may come after the round, and count later.
     steps = [s for r in resumed for k, s in zip(r["active"], r["steps"], strict=True) if k == 2]
     assert 1 <= min(steps) < STEPS
-    assert all(1 not in record["selected"] for record in resumed)
+    # Its node is still there. If it connects again later than the others, it is back, and leaves once more.
+    back = ("arrival", 1) in events(resumed)
+    assert back or all(1 not in record["selected"] for record in resumed)
     assert not any("resync" in str(record) for record in records)
     assert records[-1]["loss"] < records[0]["loss"]
     ends = ["finished:stopped", "finished:failed"]  # the SuperLink finds out later that the first is dead
     wait_until(lambda: federation.statuses() == ends)
-    found = events(records) - {("refused-node", 2), ("unidentified-node", None)}  # until Flower has noticed
+    until_flower_notices = {("refused-node", 2), ("unidentified-node", None)}
+    found = events(records) - until_flower_notices - {("arrival", 1)}
     assert found == {("refused-node", 0), ("arrival", 4), ("departure", 1), ("farewell", 1)}
     return records
 

@@ -94,15 +94,22 @@ def test_strategies_of_flower_read_everything(simulate: Simulate, traffic: Traff
     assert len(traffic.fetched) == 1
 
 
+class Gone:
+    """A process that has ended."""
+
+    def vector(self) -> None:
+        raise AssertionError("it has ended")
+
+
 def test_a_vector_that_is_lost_is_trained_again(
     simulate: Simulate, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its node may end between the training and the sum."""
-    add = VectorsOnNodes.add
+    add, gone = VectorsOnNodes.add, ray.remote(Gone).remote()
+    ray.kill(gone)
 
     def lost(there: Any, jobs: Any, answers: Any, references: Sequence[Any], node: str) -> Any:
-        ray._private.internal_api.free([*references[:1]])
-        return add(there, jobs, answers, references, node)
+        return add(there, jobs, answers, [gone.vector.remote(), *references[1:]], node)
 
     monkeypatch.setattr(VectorsOnNodes, "add", lost)
     inline = simulate(**CLIENTS)
