@@ -21,7 +21,7 @@ class TimedFolder(RunFolder):
     def __init__(self, settings: Settings, clock: Clock) -> None:
         super().__init__(settings)
         self.clock, self.expected = clock, settings.round_ends or settings.clients_per_round
-        self.carried: list[int | None] = []  # by the network, when each round had ended
+        self.ended, self.carried = 0, network_bytes()  # rounds, and bytes when the first had ended
 
     def round(self, record: dict[str, Any]) -> None:
         """Record the end of a round in which as many clients replied as should."""
@@ -31,8 +31,13 @@ class TimedFolder(RunFolder):
         if self.expected and len(record["active"]) != self.expected:
             raise RuntimeError(f"{len(record['active'])} clients replied, not {self.expected}")
         self.clock.tick()
-        self.carried.append(network_bytes())
+        self.ended += 1
+        if self.ended == 1:
+            self.carried = network_bytes()
         if self.clock.enough:
+            now = network_bytes()
+            if now is not None and self.carried is not None:
+                self.clock.note(network_bytes_per_round=(now - self.carried) / (self.ended - 1))
             signal.raise_signal(signal.SIGINT)  # like Ctrl-C: the run ends after this round
 
 
@@ -45,6 +50,3 @@ def run(job: Job, clock: Clock) -> None:
     ended = drive(experiment, transport, folder, Console(quiet=True))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # in KiB on Linux
     clock.note(weights_sha256=ended.summary["weights_sha256"], driver_peak_bytes=peak)
-    first, *_, last = folder.carried
-    if first is not None and last is not None:
-        clock.note(network_bytes_per_round=(last - first) / (len(folder.carried) - 1))
