@@ -14,10 +14,12 @@ from fedtide.ground.spill import let_go
 from strategies.core.parameters import FloatVector
 
 BLOCK = 32  # clients that a sum adds at a time
-_WIDTH = (
-    1 << 13
-)  # numbers of each that are converted to float64 at a time: those of a block stay in the cache
+# Numbers of each that are converted to float64 at a time: those of a block stay in the cache.
+_WIDTH = 1 << 13
 _HELD, _FEW = 1 << 26, 1 << 20  # numbers that are read until they are let go; so few never are
+
+Pending = Callable[[], NDArray[np.float64] | None]
+"""Waits for a sum that has been started; None: a machine has failed."""
 
 
 class RemoteVectors(ABC):
@@ -33,11 +35,10 @@ class RemoteVectors(ABC):
         vectors: Sequence[FloatVector | RemoteVector],
         coefficients: NDArray[np.float64],
         origin: FloatVector,
-    ) -> Callable[[], NDArray[np.float64] | None] | None:
+    ) -> Pending | None:
         """Have `add_weighted` done where some of the vectors lie, for as many columns as `origin` has.
 
-        Returns what waits for the result, which is None if a machine has failed; or None at once if this
-        origin is not at the machines.
+        None: this origin is not at the machines.
         """
 
 
@@ -107,7 +108,7 @@ class ReplyVectors(Sequence[FloatVector]):
 
     def start_sum(
         self, some: slice, coefficients: NDArray[np.float64], origin: FloatVector | None
-    ) -> Callable[[], NDArray[np.float64] | None] | None:
+    ) -> Pending | None:
         """Have `add_weighted` done elsewhere, see `RemoteVectors.start_sum`; None: that saves nothing."""
         if self._all_here or origin is None:
             return None

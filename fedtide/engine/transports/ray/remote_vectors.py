@@ -22,7 +22,7 @@ from fedtide.engine.transports.ray.liveness import engine_lost
 from fedtide.engine.transports.ray.workers import Worker, Workers
 from fedtide.ground.spill import let_go
 from strategies.core.parameters import FloatVector
-from strategies.core.reply_vectors import RemoteVector, RemoteVectors
+from strategies.core.reply_vectors import Pending, RemoteVector, RemoteVectors
 
 Rows = NDArray[np.float32]
 
@@ -103,7 +103,7 @@ class VectorsOnNodes(RemoteVectors):
         vectors: Sequence[FloatVector | RemoteVector],
         coefficients: NDArray[np.float64],
         origin: FloatVector,
-    ) -> Callable[[], NDArray[np.float64] | None] | None:
+    ) -> Pending | None:
         """Have the sum done on the node that has most of the vectors; Ray brings it the others."""
         same = origin.ctypes.data == self._origin.ctypes.data and origin.dtype == self._origin.dtype
         if not (same and self._workers.ready):

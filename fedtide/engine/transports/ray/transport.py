@@ -139,9 +139,8 @@ class RayTransport(VirtualTransport):
         self._rounds_to_send = max(0, self._rounds_to_send - 1)
         if self._remote and self._remote.most_were_read:
             self._rounds_to_send = SENT_AFTER
-        near = all(worker.local for worker in self.workers.ready)
-        small, own = broadcast.weights.nbytes < KEPT, any(job.weights is not None for job in jobs)
-        if near or small or own or self._rounds_to_send:
+        small, near = broadcast.weights.nbytes < KEPT, all(worker.local for worker in self.workers.ready)
+        if small or near or self._rounds_to_send or any(job.weights is not None for job in jobs):
             return None
 
         def lend(rows: int) -> NDArray[np.float32]:
