@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedtide.config import Settings
 from fedtide.ground import dotted
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import bind, parse
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
 from fedtide.tasks.division import checked_partition, checked_sizes
@@ -47,7 +48,7 @@ def task_source(settings: Settings) -> TaskSource:
     for attribute in ("default_partition", "default_model", "federate"):
         if not hasattr(source, attribute):
             made = f"task {task.name} gives a {type(source).__name__}"
-            raise ValueError(f"{made} without {attribute}: see fedtide.tasks.TaskSource")
+            raise SettingsError(f"{made} without {attribute}: see fedtide.tasks.TaskSource")
     return source
 
 
@@ -63,7 +64,7 @@ def federated_data(settings: Settings) -> FederatedData:
     source = task_source(settings)
     name = settings.partition or source.default_partition
     if settings.partition and source.default_partition is None:
-        raise ValueError(
+        raise SettingsError(
             f"task {settings.task}: the data are already divided among the clients; leave the partition out"
         )
     partition = None
@@ -105,7 +106,7 @@ def make_trace(settings: Settings) -> Trace:
             try:
                 rounds[name] = parse_rounds(getattr(settings, name))
             except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
+                raise SettingsError(f"{name}: {error}") from None
         parts.append(Membership(settings.num_clients, rounds["arrivals"], rounds["departures"]))
     return parts[0] if len(parts) == 1 else Combined(*parts)
 
@@ -138,7 +139,7 @@ def label_shares(settings: Settings) -> NDArray[np.float64]:
     """
     data = federated_data(replace(settings, evaluate_on="test", evaluate_clients=0))
     if not are_classes(data.test[1]):
-        raise ValueError(f"trace {settings.trace}: the targets of task {settings.task} are not classes")
+        raise SettingsError(f"trace {settings.trace}: the targets of task {settings.task} are not classes")
     counts = np.empty((settings.num_clients, data.num_outputs))
     for client in range(settings.num_clients):
         _, labels = data.train_set(np.array([client]))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedtide.api.functions import RunError, SettingsError, compare, load, run
+    from fedtide.api.functions import RunError, compare, load, run
     from fedtide.api.results import Comparison, Run
+    from fedtide.ground.errors import SettingsError
     from fedtide.tasks.arrays import Task
 
 __all__ = ["Comparison", "Run", "RunError", "SettingsError", "Task", "compare", "load", "run"]
@@ -18,6 +19,10 @@ def __getattr__(name: str) -> Any:
         from fedtide.tasks.arrays import Task
 
         return Task
+    if name == "SettingsError":
+        from fedtide.ground.errors import SettingsError
+
+        return SettingsError
     if name in ("Run", "Comparison"):
         from fedtide.api import results
 

@@ -17,6 +17,7 @@ from fedtide.ground.allowed import (
     Share,
     did_you_mean,
 )
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import build, find
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
@@ -184,10 +185,10 @@ def make(
         for option in values:
             if option not in known:
                 hint = did_you_mean(option, known)
-                raise ValueError(f"{name} has no option {option!r}; known: {', '.join(known)}{hint}")
+                raise SettingsError(f"{name} has no option {option!r}; known: {', '.join(known)}{hint}")
         options = options_type(**_built(values))
     elif values or not isinstance(options, options_type):
-        raise ValueError(f"{name} takes either options of {options_type.__name__}, or their values")
+        raise SettingsError(f"{name} takes either options of {options_type.__name__}, or their values")
     if num_buffers:
         arrays = parameters_to_ndarrays(initial_parameters)
         layout = Layout.of(arrays, num_buffers)
@@ -205,7 +206,7 @@ def _variant(strategy: type[FlexibleStrategy], options: Options) -> type[Flexibl
             continue
         if strategy is method:
             return variant
-        raise ValueError(
+        raise SettingsError(
             f"{strategy.__name__} is derived from {method.__name__}; "
             f"for {option}={getattr(options, option)} derive it from {variant.__name__}"
         )

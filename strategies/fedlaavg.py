@@ -20,6 +20,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from strategies.core import Clients, FlexibleStrategy, LateReplies, Replies, Selection, Task
 from strategies.core.selection import LongestAbsent
 from strategies.memory.table import MemoryOptions, SummedTable
@@ -101,7 +102,7 @@ class FedLaAvgOptions(MemoryOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.memory == "client" and self.normalize and self.local_epochs:
-            raise ValueError(
+            raise SettingsError(
                 "memory is 'client' with local-epochs: the work of clients cannot be scaled by E / s, as E "
                 "differs by client; set normalize=false, or local-steps instead of local-epochs"
             )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtide.ground.allowed import Checked, Count, CountOrZero, options_of
+from fedtide.ground.errors import SettingsError
 
 
 class RoundAvailability(NamedTuple):
@@ -144,7 +145,7 @@ def check_kind(
     for option in options_of(factory).values():
         value = given.get(option.parameter, option.default)
         if value != option.default and option.parameter not in own[kind]:
-            raise ValueError(f"trace {name}: {option.name} is {value}, but {kind} has no {option.name}")
+            raise SettingsError(f"trace {name}: {option.name} is {value}, but {kind} has no {option.name}")
 
 
 def check_round(t: int) -> None:

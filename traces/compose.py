@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from traces.base import RoundAvailability, Trace
 from traces.patterns.min_separation import MinSeparation
 from traces.patterns.speeds import Speeds
@@ -30,11 +31,13 @@ class Combined(Trace):
 
     def __init__(self, *traces: Trace) -> None:
         if len({trace.num_clients for trace in traces}) != 1:
-            raise ValueError("trace: combine one or more traces, all with the same number of clients")
+            raise SettingsError("trace: combine one or more traces, all with the same number of clients")
         kinds = [type(trace).__name__ for trace in traces]
         for kind in kinds:
             if kinds.count(kind) > 1:
-                raise ValueError(f"trace: {kind} occurs twice in a combination, use each kind of trace once")
+                raise SettingsError(
+                    f"trace: {kind} occurs twice in a combination, use each kind of trace once"
+                )
         self.num_clients = traces[0].num_clients
         self.has_late_replies = any(trace.has_late_replies for trace in traces)
         self.devices = next((trace.devices for trace in traces if trace.devices), ())

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from traces.base import RoundAvailability, Trace, check_round, complete_if_online
 
 _NEVER = np.iinfo(np.int64).max
@@ -45,13 +46,13 @@ class Membership(Trace):
         for client, when in given.items():
             if not 0 <= client < self.num_clients:
                 last = self.num_clients - 1
-                raise ValueError(f"{kind}: client {client} does not exist, give clients from 0 to {last}")
+                raise SettingsError(f"{kind}: client {client} does not exist, give clients from 0 to {last}")
             if isinstance(when, float):
                 if not 0 <= when < np.inf:
-                    raise ValueError(f"{kind}: client {client} has moment {when:g} s, give 0 or more")
+                    raise SettingsError(f"{kind}: client {client} has moment {when:g} s, give 0 or more")
                 moments[client] = when
             elif when < 1:
-                raise ValueError(f"{kind}: client {client} has round {when}, give 1 or more")
+                raise SettingsError(f"{kind}: client {client} has round {when}, give 1 or more")
             else:
                 rounds[client] = when
         return rounds, moments
@@ -59,7 +60,7 @@ class Membership(Trace):
     def _check_order(self, at: str, arrival: NDArray[Any], departure: NDArray[Any]) -> None:
         """Raise ValueError for a client that departs before it arrives; `at` words a time."""
         for client in np.flatnonzero(departure <= arrival):
-            raise ValueError(
+            raise SettingsError(
                 f"departures: client {client} departs {at.format(departure[client])} but arrives "
                 f"{at.format(arrival[client])}, let it depart after it arrives"
             )
@@ -73,7 +74,7 @@ class Membership(Trace):
         """Return the availability in round t (see `Trace.round`); ValueError: a client has a moment."""
         check_round(t)
         if self.by_second:
-            raise ValueError(
+            raise SettingsError(
                 "arrivals, departures: moments in seconds need event time, set round-ends; or give rounds"
             )
         member = (self._arrival <= t) & (t < self._departure)
@@ -116,15 +117,15 @@ def parse_rounds(text: str) -> dict[int, When]:
         where = f"part {number} ({shown!r}) of the client=round list"
         match = _PART.fullmatch(part)
         if match is None:
-            raise ValueError(f"{where} cannot be read, write it like 10=5, 10-14=5 or 10=3600s")
+            raise SettingsError(f"{where} cannot be read, write it like 10=5, 10-14=5 or 10=3600s")
         first, when = int(match[1]), int(match[3]) if match[4] is None else float(match[3] + match[4])
         last = first if match[2] is None else int(match[2])
         if last < first:
-            raise ValueError(f"{where} runs backwards, write the smaller number first")
+            raise SettingsError(f"{where} runs backwards, write the smaller number first")
         if len(rounds) + last - first + 1 > _MAX_CLIENTS:
-            raise ValueError(f"{where} brings the list to more than {_MAX_CLIENTS} clients, name fewer")
+            raise SettingsError(f"{where} brings the list to more than {_MAX_CLIENTS} clients, name fewer")
         for client in range(first, last + 1):
             if client in rounds:
-                raise ValueError(f"{where} names client {client} a second time, name each client once")
+                raise SettingsError(f"{where} names client {client} a second time, name each client once")
             rounds[client] = when
     return rounds

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, NotNegative, Positive
+from fedtide.ground.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace
 from traces.patterns.speeds import Speeds
 from traces.patterns.spells import Spells
@@ -95,7 +96,7 @@ class TimedTrace(SeededTrace):
     def with_speeds(self, speeds: Speeds) -> Self:
         """Return a copy with speeds where none are recorded; ValueError: it has such speeds already."""
         if self._has_speeds:
-            raise ValueError(
+            raise SettingsError(
                 f"trace {self.name}: speed and spread are those of speeds, leave them out of {self.name}"
             )
         clock = copy(self)
@@ -136,7 +137,7 @@ class TimedTrace(SeededTrace):
     def _round(self, t: int) -> tuple[NDArray[np.int64], Work]:
         """Return who is online at the start of round t, and what becomes of these clients' tasks."""
         if self._deadline > self._round_seconds:
-            raise ValueError(
+            raise SettingsError(
                 f"trace {self.name}: deadline is {self._deadline:g}; it must be at most round-seconds, "
                 f"{self._round_seconds:g}, or 0 for the end of the round"
             )

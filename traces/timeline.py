@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from traces.base import RoundAvailability, Trace
 from traces.compose import Combined
 from traces.membership import Membership
@@ -106,7 +107,7 @@ def timeline(trace: Trace) -> Timeline:
     clocks, members = [], [Membership(trace.num_clients, {}, {})]
     for part in parts:
         if part.has_late_replies:
-            raise ValueError(
+            raise SettingsError(
                 "trace: in event time, what is not done in a round is late anyway, leave late out"
             )
         if isinstance(part, TimedTrace):
@@ -119,13 +120,13 @@ def timeline(trace: Trace) -> Timeline:
         elif isinstance(part, Membership):
             members.append(part)
         elif not isinstance(part, Lost):
-            raise ValueError(
+            raise SettingsError(
                 f"trace: {type(part).__name__} is defined by rounds, and they have no fixed length in event "
                 f"time (round-ends); take {_WITH_CLOCK} instead"
             )
     if len(clocks) != 1:
         found = " and ".join(clock.name for clock in clocks) or "none"
-        raise ValueError(
+        raise SettingsError(
             f"trace: event time needs one trace with a clock, here is {found}: take {_WITH_CLOCK}"
         )
     return Timeline(clocks[0], members[-1])

@@ -9,6 +9,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel, as_tensor
 from clients.gradients.oracle import CohortOracle
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks import Examples
 
 
@@ -43,15 +44,15 @@ class Vmap(CohortOracle):
         frozen = {*model.frozen_parts}  # which change no buffer and treat each example alike
         trained = [part for part in module.modules() if part not in frozen]
         if any(True for part in trained for _ in part.buffers(recurse=False)):
-            raise ValueError("cohort vmap: the model has buffers; use cohort loop")
+            raise SettingsError("cohort vmap: the model has buffers; use cohort loop")
         if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in trained):
-            raise ValueError("cohort vmap: the model has batch normalization; use cohort loop")
+            raise SettingsError("cohort vmap: the model has batch normalization; use cohort loop")
         self._grad_and_loss = vmap(grad_and_value(self._loss))
 
     def check(self, examples: Examples) -> None:
         super().check(examples)
         if self.model.mixes(as_tensor(examples[0]).to(self.model.device)):
-            raise ValueError("it mixes the examples of a batch, which padding would change")
+            raise SettingsError("it mixes the examples of a batch, which padding would change")
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         gradients, losses = self._grad_and_loss(y, batch.inputs, batch.targets, batch.weights)

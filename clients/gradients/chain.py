@@ -18,6 +18,7 @@ from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import CohortOracle
 from clients.rules.base import Change
+from fedtide.ground.errors import SettingsError
 
 aten = torch.ops.aten
 
@@ -186,7 +187,9 @@ class Chain(CohortOracle):
         super().__init__(model)
         layers = chain_layers(model.module)
         if layers is None:
-            raise ValueError("cohort chain: the model is not a sequence of supported layers; use cohort loop")
+            raise SettingsError(
+                "cohort chain: the model is not a sequence of supported layers; use cohort loop"
+            )
         self.layers = layers
         self._first = next(k for k, layer in enumerate(layers) if layer.num_params)
         self._last: tuple[Tensor | None, list[list[list[Tensor]]]] = (None, [])

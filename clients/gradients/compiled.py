@@ -15,6 +15,7 @@ from clients.gradients.batches import CohortBatches
 from clients.gradients.flat import FlatModel
 from clients.gradients.stacked import DualLinear
 from clients.rules.base import Correction
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks.criteria import CrossEntropy
 
 MAX_THREADS = 16  # more would wait for memory
@@ -36,7 +37,7 @@ class Compiled(DualLinear):
         fits = all(layer.relu and layer.has_bias == last.has_bias for layer in lower)
         fits &= type(model.criterion) is CrossEntropy
         if not fits or model.device.type != "cpu" or model.vector.dtype not in (torch.float32, torch.float64):
-            raise ValueError(
+            raise SettingsError(
                 "cohort compiled: the model is not a sequence of linear layers with ReLUs between them, all "
                 "with biases or none, and cross-entropy, in single or double precision on a CPU; use cohort "
                 "stacked"
@@ -44,7 +45,9 @@ class Compiled(DualLinear):
         try:
             from clients.gradients import linear_sgd
         except ImportError as error:
-            raise ValueError(f"cohort compiled: {error}; pip install numba, or use cohort stacked") from None
+            raise SettingsError(
+                f"cohort compiled: {error}; pip install numba, or use cohort stacked"
+            ) from None
         self._kernels = linear_sgd
         self.widths = np.array([self.layers[0].in_features, *(layer.out_features for layer in self.layers)])
         self.threads = min(MAX_THREADS, torch.get_num_threads())

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from clients.gradients.chain import Chain, ChainLayer, Convolution, Flatten, MaxPooling, ReLU, chain_layers
 from clients.gradients.flat import FlatModel
+from fedtide.ground.errors import SettingsError
 
 MAX_CHANNELS = 12  # that a convolution may have as inputs: with 16, libraries are faster
 
@@ -95,7 +96,7 @@ class CompiledChain(Chain):
         end = next((i for i, layer in enumerate(layers) if isinstance(layer, Flatten)), -1) + 1
         fits = end > 0 and all(map(_is_supported, layers[:end]))
         if not fits or model.device.type != "cpu" or model.vector.dtype not in (torch.float32, torch.float64):
-            raise ValueError(
+            raise SettingsError(
                 "cohort compiled-chain: the model is not a sequence of convolutions of stride 1 and at most "
                 f"{MAX_CHANNELS} input channels, pooling of 2 x 2 pixels and ReLUs, then linear layers, in "
                 "single or double precision on a CPU; use cohort chain"
@@ -103,7 +104,7 @@ class CompiledChain(Chain):
         try:
             from clients.gradients import convolutions
         except ImportError as error:
-            raise ValueError(
+            raise SettingsError(
                 f"cohort compiled-chain: {error}; pip install numba, or use cohort chain"
             ) from None
         super().__init__(model)

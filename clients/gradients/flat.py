@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks import CROSS_ENTROPY, Criterion
 
 _BLOCK = 1 << 22  # numbers in the per-example gradients that are computed in one call
@@ -98,7 +99,7 @@ class FlatModel:
         sent, self.frozen_parts = exchanged(module), frozen_parts(module)
         trainable = [tensor for tensor in sent.values() if tensor.requires_grad]
         if not trainable:
-            raise ValueError("the model has no weights that require a gradient: there is nothing to train")
+            raise SettingsError("the model has no weights that require a gradient: there is nothing to train")
         self.names, self._tensors = [*sent], [*sent.values()]
         self.num_buffers = len(sent) - len(trainable)
         self._frozen = [p for p in module.parameters() if not p.requires_grad]
@@ -142,7 +143,7 @@ class FlatModel:
         Their last bits may differ, as between processors.
         """
         if checksum and abs(checksum - self.frozen_checksum) > SAME * self._frozen_sums[1]:
-            raise ValueError(
+            raise SettingsError(
                 "the frozen weights are not those of the server: give both the same pretrained weights"
             )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import find
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ def choose(
     find("cohort", COHORTS, cohort)
     on_gpu = (device or model.device.type) != "cpu"
     if on_gpu and cohort.startswith("compiled"):
-        raise ValueError(f"cohort {cohort}: it is for CPUs, and clients train on GPUs; set client-gpus to 0")
+        raise SettingsError(
+            f"cohort {cohort}: it is for CPUs, and clients train on GPUs; set client-gpus to 0"
+        )
     if cohort == "auto":
         cohort = automatic(model, examples, on_gpu)
     elif cohort != "loop":
@@ -112,7 +115,9 @@ def choose(
         try:
             oracle.check(examples)
         except ValueError as error:
-            raise ValueError(f"cohort {cohort}: cannot train the model: {error}; use cohort loop") from None
+            raise SettingsError(
+                f"cohort {cohort}: cannot train the model: {error}; use cohort loop"
+            ) from None
     if cohort in ONE_BY_ONE:
         return cohort, 1
     if cohort == "compiled" and rule is not None and rule.steps_are_corrected():

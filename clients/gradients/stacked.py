@@ -19,6 +19,7 @@ from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import CohortOracle, update_norms
 from clients.rules.base import Change, Correction
+from fedtide.ground.errors import SettingsError
 
 
 class LinearViews(NamedTuple):
@@ -86,7 +87,7 @@ class StackedLinear(CohortOracle):
     def __init__(self, model: FlatModel) -> None:
         layers = linear_layers(model.module)
         if layers is None:
-            raise ValueError(
+            raise SettingsError(
                 "cohort stacked: the model is not a sequence of linear layers with at least 2 inputs and "
                 "outputs, and ReLUs; use cohort loop"
             )

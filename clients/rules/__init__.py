@@ -19,6 +19,7 @@ from clients.rules.focus import KeptGradient, KeptLastGradient, LastGradient
 from clients.rules.pfedme import PFedMe
 from clients.rules.uploads import CorrectedUpload, DifferenceUpload
 from fedtide.ground import dotted
+from fedtide.ground.errors import SettingsError
 
 __all__ = ["RULES", "SGD", "rule_named", "usable_memory"]
 
@@ -47,10 +48,10 @@ def rule_named(name: str) -> type[SGD]:
     if name in RULES:
         return RULES[name]
     if not dotted.is_dotted("rule", name):
-        raise ValueError(f"unknown rule {name!r}; known: {', '.join(RULES)}; is this client up to date?")
+        raise SettingsError(f"unknown rule {name!r}; known: {', '.join(RULES)}; is this client up to date?")
     rule: type[SGD] = dotted.load("rule", name)
     if not (isinstance(rule, type) and issubclass(rule, SGD)):
-        raise ValueError(f"rule {name} is not derived from clients.rules.SGD")
+        raise SettingsError(f"rule {name} is not derived from clients.rules.SGD")
     return rule
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clients.gradients.flat import FlatModel, as_tensor, one_thread
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks import Examples, FederatedData, are_classes, blank
 
 BATCH = 250
@@ -26,7 +27,7 @@ def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
     """Return mean loss and score of the model with its current weights; see `fedtide.tasks.Criterion`."""
     n = len(examples[1])
     if not n:
-        raise ValueError("there are no examples to evaluate on")
+        raise SettingsError("there are no examples to evaluate on")
     measured = _by_batch(model, examples)
     loss, score = sum(total for total, _ in measured), sum(float(scores.sum()) for _, scores in measured)
     return loss / n, score / n
@@ -40,12 +41,12 @@ def check_outputs(model: FlatModel, data: FederatedData) -> None:
             outputs = model.module.eval()(as_tensor(examples[0]).to(model.device))
         width = outputs.shape[-1] if outputs.dim() > 1 else 1
         if len(outputs) != 2 or width != data.num_outputs:
-            raise ValueError(f"it returns shape {tuple(outputs.shape)} for 2 examples")
+            raise SettingsError(f"it returns shape {tuple(outputs.shape)} for 2 examples")
         evaluate(model, examples)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         inputs = f"inputs of shape {data.input_shape} ({data.test[0].dtype})"
-        raise ValueError(
+        raise SettingsError(
             f"the model does not fit the task with {inputs} and {data.num_outputs} outputs: {reason}"
         ) from None
 

@@ -33,6 +33,7 @@ from fedtide.engine.transports.event_time import timed
 from fedtide.engine.transports.inline import InlineTransport
 from fedtide.engine.transports.virtual import Simulation
 from fedtide.ground.contract import FitConfig
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks import CROSS_ENTROPY, Criterion, Examples
 from strategies import FlatParameters, Layout, Roster
 from traces import Trace
@@ -73,7 +74,7 @@ def applied_updates(
     """
     method = method_of(settings)
     if issubclass(method.strategy, SequentialSGD):
-        raise ValueError(f"strategy {settings.strategy} trains without clients")
+        raise SettingsError(f"strategy {settings.strategy} trains without clients")
     data = Directions(sizes, groups)
     initial = FlatParameters(np.zeros(data.count), Layout(((data.count,),), np.dtype(np.float64)))
     clock = make_clock(trace, settings.round_ends)

@@ -20,10 +20,7 @@ from fedtide.config.grid import TUNE_TRIALS, cells
 from fedtide.engine.checkpoints.resume import ResumeError, settings_of
 from fedtide.engine.parts import check
 from fedtide.engine.transports.base import EngineLost
-
-
-class SettingsError(ValueError):
-    """The settings are invalid or do not fit together; the message says which, and what to do."""
+from fedtide.ground.errors import SettingsError
 
 
 class RunError(RuntimeError):

@@ -17,6 +17,7 @@ from fedtide.comparison.ranking import Ranking
 from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.engine import read_run
 from fedtide.engine.read_run import valid_records
+from fedtide.ground.errors import SettingsError
 from fedtide.report.subject import CELLS, read_subject
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Run(read_run.Run):
             with np.load(self.path / "weights.npz", allow_pickle=False) as arrays:
                 return [arrays[name] for name in arrays.files]
         except FileNotFoundError:
-            raise ValueError(f"{self.path} has no weights: the run is {self.status}") from None
+            raise SettingsError(f"{self.path} has no weights: the run is {self.status}") from None
 
     def model(self) -> nn.Module:
         """Return the model with the final weights; its data are loaded, which say how large it is."""

@@ -22,6 +22,7 @@ from fedtide.config.grid import TUNE_TRIALS, cells, is_comparison
 from fedtide.engine.checkpoints.resume import ResumeError, settings_of
 from fedtide.engine.parts import check, named_parts
 from fedtide.engine.transports.base import EngineLost
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import say
 
 
@@ -40,14 +41,16 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             print("\n".join(listing_of(named) if named else listing()))
             return 0
         if arguments.tune_trials is not None and not arguments.tune:
-            raise ValueError("tune-trials is for --tune")
+            raise SettingsError("tune-trials is for --tune")
         if is_comparison(values) or arguments.rehearse is not None or arguments.tune:
             if values.get("resume"):
-                raise ValueError("resume is for single runs; rerun the same command to continue a comparison")
+                raise SettingsError(
+                    "resume is for single runs; rerun the same command to continue a comparison"
+                )
             imported()
             return _compare(values, arguments, console)
         if arguments.reach is not None or arguments.fresh:
-            raise ValueError("reach and fresh are for comparisons: give a setting several values")
+            raise SettingsError("reach and fresh are for comparisons: give a setting several values")
         source = arguments.config or "command line"
         settings = settings_of(values, source)
         if arguments.show_trace is not None:
@@ -92,7 +95,7 @@ def _show_what_next(command: str, folder: Path, console: Console) -> None:
 def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Console) -> int:
     """Run all cells of a comparison, or of a rehearsal; return the exit code."""
     if arguments.show_trace is not None:
-        raise ValueError("show-trace: give one value per setting")
+        raise SettingsError("show-trace: give one value per setting")
     reach = parse_targets(arguments.reach or ())
     of_comparison = cells(values, arguments.config or "command line")
     for cell in of_comparison:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from clients.environment import trace_specs
 from fedtide.config import Settings
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import bind
 from fedtide.ground.wording import count
 from traces import TRACES
@@ -32,7 +33,7 @@ def rehearsal_values(log: str, values: Mapping[str, Any]) -> dict[str, Any]:
         if values.get(key):
             change = "--rehearse FILE,OPTION=VALUE+... changes the trace"
             advice = change if key == "trace" else "leave it out"
-            raise ValueError(f"{key} does not go with a rehearsal: {advice}")
+            raise SettingsError(f"{key} does not go with a rehearsal: {advice}")
     first, *others = trace_specs(f"recorded:file={log}")
     options = bind("trace", TRACES, first).options
     found = read_device_log("rehearse", options["file"], MAX_CLIENTS)

@@ -28,6 +28,7 @@ from fedtide.engine.interrupts import ENDING, Stopped, deferring, raising_stoppe
 from fedtide.engine.observers import LoggedRun
 from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite, program_version, slug
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import replacing
 from fedtide.ground.wording import count, say
 from fedtide.loggers.progress import progress_bar
@@ -209,7 +210,7 @@ def _check_different(cells: Sequence[Cell], store: CellStore) -> None:
         if other is not cell:
             here, there = (cell.settings.as_mapping(), other.settings.as_mapping())
             keys = ", ".join(key for key in here if here[key] != there[key])
-            raise ValueError(f"{keys}: give one value, as it does not change the results of a comparison")
+            raise SettingsError(f"{keys}: give one value, as it does not change the results of a comparison")
 
 
 def _folder(cells: Sequence[Cell], tuning: Tuning | None) -> Path:
@@ -249,7 +250,7 @@ def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore, reac
             with replacing(folder / name) as temporary:
                 temporary.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"run-dir {folder.parent}: {error.strerror}") from None
+        raise SettingsError(f"run-dir {folder.parent}: {error.strerror}") from None
 
 
 def _show(console: Console, comparison: Comparison, wanted: int, reach: Sequence[Target]) -> None:

@@ -11,6 +11,7 @@ from fedtide.config import Settings
 from fedtide.engine.methods import own_options, strategy_type
 from fedtide.engine.parts import check
 from fedtide.ground.allowed import Option, did_you_mean, options_of
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import parse
 
 TUNED = (
@@ -101,13 +102,13 @@ def parse_tune(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
         if not (key and equals and values):
-            raise ValueError(f"tune {text!r} is not KEY=LOW..HIGH or KEY=VALUE|VALUE")
+            raise SettingsError(f"tune {text!r} is not KEY=LOW..HIGH or KEY=VALUE|VALUE")
         if key not in TUNED and not key.startswith(OPTION):
             known = ", ".join(TUNED)
             hint = did_you_mean(key, TUNED) or f"; an option of the method is {OPTION}{key}"
-            raise ValueError(f"tune {key}: what can be searched is {known}, {OPTION}NAME{hint}")
+            raise SettingsError(f"tune {key}: what can be searched is {known}, {OPTION}NAME{hint}")
         if key in given:
-            raise ValueError(f"tune {key} is given twice")
+            raise SettingsError(f"tune {key} is given twice")
         given[key] = values
     return given
 
@@ -174,12 +175,12 @@ def _range(key: str, text: str, option: Option) -> Between | Among:
     if "|" in text:
         values = [option.parse(part.strip(), where) for part in text.split("|")]
         if len(set(values)) < len(values):
-            raise ValueError(f"{where}a value is given twice")
+            raise SettingsError(f"{where}a value is given twice")
         return Among(tuple(values))
     low, dots, high = text.partition("..")
     if not dots or option.kind not in (int, float) or option.choices:
-        raise ValueError(f"{where}write LOW..HIGH for a number, or values as A|B|C")
+        raise SettingsError(f"{where}write LOW..HIGH for a number, or values as A|B|C")
     ends = [option.parse(part.strip(), where) for part in (low, high)]
     if ends[0] >= ends[1]:
-        raise ValueError(f"{where}the range is the wrong way round, or empty: write LOW..HIGH")
+        raise SettingsError(f"{where}the range is the wrong way round, or empty: write LOW..HIGH")
     return Between(ends[0], ends[1], option.kind is int)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from clients.environment import federated_data
 from fedtide.config.grid import Cell
 from fedtide.config.target import LOSSES, Target
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks import ACCURACY
 
 
@@ -15,7 +16,7 @@ def parse_targets(given: Iterable[float | str]) -> list[Target]:
     targets = [Target.parse(str(text), "reach", needs_name=False) for text in given]
     for target in targets:
         if target.value < 0 and not target.name:
-            raise ValueError(f"reach is {target}; it must be at least 0, or NAME=VALUE")
+            raise SettingsError(f"reach is {target}; it must be at least 0, or NAME=VALUE")
     return list(dict.fromkeys(targets))
 
 
@@ -43,4 +44,4 @@ def _check(cell: Cell, reach: Sequence[Target], stops: Sequence[Target]) -> None
         own = stop.measured(metric, "stop-at")
         for target, its in measured.items():
             if its.key == own.key and not its.reaches(stop.value, target.value):
-                raise ValueError(f"reach {target}: runs end before, at stop-at {stop}; give one of them")
+                raise SettingsError(f"reach {target}: runs end before, at stop-at {stop}; give one of them")

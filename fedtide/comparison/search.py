@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedtide.comparison.ranges import Among, Between, Ranges, Values
+from fedtide.ground.errors import SettingsError
 
 if TYPE_CHECKING:
     import optuna
@@ -49,7 +50,7 @@ def require_optuna() -> None:
     try:
         import optuna
     except ModuleNotFoundError:
-        raise ValueError("tune needs Optuna: pip install optuna") from None
+        raise SettingsError("tune needs Optuna: pip install optuna") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 

@@ -12,6 +12,7 @@ from fedtide.comparison.store import identity
 from fedtide.config import Settings
 from fedtide.engine.parts import own_sources
 from fedtide.engine.run_folder import slug
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks import Metric
 
 if TYPE_CHECKING:
@@ -40,11 +41,11 @@ class Studies:
             studies = {study.study_name: study for study in optuna.get_all_study_summaries(self._storage)}
             for study in studies.values():
                 if study.user_attrs.get("comparison") != self.comparison:
-                    raise ValueError(f"{self.file} is the storage of another comparison: move it away")
+                    raise SettingsError(f"{self.file} is the storage of another comparison: move it away")
             if (found := studies.get(self._name(base))) is None:
                 return None, []
             if any(found.user_attrs.get(key) != value for key, value in self._about(base, plan).items()):
-                raise ValueError(
+                raise SettingsError(
                     f"{self.file}: seeds, ranges or your own parts have changed since the search of "
                     f"{base.strategy}; --fresh searches again"
                 )
@@ -96,7 +97,7 @@ class Studies:
             yield
         except (SQLAlchemyError, optuna.exceptions.OptunaError, OSError) as error:
             reason = str(error).splitlines()[0]
-            raise ValueError(f"{self.file} cannot be used: {reason}; move it away") from None
+            raise SettingsError(f"{self.file} cannot be used: {reason}; move it away") from None
 
 
 def _thawed(trial: optuna.trial.FrozenTrial) -> Trial:

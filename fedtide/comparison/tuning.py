@@ -27,6 +27,7 @@ from fedtide.config import Settings
 from fedtide.config.grid import TUNE_TRIALS, Cell
 from fedtide.engine.interrupts import Stopped
 from fedtide.engine.run_folder import finite
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import replacing
 from fedtide.ground.wording import count, say
 
@@ -52,7 +53,7 @@ class Tuning:
     def parse(cls, texts: Sequence[str], trials: int = TUNE_TRIALS) -> Tuning:
         """Return what the flags say; ValueError: they are invalid, or Optuna is not installed."""
         if not 2 <= trials <= MOST_TRIALS:
-            raise ValueError(f"tune-trials is {trials}; it must be from 2 to {MOST_TRIALS}")
+            raise SettingsError(f"tune-trials is {trials}; it must be from 2 to {MOST_TRIALS}")
         require_optuna()
         return cls(parse_tune(texts), trials)
 
@@ -108,18 +109,18 @@ def searches_of(cells: Sequence[Cell], tuning: Tuning) -> list[Search]:
     for cell in cells:
         groups.setdefault(str(cell.others), []).append(cell)
     if twice := [key for key in tuning.ranges if key in cells[0].varied]:
-        raise ValueError(f"tune {twice[0]}: it has several values as well; give one or the other")
+        raise SettingsError(f"tune {twice[0]}: it has several values as well; give one or the other")
     asked = {cell.settings.seed for cell in cells}
     seed = next(seed for seed in range(FIRST_SEED, FIRST_SEED + len(asked) + 1) if seed not in asked)
     ranges = [ranges_of(group[0].settings, tuning.ranges) for group in groups.values()]
     for key in tuning.ranges:
         if not any(key in own for own in ranges):
-            raise ValueError(lacking(cells[0].settings, key))
+            raise SettingsError(lacking(cells[0].settings, key))
     searches = []
     for group, own in zip(groups.values(), ranges, strict=True):
         if not own:
             name, missing = group[0].settings.strategy, ", ".join(tuning.ranges)
-            raise ValueError(f"tune: strategy {name} has no {missing}: there is nothing to search")
+            raise SettingsError(f"tune: strategy {name} has no {missing}: there is nothing to search")
         searches.append(Search(group, _base(group[0].settings, seed), Plan(own, tuning.trials, seed)))
     return searches
 
@@ -146,7 +147,7 @@ def _check_validation(bases: Sequence[Settings]) -> None:
     for base in {tuple(getattr(base, name) for name in names): base for base in held_out}.values():
         data = federated_data(base)
         if not any(len(data.holdout(client)[1]) for client in np.arange(base.num_clients)[:, None]):
-            raise ValueError(
+            raise SettingsError(
                 f"tune: there are no validation data: of task {base.task}, each client has one example and "
                 "can hold out none; take fewer clients"
             )
@@ -186,4 +187,4 @@ def _write(folder: Path, searches: Sequence[Mapping[str, Any]]) -> None:
                 json.dumps(finite({"searches": searches}), indent=2) + "\n", encoding="utf-8"
             )
     except OSError as error:
-        raise ValueError(f"run-dir {folder.parent}: {error.strerror}") from None
+        raise SettingsError(f"run-dir {folder.parent}: {error.strerror}") from None

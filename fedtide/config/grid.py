@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from fedtide.config.settings import MAX_COUNT, Settings, shown
+from fedtide.ground.errors import SettingsError
 
 MAX_CELLS = 10_000
 TUNE_TRIALS = 12  # of the search for each method, unless `--tune-trials` says otherwise
@@ -40,9 +41,11 @@ def at_scale(values: Mapping[str, Any], scale: str, source: str) -> dict[str, An
     """
     small = values.get("small", {})
     if not isinstance(small, dict):
-        raise ValueError(f"{source}: small is {shown(small)}; it must be a table of settings, under [small]")
+        raise SettingsError(
+            f"{source}: small is {shown(small)}; it must be a table of settings, under [small]"
+        )
     if scale == "small" and not small:
-        raise ValueError(f"{source} has no [small] table; leave --scale out")
+        raise SettingsError(f"{source} has no [small] table; leave --scale out")
     full = {key: value for key, value in values.items() if key != "small"}
     return full | small if scale == "small" else full
 
@@ -65,7 +68,7 @@ def overridden(values: Mapping[str, Any], flags: Mapping[str, Any], source: str)
             continue
         tables = [table for table in tables if key in table and _as_list(key, table[key]) in wanted]
         if not tables:
-            raise ValueError(f"{source}: no cell left has {key}={wanted[0]}; there are {', '.join(known)}")
+            raise SettingsError(f"{source}: no cell left has {key}={wanted[0]}; there are {', '.join(known)}")
     return {**values, **rest, "cell": tables}
 
 
@@ -84,11 +87,11 @@ def cells(values: Mapping[str, Any], source: str) -> list[Cell]:
     lists = {key: value for key, value in values.items() if _is_varied(key, value)}
     for key, several in lists.items():
         if not several:
-            raise ValueError(f"{source}: {key} has no value, give at least one")
+            raise SettingsError(f"{source}: {key} has no value, give at least one")
     tables = _tables(values.get("cell", [{}]), lists, source)
     count = len(tables) * math.prod(map(len, lists.values()))
     if count > MAX_CELLS:
-        raise ValueError(f"{source}: {count} cells, which is more than {MAX_CELLS}")
+        raise SettingsError(f"{source}: {count} cells, which is more than {MAX_CELLS}")
     fixed = {key: value for key, value in values.items() if key not in lists and key != "cell"}
     together = list(dict.fromkeys(key for table in tables for key in table if key != "paper"))
     found: dict[Settings, Cell] = {}
@@ -101,7 +104,7 @@ def cells(values: Mapping[str, Any], source: str) -> list[Cell]:
             varied = {key: everything[key] for key in (*together, *lists)}
             if settings in found:
                 same = ", ".join(f"{key}={value}" for key, value in varied.items())
-                raise ValueError(f"{source}: the cell {same} occurs twice, name it once")
+                raise SettingsError(f"{source}: the cell {same} occurs twice, name it once")
             found[settings] = Cell(settings, varied, table.get("paper"))
     return list(found.values())
 
@@ -118,11 +121,11 @@ def _is_varied(key: str, value: Any) -> bool:
 def _tables(given: Any, lists: Mapping[str, Sequence[Any]], source: str) -> list[dict[str, Any]]:
     """Check the `[[cell]]` tables."""
     if not isinstance(given, list) or not given or not all(isinstance(table, dict) for table in given):
-        raise ValueError(f"{source}: cell must be tables, each under [[cell]]")
+        raise SettingsError(f"{source}: cell must be tables, each under [[cell]]")
     for number, table in enumerate(given, start=1):
         if both := sorted(table.keys() & lists.keys()):
-            raise ValueError(f"{source}: cell {number} sets {both[0]}, of which a list is given as well")
+            raise SettingsError(f"{source}: cell {number} sets {both[0]}, of which a list is given as well")
         paper = table.get("paper", 0.0)
         if isinstance(paper, bool) or not isinstance(paper, int | float) or not abs(paper) <= MAX_COUNT:
-            raise ValueError(f"{source}: paper of cell {number} is {shown(paper)}; it must be a number")
+            raise SettingsError(f"{source}: paper of cell {number} is {shown(paper)}; it must be a number")
     return given

@@ -23,6 +23,7 @@ from fedtide.ground.allowed import (
     check,
     did_you_mean,
 )
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import parse_toml, read_text
 from fedtide.ground.specs import parse_options
 
@@ -220,25 +221,25 @@ class Settings:
 
     def __post_init__(self) -> None:
         if str(self.evaluate_on) == "members":  # its name in older runs
-            raise ValueError("evaluate-on is 'members'; did you mean objective?")
+            raise SettingsError("evaluate-on is 'members'; did you mean objective?")
         check(self)
         if self.client_timeout and self.engine == "inline":
-            raise ValueError(
+            raise SettingsError(
                 f"client-timeout is {self.client_timeout:g}, but engine is inline: only Ray can end a client "
                 "that hangs; use --engine ray, or leave out the limit"
             )
         for f in fields(self):
             value, most = getattr(self, f.name), MAX_SEED if f.name == "seed" else MAX_COUNT
             if isinstance(value, int | float) and value > most:
-                raise ValueError(f"{f.name.replace('_', '-')} is {value}; it must be at most {most:,}")
+                raise SettingsError(f"{f.name.replace('_', '-')} is {value}; it must be at most {most:,}")
         if self.stop_at:
             Target.parse(self.stop_at, "stop-at").check(self, "stop-at")
         for key, value in (("clients-per-round", self.clients_per_round), ("min-nodes", self.min_nodes)):
             if value > self.num_clients:
-                raise ValueError(f"{key} is {value}; it must be at most num-clients, {self.num_clients}")
+                raise SettingsError(f"{key} is {value}; it must be at most num-clients, {self.num_clients}")
         if self.round_ends > self.most_clients:
             limit = "clients-per-round" if self.clients_per_round else "num-clients"
-            raise ValueError(
+            raise SettingsError(
                 f"round-ends is {self.round_ends}; it must be at most {limit}, {self.most_clients}"
             )
 
@@ -262,9 +263,9 @@ class Settings:
         for text in self.option:
             key, equals, value = (part.strip() for part in text.partition("="))
             if not (key and equals and value):
-                raise ValueError(f"option {text!r} is not KEY=VALUE")
+                raise SettingsError(f"option {text!r} is not KEY=VALUE")
             if key in options:
-                raise ValueError(f"option {key!r} is given twice")
+                raise SettingsError(f"option {key!r} is given twice")
             options[key] = value
         return options
 
@@ -280,14 +281,16 @@ class Settings:
         for key, value in values.items():
             if key not in known:
                 listed = f"{', '.join(known)}{did_you_mean(key, known)}"
-                raise ValueError(f"{source}: unknown setting {shown(key)}; known: {listed}")
+                raise SettingsError(f"{source}: unknown setting {shown(key)}; known: {listed}")
             expected = type(known[key].default)
             if expected is tuple:
                 value = _as_tuple(f"{source}: {key}", value)
             if expected is float and type(value) is int and abs(value) <= MAX_COUNT:
                 value = float(value)
             if type(value) is not expected:
-                raise ValueError(f"{source}: {key} is {shown(value)}; it must be of type {expected.__name__}")
+                raise SettingsError(
+                    f"{source}: {key} is {shown(value)}; it must be of type {expected.__name__}"
+                )
             chosen[known[key].name] = value
         return cls(**chosen)
 
@@ -302,7 +305,7 @@ def _as_tuple(where: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(f"{key}={text}" for key, text in parse_options(f"{where} {shown(value)}", value).items())
     if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
-        raise ValueError(f"{where} is {shown(value)}; it must be a list of strings")
+        raise SettingsError(f"{where} is {shown(value)}; it must be a list of strings")
     return tuple(value)
 
 
@@ -320,7 +323,7 @@ def read_toml(path: str) -> dict[str, Any]:
     try:
         values = parse_toml(read_text(path, MAX_BYTES))
     except OSError as error:
-        raise ValueError(f"config {path}: {error.strerror or error}") from None
+        raise SettingsError(f"config {path}: {error.strerror or error}") from None
     except ValueError as error:  # also: not UTF-8, a number of 5,000 digits
-        raise ValueError(f"config {path}: not TOML: {error}") from None
+        raise SettingsError(f"config {path}: not TOML: {error}") from None
     return {key: value for key, value in values.items() if key not in RECORDED}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from fedtide.ground.errors import SettingsError
+
 if TYPE_CHECKING:  # `--help` does not wait for tasks
     from fedtide.config.settings import Settings
     from fedtide.tasks import Metric
@@ -32,7 +34,7 @@ class Target(NamedTuple):
             value = math.nan
         if bool(name) != (needs_name or bool(equals)) or not math.isfinite(value):
             kinds = "NAME=VALUE, such as" if needs_name else "a number or NAME=VALUE, such as 0.9,"
-            raise ValueError(f"{where} is {text!r}; it must be {kinds} accuracy=0.9 or loss=0.5")
+            raise SettingsError(f"{where} is {text!r}; it must be {kinds} accuracy=0.9 or loss=0.5")
         return cls(name, value)
 
     def measured(self, metric: Metric, where: str) -> Metric:
@@ -48,9 +50,9 @@ class Target(NamedTuple):
         known |= {found.name: found for found in of_clients.values()}
         if name not in known:
             names = ", ".join((metric.name, *LOSSES, *of_clients))
-            raise ValueError(f"{where}: evaluations have no {name!r}; they have {names}")
+            raise SettingsError(f"{where}: evaluations have no {name!r}; they have {names}")
         if self.name and known[name].is_share and not 0 <= self.value <= 1:
-            raise ValueError(f"{where}: {name} is a share, from 0 to 1, not {self.value:g}; 80 % is 0.8")
+            raise SettingsError(f"{where}: {name} is a share, from 0 to 1, not {self.value:g}; 80 % is 0.8")
         return known[name]
 
     def check(self, settings: Settings, where: str) -> None:
@@ -62,7 +64,7 @@ class Target(NamedTuple):
         needed |= {"client": (held_out, "--evaluate-on everybody")}
         for name, (given, flag) in needed.items():
             if self.name.startswith(name) and not given:
-                raise ValueError(f"{where}: {self.name} is not evaluated; give {flag}, too")
+                raise SettingsError(f"{where}: {self.name} is not evaluated; give {flag}, too")
 
     def __str__(self) -> str:
         return f"{self.name}={self.value:g}" if self.name else f"{self.value:g}"

@@ -24,6 +24,7 @@ from fedtide.engine.experiment import prepare
 from fedtide.engine.interrupts import ENDING, deferring, stopping_at_once
 from fedtide.engine.run import drive
 from fedtide.engine.run_folder import RunFolder
+from fedtide.ground.errors import SettingsError
 from fedtide.loggers.registry import logger_types, watching
 from fedtide.report.make import report_run
 from traces import Trace
@@ -49,9 +50,11 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     settings = settings_of(settings.as_mapping(), "run-config")
     scheduled = replays or bool(settings.arrivals or settings.departures)
     if scheduled and settings.max_absence:
-        raise ValueError("max-absence: here trace, arrivals and departures decide who is a member")
+        raise SettingsError("max-absence: here trace, arrivals and departures decide who is a member")
     if settings.round_ends and settings.min_replies:
-        raise ValueError("min-replies and round-ends both say with how many replies a round ends: give one")
+        raise SettingsError(
+            "min-replies and round-ends both say with how many replies a round ends: give one"
+        )
     nodes = _transport(grid, settings, simulated, replays)
     nodes.reachable()  # asks them to identify themselves, which they do while the data are loaded
 
@@ -118,10 +121,10 @@ def _connect(
     )
     if simulated:
         advice = f"for a simulation give --federation-config 'num-supernodes={settings.num_clients}'"
-        raise ValueError(f"{missing_nodes}; {advice}")
+        raise SettingsError(f"{missing_nodes}; {advice}")
     missing = ", ".join(map(str, np.setdiff1d(members, connected).tolist()))
     nameless = ", ".join(nodes.nodes.unidentified())
-    raise ValueError(
+    raise SettingsError(
         f"{missing_nodes}; {least} are needed (min-nodes); clients {missing} are missing"
         + (f"; nodes without a client: {nameless}" if nameless else "")
         + "; start their SuperNodes, or start with fewer: --run-config 'min-nodes=...'"

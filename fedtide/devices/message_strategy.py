@@ -25,6 +25,7 @@ from fedtide.devices.messages import (
     unpacked,
     with_scalars,
 )
+from fedtide.ground.errors import SettingsError
 from strategies.core.results import ClientFailure
 
 POLL_SECONDS = 0.1
@@ -71,7 +72,7 @@ class MessageStrategy(Strategy):
         """
         parameters = self.strategy.initialize_parameters(self.manager)
         if parameters is None:
-            raise ValueError(
+            raise SettingsError(
                 f"{type(self.strategy).__name__} has no initial parameters; give start the arrays"
             )
         return self._as_arrays(parameters)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.engine.availability import Clock, RoundClock
+from fedtide.ground.errors import SettingsError
 from strategies import Forecast
 from strategies.core.state import StateDict, Stateful, take
 from traces import RoundAvailability, Trace
@@ -92,7 +93,7 @@ class EventClock(Stateful):
         self._round = 0
         self.now = self._first_moment(1)
         if math.isinf(self.now):
-            raise ValueError("trace: no member is ever online, so that no round can begin")
+            raise SettingsError("trace: no member is ever online, so that no round can begin")
         self._there = self._before = self._availability(1, self.now)
         self.founders = self._there.member
 
@@ -224,7 +225,7 @@ class ReplayedClock(EventClock):
     def __init__(self, run: DeviceRun, replies: int) -> None:
         if run.round_ends != replies:
             there = f"round-ends={run.round_ends}" if run.round_ends else "without round-ends"
-            raise ValueError(
+            raise SettingsError(
                 f"trace run: round-ends is {replies}, but that run was {there}, and its rounds end as they "
                 "ended there: set the same, or leave it out for a replay by rounds"
             )

@@ -36,6 +36,7 @@ from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import Transport
 from fedtide.engine.transports.event_time import timed
 from fedtide.ground import dotted
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import count
 from fedtide.tasks import FederatedData, blank
 from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
@@ -105,7 +106,9 @@ def prepare(
     for name in ("arrivals", "departures"):
         _check_rounds(name, getattr(settings, name), settings.num_rounds)
     if (trace.has_late_replies or settings.round_ends) and issubclass(method.strategy, SequentialSGD):
-        raise ValueError(f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies")
+        raise SettingsError(
+            f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies"
+        )
     clock = make_clock(trace, settings.round_ends if observed is None else 0)
     if clock.seconds(1) is None:
         _check_unused(settings)
@@ -168,14 +171,16 @@ def _check_unused(settings: Settings) -> None:
     for name in ("until", "evaluate_seconds"):
         if getattr(settings, name):
             flag, clocks = name.replace("_", "-"), "take one that has, such as phones"
-            raise ValueError(f"{flag} is in virtual seconds, trace {settings.trace} has no clock: {clocks}")
+            raise SettingsError(
+                f"{flag} is in virtual seconds, trace {settings.trace} has no clock: {clocks}"
+            )
 
 
 def _check_personal(settings: Settings, strategy: FlexibleStrategy) -> None:
     """Refuse to stop at the metric or loss of personal models where there are none."""
     asks_nobody = type(strategy).configure_evaluate is FlexibleStrategy.configure_evaluate
     if settings.stop_at.startswith("client") and asks_nobody:
-        raise ValueError(
+        raise SettingsError(
             f"stop-at {settings.stop_at}: strategy {settings.strategy} evaluates nothing at the clients"
         )
 
@@ -185,7 +190,7 @@ def _check_rounds(name: str, text: str, num_rounds: int) -> None:
     for client, when in parse_rounds(text).items():
         if isinstance(when, int) and when > num_rounds:
             only = count(num_rounds, "round")
-            raise ValueError(f"{name}: client {client} has round {when}, but the run has only {only}")
+            raise SettingsError(f"{name}: client {client} has round {when}, but the run has only {only}")
 
 
 def client_device(settings: Settings) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedtide.ground import dotted
 from fedtide.ground.contract.fit import planned_steps
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.memory import replies_limit, total_memory
 from fedtide.ground.spill import folder_of_large_files
 
@@ -38,7 +39,7 @@ def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
     except (OverflowError, RuntimeError, TypeError, AttributeError):  # sizes beyond 64 bits
         if own:  # or a mistake in a custom model, which shows when it is built
             return
-        raise ValueError(f"model {model}: it has more weights than any machine can hold") from None
+        raise SettingsError(f"model {model}: it has more weights than any machine can hold") from None
     frozen = {id(p) for p in module.parameters() if not p.requires_grad}
     copies = (FROZEN_COPIES if id(t) in frozen else COPIES for t in tensors)
     count = sum(t.numel() for t in tensors)
@@ -78,7 +79,7 @@ def check_round(
     room = f"{folder} has {_gigabytes(free)} left"
     if on_disk + begin > free:
         also = f", and their vectors at the server {_gigabytes(begin)} more" if begin else ""
-        raise ValueError(f"{what}{also}: {room}; free space, set TMPDIR, or use {fewer}")
+        raise SettingsError(f"{what}{also}: {room}; free space, set TMPDIR, or use {fewer}")
     told = [f"the replies of a round lie in a file of {_gigabytes(replies)}"] if in_file else []
     fits = on_disk + end <= free
     if end and (in_file or not fits):
@@ -90,7 +91,7 @@ def check_round(
 def _check(what: str, needed: float, advice: str) -> None:
     there = total_memory()
     if needed > there:
-        raise ValueError(
+        raise SettingsError(
             f"{what}: that needs {_gigabytes(needed)}, but this machine has {_gigabytes(there)}; {advice}"
         )
 

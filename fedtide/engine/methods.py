@@ -12,6 +12,7 @@ from clients.rules import rule_named
 from fedtide.config import Settings
 from fedtide.engine.sequential_sgd import SequentialSGD
 from fedtide.ground.allowed import Option, options_of
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import build, convert, find, parse
 from fedtide.ground.wording import count
 from fedtide.interop.stock_strategy import StockStrategy, stock_type
@@ -59,7 +60,7 @@ def strategy_type(name: str) -> type[FlexibleStrategy]:
         of_messages = any(base.__module__.startswith("flwr.serverapp.") for base in found.__mro__)
         advice = "name one of flwr.server.strategy instead" if of_messages else "derive it from one"
         other = " but one for Flower's Message API" if of_messages else ""
-        raise ValueError(f"strategy {name} is not a flwr.server.strategy.Strategy{other}: {advice}")
+        raise SettingsError(f"strategy {name} is not a flwr.server.strategy.Strategy{other}: {advice}")
     return stock_type(name, found)
 
 
@@ -82,19 +83,19 @@ def method_of(settings: Settings) -> Method:
     given = {**spec.options, **settings.strategy_options}
     flags = {name.replace("_", "-") for name in GENERAL}
     if flagged := sorted(given.keys() & flags):
-        raise ValueError(f"strategy {spec.name}: set {flagged[0]} by --{flagged[0]}, not as an option")
+        raise SettingsError(f"strategy {spec.name}: set {flagged[0]} by --{flagged[0]}, not as an option")
     own = convert(f"strategy {spec.name}", own_options(strategy), given)
     general: dict[str, Any] = {name: getattr(settings, name) for name in GENERAL}
     schedule = build("lr-schedule", strategies.SCHEDULES, settings.lr_schedule)
     if not callable(schedule):
         advice = "not a callable (learning_rate, server_round, shift, local_steps) -> rate"
-        raise ValueError(f"lr-schedule {settings.lr_schedule} gives a {type(schedule).__name__}, {advice}")
+        raise SettingsError(f"lr-schedule {settings.lr_schedule} gives a {type(schedule).__name__}, {advice}")
     layers = layers_of(settings.server_opt, settings.amplify)
     if settings.amplify and (period := int(settings.amplify.partition(",")[0])) > settings.num_rounds:
-        raise ValueError(f"amplify: the period is {period} of only {count(settings.num_rounds, 'round')}")
+        raise SettingsError(f"amplify: the period is {period} of only {count(settings.num_rounds, 'round')}")
     initial_model = initial_model_of(settings.initial_model)
     if (layers or settings.initial_model) and not strategy.takes_layers:
-        raise ValueError(f"strategy {spec.name} takes no --server-opt, --amplify or --initial-model")
+        raise SettingsError(f"strategy {spec.name} takes no --server-opt, --amplify or --initial-model")
     general |= {"lr_schedule": schedule, "select": selection_of(settings.select)}
     general |= {"layers": layers, "initial_model": initial_model}
     return Method(strategy, strategy.options_type()(**general, **own))
@@ -104,10 +105,10 @@ def _check_own(name: str, strategy: type[FlexibleStrategy]) -> None:
     try:
         options = strategy.options_type()
     except NameError as error:
-        raise ValueError(f"strategy {name}: the annotation of `options` cannot be read: {error}") from None
+        raise SettingsError(f"strategy {name}: the annotation of `options` cannot be read: {error}") from None
     if not (isinstance(options, type) and issubclass(options, Options) and is_dataclass(options)):
-        raise ValueError(f"strategy {name}: `options` is not annotated with a class derived from Options")
+        raise SettingsError(f"strategy {name}: `options` is not annotated with a class derived from Options")
     if "__dataclass_fields__" not in vars(options):
         advice = "decorate it with @dataclass(frozen=True, kw_only=True)"
-        raise ValueError(f"strategy {name}: {options.__name__} is not a dataclass: {advice}")
+        raise SettingsError(f"strategy {name}: {options.__name__} is not a dataclass: {advice}")
     rule_named(strategy.rule.name)

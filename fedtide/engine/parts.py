@@ -18,6 +18,7 @@ from fedtide.engine.memory_check import check_clients
 from fedtide.engine.methods import METHODS, Method, method_of, own_options, strategy_type
 from fedtide.ground import dotted
 from fedtide.ground.allowed import options_of
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import bind, find, parse
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, SELECTIONS
@@ -74,7 +75,7 @@ def check(settings: Settings, virtual: bool = True) -> Method:
 def require_ray(otherwise: str) -> None:
     """Raise ValueError, which says what to do otherwise, where Ray is not installed."""
     if find_spec("ray") is None:
-        raise ValueError(f"Ray is not installed: pip install ray, or {otherwise}")
+        raise SettingsError(f"Ray is not installed: pip install ray, or {otherwise}")
 
 
 def own_sources(settings: Settings) -> dict[str, str]:

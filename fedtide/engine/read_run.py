@@ -15,6 +15,7 @@ from typing import Any, Literal
 from fedtide.config import Settings
 from fedtide.config.settings import MAX_BYTES, MAX_COUNT, RECORDED, shown
 from fedtide.engine.observers import Record
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import open_regular, parse_json, parse_toml, read_text
 from fedtide.tasks import ACCURACY, Metric
 
@@ -101,11 +102,11 @@ def read_run(path: Path) -> Run:
     try:
         config = read_config(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(f"{path} is not a run folder: it has no config.toml") from None
+        raise SettingsError(f"{path} is not a run folder: it has no config.toml") from None
     except OSError as error:
-        raise ValueError(f"{file}: {error.strerror}") from None
+        raise SettingsError(f"{file}: {error.strerror}") from None
     except ValueError as error:
-        raise ValueError(f"{file}: not TOML: {error}") from None
+        raise SettingsError(f"{file}: not TOML: {error}") from None
     return Run(path, config, _summary(path / "summary.json"))
 
 

@@ -30,6 +30,7 @@ from fedtide.config import Settings
 from fedtide.engine.observers import Observer, Record
 from fedtide.engine.parts import own_sources, resolved
 from fedtide.engine.read_run import read_config
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import replacing
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class RunFolder(Observer):
     def check_length(self, length: int) -> None:
         """Raise ValueError if `metrics.jsonl` is shorter than this."""
         if os.fstat(self._metrics.fileno()).st_size < length:
-            raise ValueError(f"metrics.jsonl is shorter than the {length} bytes that it had")
+            raise SettingsError(f"metrics.jsonl is shorter than the {length} bytes that it had")
 
     def truncate(self, length: int) -> None:
         """Remove what follows the first `length` bytes of `metrics.jsonl`, and the summary."""
@@ -246,7 +247,7 @@ def _new_folder(settings: Settings) -> Path:
             attempt += 1
             path = base.with_name(f"{base.name}-{attempt}")
         except OSError as error:
-            raise ValueError(f"run-dir {settings.run_dir}: {error.strerror}") from None
+            raise SettingsError(f"run-dir {settings.run_dir}: {error.strerror}") from None
 
 
 def _lock(file: Any, path: Path) -> None:
@@ -257,4 +258,4 @@ def _lock(file: Any, path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ValueError(f"{path}: another process runs in this folder; wait until it has ended") from None
+        raise SettingsError(f"{path}: another process runs in this folder; wait until it has ended") from None

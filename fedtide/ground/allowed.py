@@ -18,6 +18,8 @@ from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
+from fedtide.ground.errors import SettingsError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -110,15 +112,15 @@ class Option:
         """Raise ValueError for a value that is not allowed; `where` comes before the option's name."""
         accepted, expected = _KINDS[self.kind]
         if not isinstance(value, accepted) or (isinstance(value, bool) and self.kind is not bool):
-            raise ValueError(f"{where}{self.name} is {value!r}; it must be {expected}")
+            raise SettingsError(f"{where}{self.name} is {value!r}; it must be {expected}")
         if self.choices and value not in self.choices:
             known = [str(choice) for choice in self.choices]
             hint = did_you_mean(str(value), known)
-            raise ValueError(f"{where}{self.name} is {value!r}; choose one of {', '.join(known)}{hint}")
+            raise SettingsError(f"{where}{self.name} is {value!r}; choose one of {', '.join(known)}{hint}")
         if isinstance(value, Real) and not isinstance(value, int) and not math.isfinite(value):
-            raise ValueError(f"{where}{self.name} is {value}; it must be a finite number")
+            raise SettingsError(f"{where}{self.name} is {value}; it must be a finite number")
         if isinstance(self.bounds, Range) and value not in self.bounds:
-            raise ValueError(f"{where}{self.name} is {value}; it must be {self.bounds}")
+            raise SettingsError(f"{where}{self.name} is {value}; it must be {self.bounds}")
 
 
 def options_of(factory: Callable[..., Any]) -> dict[str, Option]:

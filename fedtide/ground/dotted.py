@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fedtide.ground.errors import SettingsError
+
 CALLED_WITH: dict[str, tuple[str, ...] | None] = {
     "task": (),
     "model": ("input_shape", "num_classes"),
@@ -59,7 +61,7 @@ def load(kind: str, name: str) -> Any:
     part = f"{kind} {name}"
     if name.startswith("python."):
         if name not in PROVIDED:
-            raise ValueError(f"{part} was an object in another program; give it again")
+            raise SettingsError(f"{part} was an object in another program; give it again")
         _check_call(kind, name, PROVIDED[name])
         return PROVIDED[name]
     module_name, _, attribute = name.rpartition(".")
@@ -68,13 +70,13 @@ def load(kind: str, name: str) -> Any:
         where = getattr(module, "__file__", None) or module_name
         own = [key for key, value in vars(module).items() if _is_from(value, module_name)]
         defined = f"it defines {', '.join(own)}" if own else "it defines nothing that could be meant"
-        raise ValueError(f"{part}: {where} has no {attribute!r}; {defined}")
+        raise SettingsError(f"{part}: {where} has no {attribute!r}; {defined}")
     found = getattr(module, attribute)
     if not callable(found):
-        raise ValueError(f"{part} is of type {type(found).__name__}; it must be a class or a function")
+        raise SettingsError(f"{part} is of type {type(found).__name__}; it must be a class or a function")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
-        raise ValueError(f"{part} is abstract: its class does not define {missing}")
+        raise SettingsError(f"{part} is abstract: its class does not define {missing}")
     _check_call(kind, name, found)
     return found
 
@@ -83,7 +85,7 @@ def expect(kind: str, text: str, made: Any, wanted: type, advice: str) -> None:
     """Raise ValueError, with advice, if what the factory named by a spec has made is not what is wanted."""
     if not isinstance(made, wanted):
         name = text.partition(":")[0].strip()
-        raise ValueError(f"{kind} {name} gives a {type(made).__name__}, not a {wanted.__name__}: {advice}")
+        raise SettingsError(f"{kind} {name} gives a {type(made).__name__}, not a {wanted.__name__}: {advice}")
 
 
 def modules_here() -> Iterator[Path]:
@@ -107,7 +109,7 @@ def _import(part: str, name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and f"{name}.".startswith(f"{error.name}."):
             places = f"neither in {here} nor in the environment"
-            raise ValueError(f"{part}: there is no module {error.name!r}, {places}") from None
+            raise SettingsError(f"{part}: there is no module {error.name!r}, {places}") from None
         raise _failed_import(part, name, error) from error
     except (Exception, SystemExit) as error:
         raise _failed_import(part, name, error) from error
@@ -138,4 +140,4 @@ def _check_call(kind: str, name: str, found: Callable[..., Any]) -> None:
         signature.bind(*names, **keywords)
     except (TypeError, ValueError) as error:
         call = ", ".join((*names, "*, options"))
-        raise ValueError(f"{kind} {name} has to be called as {name}({call}): {error}") from None
+        raise SettingsError(f"{kind} {name} has to be called as {name}({call}): {error}") from None

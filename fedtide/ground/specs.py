@@ -14,6 +14,7 @@ from typing import Any
 
 from fedtide.ground import dotted
 from fedtide.ground.allowed import REQUIRED, Option, did_you_mean, options_of
+from fedtide.ground.errors import SettingsError
 
 # Products of larger numbers leave what 64 bits can hold; nothing that an option says is that large.
 _LARGEST: dict[type, float] = {int: 10**15, float: 1e100}
@@ -61,9 +62,9 @@ def parse(kind: str, text: str) -> Spec:
     """Parse a spec such as `dirichlet:alpha=0.5`; errors name the kind ("trace") and the position."""
     name, colon, options = text.partition(":")
     if not name.strip():
-        raise ValueError(f"{kind} {text!r}: a name is missing at character 1")
+        raise SettingsError(f"{kind} {text!r}: a name is missing at character 1")
     if colon and not options.strip():
-        raise ValueError(f"{kind} {text!r}: an option is missing at character {len(text) + 1}")
+        raise SettingsError(f"{kind} {text!r}: an option is missing at character {len(text) + 1}")
     first = VALUE_FIRST.get((kind, name.strip()), "")
     if first and "=" not in options.partition(",")[0]:
         options = f"{first}={options}"
@@ -81,9 +82,9 @@ def parse_options(where: str, text: str, offset: int = 0) -> dict[str, str]:
     for part in text.split(",") if text.strip() else []:
         key, equals, value = part.partition("=")
         if not key.strip() or not equals or not value.strip():
-            raise ValueError(f"{where}: {part!r} at character {position} is not key=value")
+            raise SettingsError(f"{where}: {part!r} at character {position} is not key=value")
         if key.strip() in options:
-            raise ValueError(f"{where}: {key.strip()!r} at character {position} is given twice")
+            raise SettingsError(f"{where}: {key.strip()!r} at character {position} is given twice")
         options[key.strip()] = value.strip()
         position += len(part) + 1
     return options
@@ -98,7 +99,7 @@ def find(kind: str, registry: Mapping[str, Any], name: str) -> Any:
     hint = did_you_mean(name, registry)
     hint += "; options follow a name and a colon, without spaces" if "=" in name else ""
     hint += "; several values are separated by spaces" if "," in name else ""
-    raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(registry)}{hint}")
+    raise SettingsError(f"unknown {kind} {name!r}; known: {', '.join(registry)}{hint}")
 
 
 def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str]) -> dict[str, Any]:
@@ -107,13 +108,13 @@ def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str])
     for key, text in options.items():
         if key not in known:
             listed = f"known: {', '.join(known)}" if known else "it has none"
-            raise ValueError(f"{owner} has no option {key!r}; {listed}{did_you_mean(key, known)}")
+            raise SettingsError(f"{owner} has no option {key!r}; {listed}{did_you_mean(key, known)}")
         value = known[key].parse(text, f"{owner}: ")
         _check_size(owner, key, value)
         values[known[key].parameter] = value
     for key, option in known.items():
         if option.default is REQUIRED and key not in options:
-            raise ValueError(f"{owner} needs the option {key}: write {owner.split()[-1]}:{key}=...")
+            raise SettingsError(f"{owner} needs the option {key}: write {owner.split()[-1]}:{key}=...")
     return values
 
 
@@ -124,7 +125,7 @@ def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> Pa
     except ValueError as error:
         options = options_of(registry[name]) if (name := text.partition(":")[0].strip()) in registry else {}
         such_as = next((f"; for example {name}:{key}={o.default}" for key, o in options.items()), "")
-        raise ValueError(f"{error}{such_as}") from None
+        raise SettingsError(f"{error}{such_as}") from None
     factory = find(kind, registry, spec.name)
     return Part(spec.name, factory, convert(f"{kind} {spec.name}", options_of(factory), spec.options))
 
@@ -139,4 +140,4 @@ def _check_size(where: str, key: str, value: Any) -> None:
     most = _LARGEST.get(type(value))
     if most and value and not 1 / most <= abs(value) <= most:
         limit = f"0 or at least {1 / most:g}" if abs(value) < 1 else f"at most {most:g}"
-        raise ValueError(f"{where}: {key} is {str(value)[:40]}; it must be {limit}")
+        raise SettingsError(f"{where}: {key} is {str(value)[:40]}; it must be {limit}")

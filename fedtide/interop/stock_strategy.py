@@ -21,6 +21,7 @@ from flwr.server.strategy import Strategy
 
 from fedtide.ground.allowed import REQUIRED, as_options
 from fedtide.ground.contract import SGD, FitConfig, fit
+from fedtide.ground.errors import SettingsError
 from fedtide.interop.stock_state import Attributes
 from strategies import FlatParameters, FlexibleStrategy, Options, Replies
 from strategies.core.instructions import Task
@@ -76,10 +77,10 @@ class StockStrategy(FlexibleStrategy):
         try:
             self.stock = self.factory(**{name: given[name] for name in self.parameters if name in given})
         except ValueError as error:
-            raise ValueError(f"strategy {type(self).__name__}: {error}") from None
+            raise SettingsError(f"strategy {type(self).__name__}: {error}") from None
         if not isinstance(self.stock, Strategy) or isinstance(self.stock, FlexibleStrategy):
             made = type(self.stock).__name__
-            raise ValueError(f"strategy {type(self).__name__} gives a {made}, not a strategy of Flower")
+            raise SettingsError(f"strategy {type(self).__name__} gives a {made}, not a strategy of Flower")
         self.attributes = Attributes(self.stock)
         self._has_begun = False
         self._tasks: dict[int, Task] = {}
@@ -237,7 +238,7 @@ def stock_type(name: str, factory: Callable[..., Strategy]) -> type[StockStrateg
     options = as_options(p for key, p in parameters.items() if key not in general | from_run)
     known = general | from_run | {option.parameter for option in options.values()}
     if missing := [key for key, p in parameters.items() if p.default is REQUIRED and key not in known]:
-        raise ValueError(
+        raise SettingsError(
             f"strategy {name} needs {missing[0]!r}, which no option can set; "
             "name a function that returns the strategy"
         )

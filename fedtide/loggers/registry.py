@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedtide.config import Settings
 from fedtide.engine.observers import LoggedRun, Observer, Record, observing
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import find
 from fedtide.ground.wording import say
 from fedtide.loggers.base import Logger
@@ -31,7 +32,7 @@ def logger_types(log: str) -> dict[str, type[Logger]]:
     found: dict[str, type[Logger]] = {}
     for name in filter(None, (part.strip() for part in log.split(","))):
         if name in found:
-            raise ValueError(f"log {log}: {name} is given twice")
+            raise SettingsError(f"log {log}: {name} is given twice")
         found[name] = find("log", LOGGERS, name)
         _require(name, found[name])
     return found
@@ -46,7 +47,7 @@ def _require(name: str, logger: type[Logger]) -> None:
         if getattr(module, "__file__", None):
             return
         reason = ""  # a folder of this name, such as Weights & Biases leaves, is not a package
-    raise ValueError(f"--log {name}: the package is not installed{reason}; pip install {logger.package}")
+    raise SettingsError(f"--log {name}: the package is not installed{reason}; pip install {logger.package}")
 
 
 class Guarded(Observer):

@@ -14,6 +14,7 @@ from fedtide.config.grid import Cell
 from fedtide.config.settings import EXECUTION_ONLY, shown
 from fedtide.config.target import Target
 from fedtide.engine.read_run import command_of, is_number, read_json, read_run
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks import Metric
 
 COMPARISON = "comparison.json"  # what a comparison folder has besides its tables
@@ -78,7 +79,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
     tasks: dict[Path, str] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise ValueError(f"folder {folder} does not exist")
+            raise SettingsError(f"folder {folder} does not exist")
         if (folder / CELLS).exists():
             own, lost, about = _read_comparison(folder)
             commands.append(command_of(about))
@@ -92,12 +93,12 @@ def read_subject(folders: Sequence[Path]) -> Subject:
             own = [CellRun(Cell(run.settings, {}), run)]
             commands.append(command_of(run.config))
         if not own:
-            raise ValueError(f"{folder}: no run of this comparison is finished")
+            raise SettingsError(f"{folder}: no run of this comparison is finished")
         tasks[folder] = ", ".join(sorted({cell.settings.task for cell, _ in own}))
         runs += own
     if len({*tasks.values()}) > 1:
         named = ", ".join(f"{task} ({folder})" for folder, task in tasks.items())
-        raise ValueError(f"these runs have different tasks and cannot be compared: {named}")
+        raise SettingsError(f"these runs have different tasks and cannot be compared: {named}")
     runs = [*{found.run.path.resolve(): found for found in runs}.values()]
     single = len(folders) == 1
     if not (single and runs[0].cell.varied):
@@ -135,7 +136,7 @@ def _read_comparison(folder: Path) -> tuple[list[CellRun], list[Lacking], Mappin
     """Return the finished runs of a comparison, the others, and `comparison.json`."""
     index, about = read_json(folder / CELLS), read_json(folder / COMPARISON)
     if not isinstance(index, list) or not all(isinstance(entry, dict) for entry in index):
-        raise ValueError(f"{folder / CELLS} is not a list of cells")
+        raise SettingsError(f"{folder / CELLS} is not a list of cells")
     about = about if isinstance(about, dict) else {}
     runs, lacking = [], []
     failed = about.get("failed")
@@ -145,7 +146,7 @@ def _read_comparison(folder: Path) -> tuple[list[CellRun], list[Lacking], Mappin
         path = folder.parent / "cells" / name  # both folders lie side by side, also after being moved
         is_cell = (paper is None or is_number(paper)) and isinstance(entry.get("tuned", {}), dict)
         if name in ("", "..") or not is_cell:
-            raise ValueError(f"{folder / CELLS}: {shown(entry)} is not a cell")
+            raise SettingsError(f"{folder / CELLS}: {shown(entry)} is not a cell")
         try:
             run = read_run(path)
             runs.append(CellRun(Cell(run.settings, varied, paper, entry.get("tuned", {})), run))

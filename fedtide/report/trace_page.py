@@ -15,6 +15,7 @@ from rich.console import Console
 from fedtide.comparison.store import identity
 from fedtide.config import Settings
 from fedtide.engine.run_folder import slug
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import say
 from fedtide.report import plots
 from fedtide.report.figure import Figure, Table, values_table
@@ -110,5 +111,5 @@ def _write(settings: Settings, keys: Sequence[str], text: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"run-dir {settings.run_dir}: {error.strerror}") from None
+        raise SettingsError(f"run-dir {settings.run_dir}: {error.strerror}") from None
     return path

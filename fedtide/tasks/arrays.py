@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks.criteria import CROSS_ENTROPY, SquaredError
 from fedtide.tasks.data import Examples, FederatedData, are_classes, test_rows
 from fedtide.tasks.dataset import Dataset, DividedTask
@@ -59,11 +60,11 @@ class Task(DividedTask):
         owners = None if clients is None else np.asarray(clients)
         for name, array in (("y", targets), ("clients", owners)):
             if array is not None and array.shape != (len(inputs),):
-                raise ValueError(
+                raise SettingsError(
                     f"{name} has shape {array.shape}; {len(inputs)} inputs need ({len(inputs)},)"
                 )
         if owners is not None and not (are_classes(owners) and owners.min(initial=0) >= 0):
-            raise ValueError("clients must be whole numbers from 0 on")
+            raise SettingsError("clients must be whole numbers from 0 on")
         if test is not None:
             return cls((inputs, targets), (np.asarray(test[0]), np.asarray(test[1])), owners, model)
         held = test_rows(len(inputs))

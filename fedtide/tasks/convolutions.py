@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from fedtide.ground.allowed import Count, CountOrZero, Range, checked
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks.layers import Norm, dropout_layers, image_shape, normalisation, pooled, start_for_relu
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ def lenet(
     second = 0 if min(height, width) >= least else 2
     sides = [((side - 4 + 2 * padding) // 2 - 4 + 2 * second) // 2 for side in (height, width)]
     if min(sides) < 1:
-        raise ValueError(f"model lenet: padding=0 needs images of at least 8x8 pixels, not {height}x{width}")
+        raise SettingsError(
+            f"model lenet: padding=0 needs images of at least 8x8 pixels, not {height}x{width}"
+        )
     return nn.Sequential(
         *pooled(nn.Conv2d(channels, 6, 5, padding=padding), nn.Conv2d(6, 16, 5, padding=second)),
         nn.Linear(16 * sides[0] * sides[1], 120),
@@ -161,7 +164,7 @@ def _units(hidden: str) -> list[int]:
     """Return the numbers of a text such as ``256+64``."""
     parts = [part.strip() for part in hidden.split("+")]
     if not all(part.isascii() and part.isdigit() and 1 <= int(part[:8]) <= 10**6 for part in parts):
-        raise ValueError(
+        raise SettingsError(
             f"model cnn3x3: hidden is {hidden!r}; it must be whole numbers of at least 1 with + between them"
         )
     return [int(part) for part in parts]

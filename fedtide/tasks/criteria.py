@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
+
 if TYPE_CHECKING:  # PyTorch is imported when something is computed: lists of tasks do not need it
     from torch import Tensor
 
@@ -110,10 +112,10 @@ class CrossEntropy(Criterion):
     def check(self, targets: NDArray[Any], num_outputs: int) -> None:
         """Raise a ValueError if a target is not one of the classes; on a GPU, it would end the process."""
         if not np.issubdtype(targets.dtype, np.integer):
-            raise ValueError(f"targets of type {targets.dtype} where classes are numbered from 0")
+            raise SettingsError(f"targets of type {targets.dtype} where classes are numbered from 0")
         least, most = (targets.min(), targets.max()) if targets.size else (0, 0)
         if least < 0 or most >= num_outputs:
-            raise ValueError(f"labels {least} to {most} where the task has {num_outputs} classes")
+            raise SettingsError(f"labels {least} to {most} where the task has {num_outputs} classes")
 
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """See `Criterion.mean`."""
@@ -197,7 +199,7 @@ class BinaryCrossEntropy(Criterion):
         """Raise a ValueError if targets are not one 0 or 1 for each output."""
         _require_width(targets, num_outputs)
         if not np.isin(targets, (0, 1)).all():
-            raise ValueError("targets other than 0 and 1, which mark the labels that apply")
+            raise SettingsError("targets other than 0 and 1, which mark the labels that apply")
 
 
 def _of_examples(values: Tensor) -> Tensor:
@@ -213,6 +215,6 @@ def _differences(outputs: Tensor, targets: Tensor) -> Tensor:
 def _require_width(targets: NDArray[Any], num_outputs: int) -> None:
     width = int(np.prod(targets.shape[1:]))
     if width != num_outputs:
-        raise ValueError(f"{width} numbers in each target where the model has {num_outputs} outputs")
+        raise SettingsError(f"{width} numbers in each target where the model has {num_outputs} outputs")
     if not np.issubdtype(targets.dtype, np.floating):
-        raise ValueError(f"targets of type {targets.dtype} where floating-point numbers are expected")
+        raise SettingsError(f"targets of type {targets.dtype} where floating-point numbers are expected")

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks.augmentation import Augmentation
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion
 
@@ -86,7 +87,7 @@ def holdout_counts(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]
     They are at least one if h > 0 and n >= 2.
     """
     if not 0 <= share < 1:
-        raise ValueError(f"holdout: the share must be in [0, 1), not {share:g}")
+        raise SettingsError(f"holdout: the share must be in [0, 1), not {share:g}")
     if share == 0:
         return np.zeros_like(totals)
     # 0.29 * 100 is 28.999... in floating point and must still hold out 29.
@@ -97,7 +98,7 @@ def holdout_counts(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]
 def require_holdout(share: float) -> None:
     """Raise a ValueError if no examples are held out."""
     if share == 0:
-        raise ValueError("holdout: no examples are held out; set a holdout share above 0")
+        raise SettingsError("holdout: no examples are held out; set a holdout share above 0")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks.augmentation import Augmentation
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData
@@ -93,7 +94,7 @@ class Dataset:
         self.train, self.test = self._checked("training", train), self._checked("test", test)
         for kind, own, other in zip(("inputs", "targets"), self.train, self.test, strict=True):
             if own.shape[1:] != other.shape[1:] or own.dtype != other.dtype:
-                raise ValueError(
+                raise SettingsError(
                     f"{kind} of shape {own.shape[1:]} and type {own.dtype} in the training examples, "
                     f"{other.shape[1:]} and {other.dtype} in the test examples"
                 )
@@ -118,18 +119,18 @@ class Dataset:
         """
         require_own_sizes(what, num_clients, len(owners), sizes, seed)
         if (found := int(owners.max(initial=-1)) + 1) != num_clients:
-            raise ValueError(f"{what}, of {found} clients; set num-clients to {found}")
+            raise SettingsError(f"{what}, of {found} clients; set num-clients to {found}")
         ends = np.cumsum(np.bincount(owners, minlength=num_clients))
         return self.divide(np.split(np.argsort(owners, kind="stable"), ends[:-1]), holdout, seed)
 
     def _checked(self, split: str, examples: Examples) -> Examples:
         x, y = (_converted(f"{split} examples", array) for array in examples)
         if len(x) != len(y):
-            raise ValueError(f"{split} examples: {len(x)} inputs, but {len(y)} targets")
+            raise SettingsError(f"{split} examples: {len(x)} inputs, but {len(y)} targets")
         try:
             self.criterion.check(y, self.num_outputs)
         except ValueError as error:
-            raise ValueError(f"{split} examples: {error}") from None
+            raise SettingsError(f"{split} examples: {error}") from None
         return x, y
 
 
@@ -139,9 +140,9 @@ def _converted(where: str, array: NDArray[Any]) -> NDArray[Any]:
     if np.issubdtype(array.dtype, np.integer):
         return array.astype(np.int64, copy=False)
     if not (np.issubdtype(array.dtype, np.floating) or array.dtype == bool):
-        raise ValueError(f"{where}: arrays of type {array.dtype}; they must be numbers")
+        raise SettingsError(f"{where}: arrays of type {array.dtype}; they must be numbers")
     if not np.isfinite(array).all():
-        raise ValueError(f"{where}: a number is missing or infinite")
+        raise SettingsError(f"{where}: a number is missing or infinite")
     return array.astype(np.float32, copy=False)
 
 
@@ -169,7 +170,7 @@ class DividedTask(ABC):
     ) -> FederatedData:
         """Divide the data set among the clients; see `TaskSource.federate`."""
         if partition is None:
-            raise ValueError(
+            raise SettingsError(
                 f"task {self.name}: the data are not divided among the clients; "
                 f"name a partition such as {self.default_partition}"
             )

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks import Partition, PartitionFn, SizesFn
 
 
@@ -16,10 +17,12 @@ def checked_sizes(name: str, sizes: SizesFn) -> SizesFn:
     def check(num_clients: int, num_examples: int, rng: np.random.Generator) -> NDArray[np.int64]:
         given = _numbers(f"sizes {name}", sizes(num_clients, num_examples, rng))
         if given.shape != (num_clients,):
-            raise ValueError(f"sizes {name} gives shape {given.shape}, not ({num_clients},)")
+            raise SettingsError(f"sizes {name} gives shape {given.shape}, not ({num_clients},)")
         if given.min() < 1 or given.sum() > num_examples:
             least = f"{given.min()} to {given.max()}, together {given.sum()}"
-            raise ValueError(f"sizes {name} gives {least}; each must be positive, of {num_examples} in all")
+            raise SettingsError(
+                f"sizes {name} gives {least}; each must be positive, of {num_examples} in all"
+            )
         return given
 
     return check
@@ -31,15 +34,15 @@ def checked_partition(name: str, partition: PartitionFn) -> PartitionFn:
     def check(labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator) -> Partition:
         given = partition(labels, sizes, rng)
         if len(given) != len(sizes):
-            raise ValueError(f"partition {name} has {len(given)} parts for {len(sizes)} clients")
+            raise SettingsError(f"partition {name} has {len(given)} parts for {len(sizes)} clients")
         parts = [_numbers(f"partition {name}", part) for part in given]
         chosen = np.concatenate(parts)
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(labels):
             outside = chosen.min() if chosen.min() < 0 else chosen.max()
-            raise ValueError(f"partition {name} gives position {outside} of {len(labels)} examples")
+            raise SettingsError(f"partition {name} gives position {outside} of {len(labels)} examples")
         if np.bincount(chosen, minlength=1).max() > 1:
             twice = np.bincount(chosen).argmax()
-            raise ValueError(f"partition {name} gives example {twice} away more than once")
+            raise SettingsError(f"partition {name} gives example {twice} away more than once")
         return parts
 
     return check
@@ -52,5 +55,5 @@ def _numbers(owner: str, given: Any) -> NDArray[np.int64]:
     except ValueError:
         array = np.empty(0, object)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise ValueError(f"{owner} gives something else than whole numbers in one dimension")
+        raise SettingsError(f"{owner} gives something else than whole numbers in one dimension")
     return array.astype(np.int64)

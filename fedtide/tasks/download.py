@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
+from fedtide.ground.errors import SettingsError
+
 TIMEOUT = 60.0  # seconds without a byte
 
 
@@ -35,7 +37,7 @@ def obtaining(task: str, what: str, folder: str | Path, by_hand: str) -> Iterato
         with redirect_stdout(sys.stderr):
             yield
     except Exception as error:  # the libraries that read damaged files document no exceptions
-        raise ValueError(
+        raise SettingsError(
             f"task {task}: cannot read the {what} from '{folder}' or download them into it "
             f"({reason_of(error)}); {by_hand}, or set --data-dir to the folder that has them"
         ) from error

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, CountOrZero, Range, checked
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks.sizes import equal
 
 Partition = list[NDArray[np.intp]]
@@ -106,13 +107,13 @@ def _divided(
     """Have a partitioner divide the rows; one that depends on the labels draws by a seed from `rng`."""
     name = f"flwr-{kind.removesuffix('Partitioner').lower()}"
     if not np.array_equal(sizes, equal(len(sizes), len(labels), np.random.default_rng(0))):
-        raise ValueError(f"partition {name}: it says how many examples each client has; leave --sizes out")
+        raise SettingsError(f"partition {name}: it says how many examples each client has; leave --sizes out")
     try:
         import datasets
         from flwr_datasets import partitioner
     except ImportError:
         reason = "flwr-datasets is not installed; pip install 'fedtide[data]'"
-        raise ValueError(f"partition {name}: {reason}") from None
+        raise SettingsError(f"partition {name}: {reason}") from None
     if rng is not None:
         options |= {"partition_by": "label", "seed": int(rng.integers(2**31))}
     divide = getattr(partitioner, kind)(num_partitions=len(sizes), **options)
@@ -122,7 +123,7 @@ def _divided(
             warnings.simplefilter("ignore")  # of draws that are repeated
             parts = [divide.load_partition(client).with_format("numpy")[:] for client in range(len(sizes))]
     except ZeroDivisionError:
-        raise ValueError(f"partition {name}: too few examples for {len(sizes)} clients") from None
+        raise SettingsError(f"partition {name}: too few examples for {len(sizes)} clients") from None
     except ValueError as error:
-        raise ValueError(f"partition {name}: {' '.join(str(error).split())}") from None
+        raise SettingsError(f"partition {name}: {' '.join(str(error).split())}") from None
     return [np.asarray(part["row"], np.intp) for part in parts]

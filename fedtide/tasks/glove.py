@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import open_regular
 from fedtide.tasks.data import Examples
 from fedtide.tasks.download import reason_of
@@ -46,15 +47,15 @@ def read_vectors(path: Path, words: Collection[str]) -> tuple[list[str], NDArray
                     continue
                 width = width or len(numbers)
                 if not 0 < len(numbers) == width <= MAX_NUMBERS:
-                    raise ValueError(f"{len(numbers)} numbers after the word, where {width} are expected")
+                    raise SettingsError(f"{len(numbers)} numbers after the word, where {width} are expected")
                 if word in words and word not in found:
                     vector = np.array(numbers, np.float64)
                     if not (np.abs(vector) < 1e6).all():  # False for NaN
-                        raise ValueError("a number is not finite, or too large")
+                        raise SettingsError("a number is not finite, or too large")
                     found[word] = vector.astype(np.float32)
     except (OSError, ValueError) as error:
         where = f"line {number}: " if number else ""
-        raise ValueError(f"glove file {path}: {where}{reason_of(error)}") from None
+        raise SettingsError(f"glove file {path}: {where}{reason_of(error)}") from None
     if not found:
-        raise ValueError(f"glove file {path}: it has none of the {len(words)} words of the data")
+        raise SettingsError(f"glove file {path}: it has none of the {len(words)} words of the data")
     return [*found], np.stack([*found.values()])

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Checked, Count, CountOrZero
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import plain
 from fedtide.tasks.augmentation import Augment, augmentation
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
@@ -106,9 +107,9 @@ class Hub(Checked):
     ) -> FederatedData:
         """Divide the training examples among the clients; see `TaskSource.federate`."""
         if sum(map(bool, (self.image, self.text, self.features))) > 1:
-            raise ValueError("task hf: set one of image, text and features, not several")
+            raise SettingsError("task hf: set one of image, text and features, not several")
         if partition is None and not self.client:
-            raise ValueError(
+            raise SettingsError(
                 "task hf: name a partition such as iid, or the column with the clients (client=)"
             )
         columns = self._columns()
@@ -140,7 +141,9 @@ class Hub(Checked):
         if self.kind == "regression":
             numbers, deviation = column.numbers(columns.train)
             if len(deviation) > 1:
-                raise ValueError(f"{column.what} has {len(deviation)} numbers in a row, not one to predict")
+                raise SettingsError(
+                    f"{column.what} has {len(deviation)} numbers in a row, not one to predict"
+                )
             return numbers[:, 0].astype(np.float32), 1, SquaredError(unit=float(deviation[0]))
         classes, count = column.classes()
         return classes, count, CROSS_ENTROPY
@@ -164,15 +167,17 @@ class Hub(Checked):
         for option, name in (("split", self.split), *([("test", test)] if test else [])):
             if name not in splits:
                 known = ", ".join(plain(known, 40) for known in [*splits][:MAX_NAMES])
-                raise ValueError(f"task hf: {self.name} has no split {name!r} ({option}); splits: {known}")
+                raise SettingsError(f"task hf: {self.name} has no split {name!r} ({option}); splits: {known}")
         if test == self.split:
-            raise ValueError(f"task hf: split and test are both {test}; leave test out, or name another")
+            raise SettingsError(f"task hf: split and test are both {test}; leave test out, or name another")
         parts = {name: splits[name] for name in (self.split, test) if name}
         count = len(parts[self.split])
         if not test:
             return Columns(self.name, parts, ~test_rows(count))
         if parts[test].features != parts[self.split].features:
-            raise ValueError(f"task hf: splits {self.split} and {test} of {self.name} have different columns")
+            raise SettingsError(
+                f"task hf: splits {self.split} and {test} of {self.name} have different columns"
+            )
         return Columns(self.name, parts, np.arange(count + len(parts[test])) < count)
 
     def _splits(self) -> dict[str, Dataset]:
@@ -180,20 +185,20 @@ class Hub(Checked):
         try:
             import datasets
         except ImportError:
-            raise ValueError(f"task hf: Hugging Face's datasets is not installed; {EXTRA}") from None
+            raise SettingsError(f"task hf: Hugging Face's datasets is not installed; {EXTRA}") from None
         folder = Path(self.name)
         try:
             if folder.is_dir():
                 found = datasets.load_from_disk(self.name)
             elif folder.exists() or self.name.startswith((".", "/", "~")) or self.name.count("/") > 1:
-                raise ValueError("there is no such folder")
+                raise SettingsError("there is no such folder")
             else:
                 found = datasets.load_dataset(self.name, self.subset or None, revision=self.revision or None)
         except Exception as error:  # of Arrow, of JSON, of HTTP
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             where = "" if folder.exists() else ", which is no folder here,"
-            raise ValueError(f"task hf: {self.name}{where} cannot be loaded: {reason}") from None
+            raise SettingsError(f"task hf: {self.name}{where} cannot be loaded: {reason}") from None
         splits = found if isinstance(found, dict) else {str(found.split or "train"): found}
         if empty := [name for name, part in splits.items() if not len(part)]:
-            raise ValueError(f"task hf: split {empty[0]} of {self.name} has no rows")
+            raise SettingsError(f"task hf: split {empty[0]} of {self.name} has no rows")
         return splits

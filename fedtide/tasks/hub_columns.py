@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import plain
 from fedtide.tasks.data import Examples
 from fedtide.tasks.images import standardised
@@ -75,7 +76,7 @@ class Column:
         try:
             encoded = array.dictionary_encode()
         except pyarrow.ArrowNotImplementedError:
-            raise ValueError(f"{self.what} has {self._kind}, not classes or names") from None
+            raise SettingsError(f"{self.what} has {self._kind}, not classes or names") from None
         values = encoded.dictionary.to_pylist()
         order = sorted(range(len(values)), key=values.__getitem__)
         position = np.empty(len(order), np.intp)
@@ -103,11 +104,11 @@ class Column:
         ):
             flat = array.flatten()
             if not len(array) or len(flat) % len(array) or not _same_lengths(array):
-                raise ValueError(f"{self.what} has lists of different lengths")
+                raise SettingsError(f"{self.what} has lists of different lengths")
         else:
             flat = array
         if not (types.is_integer(flat.type) or types.is_floating(flat.type) or types.is_boolean(flat.type)):
-            raise ValueError(f"{self.what} has {self._kind}, not numbers")
+            raise SettingsError(f"{self.what} has {self._kind}, not numbers")
         rows = flat.to_numpy(zero_copy_only=False).astype(np.float64).reshape(len(array), -1)
         self._refuse(~np.isfinite(rows).all(1), "a number is missing or infinite")
         deviation = rows[train].std(0)
@@ -119,20 +120,20 @@ class Column:
     def texts(self) -> list[str]:
         """Return the text of each row."""
         if getattr(self.feature, "dtype", None) not in ("string", "large_string"):
-            raise ValueError(f"{self.what} has {self._kind}, not texts")
+            raise SettingsError(f"{self.what} has {self._kind}, not texts")
         texts: list[str] = self._arrow().to_pylist()
         return texts
 
     def pixels(self, size: int) -> NDArray[np.uint8]:
         """Return images, shape (n, C, H, W): grey ones if the first one is, resized if `size` is not 0."""
         if type(self.feature).__name__ != "Image":
-            raise ValueError(f"{self.what} has {self._kind}, not images; cast it to datasets.Image()")
+            raise SettingsError(f"{self.what} has {self._kind}, not images; cast it to datasets.Image()")
         count, images, grey = sum(map(len, self.parts.values())), np.empty(0, np.uint8), False
         row = 0
         for part in self.parts.values():
             for (image,) in map(dict.values, part):
                 if image is None:
-                    raise ValueError(f"{self._row(row)}: an image is missing")
+                    raise SettingsError(f"{self._row(row)}: an image is missing")
                 grey = image.mode in ("1", "L") if not row else grey
                 image = image.convert("L" if grey else "RGB")
                 image = image.resize((size, size)) if size else image
@@ -140,11 +141,11 @@ class Column:
                 if not row:
                     if count * pixels.size > MAX_NUMBERS:
                         total = f"{count:,} images of {pixels.size:,} pixels"
-                        raise ValueError(f"{self.what}: {total} are too many; set size=, or take a part")
+                        raise SettingsError(f"{self.what}: {total} are too many; set size=, or take a part")
                     images = np.empty((count, *pixels.shape), np.uint8)
                 if pixels.shape != images.shape[1:]:
                     sizes = " and ".join(f"{s[1]}x{s[2]}" for s in (images.shape[1:], pixels.shape))
-                    raise ValueError(f"{self.what} has images of {sizes} pixels; set size=")
+                    raise SettingsError(f"{self.what} has images of {sizes} pixels; set size=")
                 images[row] = pixels
                 row += 1
         return images
@@ -168,7 +169,7 @@ class Column:
     def _refuse(self, wrong: NDArray[np.bool_], reason: str) -> None:
         """Raise ValueError for the first row that is wrong, if one is."""
         if wrong.any():
-            raise ValueError(f"{self._row(int(np.argmax(wrong)))}: {reason}; leave such rows out")
+            raise SettingsError(f"{self._row(int(np.argmax(wrong)))}: {reason}; leave such rows out")
 
     def _row(self, row: int) -> str:
         """Return where a row is, counted from 0 in its split."""
@@ -200,7 +201,7 @@ class Columns:
         """Remove a column and return it; ValueError: there is none of this name."""
         if name not in self.names:
             known = ", ".join(plain(known, 40) for known in self.names[:MAX_NAMES])
-            raise ValueError(
+            raise SettingsError(
                 f"task hf: {self.name}: there is no column {name!r} ({option}); columns: {known or 'none'}"
             )
         self.names.remove(name)
@@ -220,14 +221,16 @@ class Columns:
                 values, found = column.distinct()
                 if len(values) > MAX_CLASSES:
                     most = f"a category has at most {MAX_CLASSES}"
-                    raise ValueError(f"{column.what} has {len(values)} different values; {most}: name others")
+                    raise SettingsError(
+                        f"{column.what} has {len(values)} different values; {most}: name others"
+                    )
                 parts.append(found[:, None] == np.arange(len(values)))
             else:
                 parts.append(column.numbers(self.train)[0].astype(np.float32))
         if not parts:
-            raise ValueError(f"task hf: {self.name}: there is no column but the label and the client")
+            raise SettingsError(f"task hf: {self.name}: there is no column but the label and the client")
         if (size := len(self.train) * sum(part.shape[1] for part in parts)) > MAX_NUMBERS:
-            raise ValueError(
+            raise SettingsError(
                 f"task hf: {self.name}: {size:,} features, more than {MAX_NUMBERS:,}; name fewer"
             )
         return np.hstack(parts, dtype=np.float32)

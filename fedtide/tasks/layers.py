@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from fedtide.ground.errors import SettingsError
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -15,7 +17,7 @@ statistics; or batches; or none."""
 def image_shape(model: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Return channels, height and width; raise ValueError unless inputs are images of at least 4x4 pixels."""
     if len(input_shape) != 3 or min(input_shape[1:]) < 4:
-        raise ValueError(
+        raise SettingsError(
             f"model {model}: inputs must be images of at least 4x4 pixels, not of shape {input_shape}; "
             f"use logistic or mlp"
         )

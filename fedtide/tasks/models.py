@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from fedtide.ground.allowed import Count, CountOrZero, Range, checked
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks.convolutions import cnn, cnn3x3, lenet, vgg11
 from fedtide.tasks.residual import resnet18, resnet50
 
@@ -101,9 +102,11 @@ def lstm(
     from fedtide.tasks.modules import Recurrent
 
     if len(input_shape) not in (1, 2):
-        raise ValueError(f"model lstm: inputs must be texts, not of shape {input_shape}; use another model")
+        raise SettingsError(
+            f"model lstm: inputs must be texts, not of shape {input_shape}; use another model"
+        )
     if len(input_shape) == 1 and not vocabulary:
-        raise ValueError("model lstm: the task has no vocabulary; set vocabulary=, or use another model")
+        raise SettingsError("model lstm: the task has no vocabulary; set vocabulary=, or use another model")
     vectors = nn.Embedding(vocabulary, embedding) if len(input_shape) == 1 else nn.Identity()
     size = embedding if len(input_shape) == 1 else input_shape[1]
     return Recurrent(vectors, nn.LSTM(size, hidden, layers, batch_first=True, dropout=dropout), num_outputs)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Range, Share, checked
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks.data import are_classes
 from fedtide.tasks.flwr_partitions import (
     flwr_dirichlet,
@@ -188,11 +189,11 @@ def _shards(
     by_class = _shuffled_classes(name, labels, rng)
     num_clients, num_classes = len(sizes), len(by_class)
     if not 1 <= m <= num_classes:
-        raise ValueError(
+        raise SettingsError(
             f"partition {name}: m must be between 1 and the data's {num_classes} classes, not {m}"
         )
     if num_clients * m < num_classes:
-        raise ValueError(
+        raise SettingsError(
             f"partition {name}: {m} of the {num_classes} classes for each client leave classes out with "
             f"num-clients={num_clients}; use at least {math.ceil(num_classes / m)}"
         )
@@ -209,7 +210,7 @@ def _shards(
     for c, members in enumerate(by_class):
         holders, places = np.nonzero(held == c)
         if len(holders) > len(members):
-            raise ValueError(
+            raise SettingsError(
                 f"partition {name}: {len(holders)} clients must hold class {labels[members[0]]}, which has "
                 f"only {len(members)} examples; use fewer clients or fewer classes per client"
             )
@@ -243,7 +244,7 @@ def _shuffled_classes(name: str, labels: NDArray[np.int64], rng: np.random.Gener
 def _require_classes(name: str, labels: NDArray[np.int64]) -> None:
     """Raise ValueError unless the targets are classes."""
     if not are_classes(labels):
-        raise ValueError(f"partition {name}: the targets of this task are not classes; use iid")
+        raise SettingsError(f"partition {name}: the targets of this task are not classes; use iid")
 
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {

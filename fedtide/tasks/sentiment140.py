@@ -16,6 +16,7 @@ from typing import IO, Annotated, ClassVar, NamedTuple
 import numpy as np
 
 from fedtide.ground.allowed import Checked, Count, Range
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import open_regular
 from fedtide.tasks.data import TEST_SHARE, Examples, FederatedData, PartitionedData
 from fedtide.tasks.download import download, obtaining, reason_of
@@ -164,12 +165,12 @@ class Table:
                 for row in csv.reader(text, strict=True):
                     line += 1
                     if len(row) != 6 or row[0] not in (*LABELS, "2") or not row[1].isdecimal():
-                        raise ValueError("not polarity (0, 2 or 4), number, date, query, user and text")
+                        raise SettingsError("not polarity (0, 2 or 4), number, date, query, user and text")
                     if row[0] in LABELS:
                         yield Row(int(row[1][:20]), LABELS[row[0]], row[2], row[4], row[5])
         except Exception as error:  # zipfile and its decompressors raise many kinds for a damaged archive
             where = f"task sentiment140: {self.path}: line {max(1, line)}"
-            raise ValueError(f"{where}: {reason_of(error)}") from None
+            raise SettingsError(f"{where}: {reason_of(error)}") from None
 
     @contextmanager
     def _open(self) -> Iterator[TextIOWrapper]:
@@ -178,6 +179,6 @@ class Table:
             if self.path.name == ARCHIVE:
                 archive = stack.enter_context(zipfile.ZipFile(file))
                 if archive.getinfo(TABLE).file_size > MAX_BYTES:
-                    raise ValueError(f"{TABLE} in it is larger than {MAX_BYTES >> 20} MiB")
+                    raise SettingsError(f"{TABLE} in it is larger than {MAX_BYTES >> 20} MiB")
                 file = stack.enter_context(archive.open(TABLE))
             yield stack.enter_context(TextIOWrapper(file, "latin-1", newline=""))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Checked, Count
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import read_bytes
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData
 from fedtide.tasks.download import download, obtaining
@@ -138,7 +139,7 @@ def read_play(path: Path) -> tuple[str, dict[str, list[str]]]:
     try:
         play = ElementTree.fromstring(read_bytes(path, MAX_BYTES))  # Expat limits what entities become
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
-        raise ValueError(f"{path}: {error}") from None
+        raise SettingsError(f"{path}: {error}") from None
     lines: dict[str, list[str]] = {}
     for speech in play.iter("SPEECH"):
         speakers = [name.upper() for speaker in speech.iter("SPEAKER") if (name := _text(speaker))]
@@ -146,7 +147,7 @@ def read_play(path: Path) -> tuple[str, dict[str, list[str]]]:
             for speaker in speakers:
                 lines.setdefault(speaker, []).append(text)
     if not lines:
-        raise ValueError(f"{path}: no speech with a SPEAKER and a LINE")
+        raise SettingsError(f"{path}: no speech with a SPEAKER and a LINE")
     return next(filter(None, map(_text, play.iter("TITLE"))), ""), lines
 
 

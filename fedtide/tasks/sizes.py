@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import NotNegative, Positive, checked
+from fedtide.ground.errors import SettingsError
 
 SizesFn = Callable[[int, int, np.random.Generator], NDArray[np.int64]]
 """(num_clients, num_examples, rng) -> sizes of shape (num_clients,), each at least 1.
@@ -94,7 +95,7 @@ def normal(
     if num_clients * mean <= num_examples < sizes.sum():
         sizes = np.maximum(np.floor(sizes * (num_examples / sizes.sum())), 1)
     if sizes.sum() > num_examples:
-        raise ValueError(
+        raise SettingsError(
             f"sizes normal: num-clients={num_clients} with mean={mean:g}, sd={sd:g} need {sizes.sum():.0f} "
             f"examples but there are {num_examples}; "
             f"use fewer clients or a mean below {num_examples / num_clients:g}"
@@ -106,7 +107,7 @@ def require_own_sizes(what: str, num_clients: int, count: int, sizes: SizesFn, s
     """Raise a ValueError, which begins with `what`, if sizes are set for clients that have their own."""
     found, default = (f(num_clients, count, np.random.default_rng([seed, *b"sizes"])) for f in (sizes, equal))
     if not np.array_equal(found, default):
-        raise ValueError(f"{what}; leave --sizes out")
+        raise SettingsError(f"{what}; leave --sizes out")
 
 
 SIZES: dict[str, Callable[..., NDArray[np.int64]]] = {"equal": equal, "pareto": pareto, "normal": normal}
@@ -115,7 +116,7 @@ SIZES: dict[str, Callable[..., NDArray[np.int64]]] = {"equal": equal, "pareto": 
 
 def _require_enough(num_clients: int, num_examples: int) -> None:
     if num_clients > num_examples:
-        raise ValueError(
+        raise SettingsError(
             f"sizes: {num_clients} clients for {num_examples} examples, but every client needs at least one; "
             f"use at most {num_examples} clients"
         )

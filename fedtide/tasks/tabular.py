@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Checked
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import read_rows
 from fedtide.ground.wording import plain
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
@@ -29,9 +30,9 @@ def check_classes(count: int, column: str) -> None:
     """Raise ValueError if a column with so many different values cannot be predicted as classes."""
     if count > MAX_CLASSES:
         reason = "if it has numbers to predict, set kind=regression"
-        raise ValueError(f"{column} has {count} different values; {reason}")
+        raise SettingsError(f"{column} has {count} different values; {reason}")
     if count < 2:
-        raise ValueError(f"{column} has the same value in all rows")
+        raise SettingsError(f"{column} has the same value in all rows")
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,14 @@ class Columns:
         texts = self.remove(option, name)
         for row, text in enumerate(texts):
             if text.lower() in MISSING:
-                raise ValueError(f"{self.where(row, name)}: a value is missing; add it, or remove the row")
+                raise SettingsError(f"{self.where(row, name)}: a value is missing; add it, or remove the row")
         return texts
 
     def remove(self, option: str, name: str) -> list[str]:
         """Remove a column and return its texts, whatever they are."""
         if name not in self.values:
             known = ", ".join(plain(known, 40) for known in [*self.values][:MAX_NAMES])
-            raise ValueError(f"{self.path}: there is no column {name!r} ({option}); columns: {known}")
+            raise SettingsError(f"{self.path}: there is no column {name!r} ({option}); columns: {known}")
         return self.values.pop(name)
 
     def numbers(self, option: str, name: str) -> NDArray[np.float64]:
@@ -65,9 +66,9 @@ class Columns:
                 found[row] = float(text)
             except ValueError:
                 hint = "" if option == "target" else f"; if {name!r} is a category, name it in categories="
-                raise ValueError(f"{self.where(row, name)}: {text[:40]!r} is not a number{hint}") from None
+                raise SettingsError(f"{self.where(row, name)}: {text[:40]!r} is not a number{hint}") from None
             if not math.isfinite(found[row]):
-                raise ValueError(f"{self.where(row, name)}: {text[:40]!r} is not a finite number")
+                raise SettingsError(f"{self.where(row, name)}: {text[:40]!r} is not a finite number")
         return found
 
     def where(self, row: int, name: str) -> str:
@@ -85,9 +86,9 @@ def read_columns(path: Path) -> Columns:
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raise SettingsError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if not names or not columns[0]:
-        raise ValueError(f"{path}: there are no rows below the header")
+        raise SettingsError(f"{path}: there are no rows below the header")
     return Columns(path, dict(zip(names, columns, strict=True)))
 
 
@@ -176,7 +177,7 @@ class Tabular(DividedTask, Checked):
         for name in _names(self.categories):
             values, found = _distinct(columns.take("categories", name))
             if len(values) > MAX_CLASSES:
-                raise ValueError(
+                raise SettingsError(
                     f"{self.file}: column {name!r} has {len(values)} different values; a category has at "
                     f"most {MAX_CLASSES}: drop it, or leave it a number"
                 )
@@ -185,9 +186,9 @@ class Tabular(DividedTask, Checked):
             numbers = columns.numbers("a feature", name)
             parts.append(_standardised(numbers, ~test)[0][:, None])
         if not parts:
-            raise ValueError(f"{self.file}: there is no column but the target and the client")
+            raise SettingsError(f"{self.file}: there is no column but the target and the client")
         if (size := len(test) * sum(part.shape[1] for part in parts)) > MAX_NUMBERS:
-            raise ValueError(
+            raise SettingsError(
                 f"{self.file}: {size:,} numbers, more than {MAX_NUMBERS:,}; drop columns or rows"
             )
         return np.hstack(parts)

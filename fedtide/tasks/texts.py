@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks.augmentation import Augmentation
 from fedtide.tasks.criteria import Criterion
 from fedtide.tasks.data import Examples, PartitionedData
@@ -77,7 +78,9 @@ def choose_clients(
     the examples that they have.
     """
     if num_clients > available:
-        raise ValueError(f"task {task}: there are {available} {what}; set --num-clients {available} or less")
+        raise SettingsError(
+            f"task {task}: there are {available} {what}; set --num-clients {available} or less"
+        )
     require_own_sizes(f"task {task}: examples belong to {what}", num_clients, 1000 * num_clients, sizes, seed)
     rng = np.random.default_rng([seed, *b"natural"])
     return sorted(rng.choice(available, num_clients, replace=False).tolist())

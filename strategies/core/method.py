@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.contract import SGD, FitConfig, Rule
+from fedtide.ground.errors import SettingsError
 from strategies.core.instructions import Sent, Task
 from strategies.core.options import Options
 from strategies.core.parameters import Layout
@@ -185,7 +186,7 @@ class Method(Stateful, ABC):
         most = C or len(self.roster)
         if 0 < B < most and not self.takes_late_replies:
             name, limit = type(self).__name__, C or f"0, that is all {most}"
-            raise ValueError(
+            raise SettingsError(
                 f"{name} drops late replies, and most would be late with round-ends {B} and "
                 f"clients-per-round {limit}: set round-ends to {most} or more, or take a method that counts "
                 "them, such as mifa"

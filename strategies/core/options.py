@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, CountOrZero, Positive, check
 from fedtide.ground.contract.fit import planned_steps
+from fedtide.ground.errors import SettingsError
 from strategies.core.layers import LayerFactory
 from strategies.core.norms import is_norm_limit
 from strategies.core.probe import ProbeFactory, never
@@ -89,10 +90,10 @@ class Options:
     def __post_init__(self) -> None:
         check(self)
         if not callable(self.lr_schedule):
-            raise ValueError(f"lr-schedule is {self.lr_schedule!r}; give `make` a spec or a schedule")
+            raise SettingsError(f"lr-schedule is {self.lr_schedule!r}; give `make` a spec or a schedule")
         if not is_norm_limit(self.max_update_norm):
             known = "off, warn, auto or a positive number"
-            raise ValueError(f"max-update-norm is {self.max_update_norm!r}; it must be {known}")
+            raise SettingsError(f"max-update-norm is {self.max_update_norm!r}; it must be {known}")
 
     def planned_steps(self, num_examples: Any) -> Any:
         """E_k, the steps of complete clients with these numbers of examples: one, or an array of them."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import NotNegative
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.spill import SpillFile
 from strategies.core import Clients, Layout, Options, Replies, Stateful, extend
 from strategies.core.state import Rows, StateDict, take
@@ -147,7 +148,7 @@ class ClientTable(Stateful):
         self._versions = np.empty(0, np.int64)
         for client, row in zip(clients.tolist(), rows, strict=True):
             if row.shape != (self.width,):
-                raise ValueError(
+                raise SettingsError(
                     f"a table with {row.size} numbers for each client where {self.width} are expected"
                 )
             self.write(np.array([client]), row[None])

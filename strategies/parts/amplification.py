@@ -7,6 +7,7 @@ next anchor. P should be a multiple of the period of participation. Rounds witho
 
 from __future__ import annotations
 
+from fedtide.ground.errors import SettingsError
 from strategies.core import Layer, Vector
 
 
@@ -17,7 +18,7 @@ class Amplification(Layer):
 
     def __init__(self, weights: Vector, *, period: int, factor: float) -> None:
         if period < 1:
-            raise ValueError(f"amplify: the period is {period} rounds; it must be at least 1")
+            raise SettingsError(f"amplify: the period is {period} rounds; it must be at least 1")
         self.period, self.factor = period, factor
         self.anchor = weights.copy()
         self.began = 0  # round before the period

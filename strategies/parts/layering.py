@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from fedtide.ground import dotted
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import bind
 from strategies.core import Layer, LayerFactory
 from strategies.parts.amplification import Amplification
@@ -27,9 +28,9 @@ def layers_of(server_opt: str, amplify: str) -> tuple[LayerFactory, ...]:
         try:
             period, factor = (kind(text) for kind, text in zip((int, float), amplify.split(","), strict=True))
         except ValueError:
-            raise ValueError(f"amplify {amplify!r} is not PERIOD,FACTOR such as 10,2.0") from None
+            raise SettingsError(f"amplify {amplify!r} is not PERIOD,FACTOR such as 10,2.0") from None
         if not 1 <= factor < math.inf:
-            raise ValueError(f"amplify: the factor is {factor}; it must be at least 1")
+            raise SettingsError(f"amplify: the factor is {factor}; it must be at least 1")
         layers.append(partial(Amplification, period=int(period), factor=factor))
     for layer in layers:
         made = layer(np.zeros(0))  # checks the values

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from strategies.core import ByClient, Clients, Options, Roster
 
 Counts = NDArray[np.int64]
@@ -37,11 +38,11 @@ def check_estimator(estimator: str, options: Options, roster: Roster) -> None:
     if estimator != "known":
         return
     if options.clients_per_round:
-        raise ValueError(
+        raise SettingsError(
             "estimator is 'known', which needs all clients that are available: set clients-per-round 0"
         )
     if roster.participation(1) is None:
-        raise ValueError(
+        raise SettingsError(
             "estimator is 'known', but the probabilities of taking part are not; use a trace that has them, "
             "such as bernoulli, rates or labels, or estimator=fedau"
         )

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedtide.ground.allowed import NotNegative, Positive
+from fedtide.ground.errors import SettingsError
 from strategies.core import Clients, Replies, Roster, Selection
 
 _NEWEST = 0.75  # weight of the last round in the mean duration
@@ -42,7 +43,7 @@ class REFL(Selection):
     ) -> None:
         super().__init__(roster, seed)
         if roster.forecast is None:
-            raise ValueError(
+            raise SettingsError(
                 "select refl asks first who leaves soon, and nobody knows that here: take a trace with a "
                 "clock, such as phones, recorded, flash or sessions"
             )

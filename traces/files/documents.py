@@ -7,6 +7,7 @@ from io import BytesIO
 from itertools import chain
 from typing import Any, NoReturn
 
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import parse_json
 from traces.files.lines import open_data
 
@@ -26,13 +27,15 @@ def read_document(reader: str, path: str) -> Any:
     place = f"{reader}: {path}"
     with open_data(reader, path) as file:
         if os.fstat(file.fileno()).st_size > _MAX_BYTES:
-            raise ValueError(f"{place}: larger than {_MAX_BYTES // 2**20} MiB, split it into parts")
+            raise SettingsError(f"{place}: larger than {_MAX_BYTES // 2**20} MiB, split it into parts")
         content = file.read(_MAX_BYTES)
     is_json = content.lstrip()[:1] in (b"{", b"[") or content.startswith(b"\xef\xbb\xbf")
     try:
         value = parse_json(content.decode("utf-8-sig")) if is_json else _unpickled(content)
     except Exception as error:  # a damaged pickle can raise anything
-        raise ValueError(f"{place}: neither JSON nor a pickle of plain data ({str(error)!r:.100})") from None
+        raise SettingsError(
+            f"{place}: neither JSON nor a pickle of plain data ({str(error)!r:.100})"
+        ) from None
     _check_plain(place, value)
     return value
 
@@ -59,25 +62,25 @@ def _check_plain(place: str, value: Any) -> None:
         kinds = set(map(type, level))
         if not kinds <= _PLAIN:
             names = ", ".join(sorted(kind.__name__ for kind in kinds - _PLAIN))
-            raise ValueError(f"{place}: contains {names}; only plain data can be read")
+            raise SettingsError(f"{place}: contains {names}; only plain data can be read")
         containers = [item for item in level if type(item) in _CONTAINERS and item]
         if not containers:
             return
         size = len(seen) + len(containers)
         seen.update(map(id, containers))
         if len(seen) < size:
-            raise ValueError(
+            raise SettingsError(
                 f"{place}: contains a list or dict in several places; only plain data can be read"
             )
         level = [*chain.from_iterable(containers)]
         level += chain.from_iterable(item.values() for item in containers if type(item) is dict)
-    raise ValueError(f"{place}: nested deeper than {_MAX_DEPTH} levels")
+    raise SettingsError(f"{place}: nested deeper than {_MAX_DEPTH} levels")
 
 
 def number(place: str, name: str, value: Any) -> float:
     """Return a value of a document that must be a finite number; otherwise raise ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
-        raise ValueError(f"{place}: {name} is {str(value)[:40]!r}, give a number")
+        raise SettingsError(f"{place}: {name} is {str(value)[:40]!r}, give a number")
     if math.isnan(value):
-        raise ValueError(f"{place}: {name} is NaN, give a number")
+        raise SettingsError(f"{place}: {name} is NaN, give a number")
     return float(value)

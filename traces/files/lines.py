@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import open_regular, parse_json
 
 MAX_LINE_BYTES = 65536  # far more than any line of a table has
@@ -16,12 +17,12 @@ _MAX_SHOWN = 40  # characters of a quotation in a message
 def open_data(reader: str, path: str) -> Iterator[BinaryIO]:
     """Open a file for reading; raise ValueError if none is given or it cannot be opened or read."""
     if not path:
-        raise ValueError(f"{reader}: no file is given, set file=")
+        raise SettingsError(f"{reader}: no file is given, set file=")
     try:
         with open_regular(path) as file:
             yield file
     except OSError as error:
-        raise ValueError(f"{reader}: {path} cannot be read: {error.strerror or error}") from None
+        raise SettingsError(f"{reader}: {path} cannot be read: {error.strerror or error}") from None
 
 
 def decode_line(place: str, raw: bytes, most: int = MAX_LINE_BYTES) -> str | None:
@@ -30,7 +31,7 @@ def decode_line(place: str, raw: bytes, most: int = MAX_LINE_BYTES) -> str | Non
     A last line without a newline is torn, as by a power cut: it is left out, with a warning.
     """
     if len(raw) > most:
-        raise ValueError(f"{place}: longer than {most} bytes, this is another kind of file")
+        raise SettingsError(f"{place}: longer than {most} bytes, this is another kind of file")
     if not raw.endswith(b"\n"):
         warnings.warn(
             f"{place}: no newline at the end, left out as torn; add the newline if the line is complete",
@@ -40,7 +41,7 @@ def decode_line(place: str, raw: bytes, most: int = MAX_LINE_BYTES) -> str | Non
     try:
         text = raw.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
-        raise ValueError(f"{place}: not UTF-8 text, this is another kind of file") from None
+        raise SettingsError(f"{place}: not UTF-8 text, this is another kind of file") from None
     return text if text and not text.startswith("#") else None
 
 
@@ -49,9 +50,9 @@ def json_object(place: str, text: str) -> dict[str, Any]:
     try:
         content = parse_json(text)
     except ValueError as error:
-        raise ValueError(f"{place}: not JSON ({error}): {shorten(text)}") from None
+        raise SettingsError(f"{place}: not JSON ({error}): {shorten(text)}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{place}: {shorten(text)} is not an object")
+        raise SettingsError(f"{place}: {shorten(text)} is not an object")
     return content
 
 
@@ -62,14 +63,14 @@ def finite_number(place: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or "_" in text or not text.isascii():  # float() accepts more than that
-        raise ValueError(f"{place}: {shorten(text.strip())} is not a finite number")
+        raise SettingsError(f"{place}: {shorten(text.strip())} is not a finite number")
     return value
 
 
 def whole_number(place: str, name: str, value: float, minimum: int) -> int:
     """Return a value that must be a whole number of at least `minimum`; otherwise raise ValueError."""
     if value != int(value) or value < minimum or value > 2**53:
-        raise ValueError(f"{place}: {name} is {value:g}, give a whole number, {minimum} or more")
+        raise SettingsError(f"{place}: {name} is {value:g}, give a whole number, {minimum} or more")
     return int(value)
 
 
@@ -78,7 +79,7 @@ def client_index(place: str, value: float, num_clients: int) -> int:
     client = whole_number(place, "client", value, 0)
     if client >= num_clients:
         last = num_clients - 1
-        raise ValueError(
+        raise SettingsError(
             f"{place}: client {client} does not exist, the clients are 0 to {last} (num-clients)"
         )
     return client

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from traces.files.lines import MAX_LINE_BYTES, decode_line, finite_number, json_object, open_data, shorten
 
 BLOCK_BYTES = 1 << 20
@@ -112,14 +113,14 @@ class Table:
         missing = [c for c in self._required if c not in header and self._instead.get(c) not in header]
         if missing:
             columns = (f"{self._instead[c]} or {c}" if c in self._instead else c for c in self._required)
-            raise ValueError(
+            raise SettingsError(
                 f"{place}: the header is {shorten(text)}, expected the columns {', '.join(columns)}, in any "
                 "order and separated by commas or semicolons"
             )
 
     def _csv_row(self, place: str, fields: list[str], header: list[str]) -> Row:
         if len(fields) != len(header):
-            raise ValueError(
+            raise SettingsError(
                 f"{place}: {len(header)} values expected as in the header, found {len(fields)}; separate "
                 f"them by {self._separator!r}, and put double quotes around a text that contains it"
             )
@@ -132,7 +133,7 @@ class Table:
         for name, value in zip(self._names(place, content), content.values(), strict=True):
             if name in self._known and value is not None:
                 if isinstance(value, bool) or not isinstance(value, str | int | float):
-                    raise ValueError(f"{place}: {name} is {shorten(str(value))}, give a number or a text")
+                    raise SettingsError(f"{place}: {name} is {shorten(str(value))}, give a number or a text")
                 if shown := str(value).strip():
                     row[name] = shown
         return row
@@ -143,13 +144,13 @@ class Table:
         found = [self._aliases.get(name, name) for name in lower]
         for name in self._known:
             if found.count(name) > 1:
-                raise ValueError(f"{place}: there are {found.count(name)} columns {name}, leave one")
+                raise SettingsError(f"{place}: there are {found.count(name)} columns {name}, leave one")
         return found
 
     def _numbers(self, place: str, row: Row) -> list[float]:
         for name in self._required:
             if name not in row:
-                raise ValueError(f"{place}: {name} is missing, give a number")
+                raise SettingsError(f"{place}: {name} is missing, give a number")
         return [finite_number(place, row[name]) if name in row else np.nan for name in self._columns]
 
     def _parse_plain(self, content: bytes) -> NDArray[np.float64] | None:
@@ -181,7 +182,7 @@ def _fields(place: str, text: str, separator: str) -> list[str]:
     try:
         return next(csv.reader([text], delimiter=separator, strict=True, skipinitialspace=True))
     except csv.Error as error:
-        raise ValueError(f"{place}: not a line of CSV ({error}): {shorten(text)}") from None
+        raise SettingsError(f"{place}: not a line of CSV ({error}): {shorten(text)}") from None
 
 
 def _parse_numbers(content: bytes, width: int) -> NDArray[np.float64] | None:

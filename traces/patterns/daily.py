@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, CountOrZero, Positive, Share
+from fedtide.ground.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace, complete_if_online
 
 
@@ -41,7 +42,7 @@ class Diurnal(SeededTrace):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.groups > self.of:
-            raise ValueError(f"trace diurnal: groups is {self.groups}; it must be at most of, {self.of}")
+            raise SettingsError(f"trace diurnal: groups is {self.groups}; it must be at most of, {self.of}")
 
     @cached_property
     def first_shift(self) -> NDArray[np.bool_]:
@@ -77,7 +78,7 @@ class Periodic(SeededTrace):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.period % self.groups:
-            raise ValueError(
+            raise SettingsError(
                 f"trace periodic: period is {self.period}; it must be a multiple of groups, {self.groups}"
             )
 
@@ -119,7 +120,7 @@ class Sine(SeededTrace):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.mean - abs(self.amplitude) <= self.mean + abs(self.amplitude) <= 1:
-            raise ValueError(
+            raise SettingsError(
                 f"trace sine: mean is {self.mean} and amplitude {self.amplitude}; the probability must stay "
                 "from 0 to 1"
             )

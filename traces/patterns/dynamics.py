@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Range
+from fedtide.ground.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace, complete_if_online
 from traces.patterns.markov import Chains
 
@@ -119,7 +120,9 @@ def with_dynamics(trace: str, dynamics: Dynamics, cycle: int, p: Rates, seed: in
     if dynamics == "cyclic":
         return CyclicRates(p, seed, cycle)
     if cycle != CYCLE:
-        raise ValueError(f"trace {trace}: cycle is {cycle}, but {dynamics} has no cycle; set dynamics=cyclic")
+        raise SettingsError(
+            f"trace {trace}: cycle is {cycle}, but {dynamics} has no cycle; set dynamics=cyclic"
+        )
     if dynamics == "markov":
         return MarkovRates(p, seed)
     return BernoulliRates(p, seed, dynamics)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, CountOrZero, Share, checked
+from fedtide.ground.errors import SettingsError
 from traces.base import generator
 from traces.patterns.dynamics import CYCLE, Cycle, Dynamics, RateTrace, with_dynamics
 
@@ -50,7 +51,7 @@ def labels(
         Length of a cycle in rounds, for dynamics `cyclic`.
     """
     if len(label_shares) != num_clients:
-        raise ValueError(
+        raise SettingsError(
             f"trace labels: label shares of {len(label_shares)} clients are given, for {num_clients} clients"
         )
     count = label_shares.shape[1]
@@ -59,7 +60,7 @@ def labels(
         weights, scale = rng.dirichlet(np.full(count, _ALPHA)), mean * count
     else:
         if (floor, mean) != (_FLOOR, _MEAN):
-            raise ValueError("trace labels: phi=uniform has neither floor nor mean, leave them out")
+            raise SettingsError("trace labels: phi=uniform has neither floor nor mean, leave them out")
         floor, scale = 0.0, 1.0
         weights = rng.random(count) * np.where(np.arange(count) < count // 2, 1.0, 0.5)
     p = label_rates(label_shares, weights, scale, floor)

@@ -1,6 +1,7 @@
 """Clients with given rates of participation, the same for all or drawn from a range."""
 
 from fedtide.ground.allowed import Count, CountOrZero, Share, checked
+from fedtide.ground.errors import SettingsError
 from traces.base import generator
 from traces.patterns.dynamics import CYCLE, Cycle, Dynamics, RateTrace, with_dynamics
 
@@ -35,6 +36,6 @@ def rates(
     """
     highest = highest or p
     if highest < p:
-        raise ValueError(f"trace rates: highest is {highest}; it must be at least p, {p}")
+        raise SettingsError(f"trace rates: highest is {highest}; it must be at least p, {p}")
     p_k = p + (highest - p) * generator(seed, "rates", 0).random(num_clients)
     return with_dynamics("rates", dynamics, cycle, p_k, seed)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, Range
+from fedtide.ground.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace, complete_if_online
 from traces.files.lines import client_index
 from traces.files.tables import read_numbers
@@ -76,7 +77,7 @@ def _read_posts(path: str, num_clients: int) -> list[NDArray[np.float64]]:
         posts[client_index(place, client, num_clients)].append(seconds % _DAY)
     silent = next((k for k, times in enumerate(posts) if not times), None)
     if silent is not None:
-        raise ValueError(
+        raise SettingsError(
             f"trace sleep: {path}: client {silent} has no posts, give at least one for every client"
         )
     return [np.array(times) for times in posts]

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, NotNegative, Positive, checked
+from fedtide.ground.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace, check_kind
 from traces.draws import Draws
 
@@ -59,7 +60,7 @@ class Speeds(SeededTrace):
         own = {"median": median, "spread": spread, "seconds": seconds, "low": low, "high": high}
         check_kind("speeds", Speeds, kind, _OWN, own)
         if low > high:
-            raise ValueError(f"trace speeds: low is {low:g}; it must be at most high, {high:g}")
+            raise SettingsError(f"trace speeds: low is {low:g}; it must be at most high, {high:g}")
         self.local_steps = local_steps
         self.factor = _factors(groups, factors, num_clients)  # of each client, shape (N,)
         self._kind, self._mean, self._low, self._high = kind, seconds, low, high
@@ -68,7 +69,7 @@ class Speeds(SeededTrace):
 
     def availability(self, t: int) -> RoundAvailability:
         """Raise ValueError: without a clock, speeds have no meaning in rounds."""
-        raise ValueError(
+        raise SettingsError(
             "trace speeds: in rounds, speeds need a trace with a clock, such as sessions+speeds or "
             "phones+speeds; or set round-ends for event time, in which all clients are online"
         )
@@ -88,9 +89,9 @@ def _factors(groups: str, factors: str, num_clients: int) -> NDArray[np.float64]
     shares, by_group = _numbers("groups", groups), _numbers("factors", factors)
     if len(shares) != len(by_group):
         found = f"there are {len(shares)} groups and {len(by_group)} factors"
-        raise ValueError(f"trace speeds: {found}, give a factor for each group")
+        raise SettingsError(f"trace speeds: {found}, give a factor for each group")
     if abs(shares.sum() - 1) > 1e-6:
-        raise ValueError(f"trace speeds: groups is {groups!r:.40}; the shares must add up to 1")
+        raise SettingsError(f"trace speeds: groups is {groups!r:.40}; the shares must add up to 1")
     ends = np.rint(np.cumsum(shares) * num_clients)
     return by_group[np.searchsorted(ends[:-1], np.arange(num_clients), side="right")]
 
@@ -102,5 +103,5 @@ def _numbers(name: str, text: str) -> NDArray[np.float64]:
     except ValueError:
         numbers = np.zeros(1)
     if not ((numbers > 0) & (numbers < np.inf)).all():
-        raise ValueError(f"trace speeds: {name} is {text!r:.40}; give positive numbers such as .8/.2")
+        raise SettingsError(f"trace speeds: {name} is {text!r:.40}; give positive numbers such as .8/.2")
     return numbers

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, NotNegative, Positive, checked
+from fedtide.ground.errors import SettingsError
 from traces.recorded.replay import Replay
 from traces.recorded.sessions import DeviceLog
 from traces.timed import TimedTrace
@@ -98,7 +99,7 @@ class VirtualClock(TimedTrace):
     def _draw_devices(self, log: DeviceLog) -> NDArray[np.intp]:
         """Draw a device for each client, no device twice, shape (N,); ValueError if there are too few."""
         if self.num_clients > log.num_devices:
-            raise ValueError(
+            raise SettingsError(
                 f"trace {self.name}: {self.num_clients} clients for {log.num_devices} devices, "
                 "use fewer clients or a file with more devices"
             )

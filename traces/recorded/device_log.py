@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from traces.files.lines import client_index
 from traces.files.tables import Block, Table
 from traces.recorded.clock import VirtualClock
@@ -73,9 +74,9 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
                 _check_line(place, block.values[i].tolist(), most, fleet.shown)
             found.append(block)
     if not found:
-        raise ValueError(f"{reader}: {path}: no sessions found, write one per line")
+        raise SettingsError(f"{reader}: {path}: no sessions found, write one per line")
     if len(fleet.devices) > num_clients:
-        raise ValueError(
+        raise SettingsError(
             f"{reader}: {path}: {len(fleet.devices)} devices for {num_clients} clients, set --num-clients "
             f"{len(fleet.devices)}"
         )
@@ -90,7 +91,7 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     is_open = end == OPEN
     begin, finish = start.min(), max(start.max(), end.max(where=~is_open, initial=0))
     if finish - begin < SHORTEST:
-        raise ValueError(f"{reader}: {path}: no session has an end, give at least one")
+        raise SettingsError(f"{reader}: {path}: no session has an end, give at least one")
     end[is_open] = finish
     origin, cycle = np.full(num_clients, begin), np.full(num_clients, finish - begin)
     about = (tuple(fleet.devices), fleet.dated, fleet.shown)
@@ -104,9 +105,9 @@ def _log_files(reader: str, path: str) -> list[str]:
     try:
         found = sorted(str(file) for file in Path(path).iterdir() if file.suffix in (".csv", ".jsonl"))
     except OSError as error:
-        raise ValueError(f"{reader}: {path} cannot be read: {error.strerror}") from None
+        raise SettingsError(f"{reader}: {path} cannot be read: {error.strerror}") from None
     if not found:
-        raise ValueError(
+        raise SettingsError(
             f"{reader}: {path}: the folder has no .csv or .jsonl files, give the folder of the logs"
         )
     return found

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace
 from traces.files.lines import decode_line, json_object, open_data
 from traces.timeline import Tasks
@@ -145,21 +146,21 @@ def _read_records(file: str, num_clients: int) -> Iterator[Record]:
                 continue
             record = json_object(place, text)
             if not isinstance(record.get("round"), int):
-                raise ValueError(f"{place}: not the record of a round; {_GIVE}")
+                raise SettingsError(f"{place}: not the record of a round; {_GIVE}")
             if record["round"] == 0:
                 continue
             t += 1
             if record["round"] != t:
-                raise ValueError(f"{place}: round {record['round']!r} follows round {t - 1}")
+                raise SettingsError(f"{place}: round {record['round']!r} follows round {t - 1}")
             yield _checked(place, record, num_clients)
     if not t:
-        raise ValueError(f"trace run: {file}: no round found; {_GIVE}")
+        raise SettingsError(f"trace run: {file}: no round found; {_GIVE}")
 
 
 def _checked(place: str, record: Record, num_clients: int) -> Record:
     """Return the record of a round on devices, with defaults for missing keys."""
     if "available" not in record or (record["round"] == 1 and "members" not in record):
-        raise ValueError(
+        raise SettingsError(
             f"{place}: the record does not say who was `available`: this is not a run on devices, or "
             "one of an earlier version; what a simulation replays is `trace` in its config.toml"
         )
@@ -170,20 +171,20 @@ def _checked(place: str, record: Record, num_clients: int) -> Record:
         found: Any = record.get(key)
         values = found.values() if isinstance(found, dict) else found
         if not isinstance(found, kind) or not all(isinstance(value, item) for value in values):
-            raise ValueError(f"{place}: {key!r} is {found!r:.60}; {_GIVE}")
+            raise SettingsError(f"{place}: {key!r} is {found!r:.60}; {_GIVE}")
     record["events"] = [e for e in record["events"] if e.get("event") in _EVENTS]
     clients = [k for key in ("members", "available", "selected", "active", "at_work") for k in record[key]]
     for client in (*clients, *(entry.get("client") for entry in (*record["late"], *record["events"]))):
         if not isinstance(client, int) or not 0 <= client < num_clients:
             last = num_clients - 1
-            raise ValueError(f"{place}: client {client!r} does not exist, the clients are 0 to {last}")
+            raise SettingsError(f"{place}: client {client!r} does not exist, the clients are 0 to {last}")
     if not len(record["active"]) == len(record["planned"]) == len(record["steps"]):
-        raise ValueError(f"{place}: 'active', 'planned' and 'steps' are not of the same length")
+        raise SettingsError(f"{place}: 'active', 'planned' and 'steps' are not of the same length")
     if not isinstance(record["round_ends"], int):
-        raise ValueError(f"{place}: 'round_ends' is {record['round_ends']!r:.60}; {_GIVE}")
+        raise SettingsError(f"{place}: 'round_ends' is {record['round_ends']!r:.60}; {_GIVE}")
     for steps, planned in zip(record["steps"], record["planned"], strict=True):
         if not 1 <= (planned if steps is None else steps) <= planned:
-            raise ValueError(f"{place}: {steps!r} steps of {planned!r} were done, give 1 to all of them")
+            raise SettingsError(f"{place}: {steps!r} steps of {planned!r} were done, give 1 to all of them")
     return record
 
 
@@ -193,14 +194,14 @@ def _check_event_time(file: str, records: list[Record], num_clients: int) -> Non
     for t, record in enumerate(records, 1):
         end, place = record.get("virtual_seconds"), f"trace run: {file}, round {t}"
         if not isinstance(end, int | float) or not before <= end < math.inf:
-            raise ValueError(f"{place}: 'virtual_seconds' is {end!r:.60}; {_GIVE}")
+            raise SettingsError(f"{place}: 'virtual_seconds' is {end!r:.60}; {_GIVE}")
         for task in record["replied"]:
             match task:
                 case [int(client), int(of), int() | float() as moment] if (
                     0 <= client < num_clients and 1 <= of <= t and 0 <= moment <= end
                 ):
                     continue
-            raise ValueError(
+            raise SettingsError(
                 f"{place}: 'replied' has {task!r:.60}, not a client, a round and a moment; {_GIVE}"
             )
         before = end

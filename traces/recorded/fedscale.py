@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from traces.files.documents import number, read_document
 from traces.recorded.clock import VirtualClock
 from traces.recorded.sessions import LATEST, SHORTEST, DeviceLog, Sessions, check_rate, check_session
@@ -54,7 +55,7 @@ def read_fedscale(reader: str, path: str) -> DeviceLog:
     if isinstance(content, dict):
         content = content.get("clients", content)
     if not isinstance(content, dict | list | tuple):
-        raise ValueError(f"{reader}: {path}: not a dict of phones, expected FedScale's availability data")
+        raise SettingsError(f"{reader}: {path}: not a dict of phones, expected FedScale's availability data")
     named = content.items() if isinstance(content, dict) else enumerate(content, start=1)
     device: list[int] = []
     times: list[tuple[float, float]] = []
@@ -72,7 +73,7 @@ def read_fedscale(reader: str, path: str) -> DeviceLog:
         cycle.append(length)
         places.append(place)
     if not times:
-        raise ValueError(
+        raise SettingsError(
             f"{reader}: {path}: no phone is ever available, expected FedScale's availability data"
         )
     start, end = np.array(times).T
@@ -87,10 +88,10 @@ def read_fedscale(reader: str, path: str) -> DeviceLog:
 def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], float, tuple[float, float]]:
     """Return a phone's sessions, the length of its recording, its speed and its upload rate."""
     if not isinstance(phone, dict):
-        raise ValueError(f"{place}: not a dict, expected a phone of FedScale's availability data")
+        raise SettingsError(f"{place}: not a dict, expected a phone of FedScale's availability data")
     lists: list[Any] = [phone.get("active"), phone.get("inactive")]
     if not all(isinstance(times, list | tuple) for times in lists) or len(lists[0]) != len(lists[1]):
-        raise ValueError(f"{place}: active and inactive must be lists of the same length")
+        raise SettingsError(f"{place}: active and inactive must be lists of the same length")
     length = number(place, "finish_time", phone.get("finish_time"))
     sessions = []
     for start, end in zip(*lists, strict=True):
@@ -99,9 +100,9 @@ def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], float, tu
             check_session(place, *session)
             sessions.append(session)
         if session[1] > length:
-            raise ValueError(f"{place}: a session ends at {end} s, after finish_time {length:g}")
+            raise SettingsError(f"{place}: a session ends at {end} s, after finish_time {length:g}")
     if not SHORTEST <= length <= LATEST:
-        raise ValueError(
+        raise SettingsError(
             f"{place}: finish_time is {length:g}, give a number of seconds from {SHORTEST:g} to {LATEST:g}"
         )
     ms = _positive(place, "computation", phone)
@@ -119,5 +120,5 @@ def _positive(place: str, name: str, phone: dict[str, Any]) -> float:
     if value is None:
         return float("nan")
     if not number(place, name, value) > 0:
-        raise ValueError(f"{place}: {name} is {value}, give a positive number")
+        raise SettingsError(f"{place}: {name} is {value}, give a positive number")
     return float(value)

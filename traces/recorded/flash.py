@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from traces.files.documents import read_document
 from traces.recorded.clock import VirtualClock
 from traces.recorded.sessions import DeviceLog, Sessions
@@ -54,7 +55,7 @@ def read_flash(reader: str, path: str) -> DeviceLog:
     """
     content = read_document(reader, path)
     if not isinstance(content, dict):
-        raise ValueError(f"{reader}: {path}: not a dict of phones, expected FLASH's state_traces.json")
+        raise SettingsError(f"{reader}: {path}: not a dict of phones, expected FLASH's state_traces.json")
     device: list[int] = []
     sessions: list[tuple[float, float]] = []
     records: list[tuple[float, float]] = []
@@ -65,7 +66,7 @@ def read_flash(reader: str, path: str) -> DeviceLog:
         sessions += own
         records.append(record)
     if not sessions:
-        raise ValueError(f"{reader}: {path}: no phone is ever locked, charging and on Wi-Fi")
+        raise SettingsError(f"{reader}: {path}: no phone is ever locked, charging and on Wi-Fi")
     begin, finish = np.array(records).T
     begin = np.where(np.isnan(begin), np.nanmin(begin), begin)
     start, end = np.array(sessions).T
@@ -82,7 +83,7 @@ def _phone(place: str, phone: Any) -> tuple[list[tuple[float, float]], tuple[flo
     """Return a phone's sessions, and the start and end of its recording (NaN without messages)."""
     messages = phone.get("messages") if isinstance(phone, dict) else None
     if not isinstance(messages, str):
-        raise ValueError(f"{place}: no messages, expected FLASH's state_traces.json")
+        raise SettingsError(f"{place}: no messages, expected FLASH's state_traces.json")
     events = []
     for line, message in enumerate(messages.split("\n"), start=1):
         text = message.replace("\0", "").strip()
@@ -110,14 +111,14 @@ def _event(place: str, text: str) -> tuple[float, tuple[str, bool]]:
     """Return the time of a message, in seconds of the calendar, and the state that it sets."""
     match = _MESSAGE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{place}: {text[:40]!r} is not a time, a tab and an event")
+        raise SettingsError(f"{place}: {text[:40]!r} is not a time, a tab and an event")
     day, hour, event = match.groups()
     try:
         time = (datetime.fromisoformat(f"{day} {hour}") - datetime.min).total_seconds()
     except ValueError:
-        raise ValueError(f"{place}: {day} {hour} is not a valid time") from None
+        raise SettingsError(f"{place}: {day} {hour} is not a valid time") from None
     if _LEVEL.fullmatch(event):
         return time, ("battery", True)
     if event.lower() not in _EVENTS:
-        raise ValueError(f"{place}: unknown event {event[:40]!r}; known: {', '.join(_EVENTS)}")
+        raise SettingsError(f"{place}: unknown event {event[:40]!r}; known: {', '.join(_EVENTS)}")
     return time, _EVENTS[event.lower()]

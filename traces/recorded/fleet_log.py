@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from fedtide.ground.errors import SettingsError
 from traces.files.lines import finite_number, whole_number
 from traces.files.tables import Row
 from traces.recorded.sessions import OPEN, seconds
@@ -40,7 +41,7 @@ class FleetLog:
     def session(self, place: str, row: Row) -> tuple[float, ...]:
         """Return client, start, end, speed and upload rate; an end that is missing is `OPEN`."""
         if "start" not in row:
-            raise ValueError(f"{place}: start is missing, give {_TIME}")
+            raise SettingsError(f"{place}: start is missing, give {_TIME}")
         start = self._time(place, row["start"])
         end = self._time(place, row["end"]) if "end" in row else OPEN
         rates = (np.nan if name not in row else finite_number(place, row[name]) for name in OPTIONAL)
@@ -49,16 +50,16 @@ class FleetLog:
     def _client(self, place: str, row: Row) -> int:
         if "device" in row:
             if "client" in row:
-                raise ValueError(f"{place}: give a device or a client, not both")
+                raise SettingsError(f"{place}: give a device or a client, not both")
             self._note(place, "clients", "names of devices")
             return self.devices.setdefault(row["device"], len(self.devices))
         if "client" not in row:
-            raise ValueError(f"{place}: device is missing, give its name; or its number as client")
+            raise SettingsError(f"{place}: device is missing, give its name; or its number as client")
         self._note(place, "clients", "numbers")
         try:
             value = finite_number(place, row["client"])
         except ValueError as error:
-            raise ValueError(f"{error}, give the client's number; names have a column device") from None
+            raise SettingsError(f"{error}, give the client's number; names have a column device") from None
         return whole_number(place, "client", value, 0)
 
     def _time(self, place: str, text: str) -> float:
@@ -68,14 +69,14 @@ class FleetLog:
         try:
             time = finite_number(place, text)
         except ValueError as error:
-            raise ValueError(f"{error}, give {_TIME}") from None
+            raise SettingsError(f"{error}, give {_TIME}") from None
         self._note(place, "times", "seconds")
         return time
 
     def _note(self, place: str, what: str, kind: str) -> None:
         """Note how the log writes its clients or times; raise ValueError if it did so differently before."""
         if self._kinds.setdefault(what, kind) != kind:
-            raise ValueError(
+            raise SettingsError(
                 f"{place}: the {what} are {kind}, but {self._kinds[what]} before; write all of them alike"
             )
 

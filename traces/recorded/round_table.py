@@ -6,6 +6,7 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace
 from traces.files.lines import client_index, whole_number
 from traces.files.tables import read_numbers
@@ -58,14 +59,14 @@ def _read_table(
         place = f"trace table: {path}, line {line}"
         nobody = math.isnan(client)
         if nobody != math.isnan(completion):
-            raise ValueError(f"{place}: give both client and completion, or neither if nobody is online")
+            raise SettingsError(f"{place}: give both client and completion, or neither if nobody is online")
         if not nobody and not 0 <= completion <= 1:
-            raise ValueError(f"{place}: completion is {completion:g}, give a fraction from 0 to 1")
+            raise SettingsError(f"{place}: completion is {completion:g}, give a fraction from 0 to 1")
         k = -1 if nobody else client_index(place, client, num_clients)
         rows.extend((whole_number(place, "round", t, 1), k, 0.0 if nobody else completion, line))
     table = np.asarray(rows).reshape(-1, 4)
     if table[:, 1].max(initial=-1) < 0:
-        raise ValueError(
+        raise SettingsError(
             f"trace table: {path}: nobody is online in any round, write a line per online client"
         )
     table = table[np.lexsort((table[:, 1], table[:, 0]))]
@@ -80,14 +81,14 @@ def _check_rounds(path: str, t: NDArray[np.int64], k: NDArray[np.int64], line: N
     if len(repeated):
         i = repeated[0] + 1
         which = f"a line for client {k[i]}" if k[i] == k[i - 1] >= 0 else "a line without a client"
-        raise ValueError(
+        raise SettingsError(
             f"trace table: {path}, line {line[i]}: round {t[i]} already has {which}, remove one of the two"
         )
     gap = np.flatnonzero(np.diff(t, prepend=0) > 1)
     if len(gap):
         i = gap[0]
         missing = (t[i - 1] if i else 0) + 1
-        raise ValueError(
+        raise SettingsError(
             f"trace table: {path}, line {line[i]}: round {t[i]} is present but round {missing} is missing, "
             f"write a line '{missing},,' if nobody was online"
         )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import count
 
 # What a recording may hold, so that sums, products and quotients of it are numbers.
@@ -128,22 +129,24 @@ def _inherited(rates: NDArray[np.float64], overlap: NDArray[np.bool_]) -> NDArra
 def check_session(place: str, start: float, end: float, shown: Callable[[float], str] = seconds) -> None:
     """Raise ValueError unless a session starts and ends at possible times; its end may be `OPEN`."""
     if start < 0:
-        raise ValueError(f"{place}: the session starts at {shown(start)}, give times of {shown(0)} or later")
+        raise SettingsError(
+            f"{place}: the session starts at {shown(start)}, give times of {shown(0)} or later"
+        )
     if not start < end:
-        raise ValueError(
+        raise SettingsError(
             f"{place}: the session starts at {shown(start)} but ends at {shown(end)}, it must end later"
         )
     if end - start < SHORTEST:
-        raise ValueError(
+        raise SettingsError(
             f"{place}: the session lasts {end - start:g} s, give sessions of at least {SHORTEST:g} s"
         )
     if (last := start if end == OPEN else end) > LATEST:
-        raise ValueError(f"{place}: {shown(last)} is too late, give times of at most {LATEST:g} s")
+        raise SettingsError(f"{place}: {shown(last)} is too late, give times of at most {LATEST:g} s")
 
 
 def check_rate(place: str, name: str, value: float) -> None:
     """Raise ValueError unless a speed or upload rate is possible; NaN is."""
     if value <= 0:
-        raise ValueError(f"{place}: {name} is {value:g}, give a positive number or nothing")
+        raise SettingsError(f"{place}: {name} is {value:g}, give a positive number or nothing")
     if not math.isnan(value) and not SLOWEST <= value <= FASTEST:
-        raise ValueError(f"{place}: {name} is {value:g}, give a number from {SLOWEST:g} to {FASTEST:g}")
+        raise SettingsError(f"{place}: {name} is {value:g}, give a number from {SLOWEST:g} to {FASTEST:g}")

@@ -14,6 +14,7 @@ from fedtide.engine.checkpoints.unsaved import Unsaved
 from fedtide.engine.observers import Observer, Record
 from fedtide.engine.run_folder import RunFolder
 from fedtide.engine.transports.base import Transport
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import say
 from strategies import FlexibleStrategy
 from strategies.core.state import StateDict, nested, take, within
@@ -76,7 +77,7 @@ class Checkpointing(Observer):
                 say(self.console, f"{reason}; resuming after round {found.round}")
             state, self._saved = found.state, found.round
             if state.get("frozen_checksum", 0.0) != self.strategy.wire.frozen_checksum:
-                raise ValueError("the model's frozen weights are not those that the run began with")
+                raise SettingsError("the model's frozen weights are not those that the run began with")
             self.strategy.load_state_dict(within("strategy", state))
             self.transport.load_state_dict(within("transport", state))
             self.folder.truncate(take(state, "metrics_bytes"))

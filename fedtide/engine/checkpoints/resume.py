@@ -10,12 +10,13 @@ from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY, read_toml
 from fedtide.engine.read_run import read_config
 from fedtide.engine.run_folder import versions
+from fedtide.ground.errors import SettingsError
 
 # Settings that only say when a run ends; `num-rounds` can only be raised, as schedules may depend on it.
 ENDS = {"num-rounds", "until", "until-seconds", "stop-at", "patience"}
 
 
-class ResumeError(ValueError):
+class ResumeError(SettingsError):
     """A run cannot be resumed."""
 
 
@@ -31,7 +32,7 @@ def settings_of(values: Mapping[str, Any], source: str) -> Settings:
     folder = str(values["resume"])
     config = Path(folder) / "config.toml"
     if not config.is_file():
-        raise ValueError(f"resume {folder}: not a run folder: config.toml is missing")
+        raise SettingsError(f"resume {folder}: not a run folder: config.toml is missing")
     before = Settings.from_mapping(read_toml(str(config)), str(config))
     given = Settings.from_mapping(before.as_mapping() | dict(values), source)
     was, wanted = before.as_mapping(), given.as_mapping()
@@ -41,9 +42,11 @@ def settings_of(values: Mapping[str, Any], source: str) -> Settings:
         if was[key] != wanted[key]
     ]
     if changed:
-        raise ValueError(f"resume {folder}: {'; '.join(sorted(changed))}; a resumed run keeps its settings")
+        raise SettingsError(
+            f"resume {folder}: {'; '.join(sorted(changed))}; a resumed run keeps its settings"
+        )
     if given.num_rounds < before.num_rounds:
-        raise ValueError(f"resume {folder}: num-rounds was {before.num_rounds} and can only be raised")
+        raise SettingsError(f"resume {folder}: num-rounds was {before.num_rounds} and can only be raised")
     return given
 
 

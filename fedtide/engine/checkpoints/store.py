@@ -16,6 +16,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.ground.errors import SettingsError
 from strategies.core.state import Rows, StateDict, Vectors
 
 FILE = "checkpoints.sqlite"
@@ -88,7 +89,7 @@ class CheckpointStore:
         """
         if not (self.folder / FILE).exists():
             if [*self.folder.glob("round-*.safetensors")]:
-                raise ValueError(
+                raise SettingsError(
                     f"{self.folder} was written by an earlier version, which can still resume it"
                 )
             return None
@@ -109,7 +110,7 @@ class CheckpointStore:
                 self._unused = [*stored - used]
                 return Found(server_round, state, damaged)
         if damaged:
-            raise ValueError(f"{self.folder}: {'; '.join(damaged)}")
+            raise SettingsError(f"{self.folder}: {'; '.join(damaged)}")
         return None
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.leftovers import end_session, lock_session, remove_leftovers
 from fedtide.engine.transports.ray.nodes import Nodes
 from fedtide.ground.dotted import modules_here
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import ends
 
 ROOT = str(Path(__file__).parents[4])  # the folder that workers import this project from
@@ -29,7 +30,7 @@ def check_address(address: str) -> None:
     """Raise an error if nothing listens at HOST:PORT; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
-        raise ValueError("expected HOST:PORT or auto")
+        raise SettingsError("expected HOST:PORT or auto")
     socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
@@ -64,7 +65,7 @@ def start_ray(num_workers: int, address: str = "") -> RunningRay:
             nodes = Nodes()
         except EngineLost as error:
             ray.shutdown()
-            raise ValueError(f"ray-address {address}: {error}") from None
+            raise SettingsError(f"ray-address {address}: {error}") from None
         return RunningRay(remove_leftovers(), nodes=nodes)
     # Ray's default, 15, leaves workers 3 % of a core next to any other process that is busy.
     os.environ.setdefault("RAY_worker_niceness", "0")
@@ -107,7 +108,7 @@ def _connect(address: str, **options: Any) -> None:
         _silence()
     except (OSError, RuntimeError, ValueError, RayError) as error:
         ray.shutdown()
-        raise ValueError(f"ray-address {address}: {ends(error)}") from None
+        raise SettingsError(f"ray-address {address}: {ends(error)}") from None
 
 
 def _quiet() -> dict[str, Any]:
