@@ -133,7 +133,7 @@ def _one_trace(spec: str, settings: Settings) -> Trace:
 
 
 def label_shares(settings: Settings) -> NDArray[np.float64]:
-    """Return the share of each label in each client's data, shape (N, L).
+    """Return the share of each label in each client's data, shape (N, L); zeros for one without examples.
 
     Held-out examples count, too: who is online must not depend on how the run is evaluated.
     """
@@ -144,7 +144,7 @@ def label_shares(settings: Settings) -> NDArray[np.float64]:
     for client in range(settings.num_clients):
         _, labels = data.train_set(np.array([client]))
         counts[client] = np.bincount(labels, minlength=data.num_outputs)
-    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+    return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
 
 
 def client_settings(settings: Settings) -> Settings:

@@ -111,6 +111,25 @@ def test_parts_are_objects() -> None:
     assert fedtide.run(task=regression, partition="iid", learning_rate=0.02, **SMALL).final < 2
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "fedau:estimator=known", "trace": "labels:floor=1"},
+        {"strategy": "apfl", "evaluate_clients": 6, "trace": "always", "engine": "ray", "num_workers": 1},
+        {"strategy": "pfedme", "evaluate_on": "objective", "trace": "always"},
+        {"strategy": "mifa", "evaluate_on": "present", "trace": "sessions:kind=always", "round_ends": 2},
+    ],
+)
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # of 0 / 0
+def test_a_client_without_examples_never_takes_part(settings: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    x, owners = rng.normal(size=(90, 3)), np.repeat([0, 2, 5], 30)  # 1, 3 and 4 have none
+    task = fedtide.Task.from_arrays(x, (x[:, 0] > 0).astype(int), clients=owners)
+    run = fedtide.run(task=task, **settings, **SMALL)
+    assert {k for record in run.records[1:] for k in record["selected"]} == {0, 2, 5}
+    assert not any(record["failed"] for record in run.records[1:])
+
+
 def test_a_comparison() -> None:
     given = {"strategy": ["fedavg", Halved], "seed": [0, 1], "num_workers": 1, **SMALL}
     table = fedtide.compare(reach=0.5, **given)

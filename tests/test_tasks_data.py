@@ -41,24 +41,26 @@ def test_a_client_has_its_part_of_the_data_set():
 
 
 @given(
-    st.integers(1, 12), st.integers(0, 60), st.sampled_from([0.0, 0.1, 0.29, 0.5, 0.99]), st.integers(0, 5)
+    st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any),
+    st.sampled_from([0.0, 0.1, 0.29, 0.5, 0.99]),
+    st.integers(0, 5),
 )
-def test_holdout_and_training_examples_make_up_each_part(num_clients, extra, share, seed):
-    order = np.random.default_rng(seed).permutation(num_clients + extra)
-    parts = np.array_split(order, num_clients)
+def test_holdout_and_training_examples_make_up_each_part(counts, share, seed):
+    order = np.random.default_rng(seed).permutation(sum(counts))
+    parts = np.split(order, np.cumsum(counts)[:-1])
     data = divide(parts, share, seed)
     for k, part in enumerate(parts):
         train = data.train_set(np.array([k]))[0].ravel().tolist()
         held = data.holdout(np.array([k]))[0].ravel().tolist() if share else []
         assert sorted(train + held) == sorted(part.tolist())
-        assert len(train) == data.sizes[k] >= 1
+        assert len(train) == data.sizes[k] >= min(len(part), 1)
         assert len(held) >= (share > 0 and len(part) >= 2)
 
 
 def test_holdout_counts():
-    totals = np.array([1, 2, 10, 100])
-    assert holdout_counts(totals, 0.29).tolist() == [0, 1, 2, 29]
-    assert holdout_counts(totals, 0.0).tolist() == [0, 0, 0, 0]
+    totals = np.array([0, 1, 2, 10, 100])
+    assert holdout_counts(totals, 0.29).tolist() == [0, 0, 1, 2, 29]
+    assert holdout_counts(totals, 0.0).tolist() == [0, 0, 0, 0, 0]
     for share in (1.0, -0.1, float("nan")):
         with pytest.raises(ValueError, match=r"share must be in \[0, 1\)"):
             holdout_counts(totals, share)

@@ -84,7 +84,7 @@ def test_rows(count: int) -> NDArray[np.bool_]:
 def holdout_counts(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]:
     """Return how many of its examples each client holds out: of n examples and a share h, floor(h n).
 
-    They are at least one if h > 0 and n >= 2.
+    They are at least one if h > 0 and n >= 2, and at most n - 1.
     """
     if not 0 <= share < 1:
         raise SettingsError(f"holdout: the share must be in [0, 1), not {share:g}")
@@ -92,7 +92,7 @@ def holdout_counts(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]
         return np.zeros_like(totals)
     # 0.29 * 100 is 28.999... in floating point and must still hold out 29.
     counts: NDArray[np.int64] = np.floor(share * totals + 1e-9).astype(np.int64)
-    return np.clip(counts, np.minimum(totals - 1, 1), totals - 1)
+    return np.clip(counts, totals >= 2, np.maximum(totals - 1, 0))
 
 
 def require_holdout(share: float) -> None:

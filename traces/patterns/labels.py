@@ -37,7 +37,7 @@ def labels(
     Parameters
     ----------
     label_shares : (N, L) float64
-        Share of each label in each client's data; rows sum to 1.
+        Share of each label in each client's data; rows sum to 1, or to 0 for a client without examples.
     floor
         Lowest rate.
     mean

@@ -51,6 +51,12 @@ class VirtualTransport(Transport):
         self.memories: dict[int, Any] = {}  # results of `store`, by client
         self._rounds: dict[int, int] = {}  # the rounds in which they were stored
         self._noted: set[str] = set()
+        has_examples = simulation.environment.data.sizes > 0
+        self._reachable = None if has_examples.all() else np.flatnonzero(has_examples)
+
+    def reachable(self) -> NDArray[np.intp] | None:
+        """Return the clients with examples: a simulated client without any never gets some."""
+        return self._reachable
 
     @abstractmethod
     def run(self, broadcast: Broadcast, jobs: list[Job]) -> Iterable[Answers]:
