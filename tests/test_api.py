@@ -14,6 +14,7 @@ from torch import nn
 
 import fedtide
 import sim
+from fedtide.analysis.client_numbers import read_numbers
 from fedtide.tasks import digits
 from strategies.fedavg import FedAvg
 from traces import RoundAvailability, Trace
@@ -128,6 +129,28 @@ def test_a_client_without_examples_never_takes_part(settings: dict[str, Any]) ->
     run = fedtide.run(task=task, **settings, **SMALL)
     assert {k for record in run.records[1:] for k in record["selected"]} == {0, 2, 5}
     assert not any(record["failed"] for record in run.records[1:])
+
+
+def test_a_method_of_ones_own_runs_once_unless_it_allows_more() -> None:
+    class Counted(FedAvg):
+        calls = 0
+
+        def update(self, replies: Any) -> None:
+            type(self).calls += 1
+            super().update(replies)
+
+    class Pure(Counted):
+        replayable = True
+
+    settings = SMALL | {"report": True, "trace": "always"}
+    run = fedtide.run(strategy=Counted, **settings)
+    found = read_numbers(run.path)
+    assert found is not None
+    assert (Counted.calls, found.update_shares) == (4, [])
+    assert "set replayable = True in its class" in found.notes[0]
+    found = read_numbers(fedtide.run(strategy=Pure, **settings).path)
+    assert found is not None
+    assert (Pure.calls, sum(found.update_shares)) == (4 + 8, pytest.approx(1, abs=1e-4))
 
 
 def test_a_comparison() -> None:

@@ -15,7 +15,7 @@ from clients.environment import federated_data, make_trace, missing_folder, mode
 from clients.gradients.flat import FlatModel
 from clients.simulated.evaluation import mean_scores
 from fedtide.analysis.client_numbers import SAMPLE, ClientNumbers, keep_numbers, read_numbers
-from fedtide.analysis.update_shares import update_shares
+from fedtide.analysis.update_shares import check_replayable, update_shares
 from fedtide.config import Settings
 from fedtide.engine.experiment import Experiment
 from fedtide.engine.observers import Record
@@ -121,6 +121,7 @@ def _shares(
     groups = np.full(trace.num_clients, len(clients))  # all others together
     groups[clients] = np.arange(len(clients))
     try:
+        check_replayable(settings)
         shares = update_shares(settings, sizes, trace, groups, rounds)[: len(clients)]
     except ValueError as error:
         return None, [f"Shares of the updates are missing: {error}."]

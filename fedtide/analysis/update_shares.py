@@ -27,16 +27,21 @@ from fedtide.config import Settings
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.event_clock import make_clock
 from fedtide.engine.methods import method_of
+from fedtide.engine.parts import REGISTRIES, named_parts
 from fedtide.engine.sequential_sgd import SequentialSGD
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.event_time import timed
 from fedtide.engine.transports.inline import InlineTransport
 from fedtide.engine.transports.virtual import Simulation
+from fedtide.ground import dotted
 from fedtide.ground.contract import FitConfig
 from fedtide.ground.errors import SettingsError
+from fedtide.ground.specs import find, parse
 from fedtide.tasks import CROSS_ENTROPY, Criterion, Examples
 from strategies import FlatParameters, Layout, Roster
 from traces import Trace
+
+AT_SERVER = ("strategy", "select", "server-opt")  # parts of the server that may keep or write something
 
 
 def update_shares(
@@ -55,6 +60,16 @@ def update_shares(
     own = np.arange(trace.num_clients) if groups is None else groups
     (applied,) = applied_updates(settings, sizes, trace, own, [num_rounds or settings.num_rounds])
     return as_shares(applied)
+
+
+def check_replayable(settings: Settings) -> None:
+    """Raise SettingsError for a part of the user's own that the server would run a second time, unasked."""
+    for kind, spec in named_parts(settings.as_mapping()):
+        name = parse(kind, spec).name
+        own = dotted.is_dotted(kind, name) and name.partition(".")[0] not in ("flwr", "strategies")
+        if kind in AT_SERVER and own and not getattr(find(kind, REGISTRIES[kind], name), "replayable", False):
+            allowed = "set replayable = True in its class to allow that"
+            raise SettingsError(f"{kind} {name} would run a second time for them; {allowed}")
 
 
 def as_shares(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -68,6 +68,7 @@ class Method(Stateful, ABC):
     suits: ClassVar[str] = ""  # what it is meant for, as the end of a sentence
     takes_layers: ClassVar[bool] = True  # whether it is w := w + D for an update D that may be changed
     late_replies: ClassVar[LateReplies] = "drop"
+    replayable: ClassVar[bool] = False  # whether a method of one's own may run again, see `update_shares`
     weights: NDArray[np.float64]
     version: int
     round: int
