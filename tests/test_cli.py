@@ -207,6 +207,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--num_clients 3", "did you mean --num-clients"),
         ("--fresh fedavg", "fedavg; .*--NAME VALUE"),
         ("--trace=bernoulli:0.3", "character 11 .*key=value.*bernoulli:p=0.5"),
+        ("--task=csv:homes.csv", "character 5 is not key=value; for example csv:file=[.]{3}$"),
         ("--trace bernoulli p=0.3", "unknown trace 'p=0.3'; .*colon"),
         ("--strategy=fedavg,mifa", "spaces"),
         # numbers
@@ -232,6 +233,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--stop-at=client=0.5 --evaluate-on=everybody", "scheme-c evaluates nothing at the clients"),
         # files
         ("--run-dir=/dev/null", "run-dir /dev/null: Not a directory"),
+        pytest.param(f"--run-dir=/proc/{'a/' * 1990}", "run-dir /proc/a.*: (too many|No such)", id="deep"),
         ("--config=nonesuch.toml", "nonesuch.toml: No such file"),
     ],
 )

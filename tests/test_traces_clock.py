@@ -168,8 +168,10 @@ def test_the_clock_uses_the_local_steps_of_the_run(log, tmp_path):
         ("0,-5,10\n", "line 2: the session starts at -5 s"),
         ("0,10,5\n", "line 2: the session starts at 10 s but ends at 5 s"),
         ("0,,5\n", "line 2: start is missing"),
-        ("0,5,\n1,5,\n", "no session has an end, give at least one"),
-        ("0,1e16,\n", "line 2: 1e[+]16 s is too late, give times of at most"),
+        ("0,5,\n1,5,\n", "no session has an end after its start, give at least one"),
+        ("0,5,5\n1,9,9\n", "no session has an end after its start, give at least one"),
+        ("0,1772352000000,\n", "line 2: 1772352000000 s is too late, give seconds, not milliseconds"),
+        ("0,2026-03-01T08:00Z,9999-12-31T23:59Z\n", "line 2: 9999-12-31T23:59:00Z is too late"),
         ("0,0,x\n", "line 2: 'x' is not a finite number"),
         ("", "no sessions found"),
     ],
@@ -180,6 +182,12 @@ def test_invalid_lines(log, rows, message):
     assert "trace recorded" in str(refusal.value)
     assert "log.csv" in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_session_of_zero_seconds_is_none(log):
+    with_one, without = (log("client,start,end\n0,0,100\n" + more, 2) for more in ("1,50,50\n", ""))
+    assert [r.online.tolist() for r in map(with_one.round, (1, 2))] == [[True, False], [True, False]]
+    assert with_one.round(1).completion.tolist() == without.round(1).completion.tolist()
 
 
 @pytest.mark.parametrize("value", ["0", "-1"])

@@ -246,8 +246,9 @@ def _new_folder(settings: Settings) -> Path:
         except FileExistsError:
             attempt += 1
             path = base.with_name(f"{base.name}-{attempt}")
-        except OSError as error:
-            raise SettingsError(f"run-dir {settings.run_dir}: {error.strerror}") from None
+        except (OSError, RecursionError) as error:  # the latter from a thousand folders in each other
+            reason = getattr(error, "strerror", None) or "too many folders in each other"
+            raise SettingsError(f"run-dir {settings.run_dir[:200]}: {reason}") from None
 
 
 def _lock(file: Any, path: Path) -> None:

@@ -124,7 +124,8 @@ def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> Pa
         spec = parse(kind, text)
     except ValueError as error:
         options = options_of(registry[name]) if (name := text.partition(":")[0].strip()) in registry else {}
-        such_as = next((f"; for example {name}:{key}={o.default}" for key, o in options.items()), "")
+        values = {key: "..." if o.default is REQUIRED else o.default for key, o in options.items()}
+        such_as = next((f"; for example {name}:{key}={value}" for key, value in values.items()), "")
         raise SettingsError(f"{error}{such_as}") from None
     factory = find(kind, registry, spec.name)
     return Part(spec.name, factory, convert(f"{kind} {spec.name}", options_of(factory), spec.options))

@@ -90,9 +90,9 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     start, end = values[:, 1], values[:, 2]
     is_open = end == OPEN
     begin, finish = start.min(), max(start.max(), end.max(where=~is_open, initial=0))
-    if finish - begin < SHORTEST:
-        raise SettingsError(f"{reader}: {path}: no session has an end, give at least one")
     end[is_open] = finish
+    if finish - begin < SHORTEST or not (start < end).any():
+        raise SettingsError(f"{reader}: {path}: no session has an end after its start, give at least one")
     origin, cycle = np.full(num_clients, begin), np.full(num_clients, finish - begin)
     about = (tuple(fleet.devices), fleet.dated, fleet.shown)
     return DeviceLog.build(Sessions(*values.T), origin, cycle, place_of, *about)
@@ -117,7 +117,7 @@ def _valid(values: NDArray[np.float64], num_clients: float) -> NDArray[np.bool_]
     """Return which lines of a block `_check_line` does not refuse."""
     client, start, end, *rates = values.T
     valid = (client >= 0) & (client < num_clients) & (client == np.floor(client))
-    valid &= (start >= 0) & (start < end) & (end - start >= SHORTEST)
+    valid &= (start >= 0) & ((end - start >= SHORTEST) | (start == end))
     valid &= np.where(end == OPEN, start, end) <= LATEST
     for rate in rates:
         valid &= np.isnan(rate) | ((rate >= SLOWEST) & (rate <= FASTEST))

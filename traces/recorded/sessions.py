@@ -15,7 +15,7 @@ from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import count
 
 # What a recording may hold, so that sums, products and quotients of it are numbers.
-SHORTEST, LATEST = 1e-6, 1e15  # seconds
+SHORTEST, LATEST = 1e-6, 1e11  # seconds; today in milliseconds since 1970 is above that
 SLOWEST, FASTEST = 1e-12, 1e15  # per second
 OPEN = math.inf  # the end of a session that is not over when the recording ends
 
@@ -127,21 +127,25 @@ def _inherited(rates: NDArray[np.float64], overlap: NDArray[np.bool_]) -> NDArra
 
 
 def check_session(place: str, start: float, end: float, shown: Callable[[float], str] = seconds) -> None:
-    """Raise ValueError unless a session starts and ends at possible times; its end may be `OPEN`."""
+    """Raise ValueError unless a session starts and ends at possible times.
+
+    Its end may be `OPEN`, or its start: `DeviceLog.build` leaves such a session out.
+    """
     if start < 0:
         raise SettingsError(
             f"{place}: the session starts at {shown(start)}, give times of {shown(0)} or later"
         )
-    if not start < end:
+    if end < start:
         raise SettingsError(
             f"{place}: the session starts at {shown(start)} but ends at {shown(end)}, it must end later"
         )
-    if end - start < SHORTEST:
+    if 0 < end - start < SHORTEST:
         raise SettingsError(
             f"{place}: the session lasts {end - start:g} s, give sessions of at least {SHORTEST:g} s"
         )
     if (last := start if end == OPEN else end) > LATEST:
-        raise SettingsError(f"{place}: {shown(last)} is too late, give times of at most {LATEST:g} s")
+        most = f"give seconds, not milliseconds, and times of at most {shown(LATEST)}"
+        raise SettingsError(f"{place}: {shown(last)} is too late, {most}")
 
 
 def check_rate(place: str, name: str, value: float) -> None:
