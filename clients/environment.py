@@ -6,10 +6,9 @@ Server and clients do so independently, with the same result.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,9 @@ from numpy.typing import NDArray
 from fedtide.config import Settings
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import bind, parse
+from fedtide.ground.specs import Part, bind
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
+from fedtide.tasks.data import client_names
 from fedtide.tasks.division import checked_partition, checked_sizes
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
 
@@ -97,9 +97,19 @@ def build_for(
     return partial(initialise, partial(model.factory, input_shape, num_outputs, **options), settings.seed)
 
 
-def make_trace(settings: Settings) -> Trace:
-    """Return the availability of all clients in all rounds, arrivals and departures included."""
-    parts = [_one_trace(spec, settings) for spec in trace_specs(settings.trace)]
+def make_trace(settings: Settings, data: FederatedData | None = None) -> Trace:
+    """Return the availability of all clients in all rounds, arrivals and departures included.
+
+    A recording that has names of clients goes by those of the data or, where these have none, by those of the
+    recording before it. `data` are loaded where they are needed and not given.
+    """
+    names: tuple[str, ...] = ()
+    if any(part.takes("client_names") for part in _parts_by_data(settings)):
+        names = client_names(federated_data(settings) if data is None else data)
+    parts: list[Trace] = []
+    for spec in trace_specs(settings.trace):
+        parts.append(_one_trace(spec, settings, names))
+        names = names or parts[-1].devices
     if settings.arrivals or settings.departures:
         rounds = {}
         for name in ("arrivals", "departures"):
@@ -117,14 +127,26 @@ def trace_specs(text: str) -> list[str]:
 
 
 def needs_data(settings: Settings) -> bool:
-    """Whether the trace depends on the clients' data."""
-    names = [parse("trace", spec).name for spec in trace_specs(settings.trace)]
-    return any("label_shares" in signature(TRACES[name]).parameters for name in names if name in TRACES)
+    """Whether the trace depends on the clients' data: on their labels, or on their names."""
+    return bool(_parts_by_data(settings))
 
 
-def _one_trace(spec: str, settings: Settings) -> Trace:
+def _parts_by_data(settings: Settings) -> list[Part]:
+    """Return the traces that depend on the data."""
+    named = task_source(settings).default_partition is None  # whose clients have names, perhaps
+    parts = [bind("trace", TRACES, spec) for spec in trace_specs(settings.trace)]
+    return [
+        part
+        for part in parts
+        if part.takes("label_shares")
+        or (named and part.takes("client_names") and ("file" in part.options or not part.takes("file")))
+    ]
+
+
+def _one_trace(spec: str, settings: Settings, names: Sequence[str]) -> Trace:
     part = bind("trace", TRACES, spec)
-    given: dict[str, Any] = {"local_steps": settings.local_steps}  # a trace with a clock needs their number
+    # A trace with a clock needs the number of steps.
+    given: dict[str, Any] = {"local_steps": settings.local_steps, "client_names": names}
     if part.takes("label_shares"):  # who is online depends on the data
         given["label_shares"] = label_shares(settings)
     trace: Trace = part.build(settings.num_clients, settings.seed, **given)

@@ -43,7 +43,7 @@ def environment(settings: Settings) -> tuple[VirtualClients, Trace]:
     data = federated_data(settings)
     build_model = model_builder(settings, data)
     clients = VirtualClients(ClientEnvironment(data, build_model, settings.seed, cohort=settings.cohort))
-    return clients, make_trace(settings)
+    return clients, make_trace(settings, data)
 
 
 class FlexibleClient(Client):

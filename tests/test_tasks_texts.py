@@ -59,6 +59,7 @@ def test_roles_are_clients_and_their_last_fifth_is_test_data(tmp_path: Path) -> 
     text = " ".join(long).replace("~", " ")
     cut = int(0.8 * len(text))
     assert data.sizes.tolist() == [len(range(0, cut - 12, 2))] * 3
+    assert data.client_names == ("P: A", "P: D", "Q: A")
     x, y = data.examples(0, np.array([4, 0]))
     assert "".join(ALPHABET[c] for c in x[0]) == text[8:20]
     assert ALPHABET[y[0]] == text[20]
@@ -127,6 +128,7 @@ def test_users_are_clients_and_their_latest_tweets_are_test_data(packed: bool, t
         (folder / TABLE).write_text(TWEETS, encoding="latin-1")
     data = federate("sentiment140", tmp_path, 2, words=4, min_tweets=3, vocabulary=6)
     assert data.sizes.tolist() == [8, 2]  # ann's ten, bob's three
+    assert data.client_names == ("ann", "bob")
     x, y = data.train_set(np.array([0, 1]))
     assert y.tolist() == [0] * 5 + [1] * 5
     # The most frequent words: day, bad, ",", a; the others are 1, and 0 is the padding.

@@ -110,7 +110,7 @@ def test_what_is_written_is_read(write, devices, plan, columns, as_json):
         sessions.append((name, EIGHT + start, EIGHT + end))
     order = list(dict.fromkeys(name for name, _, _ in sessions))
     log = read_device_log("test", write(file.getvalue()), 4)
-    assert log.names == tuple(order)
+    assert log.names == (*order, *[""] * (4 - len(order)))
     expected = sorted((order.index(name), start, end) for name, start, end in sessions)
     owner = np.repeat(np.arange(4), np.diff(log.first))
     assert list(zip(owner.tolist(), log.start.tolist(), log.end.tolist(), strict=True)) == expected
@@ -158,7 +158,7 @@ def test_results_can_be_traced_back_to_devices(write, tmp_path: Path, capsys):
     assert sim.main(arguments) == 0
     folder = Path(json.loads(capsys.readouterr().out)["run_dir"])
     with (folder / "clients.csv").open(newline="") as file:
-        assert [*csv.reader(file)] == [["client", "device"], ["0", "kitchen, pi"], ["1", "pi-2"], ["2", ""]]
+        assert [*csv.reader(file)] == [["client", "name"], ["0", "kitchen, pi"], ["1", "pi-2"], ["2", ""]]
     arguments[0] = "--show-trace"
     assert sim.main(arguments) == 0
     shown = capsys.readouterr()

@@ -25,7 +25,8 @@ from traces.recorded.flash import Flash
 from traces.recorded.round_table import RoundTable
 
 # Name -> factory. A factory takes (num_clients, seed); its keyword-only parameters are the user's options,
-# except `label_shares`: the share of each label in each client's data, shape (N, L).
+# except `label_shares`: the share of each label in each client's data, shape (N, L); and `client_names`: the
+# data's names of the clients, N or none.
 TRACES: dict[str, Callable[..., Trace]] = {
     "always": Always,
     "bernoulli": Bernoulli,

@@ -44,8 +44,8 @@ class Trace(ABC):
     has_late_replies : bool
         Whether `late` may return anything but zeros.
     devices : tuple of str
-        The device that each client replays, N names, "" for a client without one; empty unless the trace was
-        recorded from devices with names.
+        The name of each client, N of them, "" for one without a device; empty unless the trace was recorded
+        from devices with names.
     dates : tuple of float, optional
         The times of the calendar at virtual time 0 and at the end of the recording, in seconds since 1970;
         None unless the trace was recorded with such times.

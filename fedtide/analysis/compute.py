@@ -45,7 +45,7 @@ def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
             return f"the data of {settings.task} are not in {missing}"
         arrays = [*read_arrays(run.path / "weights.npz").values()]
         data = federated_data(settings)
-        made = (data, make_trace(settings), model_builder(settings, data)())
+        made = (data, make_trace(settings, data), model_builder(settings, data)())
         numbers = compute_numbers(settings, *made, arrays, valid_records(run.path))
     except (ValueError, OSError, EOFError, KeyError, RuntimeError, BadZipFile) as error:
         return " ".join(str(error).split())

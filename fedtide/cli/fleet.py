@@ -67,7 +67,7 @@ def deadline(settings: Settings) -> float:
 def describe_log(settings: Settings, covered: float) -> list[tuple[str, str]]:
     """Return lines on the log of a rehearsal whose rounds last `covered` seconds, each a name and a text."""
     trace = bind("trace", TRACES, trace_specs(settings.trace)[0])
-    log = read_device_log("rehearse", trace.options["file"], settings.num_clients)
+    log = read_device_log("rehearse", trace.options["file"], MAX_CLIENTS)
     coverage = _coverage(log, float(trace.option("round_seconds")), settings.num_rounds, covered)
     return [("log", coverage), ("local steps", _speeds(log))]
 

@@ -39,6 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return execute(parser, arguments, imported)
 
 
+_SHOWN: set[str] = set()
+
+
 def _in_one_line(message: Warning | str, *_: object, **__: object) -> str:
-    """Show a warning without the place in the code, which says nothing to a user."""
-    return f"warning: {message}\n"
+    """Show a warning once, without the place in the code, which says nothing to a user."""
+    line = f"warning: {message}\n"
+    again = line in _SHOWN
+    _SHOWN.add(line)
+    return "" if again else line

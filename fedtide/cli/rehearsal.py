@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clients.environment import federated_data, make_trace
+from clients.environment import federated_data
 from fedtide.analysis.client_numbers import read_numbers
 from fedtide.api.running import compare_and_report
 from fedtide.cli.deployment import SUPERLINK, deployed_values, flower_command
@@ -176,7 +176,7 @@ def _show(done: Rehearsal, console: Console) -> None:
         return
     best = done.ranking[0].row
     settings = best.runs[0].cell.settings
-    names = make_trace(settings).devices
+    names = best.runs[0].run.client_names
     number, unit = number_of(best.metric)
     title = f"ranking on {settings.task}, {count(settings.num_clients, 'device')}"
     table = Table(title=title, box=SIMPLE, pad_edge=False)

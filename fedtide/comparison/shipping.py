@@ -49,7 +49,8 @@ class Shipping:
         # The clients' settings, without two that neither data nor trace depend on.
         key = replace(client_settings(settings), learning_rate=1.0, batch_size=0)
         if key not in self._known:
-            self._known[key] = self._packed((federated_data(settings), make_trace(settings)))
+            data = federated_data(settings)
+            self._known[key] = self._packed((data, make_trace(settings, data)))
         return Shipped(*self._known[key], own_sources(settings))
 
     def _packed(self, content: Any) -> tuple[Any, Sequence[Any]]:

@@ -16,6 +16,7 @@ from clients.environment import (
     make_trace,
     model_builder,
     model_name,
+    needs_data,
 )
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import choose, may_gain_from_vmap
@@ -39,6 +40,7 @@ from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import count
 from fedtide.tasks import FederatedData, blank
+from fedtide.tasks.data import client_names
 from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
 from strategies.memory.table import TableOptions
 from traces import RoundAvailability, Trace, parse_rounds
@@ -62,6 +64,11 @@ class Experiment:
     why_engine: str = ""  # why the engine was chosen, if it was `auto`
     hint: str = ""  # how clients may train faster
     room: str = ""  # what a round takes, if it is much
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """The names of the clients, which trace and data agree on; () if they have none."""
+        return self.trace.devices or client_names(self.data)
 
     @property
     def availability(self) -> Callable[[int], RoundAvailability]:
@@ -102,7 +109,8 @@ def prepare(
     another process has read.
     """
     method = method or check(settings, virtual=tune)
-    trace = inputs.trace if inputs else make_trace(settings)
+    data = inputs.data if inputs else federated_data(settings) if needs_data(settings) else None
+    trace = inputs.trace if inputs else make_trace(settings, data)
     for name in ("arrivals", "departures"):
         _check_rounds(name, getattr(settings, name), settings.num_rounds)
     if (trace.has_late_replies or settings.round_ends) and issubclass(method.strategy, SequentialSGD):
@@ -112,7 +120,7 @@ def prepare(
     clock = make_clock(trace, settings.round_ends if observed is None else 0)
     if clock.seconds(1) is None:
         _check_unused(settings)
-    data = inputs.data if inputs else federated_data(settings)
+    data = federated_data(settings) if data is None else data
     StoppingRule(settings, data.criterion.metric)  # refuses a target that the task does not have
     largest = int(data.sizes.max(initial=1))
     check_steps(settings.local_steps, settings.local_epochs, settings.batch_size, largest)

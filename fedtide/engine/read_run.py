@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import logging
 import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from io import StringIO
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +23,8 @@ from fedtide.tasks import ACCURACY, Metric
 
 MAX_LINE = 256 << 20  # bytes of a record or of a JSON file: a round of a million clients takes a tenth
 SETTINGS = {f.name.replace("_", "-") for f in fields(Settings)} - set(RECORDED)
+
+NAMES = "clients.csv"
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +86,15 @@ class Run:
         if "failed" in self.summary:
             return "failed"
         return "interrupted" if self.summary.get("interrupted") else "finished"
+
+    @cached_property
+    def client_names(self) -> tuple[str, ...]:
+        """The names of its clients, by number; () if they have none, or what has them cannot be read."""
+        try:
+            rows = [*csv.reader(StringIO(read_text(self.path / NAMES, MAX_LINE), newline=""))]
+            return tuple(name for _, name in rows[1:])
+        except (OSError, ValueError, csv.Error):
+            return ()
 
     @property
     def problem(self) -> str:

@@ -121,7 +121,7 @@ def drive(
             for record in records_in(folder.path):
                 for observer in observers:
                     observer.recall(record)
-            folder.write_devices(experiment.trace.devices)
+            folder.write_names(experiment.client_names)
             server = RoundServer(
                 experiment.strategy,
                 TraceClientManager(experiment.availability, transport, settings.seed),

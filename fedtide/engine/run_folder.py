@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from fedtide.config import Settings
 from fedtide.engine.observers import Observer, Record
 from fedtide.engine.parts import own_sources, resolved
-from fedtide.engine.read_run import read_config
+from fedtide.engine.read_run import NAMES, read_config
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import replacing
 
@@ -44,7 +44,7 @@ class FolderLost(Exception):  # noqa: N818 - what has happened, not what is wron
 class RunFolder(Observer):
     """`config.toml`, `metrics.jsonl` (one line per round), `weights.npz` and `summary.json` of a run.
 
-    Beside them lies `clients.csv` if the trace was recorded from devices with names. The folder is that of
+    Beside them lies `clients.csv` if the clients have names. The folder is that of
     `resume` in the settings, else `path`, which must not exist yet, else a new one in `run_dir`.
     `flower_run` is Flower's number of the run, as an attribute that of the run that was resumed, and
     `sources` is what `own_sources` finds, unless that is on another machine. ValueError: the folder cannot be
@@ -90,11 +90,11 @@ class RunFolder(Observer):
         if not self.resumed:
             shutil.rmtree(self.path)
 
-    def write_devices(self, devices: Sequence[str]) -> None:
-        """Save which device each client replays, as `clients.csv`, if the trace names devices."""
-        if devices:
-            with (self.path / "clients.csv").open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows([("client", "device"), *enumerate(devices)])
+    def write_names(self, names: Sequence[str]) -> None:
+        """Save the names of the clients, if they have some."""
+        if names:
+            with (self.path / NAMES).open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows([("client", "name"), *enumerate(names)])
 
     def synced_length(self) -> int:
         """Return the bytes of `metrics.jsonl`, all of them on the disk; OSError if some cannot be."""

@@ -27,9 +27,9 @@ def ends(error: BaseException) -> str:
     return plain(whole if len(whole) <= 400 else f"{lines[0]} {lines[-1]}", 400)
 
 
-def client_name(client: int, devices: Sequence[str]) -> str:
-    """Return a client's number, with the name of its device if that is known."""
-    name = devices[client] if client < len(devices) else ""
+def client_name(client: int, names: Sequence[str]) -> str:
+    """Return a client's number, with its name if it has one."""
+    name = names[client] if names and client < len(names) else ""
     return f'{client} "{plain(name, 24)}"' if name else str(client)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from fedtide.analysis.client_numbers import ClientNumbers
+from fedtide.ground.wording import client_name
 from fedtide.report import plots
 from fedtide.report.figure import Figure, Plot, Table
 from fedtide.report.plots import Numbers
@@ -27,8 +28,11 @@ Groups = Mapping[str, Sequence[ClientNumbers]]
 Pairs = Callable[[ClientNumbers], list[tuple[float, float]]]
 
 
-def client_figure(groups: Groups, notes: Sequence[str]) -> Figure | None:
-    """Return the figure of finished runs, with notes on missing numbers; None if there are no numbers."""
+def client_figure(groups: Groups, notes: Sequence[str], names: Mapping[str, Sequence[str]]) -> Figure | None:
+    """Return the figure of finished runs, with notes on missing numbers; None if there are no numbers.
+
+    `names` are those of the clients, by label.
+    """
     shown = {label: group for label, group in [*groups.items()][: plots.MAX_LINES] if group}
     every = [own for group in shown.values() for own in group]
     if not every:
@@ -50,7 +54,7 @@ def client_figure(groups: Groups, notes: Sequence[str]) -> Figure | None:
         "rate of participation: rounds with an update, %",
         [*groups],
         [*(text for *_, text in drawn), means, *own_notes, *notes],
-        _table(shown),
+        _table(shown, names),
     )
 
 
@@ -137,7 +141,7 @@ def _scores(own: ClientNumbers) -> list[tuple[float, float]]:
     return [(rate, factor * score) for rate, score in scores if score is not None]
 
 
-def _table(groups: Groups) -> Table:
+def _table(groups: Groups, client_names: Mapping[str, Sequence[str]]) -> Table:
     """Return the clients of each label's first seed, up to a number of rows."""
     rows = []
     several = len(groups) > 1
@@ -147,7 +151,8 @@ def _table(groups: Groups) -> Table:
             shown = "" if score is None else plots.percent(score) if own.is_share else f"{score:.4g}"
             updates = plots.percent(own.update_shares[i]) if own.update_shares else ""
             numbers = [plots.percent(own.rates[i], 1), plots.percent(own.data_shares[i]), updates, shown]
-            rows.append([*([label] if several else []), str(client), *numbers])
+            name = client_name(client, client_names[label])
+            rows.append([*([label] if several else []), name, *numbers])
     first = next(iter(groups.values()))[0]
     names = ("client", "rate of participation, %", "share of the data, %", "share of the updates, %")
     metric = f"{first.metric}, %" if first.is_share else first.metric

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fedtide.ground.wording import count
+from fedtide.ground.wording import client_name, count
 from fedtide.report import plots
 from fedtide.report.figure import Figure, Plot, Table, Toggle
 from fedtide.report.history import Event, History
@@ -66,7 +66,8 @@ def _lines(history: History) -> list[Line]:
     """Return the kinds of events, then the reasons of failures, the rarest of many together."""
     kinds: dict[str, dict[int, list[str]]] = {}
     for event in history.events:
-        kinds.setdefault(event.kind, {}).setdefault(event.round, []).append(_text(event))
+        text = _text(event, history.client_names)
+        kinds.setdefault(event.kind, {}).setdefault(event.round, []).append(text)
     reasons = [*history.failures.items()]
     own = reasons if len(reasons) <= MAX_REASONS + 1 else reasons[:MAX_REASONS]
     others: Counter[int] = Counter()
@@ -77,8 +78,8 @@ def _lines(history: History) -> list[Line]:
     return [*(Line(kind, by_round, {}) for kind, by_round in kinds.items()), *failures]
 
 
-def _text(event: Event) -> str:
-    client = "" if event.client is None else f"client {event.client}"
+def _text(event: Event, names: Sequence[str]) -> str:
+    client = "" if event.client is None else f"client {client_name(event.client, names)}"
     return ", ".join(filter(None, (client, event.details)))
 
 
@@ -135,7 +136,7 @@ def _table(runs: Sequence[tuple[str, History]], several: bool) -> Table:
             rows.append([*head, where, "", reason, "", number])
         for event in history.events:
             hours = "" if event.seconds is None else f"{event.seconds / 3600:.2f}"
-            client = "" if event.client is None else str(event.client)
+            client = "" if event.client is None else client_name(event.client, history.client_names)
             rows.append([*head, str(event.round), hours, event.kind, client, event.details])
     names = ("round", "hours", "event", "client", "details")
     return Table([*(["runs"] if several else []), *names], rows[:TABLE_ROWS])

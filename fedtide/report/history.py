@@ -45,6 +45,7 @@ class History:
     failures: dict[str, dict[int, int]]  # how many replies failed or were rejected, by reason and round
     slim: list[Record]  # what the tables of a comparison need
     stopped: bool = False  # whether it ended before its last round, by its settings
+    client_names: Sequence[str] = ()  # see `Run`
 
     @property
     def has_clock(self) -> bool:
@@ -52,7 +53,12 @@ class History:
         return bool(np.isfinite(self.virtual_seconds[1:]).any())
 
 
-def history_of(records: Sequence[Record], metric: str = "accuracy", stopped: bool = False) -> History:
+def history_of(
+    records: Sequence[Record],
+    metric: str = "accuracy",
+    stopped: bool = False,
+    client_names: Sequence[str] = (),
+) -> History:
     """Return the history of a run from its records; `metric` is the key of the task's metric.
 
     `stopped`: whether its settings ended it before its last round.
@@ -72,6 +78,7 @@ def history_of(records: Sequence[Record], metric: str = "accuracy", stopped: boo
         failures=_failures(records),
         slim=[_slim(record, metric) for record in records],
         stopped=stopped,
+        client_names=client_names,
     )
 
 

@@ -110,14 +110,15 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
     for label, group in groups.items():
         for i, (_, run) in enumerate(group):  # the records of one run at a time are in memory
             records = valid_records(run.path)
-            histories[run.path] = history_of(records, run.metric.key, "stopped" in run.summary)
+            known = (run.metric.key, "stopped" in run.summary, run.client_names)
+            histories[run.path] = history_of(records, *known)
             if i == 0 and len(participations) < MAX_RUNS:
                 own = trace or try_trace(run.settings)
-                took_part = of_run(records, run.settings, own)
+                took_part = of_run(records, run.settings, own, run.client_names)
                 participations += [(label, took_part)] if took_part else []
                 limit = run.settings.most_clients
                 if tasks := tasks_of(records, limit):
-                    timed.append(TimedRun(label, tasks, () if isinstance(own, str) else own.devices))
+                    timed.append(TimedRun(label, tasks, run.client_names))
             if isinstance(found := numbers_of_run(run, compute), str):
                 reasons[found] += 1
             else:
@@ -169,7 +170,7 @@ def _figures(
         gantt_figure(timed, seed),
         lag_figure(timed, [*groups], seed),
         participation_figure(participations, [*seed, *(some if len(groups) > MAX_RUNS else [])]),
-        client_figure(numbers, missing),
+        client_figure(numbers, missing, {label: of[0].client_names for label, of in by_label.items()}),
         event_figure([(label, of[0]) for label, of in by_label.items()], seed),
         phase_figure(by_label),
     ]

@@ -154,7 +154,9 @@ def try_trace(settings: Settings) -> Trace | str:
         return " ".join(str(error).split())
 
 
-def of_run(records: Sequence[Record], settings: Settings, trace: Trace | str) -> Participation | None:
+def of_run(
+    records: Sequence[Record], settings: Settings, trace: Trace | str, client_names: Sequence[str] = ()
+) -> Participation | None:
     """Return who took part; None if no round was recorded.
 
     `trace` may be the reason why there is none; then only the records are used.
@@ -195,10 +197,10 @@ def of_run(records: Sequence[Record], settings: Settings, trace: Trace | str) ->
             shares[:, column] = int(now.online.sum()) / members, active / members
     hours = np.array([by_round[t].get("virtual_seconds") or np.nan for t in rounds]) / 3600
     has_clock = bool(np.isfinite(hours).all()) and not settings.round_ends
-    found = Participation(grid, shares[0], shares[1], hours if has_clock else None, notes + grid.notes)
-    if isinstance(trace, str):
-        return found
-    return found._replace(devices=trace.devices, began=began_at(trace, found.hours))
+    notes += grid.notes
+    known = hours if has_clock else None
+    began = None if isinstance(trace, str) else began_at(trace, known)
+    return Participation(grid, shares[0], shares[1], known, notes, client_names, began)
 
 
 def _availability(trace: Trace | str, in_event_time: bool) -> Callable[[Record], RoundAvailability | None]:

@@ -30,7 +30,7 @@ def show_timeline(settings: Settings, trace: Trace, console: Console) -> dict[st
     tasks = tasks_of(records, settings.most_clients)
     assert tasks is not None  # there is a round: somebody is online at some time
     report = statistics_of(settings, records, tasks)
-    took_part = of_run(records, settings, trace)
+    took_part = of_run(records, settings, trace, trace.devices)
     runs = [TimedRun("", tasks, trace.devices)]
     figures = [
         gantt_figure(runs),

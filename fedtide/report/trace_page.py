@@ -79,7 +79,7 @@ def _named(devices: Sequence[str]) -> str:
     names = [
         f"{client} {json.dumps(name, ensure_ascii=False)}" for client, name in enumerate(devices) if name
     ]
-    return f"by order of appearance, clients {plots.listed(names, MAX_NAMES)}"
+    return f"clients {plots.listed(names, MAX_NAMES)}"
 
 
 def _title(settings: Settings) -> str:

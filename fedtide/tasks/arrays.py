@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedtide.ground.errors import SettingsError
 from fedtide.tasks.criteria import CROSS_ENTROPY, SquaredError
 from fedtide.tasks.data import Examples, FederatedData, are_classes, test_rows
-from fedtide.tasks.dataset import Dataset, DividedTask
+from fedtide.tasks.dataset import Dataset, DividedTask, Owners
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
 
@@ -21,7 +22,7 @@ class Task(DividedTask):
 
     train: Examples
     test: Examples
-    clients: NDArray[np.int64] | None
+    owners: Owners | None
     default_model: str = "logistic"
 
     name = "arrays"
@@ -45,7 +46,8 @@ class Task(DividedTask):
         y
             Targets, shape (n,): classes 0, 1, ..., or floating-point numbers.
         clients
-            Whose example it is, 0 to N - 1, shape (n,); default: `partition` divides the examples.
+            Whose example it is, shape (n,): a number from 0 to N - 1, or a name; clients are then numbered in
+            the order of their names. Default: `partition` divides the examples.
         test
             Inputs and targets of the test set; default: a fifth of the examples, always the same ones.
         model
@@ -57,24 +59,23 @@ class Task(DividedTask):
             The arrays do not fit together.
         """
         inputs, targets = np.asarray(x), np.asarray(y)
-        owners = None if clients is None else np.asarray(clients)
-        for name, array in (("y", targets), ("clients", owners)):
+        given = None if clients is None else np.asarray(clients)
+        for name, array in (("y", targets), ("clients", given)):
             if array is not None and array.shape != (len(inputs),):
                 raise SettingsError(
                     f"{name} has shape {array.shape}; {len(inputs)} inputs need ({len(inputs)},)"
                 )
-        if owners is not None and not (are_classes(owners) and owners.min(initial=0) >= 0):
-            raise SettingsError("clients must be whole numbers from 0 on")
         if test is not None:
+            owners = _owners(given, np.ones(len(inputs), np.bool_))
             return cls((inputs, targets), (np.asarray(test[0]), np.asarray(test[1])), owners, model)
         held = test_rows(len(inputs))
         train, held_out = ((inputs[rows], targets[rows]) for rows in (~held, held))
-        return cls(train, held_out, None if owners is None else owners[~held], model)
+        return cls(train, held_out, _owners(given, ~held), model)
 
     @property
     def default_partition(self) -> str | None:  # type: ignore[override]
         """None if the examples say whose they are."""
-        if self.clients is not None:
+        if self.owners is not None:
             return None
         return "dirichlet:alpha=0.5" if are_classes(self.train[1]) else "iid"
 
@@ -89,7 +90,19 @@ class Task(DividedTask):
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
     ) -> FederatedData:
         """Give each client its examples; see `TaskSource.federate`."""
-        if self.clients is None:
+        if self.owners is None:
             return super().federate(num_clients, partition, sizes, holdout, seed)
         what = "the examples say whose they are"
-        return self.dataset().divide_by_owner(what, self.clients, num_clients, sizes, holdout, seed)
+        return self.dataset().divide_by_owner(what, self.owners, num_clients, sizes, holdout, seed)
+
+
+def _owners(given: NDArray[Any] | None, train: NDArray[np.bool_]) -> Owners | None:
+    """Return the owners of the training examples, given those of all examples, as numbers or names."""
+    if given is None:
+        return None
+    if are_classes(given) and given.min(initial=0) >= 0:
+        return Owners(given[train], int(given.max(initial=-1)) + 1)
+    names = [name.strip() if isinstance(name, str) else "" for name in given.tolist()]
+    if not all(names):
+        raise SettingsError("clients must be whole numbers from 0 on, or names")
+    return Owners.named(names, train)

@@ -1,5 +1,6 @@
 """A run's view of a data set: the examples of each client, and the common test set."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,6 +63,11 @@ class FederatedData(Protocol):
         ...
 
 
+def client_names(data: FederatedData) -> tuple[str, ...]:
+    """Return the data's names of the clients, N of them; () if the clients have none."""
+    return tuple(getattr(data, "client_names", ()))
+
+
 def are_classes(targets: NDArray[Any]) -> bool:
     """Return whether each example has one target, the number of a class."""
     return targets.ndim == 1 and np.issubdtype(targets.dtype, np.integer)
@@ -118,6 +124,7 @@ class PartitionedData:
     holdout_share: float
     criterion: Criterion = CROSS_ENTROPY
     augmentation: Augmentation | None = None
+    client_names: tuple[str, ...] = ()  # () where a partition has made the clients
 
     @classmethod
     def divide(
@@ -130,6 +137,7 @@ class PartitionedData:
         seed: int,
         criterion: Criterion = CROSS_ENTROPY,
         augmentation: Augmentation | None = None,
+        client_names: Sequence[str] = (),
     ) -> "PartitionedData":
         """Assign each client its part, rows of `train`, and hold out a share of it, drawn by the seed."""
         totals = np.array([len(part) for part in parts], dtype=np.int64)
@@ -141,7 +149,7 @@ class PartitionedData:
             order = order[np.lexsort((keys, np.repeat(np.arange(len(parts)), totals)))]
         offsets = np.concatenate([[0], np.cumsum(totals)])
         stored = (train, test, num_outputs, order, offsets, sizes, holdout_share)
-        return cls(*stored, criterion, augmentation)
+        return cls(*stored, criterion, augmentation, tuple(client_names))
 
     @property
     def input_shape(self) -> tuple[int, ...]:

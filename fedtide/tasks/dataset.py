@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
+from fedtide.ground.numbers import exact
 from fedtide.tasks.augmentation import Augmentation
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData
@@ -61,6 +62,38 @@ class TaskSource(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Owners:
+    """The owner of each training example, shape (n,), one of `count` clients; and their names, if any."""
+
+    clients: NDArray[np.integer]
+    count: int
+    names: Sequence[str] = ()
+
+    @classmethod
+    def named(cls, names: Sequence[str], train: NDArray[np.bool_]) -> Owners:
+        """Number the owners of all examples, given by name, and return those of the training examples.
+
+        One whose examples are all test examples is a client as well, without any.
+        """
+        known, owners = distinct(names)
+        return cls(owners[train], len(known), known)
+
+
+def distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.intp]]:
+    """Return the different texts in order, and the position of each text among them.
+
+    If all of them are numbers, those of the same value are one, such as 1, 1.0 and 01, and shown as the
+    shortest of them.
+    """
+    names = sorted(set(texts), key=lambda text: (-len(text), text))
+    keys: Sequence[Any] = exact(names) or names
+    shown = dict(zip(keys, names, strict=True))
+    position = {key: k for k, key in enumerate(sorted(shown))}
+    of_text = {name: position[key] for name, key in zip(names, keys, strict=True)}
+    return [shown[key] for key in position], np.array([of_text[text] for text in texts], np.intp)
+
+
 class Dataset:
     """A data set with its own split into training and test examples.
 
@@ -99,29 +132,26 @@ class Dataset:
                     f"{other.shape[1:]} and {other.dtype} in the test examples"
                 )
 
-    def divide(self, parts: Partition, holdout: float, seed: int) -> PartitionedData:
+    def divide(
+        self, parts: Partition, holdout: float, seed: int, client_names: Sequence[str] = ()
+    ) -> PartitionedData:
         """Give each client its rows of the training examples; see `PartitionedData.divide`."""
         stored = (self.train, self.test, self.num_outputs, parts, holdout, seed)
-        return PartitionedData.divide(*stored, self.criterion, self.augmentation)
+        return PartitionedData.divide(*stored, self.criterion, self.augmentation, client_names)
 
     def divide_by_owner(
-        self,
-        what: str,
-        owners: NDArray[np.integer],
-        num_clients: int,
-        sizes: SizesFn,
-        holdout: float,
-        seed: int,
+        self, what: str, owners: Owners, num_clients: int, sizes: SizesFn, holdout: float, seed: int
     ) -> PartitionedData:
-        """Give each client the training examples that it owns; `owners` has a client for each of them.
+        """Give each client the training examples that it owns.
 
         ValueError, which begins with `what`: sizes are set, or there are more or fewer clients.
         """
-        require_own_sizes(what, num_clients, len(owners), sizes, seed)
-        if (found := int(owners.max(initial=-1)) + 1) != num_clients:
-            raise SettingsError(f"{what}, of {found} clients; set num-clients to {found}")
-        ends = np.cumsum(np.bincount(owners, minlength=num_clients))
-        return self.divide(np.split(np.argsort(owners, kind="stable"), ends[:-1]), holdout, seed)
+        require_own_sizes(what, num_clients, sizes, seed)
+        if owners.count != num_clients:
+            raise SettingsError(f"{what}, of {owners.count} clients; set num-clients to {owners.count}")
+        ends = np.cumsum(np.bincount(owners.clients, minlength=num_clients))
+        parts = np.split(np.argsort(owners.clients, kind="stable"), ends[:-1])
+        return self.divide(parts, holdout, seed, owners.names)
 
     def _checked(self, split: str, examples: Examples) -> Examples:
         x, y = (_converted(f"{split} examples", array) for array in examples)

@@ -115,26 +115,31 @@ class Hub(Checked):
         columns = self._columns()
         train = columns.train
         targets, num_outputs, criterion = self._targets(columns)
-        owners = columns.take("client", self.client).distinct()[1][train] if self.client else None
+        owners = columns.take("client", self.client).distinct() if self.client else None
         x, derive, vocabulary = self._inputs(columns)
+        names: list[str] = []
         if owners is not None:
-            parts = self._of_owners(owners, num_clients, sizes, seed)
+            parts, names = self._of_owners(owners[0], owners[1][train], num_clients, sizes, seed)
         else:
             assert partition is not None
             parts = divided(targets[train], num_clients, partition, sizes, seed)
         changes = augmentation(self.augment, derive.black) if isinstance(derive, Pixels) else None
         known, held = (x[train], targets[train]), (x[~train], targets[~train])
-        stored = PartitionedData.divide(known, held, num_outputs, parts, holdout, seed, criterion, changes)
+        stored = PartitionedData.divide(
+            known, held, num_outputs, parts, holdout, seed, criterion, changes, names
+        )
         return stored if derive is None else DerivedData(stored, derive, vocabulary)
 
-    def _of_owners(self, owners: NDArray[np.intp], num_clients: int, sizes: SizesFn, seed: int) -> Partition:
-        """Return the rows of clients that are drawn from the values of the column."""
+    def _of_owners(
+        self, values: list[Any], owners: NDArray[np.intp], num_clients: int, sizes: SizesFn, seed: int
+    ) -> tuple[Partition, list[str]]:
+        """Return the rows and the names of clients that are drawn from the values of the column."""
         there, owners = np.unique(owners, return_inverse=True)
         what = f"values of column {self.client!r} in split {self.split}"
         chosen = choose_clients(f"hf:{self.name}", what, len(there), num_clients, sizes, seed)
         ends = np.cumsum(np.bincount(owners))
         rows = np.split(np.argsort(owners, kind="stable"), ends[:-1])
-        return [rows[client] for client in chosen]
+        return [rows[client] for client in chosen], [str(values[there[client]]).strip() for client in chosen]
 
     def _targets(self, columns: Columns) -> tuple[NDArray[Any], int, Criterion]:
         column = columns.take("label", self.label)

@@ -71,20 +71,24 @@ class Shakespeare(Checked):
     ) -> FederatedData:
         """Give each client a role; see `TaskSource.federate`."""
         roles = read_plays(Path(self.data_dir))
-        texts = [
-            " ".join(" ".join(lines).split())
-            for _, lines in sorted(roles.items())
+        texts = {
+            f"{play}: {role}": " ".join(" ".join(lines).split())
+            for (play, role), lines in sorted(roles.items())
             if len(lines) >= self.min_lines
-        ]
+        }
         # Each part needs one sequence and the character after it.
         least = self.length + 1
-        texts = [t for t in texts if (cut := int(TRAIN_SHARE * len(t))) >= least and len(t) - cut >= least]
+        names = [
+            name
+            for name, text in texts.items()
+            if (cut := int(TRAIN_SHARE * len(text))) >= least and len(text) - cut >= least
+        ]
         what = f"roles with at least {self.min_lines} lines and enough text"
-        chosen = choose_clients("shakespeare", what, len(texts), num_clients, sizes, seed)
-        return self._divide([texts[role] for role in chosen], holdout, seed)
+        chosen = choose_clients("shakespeare", what, len(names), num_clients, sizes, seed)
+        return self._divide({names[role]: texts[names[role]] for role in chosen}, holdout, seed)
 
-    def _divide(self, texts: list[str], holdout: float, seed: int) -> FederatedData:
-        codes = [_CODES[np.frombuffer(t.encode("latin-1", "replace"), np.uint8)] for t in texts]
+    def _divide(self, texts: dict[str, str], holdout: float, seed: int) -> FederatedData:
+        codes = [_CODES[np.frombuffer(t.encode("latin-1", "replace"), np.uint8)] for t in texts.values()]
         train, test, begin = [], [], 0
         for text in codes:
             cut, end = begin + int(TRAIN_SHARE * len(text)), begin + len(text)
@@ -94,7 +98,8 @@ class Shakespeare(Checked):
         ends = np.cumsum([len(starts) for starts in train])
         parts = np.split(np.arange(ends[-1]), ends[:-1])
         stored = [(starts, np.zeros(len(starts), np.uint8)) for starts in map(np.concatenate, (train, test))]
-        data = PartitionedData.divide(stored[0], stored[1], len(ALPHABET), parts, holdout, seed)
+        own = (len(ALPHABET), parts, holdout, seed)
+        data = PartitionedData.divide(stored[0], stored[1], *own, client_names=[*texts])
         return DerivedData(data, Sequences(np.concatenate(codes), self.length), len(ALPHABET))
 
 

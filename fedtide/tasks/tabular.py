@@ -1,8 +1,6 @@
 """Tabular data from a CSV file: classification or regression, divided by a column or by a partition."""
 
 import math
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +14,7 @@ from fedtide.ground.files import read_rows
 from fedtide.ground.wording import plain
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from fedtide.tasks.data import FederatedData, test_rows
-from fedtide.tasks.dataset import Dataset, DividedTask
+from fedtide.tasks.dataset import Dataset, DividedTask, Owners, distinct
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
 
@@ -144,38 +142,39 @@ class Tabular(DividedTask, Checked):
         if not self.client:
             return super().federate(num_clients, partition, sizes, holdout, seed)
         dataset, owners = self.load()
+        assert owners is not None
         what = f"{self.file}: column {self.client!r} names the owners of training examples"
-        return dataset.divide_by_owner(what, _distinct(owners)[1], num_clients, sizes, holdout, seed)
+        return dataset.divide_by_owner(what, owners, num_clients, sizes, holdout, seed)
 
     def dataset(self) -> Dataset:
         """Read the file."""
         return self.load()[0]
 
-    def load(self) -> tuple[Dataset, list[str]]:
-        """Read the file; return the data set and the client of each training example, if it has one."""
+    def load(self) -> tuple[Dataset, Owners | None]:
+        """Read the file; return the data set and whose the training examples are, if a column says so."""
         columns = read_columns(Path(self.file))
         test = test_rows(len(next(iter(columns.values.values()))))
         for name in _names(self.drop):
             columns.remove("drop", name)
-        owners = columns.take("client", self.client) if self.client else []
+        owners = Owners.named(columns.take("client", self.client), ~test) if self.client else None
         y, num_outputs, criterion = self._targets(columns, test)
         x = self._features(columns, test)
         data = Dataset((x[~test], y[~test]), (x[test], y[test]), num_outputs, criterion)
-        return data, [owner for owner, held in zip(owners, test, strict=False) if not held]
+        return data, owners
 
     def _targets(self, columns: Columns, test: NDArray[np.bool_]) -> tuple[NDArray[Any], int, Criterion]:
         if self.kind == "regression":
             numbers = columns.numbers("target", self.target)
             standardised, deviation = _standardised(numbers, ~test)
             return standardised, 1, SquaredError(unit=deviation)
-        values, classes = _distinct(columns.take("target", self.target))
+        values, classes = distinct(columns.take("target", self.target))
         check_classes(len(values), f"{self.file}: column {self.target!r}")
         return classes, len(values), CROSS_ENTROPY
 
     def _features(self, columns: Columns, test: NDArray[np.bool_]) -> NDArray[np.float64]:
         parts: list[NDArray[Any]] = []
         for name in _names(self.categories):
-            values, found = _distinct(columns.take("categories", name))
+            values, found = distinct(columns.take("categories", name))
             if len(values) > MAX_CLASSES:
                 raise SettingsError(
                     f"{self.file}: column {name!r} has {len(values)} different values; a category has at "
@@ -192,15 +191,6 @@ class Tabular(DividedTask, Checked):
                 f"{self.file}: {size:,} numbers, more than {MAX_NUMBERS:,}; drop columns or rows"
             )
         return np.hstack(parts)
-
-
-def _distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.intp]]:
-    """Return the different texts in order, numbers by value, and the position of each text among them."""
-    names = sorted(set(texts))
-    with suppress(ValueError):  # they are not all numbers
-        names = sorted(names, key=float)
-    positions = {name: position for position, name in enumerate(names)}
-    return names, np.array([positions[text] for text in texts], np.intp)
 
 
 def _names(text: str) -> tuple[str, ...]:

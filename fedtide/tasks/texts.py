@@ -52,6 +52,11 @@ class DerivedData:
         return self.stored.augmentation
 
     @property
+    def client_names(self) -> tuple[str, ...]:
+        """See `client_names`."""
+        return self.stored.client_names
+
+    @property
     def sizes(self) -> NDArray[np.int64]:
         """See `FederatedData.sizes`."""
         return self.stored.sizes
@@ -81,6 +86,6 @@ def choose_clients(
         raise SettingsError(
             f"task {task}: there are {available} {what}; set --num-clients {available} or less"
         )
-    require_own_sizes(f"task {task}: examples belong to {what}", num_clients, 1000 * num_clients, sizes, seed)
+    require_own_sizes(f"task {task}: examples belong to {what}", num_clients, sizes, seed)
     rng = np.random.default_rng([seed, *b"natural"])
     return sorted(rng.choice(available, num_clients, replace=False).tolist())

@@ -1,6 +1,5 @@
 """What all readers have in common: opening a file, its lines of text, and the numbers in them."""
 
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from typing import Any, BinaryIO
 
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import open_regular, parse_json
+from fedtide.ground.numbers import finite
 
 MAX_LINE_BYTES = 65536  # far more than any line of a table has
 _MAX_SHOWN = 40  # characters of a quotation in a message
@@ -58,12 +58,8 @@ def json_object(place: str, text: str) -> dict[str, Any]:
 
 def finite_number(place: str, text: str) -> float:
     """Return the number that a text holds; raise ValueError unless it is a finite one."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or "_" in text or not text.isascii():  # float() accepts more than that
-        raise SettingsError(f"{place}: {shorten(text.strip())} is not a finite number")
+    if (value := finite(text)) is None:
+        raise SettingsError(f"{place}: {shorten(text)} is not a finite number")
     return value
 
 
@@ -83,6 +79,13 @@ def client_index(place: str, value: float, num_clients: int) -> int:
             f"{place}: client {client} does not exist, the clients are 0 to {last} (num-clients)"
         )
     return client
+
+
+def alike(place: str, what: str, before: str, kind: str) -> str:
+    """Return how a file writes its clients or times; raise ValueError if it did so differently before."""
+    if (before or kind) != kind:
+        raise SettingsError(f"{place}: the {what} are {kind}, but {before} before; write all of them alike")
+    return kind
 
 
 def shorten(text: str) -> str:

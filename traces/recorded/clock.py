@@ -1,6 +1,7 @@
 """The virtual clock: recorded sessions, during which work takes time."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, NotNegative, Positive, checked
 from fedtide.ground.errors import SettingsError
+from traces.files.clients import match
 from traces.recorded.replay import Replay
 from traces.recorded.sessions import DeviceLog
 from traces.timed import TimedTrace
@@ -50,6 +52,10 @@ class VirtualClock(TimedTrace):
         Work per step relative to the recording (larger for a larger model): every speed is divided by it.
     upload_bytes
         Size of a reply; uploads take no time where the recording has no upload rate.
+    by_name
+        Whether devices are the clients of the same names, where the data name their clients.
+    client_names
+        The data's names of the clients, N or none.
     """
 
     @checked
@@ -71,6 +77,8 @@ class VirtualClock(TimedTrace):
         spread: NotNegative = 0.0,
         cost: Positive = 1.0,
         upload_bytes: NotNegative = 0.0,
+        by_name: bool = True,
+        client_names: Sequence[str] = (),
     ) -> None:
         super().__init__(
             num_clients,
@@ -85,9 +93,10 @@ class VirtualClock(TimedTrace):
             spread=spread,
         )
         self._begin, self._cost = begin, cost
+        self._client_names = client_names if by_name else ()
         log, device = self._read_log(file)
         if log.names:
-            self.devices = tuple(log.names[d] if d < len(log.names) else "" for d in device)
+            self.devices = tuple(self._client_names or (log.names[d] for d in device.tolist()))
         self._sessions, self._recorded = Replay(log, device, repeat, _WINDOW * round_seconds), log.speed
         if upload_bytes:
             self._upload = upload_bytes / np.where(np.isnan(log.up_rate), np.inf, log.up_rate)
@@ -96,12 +105,20 @@ class VirtualClock(TimedTrace):
     def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
         """Return the devices' sessions, and the device that each client replays, shape (N,)."""
 
-    def _draw_devices(self, log: DeviceLog) -> NDArray[np.intp]:
-        """Draw a device for each client, no device twice, shape (N,); ValueError if there are too few."""
+    def _assign_devices(self, where: str, log: DeviceLog) -> tuple[DeviceLog, NDArray[np.intp]]:
+        """Give each client a device, no device twice, shape (N,): that of its name, or one that is drawn.
+
+        Devices that are all numbered have no names. ValueError, which begins with `where`: there are too few.
+        """
+        if self._client_names and log.names:
+            client = match(where, log.names, self._client_names)
+            device = np.full(self.num_clients, log.num_devices)  # one that is never online
+            device[client[client >= 0]] = np.flatnonzero(client >= 0)
+            return log.with_silent_device(), device
         if self.num_clients > log.num_devices:
             raise SettingsError(
                 f"trace {self.name}: {self.num_clients} clients for {log.num_devices} devices, "
                 "use fewer clients or a file with more devices"
             )
         devices = self.rng(self.name, 0).permutation(log.num_devices)
-        return np.asarray(devices[: self.num_clients])
+        return log, np.asarray(devices[: self.num_clients])

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
-from traces.files.lines import client_index
+from traces.files.clients import INSTEAD, Clients
 from traces.files.tables import Block, Table
 from traces.recorded.clock import VirtualClock
-from traces.recorded.fleet_log import ALIASES, INSTEAD, OPTIONAL, REQUIRED, FleetLog
+from traces.recorded.fleet_log import ALIASES, OPTIONAL, REQUIRED, FleetLog
 from traces.recorded.sessions import (
     FASTEST,
     LATEST,
@@ -31,27 +31,28 @@ class Recorded(VirtualClock):
     """Clients that replay a device log on a virtual clock (see `VirtualClock`).
 
     The file has a session per line, as CSV or JSON lines (see `read_device_log`): client or device, start and
-    end. Clients are 0..N-1; devices with names become clients in order of first appearance.
+    end. Clients are 0..N-1; devices with names are the data's clients of the same names or, where these have
+    none, become clients in order of first appearance.
     """
 
     name = "recorded"
 
     def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
         """Read the device log; client k is device k."""
-        log = read_device_log("trace recorded", file, self.num_clients)
+        log = read_device_log("trace recorded", file, self.num_clients, self._client_names)
         if log.dated:
             first = float(log.origin[0])
             self.dates = first + self._begin, first + float(log.cycle[0])
         return log, np.arange(self.num_clients)
 
 
-def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
+def read_device_log(reader: str, path: str, num_clients: int, client_names: Sequence[str] = ()) -> DeviceLog:
     """Read a device log: ``client,start,end[,steps_per_second[,up_bytes_per_second]]``.
 
     The file is a `traces.files.tables.Table`: these columns may come in another order and among others. Times
     may be those of the calendar (`traces.recorded.fleet_log.parse_timestamp`), and a column ``device`` may
-    have names instead of numbers; then client k is the k-th name to appear, counted from 0, in folders file
-    by file. A log writes all its clients alike, and all its times.
+    have names instead of numbers: see `traces.files.clients.Clients`, which gets `client_names`. In folders,
+    devices appear file by file. A log writes all its clients alike, and all its times.
 
     A client that is not in the file is never online. The recordings of all clients begin at the first and end
     at the last time in the file; a session without an end goes on until then.
@@ -61,26 +62,19 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     """
     found: list[Block] = []
     files: list[tuple[int, str]] = []  # number of sessions before each file
-    fleet = FleetLog()
+    clients = Clients(reader, num_clients, client_names)
+    fleet = FleetLog(clients)
     for file in _log_files(reader, path):
         files.append((sum(len(block.lines) for block in found), file))
         table = Table(reader, file, REQUIRED, OPTIONAL, INSTEAD, ALIASES)
         for block in table.blocks(fleet.session):
-            most = np.inf if fleet.devices else num_clients
-            valid = _valid(block.values, most)
+            valid = _valid(block.values, clients.most)
             if not valid.all():
                 i = int(np.argmin(valid))
-                place = f"{reader}: {file}, line {block.lines[i]}"
-                _check_line(place, block.values[i].tolist(), most, fleet.shown)
+                _check_line(f"{reader}: {file}, line {block.lines[i]}", block.values[i].tolist(), fleet)
             found.append(block)
     if not found:
         raise SettingsError(f"{reader}: {path}: no sessions found, write one per line")
-    if len(fleet.devices) > num_clients:
-        raise SettingsError(
-            f"{reader}: {path}: {len(fleet.devices)} devices for {num_clients} clients, set --num-clients "
-            f"{len(fleet.devices)}"
-        )
-
     lines, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
 
     def place_of(i: int) -> str:
@@ -93,9 +87,14 @@ def read_device_log(reader: str, path: str, num_clients: int) -> DeviceLog:
     end[is_open] = finish
     if finish - begin < SHORTEST or not (start < end).any():
         raise SettingsError(f"{reader}: {path}: no session has an end after its start, give at least one")
+    client = clients.found(path, values[:, 0])
+    rows = np.flatnonzero(client >= 0)
+    if len(rows) < len(client):
+        client, values = client[rows], values[rows]
+    sessions = Sessions(client, *values[:, 1:].T)
     origin, cycle = np.full(num_clients, begin), np.full(num_clients, finish - begin)
-    about = (tuple(fleet.devices), fleet.dated, fleet.shown)
-    return DeviceLog.build(Sessions(*values.T), origin, cycle, place_of, *about)
+    about = (clients.names, fleet.dated, fleet.shown)
+    return DeviceLog.build(sessions, origin, cycle, lambda i: place_of(int(rows[i])), *about)
 
 
 def _log_files(reader: str, path: str) -> list[str]:
@@ -124,11 +123,10 @@ def _valid(values: NDArray[np.float64], num_clients: float) -> NDArray[np.bool_]
     return np.asarray(valid)
 
 
-def _check_line(place: str, values: list[float], num_clients: float, shown: Callable[[float], str]) -> None:
+def _check_line(place: str, values: list[float], fleet: FleetLog) -> None:
     """Raise ValueError for the first invalid value of a line."""
     client, start, end, *rates = values
-    if num_clients < np.inf:
-        client_index(place, client, int(num_clients))
-    check_session(place, start, end, shown)
+    fleet.clients.check(place, client)
+    check_session(place, start, end, fleet.shown)
     for name, value in zip(OPTIONAL, rates, strict=True):
         check_rate(place, name, value)

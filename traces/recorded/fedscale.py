@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
+from fedtide.ground.numbers import exact
 from traces.files.documents import number, read_document
 from traces.recorded.clock import VirtualClock
 from traces.recorded.sessions import LATEST, SHORTEST, DeviceLog, Sessions, check_rate, check_session
@@ -23,15 +24,16 @@ class Phones(VirtualClock):
     By default these are the 100 phones in this package, the most available of FedScale's 107,749 (see
     docs/traces.md); online means charging. `file` gives another part of FedScale's data, as JSON or as the
     pickle that FedScale distributes (see `read_fedscale`). Clients are assigned phones at random, by the
-    seed, each phone at most once. Each phone's recording starts over at its own end.
+    seed, each phone at most once; phones with names, not numbers, are the data's clients of the same names,
+    if these have any. Each phone's recording starts over at its own end.
     """
 
     name = "phones"
 
     def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
         """Read the phones and draw one per client."""
-        log = read_fedscale("trace phones", file or str(shipped_phones()))
-        return log, self._draw_devices(log)
+        file = file or str(shipped_phones())
+        return self._assign_devices(f"trace phones: {file}", read_fedscale("trace phones", file))
 
 
 def shipped_phones() -> Path:
@@ -62,6 +64,7 @@ def read_fedscale(reader: str, path: str) -> DeviceLog:
     speeds: list[tuple[float, float]] = []
     cycle: list[float] = []
     places: list[str] = []
+    names: list[str] = []
     for d, (name, phone) in enumerate(named):
         if isinstance(phone, dict):
             name = phone.get("id", name)
@@ -72,6 +75,7 @@ def read_fedscale(reader: str, path: str) -> DeviceLog:
         speeds += [speed] * len(sessions)
         cycle.append(length)
         places.append(place)
+        names.append(str(name).strip())
     if not times:
         raise SettingsError(
             f"{reader}: {path}: no phone is ever available, expected FedScale's availability data"
@@ -82,6 +86,7 @@ def read_fedscale(reader: str, path: str) -> DeviceLog:
         np.zeros(len(cycle)),
         np.array(cycle),
         lambda i: places[device[i]],
+        () if exact(names) else tuple(names),
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
+from fedtide.ground.numbers import exact
 from traces.files.documents import read_document
 from traces.recorded.clock import VirtualClock
 from traces.recorded.sessions import DeviceLog, Sessions
@@ -32,15 +33,15 @@ class Flash(VirtualClock):
     """Phones that replay FLASH's state traces on a virtual clock (see `VirtualClock`).
 
     Online means locked, charging and on Wi-Fi, as in FLASH. Clients are assigned phones at random, by the
-    seed, each phone at most once. All phones share the calendar; each recording starts over at its own end.
+    seed, each phone at most once; phones with names, not numbers, are the data's clients of the same names,
+    if these have any. All phones share the calendar; each recording starts over at its own end.
     """
 
     name = "flash"
 
     def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
         """Read the phones and draw one per client."""
-        log = read_flash("trace flash", file)
-        return log, self._draw_devices(log)
+        return self._assign_devices(f"trace flash: {file}", read_flash("trace flash", file))
 
 
 def read_flash(reader: str, path: str) -> DeviceLog:
@@ -76,6 +77,7 @@ def read_flash(reader: str, path: str) -> DeviceLog:
         begin,
         np.where(finish > begin, finish - begin, 1.0),  # any length for phones without sessions
         lambda i: f"{reader}: {path}",
+        () if exact([*content]) else tuple(name.strip() for name in content),
     )
 
 

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 import numpy as np
 
 from fedtide.ground.errors import SettingsError
-from traces.files.lines import finite_number, whole_number
+from traces.files.clients import Clients
+from traces.files.lines import alike, finite_number
 from traces.files.tables import Row
 from traces.recorded.sessions import OPEN, seconds
 
 REQUIRED, OPTIONAL = ("client", "start", "end"), ("steps_per_second", "up_bytes_per_second")
-INSTEAD = {"client": "device"}
 ALIASES = {"device_id": "device", "start_time": "start", "end_time": "end"}
 _TIMESTAMP = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?)"
@@ -25,60 +25,40 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class FleetLog:
     """Converts the lines of one log, whose files agree on how clients and times are written."""
 
-    def __init__(self) -> None:
-        self.devices: dict[str, int] = {}  # clients by device, as they appear; empty if the log has numbers
-        self._kinds: dict[str, str] = {}
+    def __init__(self, clients: Clients) -> None:
+        self.clients, self._kind = clients, ""
 
     @property
     def dated(self) -> bool:
         """Whether times are of the calendar."""
-        return self._kinds.get("times") == "timestamps"
+        return self._kind == "timestamps"
 
     def shown(self, time: float) -> str:
         """Show a time in messages."""
         return show_timestamp(time) if self.dated else seconds(time)
 
     def session(self, place: str, row: Row) -> tuple[float, ...]:
-        """Return client, start, end, speed and upload rate; an end that is missing is `OPEN`."""
+        """Return client, start, end, speed and upload rate; an end that is missing is `OPEN`.
+
+        The client is what `Clients.read` returns.
+        """
         if "start" not in row:
             raise SettingsError(f"{place}: start is missing, give {_TIME}")
         start = self._time(place, row["start"])
         end = self._time(place, row["end"]) if "end" in row else OPEN
         rates = (np.nan if name not in row else finite_number(place, row[name]) for name in OPTIONAL)
-        return self._client(place, row), start, end, *rates
-
-    def _client(self, place: str, row: Row) -> int:
-        if "device" in row:
-            if "client" in row:
-                raise SettingsError(f"{place}: give a device or a client, not both")
-            self._note(place, "clients", "names of devices")
-            return self.devices.setdefault(row["device"], len(self.devices))
-        if "client" not in row:
-            raise SettingsError(f"{place}: device is missing, give its name; or its number as client")
-        self._note(place, "clients", "numbers")
-        try:
-            value = finite_number(place, row["client"])
-        except ValueError as error:
-            raise SettingsError(f"{error}, give the client's number; names have a column device") from None
-        return whole_number(place, "client", value, 0)
+        return self.clients.read(place, row), start, end, *rates
 
     def _time(self, place: str, text: str) -> float:
         if (time := parse_timestamp(text)) is not None:
-            self._note(place, "times", "timestamps")
+            self._kind = alike(place, "times", self._kind, "timestamps")
             return time
         try:
             time = finite_number(place, text)
         except ValueError as error:
             raise SettingsError(f"{error}, give {_TIME}") from None
-        self._note(place, "times", "seconds")
+        self._kind = alike(place, "times", self._kind, "seconds")
         return time
-
-    def _note(self, place: str, what: str, kind: str) -> None:
-        """Note how the log writes its clients or times; raise ValueError if it did so differently before."""
-        if self._kinds.setdefault(what, kind) != kind:
-            raise SettingsError(
-                f"{place}: the {what} are {kind}, but {self._kinds[what]} before; write all of them alike"
-            )
 
 
 def parse_timestamp(text: str) -> float | None:

@@ -2,23 +2,25 @@
 
 import math
 from array import array
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace
-from traces.files.lines import client_index, whole_number
-from traces.files.tables import read_numbers
+from traces.files.clients import INSTEAD, Clients
+from traces.files.lines import finite_number, whole_number
+from traces.files.tables import Row, Table
 
 
 class RoundTable(SeededTrace):
     """Clients that follow a table of round,client,completion with one line per client online in a round.
 
     Rounds are counted from 1, clients are 0..N-1, and the completion is the finished fraction of E, 0..1; 0
-    means that the client drops out mid-round. Lines may come in any order. A client without a line in a round
-    is offline. A round in which nobody is online has one line with only the round (``7,,``), so that missing
-    rounds are detected.
+    means that the client drops out mid-round. Instead of numbers, a column ``device`` may have names, as in a
+    device log. Lines may come in any order. A client without a line in a round is offline. A round in which
+    nobody is online has one line with only the round (``7,,``), so that missing rounds are detected.
 
     Parameters
     ----------
@@ -26,11 +28,26 @@ class RoundTable(SeededTrace):
         The table, CSV or JSON lines (see `traces.files.tables`).
     repeat : bool
         Whether the table starts over after its last round; otherwise nobody is online from then on.
+    by_name : bool
+        Whether devices are the clients of the same names, where the data name their clients.
+    client_names
+        The data's names of the clients, N or none.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, file: str = "", repeat: bool = True) -> None:
+    def __init__(
+        self,
+        num_clients: int,
+        seed: int,
+        *,
+        file: str = "",
+        repeat: bool = True,
+        by_name: bool = True,
+        client_names: Sequence[str] = (),
+    ) -> None:
         super().__init__(num_clients, seed)
-        t, k, completion = _read_table(file, num_clients)
+        clients = Clients("trace table", num_clients, client_names if by_name else ())
+        t, k, completion = _read_table(file, clients)
+        self.devices = clients.names
         self._repeat, self.num_rounds = repeat, int(t[-1])
         online = k >= 0
         self._client, self._completion = k[online], completion[online]
@@ -49,30 +66,43 @@ class RoundTable(SeededTrace):
 
 
 def _read_table(
-    path: str, num_clients: int
+    path: str, clients: Clients
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
     """Return round, client (-1: none) and completion of all lines, sorted by round and client."""
+
+    def numbers(place: str, row: Row) -> list[float]:
+        t, completion = (
+            finite_number(place, row[name]) if name in row else np.nan for name in ("round", "completion")
+        )
+        if math.isnan(t):
+            raise SettingsError(f"{place}: round is missing, give a number")
+        return [t, clients.read(place, row) if row.keys() & {"client", "device"} else np.nan, completion]
+
     rows = array("d")
-    for line, (t, client, completion) in read_numbers(
-        "trace table", path, ("round",), ("client", "completion")
-    ):
-        place = f"trace table: {path}, line {line}"
-        nobody = math.isnan(client)
-        if nobody != math.isnan(completion):
-            raise SettingsError(f"{place}: give both client and completion, or neither if nobody is online")
-        if not nobody and not 0 <= completion <= 1:
-            raise SettingsError(f"{place}: completion is {completion:g}, give a fraction from 0 to 1")
-        k = -1 if nobody else client_index(place, client, num_clients)
-        rows.extend((whole_number(place, "round", t, 1), k, 0.0 if nobody else completion, line))
+    for block in Table("trace table", path, ("round",), ("client", "completion"), INSTEAD).blocks(numbers):
+        for line, (t, client, completion) in zip(block.lines.tolist(), block.values.tolist(), strict=True):
+            place = f"trace table: {path}, line {line}"
+            nobody = math.isnan(client)
+            if nobody != math.isnan(completion):
+                raise SettingsError(
+                    f"{place}: give both client and completion, or neither if nobody is online"
+                )
+            if not nobody:
+                clients.check(place, client)
+                if not 0 <= completion <= 1:
+                    raise SettingsError(f"{place}: completion is {completion:g}, give a fraction from 0 to 1")
+            whole_number(place, "round", t, 1)
+            rows.extend((t, -1 if nobody else client, 0.0 if nobody else completion, line))
     table = np.asarray(rows).reshape(-1, 4)
     if table[:, 1].max(initial=-1) < 0:
         raise SettingsError(
             f"trace table: {path}: nobody is online in any round, write a line per online client"
         )
     table = table[np.lexsort((table[:, 1], table[:, 0]))]
-    rounds, clients, lines = table[:, [0, 1, 3]].astype(np.int64).T
-    _check_rounds(path, rounds, clients, lines)
-    return rounds, clients, table[:, 2].astype(np.float32)
+    rounds, client, lines = table[:, [0, 1, 3]].astype(np.int64).T
+    _check_rounds(path, rounds, client, lines)
+    client[client >= 0] = clients.found(path, client[client >= 0])
+    return rounds, client, table[:, 2].astype(np.float32)
 
 
 def _check_rounds(path: str, t: NDArray[np.int64], k: NDArray[np.int64], line: NDArray[np.int64]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,7 +52,7 @@ class DeviceLog:
     before: NDArray[np.float64]  # seconds for which the device was online before the session
     origin: NDArray[np.float64]  # start of each device's recording, in seconds, shape (D,)
     cycle: NDArray[np.float64]  # its length, likewise
-    names: tuple[str, ...] = ()  # of the devices, as far as the recording has any
+    names: tuple[str, ...] = ()  # of the devices, "" for one without; () if none has one
     dated: bool = False  # whether times are seconds since 1970
 
     @property
@@ -105,6 +105,12 @@ class DeviceLog:
         total = np.concatenate([[0.0], np.cumsum(end - start)])[:-1]
         before = total - total[np.minimum(first[device], max(len(total) - 1, 0))]
         return cls(first, start, end, speed, up_rate, leave, before, origin, cycle, names, dated)
+
+    def with_silent_device(self) -> DeviceLog:
+        """Return the log with one more device, the last, which is never online."""
+        one_more = {"first": self.first, "origin": self.origin, "cycle": self.cycle}
+        extended: dict[str, Any] = {name: np.append(array, array[-1]) for name, array in one_more.items()}
+        return replace(self, **extended, names=(*self.names, ""))
 
 
 def _latest_end(device: NDArray[np.int64], end: NDArray[np.float64]) -> NDArray[np.float64]:
