@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import lru_cache
 from typing import Any
@@ -35,6 +36,7 @@ from fedtide.ground.contract import FitConfig, metrics
 from traces import Trace
 
 OK = Status(Code.OK, "")
+log = logging.getLogger("flwr")
 
 
 @lru_cache(maxsize=1)
@@ -75,7 +77,10 @@ class FlexibleClient(Client):
         answers = clients.fit(*job)
         seconds = time.monotonic() - training
         if answers.failures:
-            return _no_reply(answers.failures[0].reason)
+            (failure,) = answers.failures
+            if failure.trace:
+                _show(failure.trace)
+            return _no_reply(failure.reason)
         (update,) = [*answers.updates, *answers.farewells]
         if update.memory is not None:
             try:
@@ -124,6 +129,12 @@ class FlexibleClient(Client):
         memory = usable_memory(self.node.memory(config), config.rule, size, clients.dtype)
         job = Job(self.client, own, config, completion, memory, until=until, stop=self.node.stopping)
         return Broadcast(weights), [job]
+
+
+@lru_cache
+def _show(trace: str) -> None:
+    """Log a traceback, once in this process."""
+    log.error("%s", trace)
 
 
 def _no_reply(reason: str) -> FitRes:

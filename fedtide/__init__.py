@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedtide.api.functions import RunError, compare, load, run
+    from fedtide.api.functions import compare, load, run
     from fedtide.api.results import Comparison, Run
-    from fedtide.ground.errors import SettingsError
+    from fedtide.ground.errors import RunError, SettingsError
     from fedtide.tasks.arrays import Task
 
 __all__ = ["Comparison", "Run", "RunError", "SettingsError", "Task", "compare", "load", "run"]
@@ -19,10 +19,10 @@ def __getattr__(name: str) -> Any:
         from fedtide.tasks.arrays import Task
 
         return Task
-    if name == "SettingsError":
-        from fedtide.ground.errors import SettingsError
+    if name in ("RunError", "SettingsError"):
+        from fedtide.ground import errors
 
-        return SettingsError
+        return getattr(errors, name)
     if name in ("Run", "Comparison"):
         from fedtide.api import results
 

@@ -1,5 +1,6 @@
 """The Python interface: the same runs as the command line's, parts as objects, errors as exceptions."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -211,13 +212,17 @@ def test_errors(settings: dict[str, Any], words: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_defect_is_no_error_in_settings() -> None:
-    """It shows its traceback, in Python and on the command line."""
+def test_a_defect_is_no_error_in_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    """It keeps its traceback, in Python and on the command line, and a line says whose it is."""
     with pytest.raises(ValueError, match="a defect") as error:
         fedtide.run(strategy=Broken, **SMALL)
     assert not isinstance(error.value, fedtide.SettingsError)
-    with pytest.raises(ValueError, match="a defect"):
+    with pytest.raises(SystemExit, match="1"):
         sim.main([f"--strategy={__name__}.Broken", "--num-rounds=2", "--no-report"])
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == "Traceback (most recent call last):"
+    told = r"error: test_api\.Broken\.update: ValueError: a defect \(test_api\.py, line \d+\)"
+    assert re.search(told, shown[-1])
 
 
 def test_arrays_that_do_not_fit() -> None:

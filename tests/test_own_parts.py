@@ -1,6 +1,7 @@
 """Parts by dotted name: what is imported from where, and what is wrong with it."""
 
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -27,6 +28,7 @@ PARTS = """
 from dataclasses import dataclass
 
 import numpy as np
+from torch import nn
 from strategies import FlexibleStrategy, Options
 from strategies.parts.server_optimizers import ServerOptimizer
 from strategies.mimic import MimiC
@@ -101,6 +103,13 @@ def positions(labels, sizes, rng, *, how: str = "right"):
         "outside": [[k, -1] for k in range(len(sizes))],
         "real": [[0.5]] * len(sizes),
     }[how]
+
+class Narrow(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.head = nn.Linear(3, num_classes)
+    def forward(self, x):
+        return self.head(x.flatten(1))
 """
 
 
@@ -118,10 +127,6 @@ def parts(own: Folder) -> Folder:
 WRONG = """
 trace nonesuch.Office | there is no module 'nonesuch', neither in {here} nor
 trace parts.inner.Office | there is no module 'parts.inner'
-trace broken.Office | AttributeError: .*nonesuch.* (broken.py, line 4)
-trace leaves.Office | importing leaves fails: SystemExit: 7 (leaves.py, line 1)
-trace syntax.Office | SyntaxError: invalid syntax (syntax.py, line 1)
-trace lacking.Office | No module named 'nonesuch_library' (lacking.py, line 1)
 trace parts.Office | parts.py has no 'Office'; it defines twice, factor,
 trace parts.NUMBER | is of type int; it must be a class or a function
 trace parts.NoRound | is abstract: its class does not define round
@@ -153,8 +158,116 @@ partition parts.positions:how=few | has 1 parts for 4 clients
 partition parts.positions:how=twice | gives example 7 away more than once
 partition parts.positions:how=outside | gives position -1 of 1438 examples
 partition parts.positions:how=real | something else than whole numbers
+model parts.Narrow | the model does not fit the task with .*mat1 and mat2 .* (parts.py, line 86)
 cohort parts.Duck | cohort is 'parts.Duck'; choose one of auto
 """
+
+
+DEFECTS = """
+import numpy as np
+from torch import nn
+
+from clients.rules import SGD
+from fedtide.ground.contract import Rule
+from strategies.fedavg import FedAvg
+from traces import Always
+
+class Method(FedAvg):
+    def update(self, replies):
+        if self.round == 2:
+            divided(0)
+        super().update(replies)
+
+def divided(by):
+    return 1 / by
+
+class Shape(FedAvg):
+    def setup(self):
+        self.weights = np.add(self.weights, np.zeros(3))
+
+class Lost(Always):
+    def round(self, t):
+        return super().round([t][t > 1])
+
+class Net(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.head = nn.Linear(64, num_classes)
+    def forward(self, x):
+        assert x.ndim == 2
+
+class Steps(SGD):
+    def step(self, *_):
+        raise ValueError("no step")
+
+class InClients(FedAvg):
+    rule = Rule("defects.Steps")
+
+def trace(num_clients, seed, *, p: float = 2.0):
+    raise ValueError(f"p is {p}")
+
+def task():
+    return {}["no key"]
+
+def schedule():
+    return lambda rate, server_round, *_: rate / (server_round - 2)
+
+def partition(labels, sizes, rng):
+    return labels[10**9]
+"""
+# A setting, and what the last line says after the name of the program.
+OF_DEFECTS = """
+strategy=defects.Method | defects.Method.update: ZeroDivisionError: division by zero (defects.py, line 17)
+strategy=defects.Shape | defects.Shape.setup: ValueError: operands .* (defects.py, line 21)
+strategy=defects.InClients | defects.Steps.step: ValueError: no step (defects.py, line 36)
+trace=defects.Lost | defects.Lost.round: IndexError: list index out of range (defects.py, line 25)
+trace=defects.trace | defects.trace: ValueError: p is 2.0 (defects.py, line 42)
+model=defects.Net | defects.Net.forward: AssertionError (defects.py, line 32)
+task=defects.task | defects.task: KeyError: 'no key' (defects.py, line 45)
+lr-schedule=defects.schedule | defects.schedule.<locals>.<lambda>: ZeroDivisionError: .* (defects.py, line 48)
+partition=defects.partition | defects.partition: IndexError: .* (defects.py, line 51)
+trace=broken.Office | broken.<module>: AttributeError: .*nonesuch.* (broken.py, line 4)
+trace=leaves.Office | importing leaves ends the program: SystemExit: 7 (leaves.py, line 1)
+trace=syntax.Office | syntax: SyntaxError: invalid syntax (syntax.py, line 1)
+trace=lacking.Office | lacking.<module>: ModuleNotFoundError: .*nonesuch_library.* (lacking.py, line 1)
+"""
+
+
+@pytest.mark.parametrize("line", OF_DEFECTS.strip().splitlines(), ids=lambda line: line.partition(" | ")[0])
+def test_a_defect_keeps_its_traceback_and_is_told_in_one_line(parts: Folder, line: str, capsys: Any) -> None:
+    """Exit code 1: while a part is prepared, in a round, and in clients, of which none has ever trained."""
+    parts.write("defects.py", DEFECTS)
+    named, _, says = line.partition(" | ")
+    flags = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3", "--trace=always"]
+    with pytest.raises(SystemExit, match="1"):
+        sim.main([*flags, "--engine=inline", f"--{named}"])
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert re.search(": " + ".*".join(map(re.escape, says.split(".*"))) + "$", last)
+    for summary in parts.path.glob("runs/*/summary.json"):  # the run had begun
+        assert last.endswith(json.loads(summary.read_text())["failed"])
+
+
+@pytest.mark.slow
+def test_a_defect_on_ray_and_in_the_cells_of_a_comparison(parts: Folder) -> None:
+    """The other cells are finished; in a worker it is the traceback of the client."""
+    parts.write("defects.py", DEFECTS)
+    call = [sys.executable, sim.__file__, *SMALL, "--num-workers=2", "--json", "--no-report"]
+    several = ["--strategy", "defects.Method", "defects.Shape", "fedavg", "--seed", "0", "1"]
+    done = subprocess.run([*call, *several], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    failed = json.loads(done.stdout.splitlines()[-1])["failed"]
+    assert {key: reason.partition(":")[0] for key, reason in failed.items()} == {
+        f"defects.{name} seed {seed}": f"defects.{name}.{where}"
+        for name, where in (("Method", "update"), ("Shape", "setup"))
+        for seed in (0, 1)
+    }
+    assert done.stderr.count("Traceback (most recent call last):") == 2  # once for each defect
+    single = ["--engine=ray", "--strategy=defects.InClients"]
+    done = subprocess.run([*call, *single], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert 'defects.py", line 36, in step' in done.stderr
+    assert done.stderr.endswith("error: defects.Steps.step: ValueError: no step (defects.py, line 36)\n")
 
 
 @pytest.mark.parametrize("line", WRONG.strip().splitlines(), ids=lambda line: line.partition(" | ")[0])

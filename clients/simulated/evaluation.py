@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clients.gradients.flat import FlatModel, as_tensor, one_thread
-from fedtide.ground.errors import SettingsError
+from fedtide.ground.errors import SettingsError, own_places
 from fedtide.tasks import Examples, FederatedData, are_classes, blank
 
 BATCH = 250
@@ -34,7 +34,7 @@ def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
 
 
 def check_outputs(model: FlatModel, data: FederatedData) -> None:
-    """Raise ValueError if the model does not work on these data, or has outputs of another shape."""
+    """Raise SettingsError if the model does not work on these data, or has outputs of another shape."""
     try:
         examples = blank(data, 2)
         with torch.no_grad():
@@ -44,7 +44,7 @@ def check_outputs(model: FlatModel, data: FederatedData) -> None:
             raise SettingsError(f"it returns shape {tuple(outputs.shape)} for 2 examples")
         evaluate(model, examples)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = " ".join(map(str, (str(error).partition("\n")[0], *own_places(error)[-1:])))
         inputs = f"inputs of shape {data.input_shape} ({data.test[0].dtype})"
         raise SettingsError(
             f"the model does not fit the task with {inputs} and {data.num_outputs} outputs: {reason}"

@@ -35,11 +35,3 @@ def time_limit(seconds: float) -> Iterator[None]:
         yield
     finally:
         faulthandler.cancel_dump_traceback_later()
-
-
-def described(error: BaseException) -> str:
-    """Return the type and the text of an error, of any class, even one that fails to make its text."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return f"{type(error).__name__}, which fails to make its own text"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar, NamedTuple, cast
@@ -22,13 +23,16 @@ from clients.memory.spill import Spilled
 from clients.rules.vectors import concatenate
 from clients.simulated.cohort import Trained, cohorts, on, train
 from clients.simulated.evaluation import evaluate, own_test
-from clients.simulated.faults import described, is_out_of_memory, time_limit
+from clients.simulated.faults import is_out_of_memory, time_limit
 from clients.simulated.jobs import Broadcast, ClientUpdate, Job, PreparedJob, Updates, joined, prepare
 from clients.training import make_rule
 from fedtide.ground.contract import Scalar, metrics
+from fedtide.ground.errors import described, own_places, told
 from fedtide.ground.spill import let_go, new_rows
 from fedtide.tasks import blank
 from traces import finished_steps
+
+MAX_TRACE = 10_000  # characters
 
 
 class Failure(NamedTuple):
@@ -36,6 +40,7 @@ class Failure(NamedTuple):
 
     client: int
     reason: str
+    trace: str = ""  # if a part of the user's own has failed: its traceback, and `told`
 
 
 class Answers(NamedTuple):
@@ -118,14 +123,15 @@ class VirtualClients:
                     parts.append(trained.updates)
                     count += len(cohort)
                     continue
-                if is_out_of_memory(trained):
+                out_of_memory, failure = trained
+                if out_of_memory:
                     too_many.append(len(cohort))
                     half = -(-len(cohort) // 2)
                     _release_memory()
                 else:
                     half = 1  # whose error it is shows when each trains alone
                 if len(cohort) == 1:
-                    failures.append(_failure(cohort[0].job, trained))
+                    failures.append(failure)
                 else:
                     queue += [cohort[at : at + half] for at in range(0, len(cohort), half)][::-1]
         sent = vectors[:count]
@@ -163,13 +169,16 @@ class VirtualClients:
 
     def _train(
         self, start: Tensor, shared: list[Tensor], cohort: list[PreparedJob], rows: NDArray[Any]
-    ) -> Trained | BaseException:
-        """Train a cohort; return what it raised, without the frames, which hold its tensors."""
+    ) -> Trained | tuple[bool, Failure]:
+        """Train a cohort; return whether it failed for want of memory, and what it raised, in words.
+
+        The error itself has the frames, which hold its tensors.
+        """
         try:
             with time_limit(self.timeout):
                 return train(self.oracle, self.examples, start, shared, cohort, self.seed, rows)
         except self.survived as error:  # one client's error must not end the round
-            return error.with_traceback(None)
+            return is_out_of_memory(error), _failure(cohort[0].job, error)
 
     def _shrink_cohorts(self, too_many: list[int]) -> tuple[str, ...]:
         """Make all later cohorts smaller, if that helps; return a note about it."""
@@ -210,7 +219,10 @@ class VirtualClients:
 
 
 def _failure(job: Job, error: BaseException) -> Failure:
-    return Failure(job.client, described(error))
+    if not (places := own_places(error)):
+        return Failure(job.client, described(error))
+    trace = "".join([*traceback.format_exception(error), told(error)])[-MAX_TRACE:]
+    return Failure(job.client, f"{described(error)} {places[-1]}", trace)
 
 
 def _release_memory() -> None:

@@ -17,14 +17,10 @@ from fedtide.comparison.reach import parse_targets
 from fedtide.comparison.results import CellRun
 from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import TUNE_TRIALS, cells
-from fedtide.engine.checkpoints.resume import ResumeError, settings_of
+from fedtide.engine.checkpoints.resume import settings_of
 from fedtide.engine.parts import check
 from fedtide.engine.transports.base import EngineLost
-from fedtide.ground.errors import SettingsError
-
-
-class RunError(RuntimeError):
-    """A run has failed, for example on a full disk; the message says why, and how to resume it."""
+from fedtide.ground.errors import RunError, SettingsError
 
 
 def run(*, progress: bool = True, **settings: Any) -> Run:
@@ -49,14 +45,11 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
         It was interrupted; `run(resume=FOLDER)` with the folder in the message continues it, bit for bit.
     """
     console = Console(quiet=not progress)
-    with _settings_errors():
+    with _own_errors():
         values = setting_values(settings)
         chosen = settings_of(values, "run")
         prepared = PreparedRun(chosen, console)
-    try:
-        summary = prepared.drive()
-    except ResumeError as error:
-        raise _settings_error(error) from error
+    summary = prepared.drive()
     folder = prepared.folder.path
     if "failed" in summary:
         raise RunError(f"{summary['failed']}; resume with fedtide.run(resume={str(folder)!r})")
@@ -106,7 +99,7 @@ def compare(
     KeyboardInterrupt
         It was interrupted; the same call continues it.
     """
-    with _settings_errors():
+    with _own_errors():
         tables = settings.pop("cell", None)
         values = setting_values(settings)
         if tables is not None:
@@ -134,22 +127,15 @@ def load(folder: str | os.PathLike[str]) -> Run | Comparison:
     SettingsError
         It is neither.
     """
-    with _settings_errors():
-        return read(Path(folder))
+    return read(Path(folder))
 
 
 @contextmanager
-def _settings_errors() -> Iterator[None]:
-    """Raise errors in settings as one kind, on one line, as the command line prints them."""
+def _own_errors() -> Iterator[None]:
+    """Raise what is nobody's mistake as an error of this interface."""
     try:
         yield
     except EngineLost as error:
         raise RunError(str(error)) from None
     except MemoryError as error:
         raise SettingsError(f"not enough memory: {error}") from None
-    except ValueError as error:
-        raise _settings_error(error) from error
-
-
-def _settings_error(error: ValueError) -> SettingsError:
-    return SettingsError(" ".join(str(error).split()))

@@ -62,8 +62,8 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
                 print(json.dumps(report))
             return 0
         run = PreparedRun(settings, console, imported)
-    except ValueError as error:
-        parser.error(" ".join(str(error).split()))
+    except SettingsError as error:
+        parser.error(str(error))
     except MemoryError as error:
         parser.error(f"not enough memory: {error}")
     except EngineLost as error:
@@ -73,7 +73,7 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
     try:
         summary = run.drive()
     except ResumeError as error:
-        parser.error(" ".join(str(error).split()))
+        parser.error(str(error))
     if arguments.json:
         print(json.dumps(summary))
     if "failed" in summary:

@@ -11,6 +11,7 @@ fedtide --rehearse examples/fleet.csv         # which method for the devices of 
 from __future__ import annotations
 
 import signal
+import traceback
 import warnings
 from collections.abc import Sequence
 
@@ -36,7 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from fedtide.cli.command import execute  # which --help does not need
 
-    return execute(parser, arguments, imported)
+    try:
+        return execute(parser, arguments, imported)
+    except Exception as error:  # a defect, ours or in a part of the user's own: exit code 1, as Python's
+        from fedtide.ground.errors import told
+
+        traceback.print_exception(error)
+        parser.exit(1, f"{parser.prog}: error: {told(error)}\n")
 
 
 _SHOWN: set[str] = set()

@@ -16,6 +16,7 @@ from fedtide.engine.interrupts import ENDING, deferring
 from fedtide.engine.parts import provided_parts
 from fedtide.engine.transports.ray.cluster import start_ray
 from fedtide.engine.transports.ray.liveness import Liveness
+from fedtide.ground.errors import SettingsError
 
 
 class OnRay:
@@ -40,8 +41,8 @@ class OnRay:
                 work = queue.popleft()
                 try:
                     shipped = self._shipping.ship(work.settings) if self._shipping else None
-                except ValueError as error:
-                    report(work.settings, f"ValueError: {error}")
+                except SettingsError as error:
+                    report(work.settings, str(error))
                     continue
                 waiting[self._task.remote(work, provided, shipped)] = work.settings
             if not waiting:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import sys
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager, suppress
@@ -22,6 +24,7 @@ from fedtide.engine.read_run import records_in
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.ray.leftovers import CELL, locked_folder
 from fedtide.ground import dotted
+from fedtide.ground.errors import SettingsError, told
 
 if TYPE_CHECKING:  # Ray is not installed on every machine
     from fedtide.comparison.on_ray import OnRay
@@ -29,7 +32,7 @@ if TYPE_CHECKING:  # Ray is not installed on every machine
 
 Files = Mapping[str, bytes]
 Outcome = Files | str
-"""The files of a finished run, or why there are none."""
+"""The files of a finished run, or why there are none: the last line, after the traceback of a defect."""
 Report = Callable[[Settings, Outcome], None]
 """What is called when a cell has ended."""
 
@@ -57,7 +60,7 @@ def run_cell(
     dotted.PROVIDED.update(provided or {})
     # These import PyTorch, which the driver of a comparison on Ray does without.
     from fedtide.analysis.compute import keep_numbers_of
-    from fedtide.engine.run import simulate
+    from fedtide.engine.run import FAILURES, simulate
 
     working_folder = place.working_folder if Path(place.working_folder).is_dir() else "."
     with chdir(working_folder), _folder(place) as folder:
@@ -71,8 +74,10 @@ def run_cell(
             if settings.report:
                 with suppress(Exception):  # the page of the comparison then says that they are missing
                     keep_numbers_of(experiment, ended, folder)
-        except Exception as error:  # one cell's error must not end the comparison
-            return f"{type(error).__name__}: {' '.join(str(error).split())}"
+        except (SettingsError, *FAILURES) as error:
+            return " ".join(str(error).split()) or type(error).__name__
+        except Exception as error:  # one cell's defect must not end the comparison
+            return "".join([*traceback.format_exception(error), told(error)])
         if "failed" in ended.summary:
             return str(ended.summary["failed"])
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
@@ -81,13 +86,14 @@ def run_cell(
 class Runner:
     """Runs cells in this process or on Ray, as the settings of one say, which all have in common.
 
-    Ray is started when it is first needed, and stopped in the end. ValueError: it cannot be started;
+    Ray is started when it is first needed, and stopped in the end. SettingsError: it cannot be started;
     EngineLost: it does not start, or has died.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._on_ray: OnRay | None = None
+        self._shown: set[str] = set()  # defects whose traceback was shown
 
     def __enter__(self) -> Runner:
         return self
@@ -106,7 +112,7 @@ class Runner:
             with unscanned():
                 while queue:
                     work = queue.popleft()
-                    report(work.settings, run_cell(work))
+                    self._report(report, work.settings, run_cell(work))
             return
         # Ray makes what a handler raises an error of its own, or loses it.
         with deferring(*ENDING) as signals:
@@ -115,9 +121,18 @@ class Runner:
                 from fedtide.comparison.on_ray import OnRay
 
                 self._on_ray = OnRay(self._settings)
-            self._on_ray.run(queue, report, signals)
+            self._on_ray.run(queue, partial(self._report, report), signals)
         if signals:
             raise Stopped(signals[0])
+
+    def _report(self, report: Report, settings: Settings, outcome: Outcome) -> None:
+        """Report how a cell has ended; show the traceback of a defect, once where several cells have it."""
+        if isinstance(outcome, str):
+            *lines, outcome = outcome.splitlines()
+            if lines and outcome not in self._shown:
+                self._shown.add(outcome)
+                print(*lines, sep="\n", file=sys.stderr)
+        report(settings, outcome)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from fedtide.engine.experiment import prepare
 from fedtide.engine.interrupts import ENDING, deferring, stopping_at_once
 from fedtide.engine.run import drive
 from fedtide.engine.run_folder import RunFolder
-from fedtide.ground.errors import SettingsError
+from fedtide.ground.errors import RunError, SettingsError, told
 from fedtide.loggers.registry import logger_types, watching
 from fedtide.report.make import report_run
 from traces import Trace
@@ -34,10 +35,21 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     """Run an experiment on the clients of a Grid.
 
     On devices, clients are there when they are connected, unless the run config names a trace, arrivals or
-    departures: then these are replayed, as in a simulation. ValueError: the settings are invalid, or too few
-    clients connect in time. RuntimeError: the run has failed or was cut off, or no reply ever counted; the
+    departures: then these are replayed, as in a simulation. SettingsError: the settings are invalid, or too
+    few clients connect in time. RunError: the run has failed or was cut off, or no reply ever counted; the
     run folder is complete.
     """
+    try:
+        _run(grid, settings)
+    except (SettingsError, RunError):
+        sys.tracebacklimit = 0  # Flower prints the traceback of all that it catches
+        raise
+    except Exception as error:
+        error.add_note(told(error))
+        raise
+
+
+def _run(grid: Grid, settings: Settings) -> None:
     logger_types(settings.log)
     # Flower chooses this process's working directory: users need the full path to find the results.
     settings = replace(settings, run_dir=str(Path(settings.run_dir).resolve()))
@@ -84,11 +96,11 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
         report_run(experiment, ended, folder.path, console)
     summary = ended.summary
     if "failed" in summary:
-        raise RuntimeError(f"{summary['failed']}; {folder.path} has what was done")
+        raise RunError(f"{summary['failed']}; {folder.path} has what was done")
     if summary["interrupted"]:  # a SuperLink that is back would take the run for completed
-        raise RuntimeError(f"interrupted; --run-config 'resume=\"{folder.path}\"' resumes it")
+        raise RunError(f"interrupted; --run-config 'resume=\"{folder.path}\"' resumes it")
     if summary["no_reply_counted"]:
-        raise RuntimeError(f"no reply ever counted; {folder.path}/metrics.jsonl names the reasons")
+        raise RunError(f"no reply ever counted; {folder.path}/metrics.jsonl names the reasons")
 
 
 def _transport(grid: Grid, settings: Settings, simulated: bool, replays: bool) -> GridTransport:

@@ -35,6 +35,7 @@ from fedtide.engine.transports.base import EngineLost, Transport
 from fedtide.engine.transports.inline import InlineTransport
 from fedtide.engine.transports.virtual import Simulation
 from fedtide.ground.contract import FitConfig
+from fedtide.ground.errors import told
 from fedtide.ground.wording import say
 from strategies.core.parameters import count_bytes
 
@@ -105,6 +106,7 @@ def drive(
 
     `watch` makes further observers, such as loggers, and `stopping` says what a signal does. An `extendable`
     run is saved at its end, so that it can be made longer. ResumeError: the folder's run cannot be resumed.
+    A defect in a round is raised once weights and summary are written.
     """
     settings, state = experiment.settings, _State()
     folder.warn = partial(say, console)
@@ -135,7 +137,7 @@ def drive(
             with stopping(server, console) as state.signals, suppress(KeyboardInterrupt):
                 watched.enter_context(observing(observers, settings))
                 start = time.perf_counter()
-                state.failure = _train(server, settings.num_rounds, before)
+                state.defect, state.failure = _train(server, settings.num_rounds, before)
                 if not state.failure and (state.signals or extendable):
                     checkpoints.end(state.last["round"], always=bool(state.signals or rule.reason))
             state.seconds = before.seconds + time.perf_counter() - start
@@ -161,6 +163,8 @@ def drive(
                 say(console, f"the run has failed: {error}")
     if summary["no_reply_counted"] and "failed" not in summary:
         console.print("no reply ever counted: metrics.jsonl names the reasons")
+    if state.defect:
+        raise state.defect
     return Outcome(summary, state.arrays)
 
 
@@ -175,6 +179,7 @@ class _State(Observer):
     signals: list[int] = field(default_factory=list)
     stopped: str = ""
     failure: str = ""
+    defect: Exception | None = None
 
     def round(self, record: dict[str, Any]) -> None:
         self.last.update(record)
@@ -183,14 +188,16 @@ class _State(Observer):
     recall = round
 
 
-def _train(server: RoundServer, num_rounds: int, before: Position) -> str:
-    """Run the rounds; return why the run failed, empty if it did not."""
+def _train(server: RoundServer, num_rounds: int, before: Position) -> tuple[Exception | None, str]:
+    """Run the rounds; return the defect that has ended them, and why the run failed, empty if it did not."""
     with _undisturbed():
         try:
             server.fit(num_rounds, after=before.round)
         except FAILURES as error:
-            return " ".join(str(error).split()) or type(error).__name__
-    return ""
+            return None, " ".join(str(error).split()) or type(error).__name__
+        except Exception as error:
+            return error, told(error)
+    return None, ""
 
 
 def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[str, Any]:
@@ -212,7 +219,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             "final": {
                 metric.key: last.get(metric.key),
                 "loss": last.get("loss"),
-                "train_loss": experiment.evaluator.train_loss(ended.arrays),
+                "train_loss": None if ended.defect else experiment.evaluator.train_loss(ended.arrays),
                 **{key: last[key] for key in measured if key in last},
             },
             "run_dir": str(folder.path),

@@ -10,7 +10,6 @@ import inspect
 import os
 import sys
 import sysconfig
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -54,9 +53,9 @@ def load(kind: str, name: str) -> Any:
 
     Raises
     ------
-    ValueError
-        There is no such module or attribute, the module cannot be imported, or what it has under this name
-        cannot be called as this kind of part is; the message says which.
+    SettingsError
+        There is no such module or attribute, or what it has under this name cannot be called as this kind of
+        part is; the message says which. What a module raises while it is imported passes.
     """
     part = f"{kind} {name}"
     if name.startswith("python."):
@@ -82,7 +81,7 @@ def load(kind: str, name: str) -> Any:
 
 
 def expect(kind: str, text: str, made: Any, wanted: type, advice: str) -> None:
-    """Raise ValueError, with advice, if what the factory named by a spec has made is not what is wanted."""
+    """Raise SettingsError, with advice, if what a factory has made is not what its kind of part is."""
     if not isinstance(made, wanted):
         name = text.partition(":")[0].strip()
         raise SettingsError(f"{kind} {name} gives a {type(made).__name__}, not a {wanted.__name__}: {advice}")
@@ -107,21 +106,12 @@ def _import(part: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name and f"{name}.".startswith(f"{error.name}."):
-            places = f"neither in {here} nor in the environment"
-            raise SettingsError(f"{part}: there is no module {error.name!r}, {places}") from None
-        raise _failed_import(part, name, error) from error
-    except (Exception, SystemExit) as error:
-        raise _failed_import(part, name, error) from error
-
-
-def _failed_import(part: str, name: str, error: BaseException) -> ValueError:
-    """Return an error that says what went wrong in a module, and in which line of the user's code."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).parent.is_relative_to(Path.cwd())]
-    last = (own or frames)[-1]
-    where = "" if isinstance(error, SyntaxError) else f" ({Path(last.filename).name}, line {last.lineno})"
-    return ValueError(f"{part}: importing {name} fails: {type(error).__name__}: {error}{where}")
+        if not (error.name and f"{name}.".startswith(f"{error.name}.")):
+            raise
+        places = f"neither in {here} nor in the environment"
+        raise SettingsError(f"{part}: there is no module {error.name!r}, {places}") from None
+    except SystemExit as error:
+        raise ImportError(f"{part}: importing {name} ends the program: SystemExit: {error}") from error
 
 
 def _is_from(value: Any, module: str) -> bool:

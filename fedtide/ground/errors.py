@@ -1,6 +1,20 @@
-"""The error of whoever judges what a user has written, and no other's."""
+"""Errors of users, in one line, and whose code a defect is in."""
 
 from __future__ import annotations
+
+import sysconfig
+from itertools import dropwhile
+from pathlib import Path
+from traceback import walk_tb
+from typing import NamedTuple
+
+from fedtide.ground.wording import plain
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("clients", "fedtide", "strategies", "traces")
+_OURS = (*(f"{ROOT / package}/" for package in PACKAGES), str(ROOT / "sim.py"))
+_INSTALLED = {"site-packages", "dist-packages"}
+_PYTHON = ("<", sysconfig.get_path("stdlib") + "/")
 
 
 class SettingsError(ValueError):
@@ -9,3 +23,87 @@ class SettingsError(ValueError):
     The message says in one line what is wrong, where, and what to do. Any other exception, a plain
     `ValueError` too, is a defect: of this program, or of a part of the user's own.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class RunError(RuntimeError):
+    """A run has failed, for example on a full disk; the message says why, and how to resume it."""
+
+
+class PartError(Exception):
+    """A part of the user's own has failed in a client; the message is what `told` has said there.
+
+    Parameters
+    ----------
+    trace
+        The traceback, whose last line is the message.
+    """
+
+    def __init__(self, trace: str) -> None:
+        *lines, message = trace.splitlines()
+        super().__init__(message)
+        self.add_note("\n".join(lines))
+
+
+class Place(NamedTuple):
+    """Where an error was raised."""
+
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"({Path(self.file).name}, line {self.line})"
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether that is in this program."""
+        return self.file.startswith(_OURS)
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether that is in Python, in an installed package, or in no file; notebooks are `__main__`."""
+        installed = self.file.startswith(_PYTHON) or not _INSTALLED.isdisjoint(Path(self.file).parts)
+        return installed and not self.function.startswith("__main__.")
+
+
+def told(error: BaseException) -> str:
+    """Return a defect in one line: the part of the user's own that has failed, the error, and the place.
+
+    Where no part of the user's own was called, it begins with the function of this program that has failed.
+    """
+    if isinstance(error, PartError):
+        return str(error)
+    places = own_places(error) or [place for place in _places(error) if place.is_ours][-1:]
+    said = plain(" ".join(described(error).split()), 400)
+    return f"{places[0].function}: {said.removesuffix(f' {places[-1]}')} {places[-1]}"  # of a SyntaxError
+
+
+def described(error: BaseException) -> str:
+    """Return the type and the text of an error, of any class, even one that fails to make its text."""
+    if isinstance(error, SettingsError):
+        return str(error)
+    try:
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
+    except Exception:
+        return f"{type(error).__name__}, which fails to make its own text"
+
+
+def own_places(error: BaseException) -> list[Place]:
+    """Return the functions of the user's own whose calls have led to an error, if a part of it has failed."""
+    places = [place for place in _places(error) if not place.is_ours and not place.is_installed]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append(Place(Path(error.filename).stem, error.filename, error.lineno or 1))
+    return places or (own_places(error.__cause__) if error.__cause__ else [])
+
+
+def _places(error: BaseException) -> list[Place]:
+    """Return the calls that have led to an error, from the first one of this program on."""
+    frames = walk_tb(error.__traceback__)
+    places = [
+        Place(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}", frame.f_code.co_filename, line)
+        for frame, line in frames
+    ]
+    return [*dropwhile(lambda place: not place.is_ours, places)]

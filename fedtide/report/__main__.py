@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedtide.ground.errors import SettingsError
 from fedtide.report.make import FILE, write_report
 
 
@@ -27,11 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         path = write_report(arguments.folders, arguments.output or _place(arguments.folders))
-    except ValueError as error:
-        message = " ".join(str(error).split())
+    except SettingsError as error:
+        message = str(error)
     except OSError as error:
         message = f"{error.filename or 'the page'} cannot be written: {error.strerror}"
-    except (LookupError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
         named = ", ".join(map(str, arguments.folders))
         message = f"{named}: the files there do not fit together; were they changed? ({error!r})"
     else:

@@ -22,6 +22,7 @@ from fedtide.engine.availability import Clock
 from fedtide.engine.transports.base import EvaluateInstructions, EvaluateResults, FitInstructions, Transport
 from fedtide.engine.transports.virtual_proxy import OK, VirtualProxy
 from fedtide.ground.contract import FitConfig
+from fedtide.ground.errors import PartError
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.parameters import read_parameters
@@ -51,6 +52,7 @@ class VirtualTransport(Transport):
         self.memories: dict[int, Any] = {}  # results of `store`, by client
         self._rounds: dict[int, int] = {}  # the rounds in which they were stored
         self._noted: set[str] = set()
+        self._have_trained = False
         has_examples = simulation.environment.data.sizes > 0
         self._reachable = None if has_examples.all() else np.flatnonzero(has_examples)
 
@@ -101,7 +103,10 @@ class VirtualTransport(Transport):
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
     ) -> tuple[FitResults, list[ClientFailure]]:
-        """Have clients train; those that get the same weights train together."""
+        """Have clients train; those that get the same weights train together.
+
+        PartError: a part of the user's own has failed in each of them, and no client has trained before.
+        """
         self.seconds, self.notes = {}, ()
         if not instructions:
             return [], []
@@ -114,9 +119,12 @@ class VirtualTransport(Transport):
                 phases.work = max(phases.work, answers.seconds)
                 self.notes = [*self.notes, *(note for note in answers.notes if note not in self._noted)]
                 self._noted.update(answers.notes)  # several workers may report the same
+                self._have_trained |= len(answers.updates.reported) > 0
                 self._keep_memories(server_round, answers.updates)
                 replies.add(answers)
                 phases.end("collect")
+        if replies.trace and not self._have_trained:
+            raise PartError(replies.trace)
         proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
         results = self._results(joined(replies.updates), replies.vectors, proxies)
         phases.end("collect")
@@ -159,7 +167,7 @@ class VirtualTransport(Transport):
         failures: list[ClientFailure] = []
         for broadcast, jobs in self._jobs(server_round, instructions):
             for answers in self.run_evaluation(broadcast, jobs):
-                failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
+                failures += [ClientFailure(str(failed.client), failed.reason) for failed in answers.failures]
                 for client, loss, n, measured in answers.scores:
                     results.append((proxies[client], EvaluateRes(OK, loss, n, measured)))
         return results, failures
@@ -215,6 +223,7 @@ class _Replies:
         self.vectors: list[NDArray[Any] | RemoteVector] = []
         self.farewells: list[ClientUpdate] = []
         self.failures: list[ClientFailure] = []
+        self.trace = ""  # of a part of the user's own that has failed in a client
 
     def add(self, answers: Answers) -> None:
         """Add the answers of some clients."""
@@ -223,7 +232,8 @@ class _Replies:
         self.updates.append(answers.updates.kept(arrived))
         self.vectors += [row for row, here in zip(answers.vectors, arrived, strict=True) if here]
         self.farewells += [update for update in answers.farewells if not self.lost[update.client]]
-        self.failures += [ClientFailure(str(client), reason) for client, reason in answers.failures]
+        self.failures += [ClientFailure(str(failure.client), failure.reason) for failure in answers.failures]
+        self.trace = next((failure.trace for failure in answers.failures if failure.trace), self.trace)
         leaving = [update.client for update in answers.farewells if self.lost[update.client]]
         lost = [*clients[~arrived].tolist(), *leaving]
         self.failures += [ClientFailure(str(client), "reply lost") for client in lost]

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
-from clients.simulated.faults import described
 from clients.simulated.virtual import Failure
 from fedtide.engine.transports.ray.liveness import engine_lost
 from fedtide.engine.transports.ray.parts import ALONE, LAST, Part
 from fedtide.engine.transports.ray.workers import OUT_OF_MEMORY, Worker, Workers
+from fedtide.ground.errors import described
 from fedtide.ground.wording import count
 
 GRACE = 10.0  # seconds beyond its time limit that a worker gets to end itself
