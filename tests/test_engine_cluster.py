@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -93,8 +94,45 @@ def test_a_cluster_gives_the_same_results_as_one_machine(
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1"])
 def test_an_address_without_a_cluster_is_refused(address: str) -> None:
     """At once, in one line: Ray itself would retry for minutes."""
-    with pytest.raises(ValueError, match=f"ray-address {re.escape(address)}: "):
+    with pytest.raises(ValueError, match=f"ray-address {re.escape(address)}: .* take --engine inline"):
         start_ray(0, address)
+
+
+def test_the_usual_cluster_may_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(ValueError, match=r"ray-address 127.0.0.1:1: .*refused"):
+        start_ray(0, "auto")
+
+
+OWN_RAY = """
+import sys
+
+import ray
+
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+sys.path.insert(0, sys.argv[1])
+import fedtide
+
+of = {"num_rounds": 2, "model": "my_model.Net", "run_dir": "runs", "report": False, "progress": False}
+print(fedtide.run(engine="ray", num_workers=2, client_gpus=0, **of).accuracy)
+print(*(of_cell.run.accuracy for of_cell in fedtide.compare(seed=[0, 1], **of).runs))
+"""
+
+
+@pytest.mark.slow
+def test_a_ray_that_somebody_else_has_started_imports_this_project(own: Folder) -> None:
+    """In an environment where it is not installed."""
+    own.write("my_model.py", of_the_page("my_model.py"))
+    own.write("main.py", OWN_RAY)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "env"], cwd=own.path, check=True)
+    (site,) = (own.path / "env").glob("lib/python*/site-packages")
+    (site / "packages.pth").write_text(sysconfig.get_path("purelib"))  # whose own .pth files are not read
+    command = [str(own.path / "env" / "bin" / "python"), "main.py", str(ROOT)]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=own.path, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    one, *cells = map(float, done.stdout.split()[-3:])
+    assert one == cells[0]
 
 
 def test_a_node_with_other_packages_is_refused(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import OutOfMemoryError, RayError
 
 from fedtide.comparison.runner import Outcome, Report, Work, run_cell
 from fedtide.comparison.shipping import Shipping
 from fedtide.config import Settings
 from fedtide.engine.interrupts import ENDING, deferring
 from fedtide.engine.parts import provided_parts
-from fedtide.engine.transports.ray.cluster import start_ray
-from fedtide.engine.transports.ray.liveness import Liveness
+from fedtide.engine.transports.base import EngineLost
+from fedtide.engine.transports.ray.cluster import imports, start_ray
+from fedtide.engine.transports.ray.liveness import PATIENCE, Liveness
+from fedtide.engine.transports.ray.workers import OUT_OF_MEMORY
 from fedtide.ground.errors import SettingsError
+
+AGAIN = "rerun the command to continue"
 
 
 class OnRay:
@@ -25,10 +30,11 @@ class OnRay:
     def __init__(self, settings: Settings) -> None:
         self._num_workers = settings.num_workers
         self._own = None if ray.is_initialized() else start_ray(settings.num_workers, settings.ray_address)
-        self._liveness = Liveness()
+        self._liveness = Liveness(PATIENCE if settings.ray_address else 0.0)
         gpus = settings.client_gpus if ray.cluster_resources().get("GPU", 0) else 0
+        own = {} if self._own else {"runtime_env": imports()}
         # A cell whose process died, for want of memory perhaps, resumes from its checkpoint, once.
-        self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1)(run_cell)
+        self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1, **own)(run_cell)
         elsewhere = bool(settings.ray_address) or len(ray.nodes()) > 1
         self._shipping = Shipping() if elsewhere else None
 
@@ -47,24 +53,29 @@ class OnRay:
                 waiting[self._task.remote(work, provided, shipped)] = work.settings
             if not waiting:
                 return
-            self._liveness.check()
-            if self._own and self._own.nodes:
-                self._own.nodes.check()
+            try:
+                self._liveness.check()
+                if self._own and self._own.nodes:
+                    self._own.nodes.check()
+            except EngineLost as error:
+                raise EngineLost(f"{error}; {AGAIN}") from error
             ready, _ = ray.wait([*waiting], timeout=0.2)  # so that a signal is noticed soon
             for done in ready:
                 report(waiting.pop(done), _outcome(done))
 
     def close(self) -> None:
-        """Stop Ray if it is ours."""
-        self._liveness.close()
-        with deferring(*ENDING):
+        """Stop Ray if it is ours; if it has died, to call it would end this process."""
+        with deferring(*ENDING), suppress(EngineLost):
+            self._liveness.check()
             if self._own:
                 self._own.stop()
+        self._liveness.close()
 
 
 def _outcome(done: Any) -> Outcome:
     try:
         outcome: Outcome = ray.get(done)
     except RayError as error:
-        return f"its process failed: {type(error).__name__}"
+        why = OUT_OF_MEMORY if isinstance(error, OutOfMemoryError) else type(error).__name__
+        return f"its process died twice: {why}; {AGAIN}"
     return outcome

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what terminals take for a colour
 
 
 def count(number: int, noun: str) -> str:
@@ -16,7 +20,7 @@ def count(number: int, noun: str) -> str:
 
 def plain(text: object, most: int = 200) -> str:
     """Return a text that somebody else wrote so that it is safe to print: in one short line."""
-    line = "".join(c if c.isprintable() else " " for c in str(text)[: most + 1])
+    line = "".join(c if c.isprintable() else " " for c in COLOUR.sub("", str(text)[: 2 * most])[: most + 1])
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
+from ray._private.services import get_ray_address_from_environment
 from ray.exceptions import RayError
 
 from fedtide.engine.transports.base import EngineLost
@@ -87,6 +88,18 @@ def start_ray(num_workers: int, address: str = "") -> RunningRay:
     return RunningRay(remove_leftovers(session.parent), session)
 
 
+def imports() -> dict[str, Any]:
+    """Return the runtime environment of workers on a Ray that somebody else has started.
+
+    They import this project, and what has been imported from the working directory, from where this process
+    does, which is where other machines need it, too.
+    """
+    there = ray.get_runtime_context().runtime_env.get("env_vars", {}).get("PYTHONPATH")
+    own = {str(path.parent): None for path in modules_here()}
+    paths = [ROOT, *filter(None, [there or os.environ.get("PYTHONPATH")]), *own]
+    return {"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}}
+
+
 def has_gpus(address: str) -> bool:
     """Return whether a cluster has GPUs, after connecting for a moment. ValueError: there is no cluster."""
     connected = ray.is_initialized()
@@ -102,13 +115,14 @@ def has_gpus(address: str) -> bool:
 def _connect(address: str, **options: Any) -> None:
     """Connect to a cluster; ValueError: that is not possible, or its Python or Ray differs from ours."""
     try:
-        if address != "auto":
-            check_address(address)
+        if address == "auto":
+            address = get_ray_address_from_environment(address, None)
+        check_address(address)
         ray.init(address, **options, **_quiet())
         _silence()
     except (OSError, RuntimeError, ValueError, RayError) as error:
         ray.shutdown()
-        raise SettingsError(f"ray-address {address}: {ends(error)}") from None
+        raise SettingsError(f"ray-address {address}: {ends(error)}; or take --engine inline") from None
 
 
 def _quiet() -> dict[str, Any]:

@@ -11,6 +11,7 @@ import os
 import socket
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import ray
@@ -25,19 +26,18 @@ from ray.exceptions import (
 
 from fedtide.engine.transports.base import EngineLost
 
-AGAIN = "rerun the command, or resume from the checkpoint"
 PATIENCE = 30.0  # seconds without a cluster's control process, which may be restarted
 
 
 class Liveness:
     """Watches Ray's two essential processes by a connection to each.
 
-    One of them may be missing for `patience` seconds. A check takes microseconds: the kernel closes the
-    connections of a process that has died.
+    One of them may be missing for `patience` seconds, of which `tell` is told. A check takes microseconds:
+    the kernel closes the connections of a process that has died.
     """
 
-    def __init__(self, patience: float = 0.0) -> None:
-        self.patience = patience
+    def __init__(self, patience: float = 0.0, tell: Callable[[str], object] = lambda line: None) -> None:
+        self.patience, self._tell = patience, tell
         context = ray.get_runtime_context()
         here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
         raylet = f"{here['NodeManagerAddress']}:{here['NodeManagerPort']}"
@@ -49,10 +49,15 @@ class Liveness:
     def check(self) -> None:
         """Raise `EngineLost` if Ray has died."""
         for name, connection in self._watched.items():
+            if connection.is_open():
+                continue
+            if self.patience:
+                self._tell(f"Ray's {name} does not answer; it has {self.patience:g} s to come back")
             until = time.monotonic() + self.patience
             while not connection.is_open():
                 if time.monotonic() >= until:
-                    raise EngineLost(f"Ray's {name} has died, see the logs in {_logs()}; {AGAIN}")
+                    self.patience = 0.0  # spent: Ray's own patience ends soon, and this process with it
+                    raise EngineLost(f"Ray's {name} has died, see the logs in {_logs()}")
                 time.sleep(1)
 
     def close(self) -> None:
@@ -98,14 +103,12 @@ def engine_lost(error: RayError) -> EngineLost | None:
     if isinstance(cause, ObjectStoreFullError | OutOfDiskError):
         return EngineLost(
             f"Ray's object store is full, and so is the disk that it spills to, in {_folder()}: "
-            f"free space, or set RAY_TMPDIR; then {AGAIN}"
+            "free space, or set RAY_TMPDIR"
         )
     if isinstance(cause, LocalRayletDiedError):
-        return EngineLost(
-            f"Ray's process on this machine (raylet) has died, see the logs in {_logs()}; {AGAIN}"
-        )
+        return EngineLost(f"Ray's process on this machine (raylet) has died, see the logs in {_logs()}")
     if cause is not error and isinstance(cause, ObjectLostError):  # otherwise a reply was lost
-        return EngineLost(f"Ray has lost the memory of a client ({type(cause).__name__}); {AGAIN}")
+        return EngineLost(f"Ray has lost the memory of a client ({type(cause).__name__})")
     return None
 
 

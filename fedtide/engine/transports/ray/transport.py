@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -19,14 +19,14 @@ from clients.simulated.virtual import Answers, Failure, Scores
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.actor import Kept, RayClients
 from fedtide.engine.transports.ray.calls import Calls, Submit
-from fedtide.engine.transports.ray.cluster import start_ray
+from fedtide.engine.transports.ray.cluster import imports, start_ray
 from fedtide.engine.transports.ray.job_columns import (
     Sent,
     pack_broadcast,
     pack_jobs,
     unpack_answers,
 )
-from fedtide.engine.transports.ray.liveness import AGAIN, PATIENCE, Liveness, engine_lost
+from fedtide.engine.transports.ray.liveness import PATIENCE, Liveness, engine_lost
 from fedtide.engine.transports.ray.parts import LAST, Part, divide
 from fedtide.engine.transports.ray.remote_vectors import VectorsOnNodes
 from fedtide.engine.transports.ray.shared_rows import Lease, SharedRows
@@ -67,18 +67,22 @@ class RayTransport(VirtualTransport):
         gpus = client_gpus if resources.get("GPU", 0) else 0
 
         def wanted() -> int:
-            """Return how many workers there should be: one for each share of a GPU, or for each core."""
+            """Return how many workers there should be: as many as have a core, and a share of a GPU."""
             if self._nodes:
                 self._nodes.check()
             there = self._nodes.resources if self._nodes else resources
-            if num_workers:
-                return num_workers
-            return int(there.get("GPU", 0) / gpus) if gpus else max(1, int(there.get("CPU", 1)))
+            cores = int(there.get("CPU", 1))
+            room = max(1, min(cores, int(there.get("GPU", 0) / gpus)) if gpus else cores)
+            if num_workers > room:
+                tell_once(f"Ray has room for {count(room, 'worker')}, not {num_workers}")
+            return min(num_workers or room, room)
 
-        actor = ray.remote(num_cpus=1, num_gpus=gpus)(RayClients)
+        tell_once = cache(tell)
+        own = {} if self._own else {"runtime_env": imports()}
+        actor = ray.remote(num_cpus=1, num_gpus=gpus, **own)(RayClients)
         start = partial(actor.remote, ray.put(replace(environment, device="cuda" if gpus else "cpu")))
         self.shared_rows = SharedRows()
-        self._liveness = Liveness(PATIENCE if address else 0.0)
+        self._liveness = Liveness(PATIENCE if address else 0.0, tell)
         self.workers = Workers(start, wanted, self._liveness, tell)
         self._timeout = environment.timeout
         self._suspects: set[int] = set()  # clients that have made a worker fail
@@ -158,7 +162,7 @@ class RayTransport(VirtualTransport):
         size = next(iter(rows.values())).nbytes
         for ended in self._calls(self._parts(jobs, self._work(jobs), size), submit):
             if isinstance(ended.result, Failure) or ended.result.failures:
-                raise EngineLost(f"a machine was lost, and a client of it cannot be trained again; {AGAIN}")
+                raise EngineLost("a machine was lost, and a client of it cannot be trained again")
             clients = ended.result.updates.reported["client"].tolist()
             for client, vector in zip(clients, ended.result.vectors, strict=True):
                 rows[client][:] = vector

@@ -16,10 +16,11 @@ from ray.exceptions import OutOfMemoryError, RayError
 
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.liveness import Liveness
-from fedtide.ground.wording import ends
+from fedtide.ground.wording import count, ends
 
 POLL = 1.0  # seconds between two checks of whether Ray is alive
 FIRST = 60.0  # seconds that the first round waits for the slowest workers
+SILENCE = 15.0  # seconds without a word that workers usually need to start
 PATIENCE = 300.0  # seconds without any worker after which the run ends
 OUT_OF_MEMORY = "Ray ended it, as the machine was out of memory"
 PAUSE = 5.0  # seconds from a failed start to the next
@@ -60,9 +61,14 @@ class Workers:
 
     def prepare(self) -> None:
         """Wait until a worker is ready; the first time, until all are, or a minute has passed."""
+        self._liveness.check()
         self._grow()
-        until = time.monotonic() + FIRST
-        while not self.ready or (self._is_new and self._starting and time.monotonic() < until):
+        began = time.monotonic()
+        while not self.ready or (self._is_new and self._starting and time.monotonic() < began + FIRST):
+            if time.monotonic() > began + SILENCE:
+                self._tell_once(
+                    f"Ray has not started {count(len(self._starting), 'worker')} yet: {_too_little()}", ""
+                )
             self.wait(())
         self._is_new = False
 
