@@ -74,6 +74,9 @@ def test_classes_have_the_same_numbers_on_all_devices(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "named.csv", "1,dog,2", "3,cat,4", header="a,label,b")
     table = read(DataSpec(path, "label", "dog+cat"))
     assert (table.y.tolist(), table.x.tolist()) == ([0, 1], [[1, 2], [3, 4]])
+    sheet = write_csv(tmp_path / "sheet.csv", "1,5;dog;2;", "3;cat;4,25;", ";;;", "", header="a;label;b;")
+    table = read(DataSpec(sheet, "label", "dog+cat"))
+    assert (table.y.tolist(), table.x.tolist()) == ([0, 1], [[1.5, 2], [3, 4.25]])
     with pytest.raises(ValueError, match="2 classes where the model of the run has 3 outputs; name all"):
         table.check(2, 3)
     with pytest.raises(ValueError, match=r"class 10 where the model of the run has 10 outputs, 0\.\.9"):
@@ -110,8 +113,8 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "half.npz": (lambda p: write_npz(p, y=np.full(6, 0.5)), "it must have class numbers"),
     "minus.npz": (lambda p: write_npz(p, y=np.full(6, -1)), "y has classes from -1 to -1"),
     "nan.npz": (lambda p: write_npz(p, x=np.array([0, 0, np.nan, 0, 0, 0])), "example 2 of x"),
-    "word.csv": (lambda p: write_csv(p, "1,2,0", "1,x,0"), "line 3, column 'b': 'x' is not a number"),
-    "inf.csv": (lambda p: write_csv(p, "1,inf,0"), "line 2, column 'b': the number is"),
+    "word.csv": (lambda p: write_csv(p, "1,2,0", "1,x,0"), "line 3, column 'b': 'x' is not a finite"),
+    "inf.csv": (lambda p: write_csv(p, "1,inf,0"), "line 2, column 'b': 'inf' is not a finite"),
     "long.csv": (lambda p: write_csv(p, "1,0,2,3"), "line 2: 4 values for 3 columns"),
     "last.csv": (lambda p: write_csv(p, "1,0,dog"), "column 'label': 'dog' is not the number of a class"),
     "no-target.csv": (lambda p: write_csv(p, "1,2,0"), "no column 'class' .*: a, b, label"),

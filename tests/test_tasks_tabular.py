@@ -1,11 +1,16 @@
 """CSV files: what becomes a feature, whose example it is, and what is refused, by line and column."""
 
+import csv
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clients.environment import federated_data, task_source
 from fedtide.config import Settings
@@ -28,9 +33,9 @@ j,Lima,95,5,940
 
 @pytest.fixture
 def load(tmp_path: Path) -> Any:
-    def load(options: str, text: str = ROWS, **settings: Any) -> FederatedData:
+    def load(options: str, text: str | bytes = ROWS, **settings: Any) -> FederatedData:
         path = tmp_path / "homes.csv"
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
         task = f"csv:file={path},{options}"
         return federated_data(Settings(**{"task": task, "num_clients": 2, "partition": "iid", **settings}))
 
@@ -74,23 +79,78 @@ def test_the_test_set_does_not_depend_on_the_seed(load: Any) -> None:
     [
         ("target=prize", ROWS, "there is no column 'prize' (target); columns: id, city, size, floor, price"),
         ("target=price,client=town", ROWS, "there is no column 'town' (client)"),
-        ("target=price", ROWS, "line 2, column 'id': 'a' is not a number; if 'id' is a category, name it in"),
-        ("target=city,kind=regression,drop=id", ROWS, "line 2, column 'city': 'Rome' is not a number"),
+        ("target=price", ROWS, "line 2, column 'id': 'a' is not a finite number; if 'id' is a category"),
+        ("target=city,kind=regression,drop=id", ROWS, "line 2, column 'city': 'Rome' is not a finite number"),
         ("target=price,drop=id,categories=city", ROWS.replace("20,1", "NA,1"), "'size': a value is missing"),
         ("target=price,drop=id,categories=city", ROWS.replace("20,1", "inf,1"), "not a finite number"),
         ("target=price", ROWS.replace("c,Rome,30", "c,Rome"), "line 4: 4 values for 5 columns"),
         ("target=y", "y\n1\n2\n", "there is no column but the target and the client"),
         ("target=y", "x,y\n1,2\n2,2\n", "column 'y' has the same value in all rows"),
         ("target=y", "x,y\n", "there are no rows below the header"),
-        ("target=y", 'x,y\n"1,2\n', "homes.csv: unexpected end of data"),
+        ("target=y", 'x,y\n"1,2\n', "homes.csv: line 2: unexpected end of data"),
+        ("target=y", 'x,y,z\n1,"two\nlines",2\n\n1,a,1_000\n', "line 5, column 'z': '1_000' is not a finite"),
+        (
+            "target=y",
+            "x;y\n1,5;a\n1.500;b\n",
+            "line 3, column 'x': '1.500': other decimals are marked by ','",
+        ),
+        ("target=y", "x,y\n1,5,a\n", "line 2: 3 values for 2 columns"),
+        (
+            "target=y",
+            "x,y\n1,ä\n".encode("latin-1"),
+            "line 2 is not UTF-8 text; save the file as CSV in UTF-8",
+        ),
+        (
+            "target=y",
+            "x,y\n1,a\n".encode("utf-16"),
+            "line 1 is not UTF-8 text; save the file as CSV in UTF-8",
+        ),
         ("target=price,client=city,drop=id", ROWS, "of 3 clients; set num-clients to 3"),
         ("target=y", MANY, "2000 different values; if it has"),
     ],
 )
-def test_errors_say_where(load: Any, options: str, text: str, says: str) -> None:
+def test_errors_say_where(load: Any, options: str, text: str | bytes, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)) as caught:
         load(options, text, partition="" if "client=" in options else "iid")
     assert "\n" not in str(caught.value)
+
+
+NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False).map(lambda x: round(x, 3))
+TEXTS = st.sampled_from(['a, "b"', "ü; c", "two\nlines"])
+FRAMES = st.lists(st.tuples(NUMBERS, TEXTS, st.booleans()), min_size=10, max_size=30)
+
+
+@given(
+    FRAMES.filter(lambda rows: len({y for *_, y in rows}) == 2),
+    st.sampled_from([",.", ";,", ";.", "\t."]),
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
+    st.sampled_from(["", "\n\n", "{s}{s}\n", "{s}{s}\n{s}{s}"]),
+    st.booleans(),
+)
+def test_what_pandas_and_spreadsheets_write(
+    load: Any, rows: Any, marks: str, end: str, quoting: Any, more: str, index: bool
+) -> None:
+    """Semicolons and decimal commas, a byte order mark, an index without a name, rows that were emptied."""
+    frame = pandas.DataFrame(rows, columns=["x", "town", "y"])
+    sep, decimal = marks
+    text = frame.to_csv(sep=sep, decimal=decimal, lineterminator=end, quoting=quoting, index=index)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = load("target=y,categories=town", f"\ufeff{text}{more.format(s=sep)}")
+    says = [str(warning.message).rpartition(": ")[2] for warning in caught]
+    assert says == ["column 1 has no name, and is left out"] * index
+    expected = load("target=y,categories=town", frame.to_csv(index=False))
+    for ours, theirs in zip((*found.train, *found.test), (*expected.train, *expected.test), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert len(found.train[0]) + len(found.test[0]) == len(rows)
+
+
+def test_numbers_of_the_same_value_are_one_class_one_category_and_one_client(load: Any) -> None:
+    rows = [f"{who},{who},{x},{who}\n" for who in ("2", "02", "2.0", "10") for x in range(5)]
+    data = load("target=y,client=who,categories=kind", "who,kind,x,y\n" + "".join(rows), partition="")
+    assert (data.num_outputs, data.input_shape, data.client_names) == (2, (3,), ("2", "10"))
+    assert data.sizes.sum() == 16
 
 
 def test_sizes_are_those_of_the_file(load: Any) -> None:

@@ -28,9 +28,21 @@ def lines(path):
         ("b,x,A\n2,5,1\n", [(2, (1.0, 2.0, None))]),
         ('x,b,a\n"y,z",2,1\n', [(2, (1.0, 2.0, None))]),
         ('x;b;a\n"y;z, ";2;1\n', [(2, (1.0, 2.0, None))]),
+        ("a;b\n-1,5;2,25e1\n1;2\n", [(2, (-1.5, 22.5, None)), (3, (1.0, 2.0, None))]),
         ("", []),
     ],
-    ids=["csv", "json", "mark", "json-mark", "optional", "order", "other-columns", "semicolons", "empty"],
+    ids=[
+        "csv",
+        "json",
+        "mark",
+        "json-mark",
+        "optional",
+        "order",
+        "other-columns",
+        "semicolons",
+        "commas",
+        "empty",
+    ],
 )
 def test_what_is_read(write, content, expected):
     assert lines(write(content)) == expected
@@ -55,6 +67,8 @@ def test_a_torn_last_line_is_left_out_with_a_warning(write, torn):
         ("a,b\n1,\n", "line 2: b is missing"),
         ('a,b\n"1,2\n', "line 2: not a line of CSV"),
         ("a,b\n1,0x1\n", "line 2: '0x1' is not a finite number"),
+        ("a,b\n1,1_000\n", "line 2: '1_000' is not a finite number"),
+        ("a;b\n1,5;1\n1.500;2\n", "line 3: '1.500': other decimals are marked by ','; write all alike"),
         ("a,b\n1,\u0661\n", "line 2: .* is not a finite number"),
         ("a,b\n1," + "9" * 400 + "\n", "line 2: '9*[.]{3}' is not a finite number"),
         ("a,b\n1," + "9" * 70000 + "\n", "line 2: longer than 65536 bytes"),

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.files import open_regular, read_arrays, read_rows, replacing
+from fedtide.ground.files import open_regular, read_arrays, replacing
+from fedtide.ground.tables import read_table
 
 MAX_BYTES = 1 << 30  # of the inputs, and of an .npz file
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".webp", ".tif", ".tiff")
@@ -119,8 +120,8 @@ def _read_npz(path: Path, names: Sequence[str]) -> LocalData:
 
 
 def _read_csv(path: Path, target: str, names: Sequence[str]) -> LocalData:
-    rows = read_rows(path)
-    columns = next(rows, [])
+    table = read_table(path)
+    columns = table.names
     target = target or (columns[-1] if columns else "")
     if target not in columns or len(columns) < 2:
         listed = ", ".join(columns[:50])
@@ -128,18 +129,18 @@ def _read_csv(path: Path, target: str, names: Sequence[str]) -> LocalData:
     at = columns.index(target)
     others = [*columns[:at], *columns[at + 1 :]]
     number_of = _numbering(names)
-    values, classes = array("f"), array("q")
-    for line, row in enumerate(rows, start=2):
+    values, classes, lines = array("f"), array("q"), array("q")
+    for line, row in table.rows:
+        lines.append(line)
         try:
             classes.append(number_of(row.pop(at)))
         except ValueError as error:
             raise ValueError(f"line {line}, column {target!r}: {error}") from None
         try:
-            values.extend(map(float, row))
-        except ValueError:
+            values.extend(map(table.number, row))
+        except ValueError as error:
             bad = len(values) % len(row)  # those before it have been added
-            reason = f"column {others[bad]!r}: {row[bad][:40]!r} is not a number"
-            raise ValueError(f"line {line}, {reason}") from None
+            raise ValueError(f"line {line}, column {others[bad]!r}: {error}") from None
         if len(values) * values.itemsize > MAX_BYTES:
             raise ValueError(f"line {line}: more than {MAX_BYTES >> 20:,} MiB of numbers; give fewer rows")
     if not classes:
@@ -147,7 +148,7 @@ def _read_csv(path: Path, target: str, names: Sequence[str]) -> LocalData:
     x = np.frombuffer(values, np.float32).reshape(len(classes), -1)
     if not np.isfinite(x).all():
         at_row, column = np.argwhere(~np.isfinite(x))[0]
-        raise ValueError(f"line {at_row + 2}, column {others[column]!r}: the number is missing or infinite")
+        raise ValueError(f"line {lines[at_row]}, column {others[column]!r}: the number is too large")
     return LocalData(x, np.frombuffer(classes, np.int64), len(names) or None, f"data {path}")
 
 

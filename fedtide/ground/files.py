@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import json
 import os
 import tomllib
 import zipfile
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -67,28 +64,6 @@ def read_arrays(path: str | Path, most: int | None = None) -> dict[str, NDArray[
             raise
         except Exception as error:  # a damaged file can raise anything
             raise ValueError(str(error) or type(error).__name__) from None
-
-
-def read_rows(path: str | Path) -> Iterator[list[str]]:
-    """Read a CSV file row by row, the names in its first line first; values are stripped.
-
-    OSError is raised as by `open_regular`. ValueError, which names the line: a column is named twice, a row
-    has more or fewer values than there are columns, or the file is something else.
-    """
-    with open_regular(path) as file, TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-        names: list[str] = []
-        try:
-            for line, row in enumerate(csv.reader(text, strict=True), start=1):
-                row = [value.strip() for value in row]
-                if line == 1:
-                    names = row
-                    if twice := [name for name, count in Counter(names).items() if count > 1]:
-                        raise ValueError(f"line 1: two columns are named {twice[0][:40]!r}")
-                elif len(row) != len(names):
-                    raise ValueError(f"line {line}: {len(row)} values for {len(names)} columns")
-                yield row
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise ValueError(str(error)) from None
 
 
 @contextmanager

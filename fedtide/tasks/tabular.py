@@ -1,6 +1,7 @@
 """Tabular data from a CSV file: classification or regression, divided by a column or by a partition."""
 
-import math
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Checked
 from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import read_rows
+from fedtide.ground.numbers import Decimals
+from fedtide.ground.tables import read_table
 from fedtide.ground.wording import plain
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from fedtide.tasks.data import FederatedData, test_rows
@@ -35,10 +37,12 @@ def check_classes(count: int, column: str) -> None:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a CSV file by name, each with one text for each row."""
+    """The columns of a CSV file by name, each with one text for each row, and the line of each row."""
 
     path: Path
     values: dict[str, list[str]]
+    lines: Sequence[int]
+    number: Decimals
 
     def take(self, option: str, name: str) -> list[str]:
         """Remove a column without empty cells and return it."""
@@ -61,42 +65,43 @@ class Columns:
         found = np.empty(len(texts))
         for row, text in enumerate(texts):
             try:
-                found[row] = float(text)
-            except ValueError:
+                found[row] = self.number(text)
+            except ValueError as error:
                 hint = "" if option == "target" else f"; if {name!r} is a category, name it in categories="
-                raise SettingsError(f"{self.where(row, name)}: {text[:40]!r} is not a number{hint}") from None
-            if not math.isfinite(found[row]):
-                raise SettingsError(f"{self.where(row, name)}: {text[:40]!r} is not a finite number")
+                raise SettingsError(f"{self.where(row, name)}: {error}{hint}") from None
         return found
 
     def where(self, row: int, name: str) -> str:
-        """Return where a value stands, for messages; the header is line 1."""
-        return f"{self.path}: line {row + 2}, column {name!r}"
+        """Return where a value stands, for messages."""
+        return f"{self.path}: line {self.lines[row]}, column {name!r}"
 
 
 def read_columns(path: Path) -> Columns:
     """Read a CSV file whose first line names the columns, and which has other rows."""
+    lines = array("q")
     try:
-        rows = read_rows(path)
-        names = next(rows, [])
-        columns: list[list[str]] = [[] for _ in names]
-        for row in rows:
+        table = read_table(path)
+        columns: list[list[str]] = [[] for _ in table.names]
+        for line, row in table.rows:
+            lines.append(line)
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
     except (OSError, ValueError) as error:
         raise SettingsError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    if not names or not columns[0]:
+    if not lines:
         raise SettingsError(f"{path}: there are no rows below the header")
-    return Columns(path, dict(zip(names, columns, strict=True)))
+    return Columns(path, dict(zip(table.names, columns, strict=True)), lines, table.number)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tabular(DividedTask, Checked):
     """CSV file of your own: a row for each example, a column for each feature.
 
-    The first line names the columns. All columns but the target, the client and those to drop are features:
-    numbers, which are standardised over the training examples of all clients, and categories, which become
-    a feature of 0 or 1 for each of their values. A fifth of the rows, always the same, form the test set.
+    The first line names the columns, with commas, semicolons or tabs between them; with semicolons, numbers
+    may have decimal commas. A column without a name, such as pandas' index, is left out. All columns but the
+    target, the client and those to drop are features: numbers, which are standardised over the training
+    examples of all clients, and categories, which become a feature of 0 or 1 for each of their values. A
+    fifth of the rows, always the same, form the test set.
 
     Attributes
     ----------
@@ -106,9 +111,11 @@ class Tabular(DividedTask, Checked):
         The column to predict.
     client
         The column that says whose example it is; clients are numbered in the order of their names, or
-        numbers. Without one, the rows are divided by a partition.
+        numbers, and are those of a recording with the same names. Without one, the rows are divided by a
+        partition.
     kind
-        `classification`, where the target's values are classes, in their order; or `regression`,
+        `classification`, where the target's values are classes, in their order, and 1, 1.0 and 01 one of
+        them; or `regression`,
         where they are numbers, and the mean absolute error is reported in their unit.
     categories, drop
         Columns that are categories, and that are not used, with `+` between them.

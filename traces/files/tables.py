@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
+from fedtide.ground.numbers import Decimals
 from traces.files.lines import MAX_LINE_BYTES, decode_line, finite_number, json_object, open_data, shorten
 
 BLOCK_BYTES = 1 << 20
@@ -54,7 +55,7 @@ class Table:
         self._known = (*self._columns, *self._instead.values())
         self._line = 0  # parsed last
         self._header: list[str] | None = None  # None: not read yet; empty: JSON lines
-        self._separator = ","
+        self._separator, self._decimals = ",", Decimals()
 
     def blocks(self, convert: Callable[[str, Row], Sequence[float]] | None = None) -> Iterator[Block]:
         """Read the table; all lines before an invalid one are yielded before the ValueError is raised.
@@ -101,6 +102,7 @@ class Table:
             return None
         if self._header is None and not text.startswith("{"):
             self._separator = max(",;", key=text.count)
+            self._decimals = Decimals(self._separator == ";")
             self._header = self._names(place, _fields(place, text, self._separator))
             self._check_header(place, text, self._header)
             return None
@@ -125,7 +127,12 @@ class Table:
                 f"them by {self._separator!r}, and put double quotes around a text that contains it"
             )
         pairs = zip(header, fields, strict=True)
-        return {name: text for name, field in pairs if name in self._known and (text := field.strip())}
+        row = {name: text for name, field in pairs if name in self._known and (text := field.strip())}
+        try:
+            row |= {name: self._decimals.pointed(row[name]) for name in row.keys() & {*self._columns}}
+        except ValueError as error:
+            raise SettingsError(f"{place}: {error}") from None
+        return row
 
     def _json_row(self, place: str, text: str) -> Row:
         content = json_object(place, text)

@@ -1,0 +1,109 @@
+"""CSV files as spreadsheets and pandas write them."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from io import TextIOWrapper
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from fedtide.ground.files import open_regular
+from fedtide.ground.numbers import Decimals
+
+SEPARATORS = ",;\t"
+
+
+class Table(NamedTuple):
+    """A CSV file: the names of its columns, its rows with the lines they begin at, and its numbers."""
+
+    names: list[str]
+    rows: Iterator[tuple[int, list[str]]]
+    number: Decimals
+
+
+def read_table(path: str | Path) -> Table:
+    """Read a CSV file row by row; values are stripped.
+
+    The first line names the columns, and says which of `SEPARATORS` separates values. A value that contains
+    it, or a line break, stands in double quotes. Rows without any value are left out; so is a column without
+    a name, as pandas writes its index, with a warning if it has values.
+
+    OSError is raised as by `open_regular`. ValueError, which names the line, also while rows are read: a
+    column is named twice, a row has more or fewer values than there are columns, or the file is something
+    else.
+    """
+    rows = _rows(path)
+    _, (separator, *names) = next(rows, (0, [","]))
+    named = [column for column, name in enumerate(names) if name]
+    if twice := [name for name, count in Counter(names).items() if name and count > 1]:
+        raise ValueError(f"line 1: two columns are named {twice[0][:40]!r}")
+
+    def of_named() -> Iterator[tuple[int, list[str]]]:
+        unnamed = [column for column, name in enumerate(names) if not name]
+        for line, row in rows:
+            if len(row) != len(names):
+                raise ValueError(f"line {line}: {len(row)} values for {len(names)} columns")
+            if (used := next((column for column in unnamed if row[column]), None)) is not None:
+                warnings.warn(f"{path}: column {used + 1} has no name, and is left out", stacklevel=2)
+                unnamed = []
+            yield line, [row[column] for column in named]
+
+    return Table([names[column] for column in named], of_named(), Decimals(separator == ";"))
+
+
+def _rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that have a value, and before the values of the first one the separator."""
+    with open_regular(path) as file, TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        line = 1
+        try:
+            head = _head(text)
+            separator = max(SEPARATORS, key=lambda mark: _width(head[-1:], mark))
+            reader = csv.reader(
+                chain(head, text), delimiter=separator, strict=True, skipinitialspace=separator != "\t"
+            )
+            first = [separator]
+            for row in reader:
+                values = [value.strip() for value in row]
+                if any(values):
+                    yield line, first + values
+                    first = []
+                line = reader.line_num + 1
+        except UnicodeDecodeError:
+            raise ValueError(
+                f"line {_bad_line(path)} is not UTF-8 text; save the file as CSV in UTF-8"
+            ) from None
+        except csv.Error as error:
+            raise ValueError(f"line {line}: {error}") from None
+
+
+def _width(line: list[str], separator: str) -> int:
+    """Return how many values a line has, as far as it can be read."""
+    try:
+        return len(next(csv.reader(line, delimiter=separator), []))
+    except csv.Error:
+        return 0
+
+
+def _head(text: TextIO) -> list[str]:
+    """Return the lines up to the first that is not blank."""
+    head = []
+    for line in text:
+        head.append(line)
+        if line.strip():
+            break
+    return head
+
+
+def _bad_line(path: str | Path) -> int:
+    """Return the first line that is not UTF-8."""
+    with open_regular(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return 1
