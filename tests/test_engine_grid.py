@@ -36,6 +36,8 @@ def test_a_round_ends_at_its_deadline_and_late_replies_come_in_a_later_one(feder
     assert nodes.record()["deadline_seconds"] == 3.0
     assert nodes.at_work().tolist() == [1, 2]
     assert nodes.reachable().tolist() == [0, 1, 2]
+    nodes.data_less = {1}
+    assert nodes.reachable().tolist() == [0, 2]
 
     # Who is at work is not asked for an evaluation either.
     evaluation = [(nodes.proxy(k), EvaluateIns(ndarrays_to_parameters([]), {})) for k in (1, 2)]

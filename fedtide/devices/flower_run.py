@@ -86,6 +86,8 @@ def _run(grid: Grid, settings: Settings) -> None:
     else:  # in a simulation also those that arrive later: the bits must not depend on when a node answers
         there = trace.round(1).member | simulated
         _connect(nodes, np.flatnonzero(there), settings, simulated)
+    if simulated:
+        nodes.data_less = {*np.flatnonzero(experiment.data.sizes == 0).tolist()}
     transport = experiment.timed(nodes)
     folder = RunFolder(settings, flower_run=str(grid.run.run_id))
     nodes.resumed = folder.flower_run if folder.resumed else ""

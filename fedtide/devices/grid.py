@@ -72,6 +72,7 @@ class GridTransport(Transport):
         self.grid, self.nodes, self.messages = grid, Nodes(num_clients, earlier), Messages(grid)
         self.deadlines, self.min_replies, self.replay = deadlines, min_replies, replay
         self.resumed = ""  # Flower's number of the resumed run, so that clients keep their memories of it
+        self.data_less: set[int] = set()  # simulated clients without examples: they are never asked
         self._arrived: list[Arrived] = []
         self._looked = -math.inf
         self._deadline: float | None = None
@@ -94,7 +95,7 @@ class GridTransport(Transport):
     def reachable(self) -> NDArray[np.intp]:
         self._look()
         self._collect()
-        return np.array(sorted(self._present()), np.intp)
+        return np.array(sorted(self._present() - self.data_less), np.intp)
 
     def at_work(self) -> NDArray[np.intp]:
         """Return the clients that have a task from an earlier round, in ascending order.
