@@ -105,10 +105,8 @@ def test_every_client_has_the_device_of_its_name(
 def test_those_without_a_partner_are_named_in_one_line(write: Write, kind: str) -> None:
     log = {"e": 1, "c": 2, "a": 3, "gateway": 4}
     settings = of(write, ["a", "b", "c", "d"], kind, FORMATS[kind](log))
-    says = (
-        r"4 devices and 4 clients of the data have 2 names in common; never online, without a device: b, d; "
-    )
-    with pytest.warns(UserWarning, match=says + "left out, without data: e, gateway$"):
+    says = "4 devices and 4 clients have 2 names in common; without a device, never online: b, d"
+    with pytest.warns(UserWarning, match=says + "; without a client, left out: e, gateway$"):
         assert seen(settings) == {"c": 2, "a": 3}
     with pytest.raises(
         fedtide.SettingsError, match=r"4 devices \(e, c, a, ...\) and 2 clients .* no name in"
@@ -126,6 +124,9 @@ def test_numbers_are_names_where_those_of_the_data_are(write: Write, column: str
         settings = of(write, ["b", "c", "a"], kind, FORMATS[kind]({"2": 1, "0": 2, "1": 3}, "client"))  # type: ignore[call-arg]
         assert seen(settings) == {"a": 2, "b": 3, "c": 1}  # numbers of clients, as without names
         assert make_trace(settings).devices == ()
+        half = FORMATS[kind]({"4": 1, "3.5": 2}, "client")  # type: ignore[call-arg]
+        with pytest.raises(fedtide.SettingsError, match=r"client is 3\.5, give a whole number"):
+            make_trace(of(write, ["3", "4"], kind, half))
 
 
 def test_phones_with_numbers_are_drawn(write: Write) -> None:

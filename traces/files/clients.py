@@ -70,7 +70,7 @@ class Clients:
 
     def check(self, place: str, value: float) -> None:
         """Raise SettingsError for a number that no client can have."""
-        if self.most < np.inf:
+        if whole_number(place, "client", value, 0) >= self.most:
             client_index(place, value, self._num_clients)
 
     def found(self, path: str, numbers: NDArray[Any]) -> NDArray[np.intp]:
@@ -103,17 +103,17 @@ def match(where: str, devices: Sequence[str], names: Sequence[str]) -> NDArray[n
     found = np.array([client.get(key, -1) for key in keys[: len(devices)]], np.intp)
     strangers = [device for device, k in zip(devices, found.tolist(), strict=True) if k < 0]
     silent = [names[k] for k in np.setdiff1d(np.arange(len(names)), found)]
+    sides = count(len(devices), "device"), count(len(names), "client")
     if len(strangers) == len(devices):
-        both = f"{count(len(devices), 'device')} ({_listed(devices)})"
-        both += f" and {count(len(names), 'client')} of the data ({_listed(names)})"
+        both = f"{sides[0]} ({_listed(devices)}) and {sides[1]} ({_listed(names)})"
         advice = "name them alike, or set by-name=false to pair them without regard to names"
         raise SettingsError(f"{where}: {both} have no name in common; {advice}")
     if strangers or silent:
-        both = f"{count(len(devices), 'device')} and {count(len(names), 'client')} of the data"
-        apart = [f"never online, without a device: {_listed(silent)}"] if silent else []
-        apart += [f"left out, without data: {_listed(strangers)}"] if strangers else []
+        apart = [f"without a device, never online: {_listed(silent)}"] if silent else []
+        apart += [f"without a client, left out: {_listed(strangers)}"] if strangers else []
         common = count(len(devices) - len(strangers), "name")
-        warnings.warn(f"{where}: {both} have {common} in common; {'; '.join(apart)}", stacklevel=2)
+        line = f"{where}: {' and '.join(sides)} have {common} in common; {'; '.join(apart)}"
+        warnings.warn(line, stacklevel=2)
     return found
 
 
