@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,6 +37,10 @@ def _ignore_alignment() -> None:
 
 
 _ignore_alignment()  # all that trains imports this module before its first product
+
+if hasattr(os, "register_at_fork"):
+    # A process that was forked has none of its parent's threads, and OpenMP would wait for them.
+    os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
@@ -83,13 +87,52 @@ def exchanged(module: nn.Module) -> dict[str, Tensor]:
     return {**trained, **{name: b for name, b in buffers if id(b) not in fixed}}
 
 
+class _Buffer(NamedTuple):
+    """A buffer, and where a module has it: `forward` may set another tensor in its place."""
+
+    owner: nn.Module
+    name: str
+    tensor: Tensor
+
+    @classmethod
+    def of(cls, module: nn.Module, names: Iterable[str]) -> list[_Buffer]:
+        """Return a module's buffers of these names."""
+        paths = [(path.rpartition(".")) for path in names]
+        owners = [(module.get_submodule(path), name) for path, _, name in paths]
+        return [cls(owner, name, owner.get_buffer(name)) for owner, name in owners]
+
+    def collect(self) -> None:
+        """Take over the values of a tensor that was set in its place."""
+        other = self.owner.get_buffer(self.name)
+        if other is not self.tensor:
+            self.tensor.copy_(other.detach())
+            self.put_back()
+
+    def put_back(self) -> None:
+        """Give the module this tensor."""
+        self.owner._buffers[self.name] = self.tensor
+
+
+def _require_one_type(tensors: dict[str, Tensor]) -> None:
+    """Raise ValueError unless all tensors have one type, of real numbers that NumPy has."""
+    types = {str(tensor.dtype).removeprefix("torch."): name for name, tensor in reversed(tensors.items())}
+    if len(types) > 1 or not {*types} <= {"float16", "float32", "float64"}:
+        found = ", ".join(f"{name} {kind}" for kind, name in types.items())
+        raise SettingsError(
+            f"the model's weights and buffers must all be float32, or all float64 or float16, not {found}: "
+            "convert it with .float()"
+        )
+
+
 class FlatModel:
     """A module whose tensors become views of one vector, and its gradients views of another.
 
     `vector`, shape (M,), has the trainable tensors, `num_trainable` numbers, then the floating-point buffers,
     which are the last `num_buffers` of the tensors; `shapes` are those of all of them. Frozen weights, of
     which there are `num_frozen`, stay as the module has them, and so do the buffers of frozen parts, which
-    are in evaluation mode at all times. ValueError: the module has no weights that are trained.
+    are in evaluation mode at all times. Other buffers, such as counts, are not exchanged: every client starts
+    with those of the module as it was made. ValueError: the module has no weights that are trained, or
+    tensors of several types, or of one that NumPy lacks.
     """
 
     def __init__(
@@ -100,8 +143,13 @@ class FlatModel:
         trainable = [tensor for tensor in sent.values() if tensor.requires_grad]
         if not trainable:
             raise SettingsError("the model has no weights that require a gradient: there is nothing to train")
+        _require_one_type(sent)
         self.names, self._tensors = [*sent], [*sent.values()]
         self.num_buffers = len(sent) - len(trainable)
+        self._buffers = _Buffer.of(module, self.names[len(trainable) :])
+        inert = {id(buffer) for part in self.frozen_parts for buffer in part.buffers()}
+        own = (name for name, b in module.named_buffers() if name not in sent and id(b) not in inert)
+        self._unsent = [(buffer, buffer.tensor.clone()) for buffer in _Buffer.of(module, own)]
         self._frozen = [p for p in module.parameters() if not p.requires_grad]
         self.num_frozen = sum(p.numel() for p in self._frozen)
         self.shapes = tuple(tuple(t.shape) for t in self._tensors)
@@ -109,7 +157,8 @@ class FlatModel:
         self.num_trainable = sum(t.numel() for t in trainable)
         self.vector = torch.cat([t.detach().reshape(-1) for t in self._tensors])
         self._gradient = torch.zeros_like(self.vector)
-        for tensor, part in zip(trainable, self.views(self._gradient), strict=False):
+        self._grads = [*zip(trainable, self.views(self._gradient), strict=False)]
+        for tensor, part in self._grads:
             tensor.grad = part
         self.bind(self.vector)
         self.train()
@@ -168,6 +217,14 @@ class FlatModel:
         self._bound = vector
         for tensor, part in zip(self._tensors, self.views(vector), strict=True):
             tensor.data = part
+        for buffer in self._buffers:
+            buffer.put_back()
+
+    def reset(self) -> None:
+        """Give the buffers that are not exchanged their first values: no client has those of another."""
+        for buffer, value in self._unsent:
+            buffer.tensor.copy_(value)
+            buffer.put_back()
 
     def split(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
         """Split a vector of shape (M,), or one with the buffers alone, into one array per tensor."""
@@ -183,6 +240,7 @@ class FlatModel:
         """Set all weights, shape (M,)."""
         self.vector.copy_(vector if isinstance(vector, Tensor) else as_tensor(vector))
         self.bind(self.vector)
+        self.reset()
 
     def gradient(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the gradient and the value of the mean loss of a batch at weights `y`, shape (M,).
@@ -196,6 +254,12 @@ class FlatModel:
         inputs, targets = examples
         loss = self.criterion.mean(self.module(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
+        for tensor, part in self._grads:
+            if tensor.grad is not part:  # the model, or a hook of its weights, has set another
+                part.zero_() if tensor.grad is None else part.copy_(tensor.grad)
+                tensor.grad = part
+        for buffer in self._buffers:
+            buffer.collect()
         return self._gradient, loss.detach()
 
     def draws(self, inputs: Tensor) -> bool:
@@ -206,7 +270,7 @@ class FlatModel:
             before = self.generator.get_state()
             try:
                 self.module(inputs)
-            except (RuntimeError, ValueError, IndexError, TypeError):
+            except Exception:
                 return False  # it cannot be trained at all, which shows when it is tried
             finally:
                 self.load(kept)

@@ -127,6 +127,7 @@ def run(
     The losses, (T, K), are those at each step's first gradient, zero after a client's last step; the norms
     have shape (K,). With `until` and `stop`, see `LocalDeadline`, T is the number of steps that were done.
     """
+    oracle.model.reset()
     if until is None and _fused(rule, oracle, batches.clients[0]):
         return oracle.run_fused(y, cast(Tensor, rule.weights), rate, batches, rule.correction())
     losses = y.new_zeros((len(batches.counts), len(y)))
