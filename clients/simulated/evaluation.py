@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clients.gradients.flat import FlatModel, as_tensor, one_thread
-from fedtide.ground.errors import SettingsError, own_places
+from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
+from fedtide.ground.errors import SettingsError, described, own_places
 from fedtide.tasks import Examples, FederatedData, are_classes, blank
 
 BATCH = 250
@@ -35,20 +35,28 @@ def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
 
 def check_outputs(model: FlatModel, data: FederatedData) -> None:
     """Raise SettingsError if the model does not work on these data, or has outputs of another shape."""
+    examples, kept = blank(data, 2), model.vector.clone()
     try:
-        examples = blank(data, 2)
-        with torch.no_grad():
-            outputs = model.module.eval()(as_tensor(examples[0]).to(model.device))
-        width = outputs.shape[-1] if outputs.dim() > 1 else 1
-        if len(outputs) != 2 or width != data.num_outputs:
-            raise SettingsError(f"it returns shape {tuple(outputs.shape)} for 2 examples")
+        for prepare in (model.module.eval, model.train):  # some return more in training
+            prepare()
+            with torch.no_grad(), own_draws(model.device):
+                outputs = model.module(as_tensor(examples[0]).to(model.device))
+            if not isinstance(outputs, Tensor):
+                kind = type(outputs).__name__
+                raise SettingsError(f"it returns a {kind}, where its forward has to return one tensor")
+            width = outputs.shape[-1] if outputs.dim() > 1 else 1
+            if len(outputs) != 2 or width != data.num_outputs:
+                raise SettingsError(f"it returns shape {tuple(outputs.shape)} for 2 examples")
         evaluate(model, examples)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        reason = " ".join(map(str, (str(error).partition("\n")[0], *own_places(error)[-1:])))
+    except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
+        text = described(error) if isinstance(error, AssertionError) else str(error)
+        reason = " ".join(map(str, (text.partition("\n")[0], *own_places(error)[-1:])))
         inputs = f"inputs of shape {data.input_shape} ({data.test[0].dtype})"
         raise SettingsError(
             f"the model does not fit the task with {inputs} and {data.num_outputs} outputs: {reason}"
         ) from None
+    finally:
+        model.load(kept)
 
 
 def mean_scores(model: FlatModel, parts: Sequence[Examples]) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedtide.engine.parts import REGISTRIES
 from fedtide.ground import dotted
+from fedtide.ground.errors import SettingsError
 from traces import Trace
 
 
@@ -48,6 +49,11 @@ def _is_importable(value: Any) -> bool:
 
 def _factory(kind: str, value: Any) -> Callable[..., Any]:
     """Return what makes the part: the object if it is to be called, else a function that returns it."""
+    if kind == "model" and _is_module(value):
+        name = type(value).__name__
+        raise SettingsError(
+            f"model: a {name} that was made already; every run makes its own: give lambda: {name}(...)"
+        )
     if kind == "model" and callable(value) and not _positional(value):
         return lambda input_shape, num_classes: value()
     if kind == "trace" and isinstance(value, Trace):
@@ -55,6 +61,11 @@ def _factory(kind: str, value: Any) -> Callable[..., Any]:
     if isinstance(value, type) or (callable(value) and not hasattr(value, "federate")):
         return value  # type: ignore[no-any-return]
     return lambda: value
+
+
+def _is_module(value: Any) -> bool:
+    """Whether an object is a PyTorch model, without importing PyTorch."""
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].nn.Module)
 
 
 def _positional(value: Callable[..., Any]) -> list[str]:
