@@ -32,7 +32,7 @@ from benchmarks.measure import machine, machine_line, table, write_json
 from benchmarks.workloads import WORKLOADS, Trainer, ensure_data, job_of, named_workloads, write_shards
 from clients.gradients.oracles import automatic
 from fedtide.engine.allocation import keep_freed_memory
-from fedtide.tasks import blank
+from fedtide.tasks import some_examples
 
 SIDE = 1024  # of the matrices
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -103,7 +103,7 @@ def measure_workload(name: str, turns: int, data_dir: str, scratch: Path) -> dic
     x = x[: workload.batch_size]
     flops, layers = flops_of(trainer.model, x), layers_of(trainer.model, x)
     clients = Clients(name, 20, 2, data_dir)
-    oracle = automatic(clients.virtual.model, blank(clients.virtual.data, 2))
+    oracle, _ = automatic(clients.virtual.model, some_examples(clients.virtual.data))
     taken: dict[str, list[float]] = {"plain": [], "fedtide": [], "layers": []}
     for _ in range(turns + 1):
         start = time.process_time()

@@ -39,6 +39,7 @@ class ClientEnvironment:
     cohort: str = "auto"  # how gradients are computed, see `clients.gradients.oracles`
     cohort_size: int = 0  # how many clients train in one call; 0: chosen
     timeout: float = 0.0  # seconds for a call that trains or evaluates, then the process ends; 0: no limit
+    proven: bool = False  # cohort and size are what `choose` has chosen in this process
 
 
 def task_source(settings: Settings) -> TaskSource:

@@ -16,6 +16,9 @@ from fedtide.tasks import Examples
 class Loop(CohortOracle):
     """Any model, one client after the other."""
 
+    def __init__(self, model: FlatModel) -> None:
+        self.model = model
+
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         if batch.seeds is not None:
             self.model.generator.manual_seed(batch.seeds[0])
@@ -35,22 +38,19 @@ class Loop(CohortOracle):
 class Vmap(CohortOracle):
     """Models that treat each example independently, vectorised over the clients by `torch.func.vmap`.
 
-    Buffers would differ between clients, and padding would change what depends on a whole batch.
+    Padding would change what depends on a whole batch.
     """
 
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
-        module = model.module
-        frozen = {*model.frozen_parts}  # which change no buffer and treat each example alike
-        trained = [part for part in module.modules() if part not in frozen]
-        if any(True for part in trained for _ in part.buffers(recurse=False)):
-            raise SettingsError("cohort vmap: the model has buffers; use cohort loop")
+        frozen = {*model.frozen_parts}  # which treat each example alike
+        trained = (part for part in model.module.modules() if part not in frozen)
         if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in trained):
-            raise SettingsError("cohort vmap: the model has batch normalization; use cohort loop")
+            raise SettingsError("the model has batch normalization; use cohort loop")
         self._grad_and_loss = vmap(grad_and_value(self._loss))
 
-    def check(self, examples: Examples) -> None:
-        super().check(examples)
+    def check(self, examples: Examples, fused: bool = True) -> None:
+        super().check(examples, fused)
         if self.model.mixes(as_tensor(examples[0]).to(self.model.device)):
             raise SettingsError("it mixes the examples of a batch, which padding would change")
 

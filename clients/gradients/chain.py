@@ -17,6 +17,7 @@ from torch.nn import functional
 from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import CohortOracle
+from clients.gradients.structure import plain_sequence
 from clients.rules.base import Change
 from fedtide.ground.errors import SettingsError
 
@@ -55,9 +56,9 @@ class Convolution(ChainLayer):
 
     def __init__(self, module: nn.Conv2d, padding: list[int]) -> None:
         self.num_params = 1 if module.bias is None else 2
-        self.bias_sizes = None if module.bias is None else [module.out_channels]
+        self.bias_sizes = None if module.bias is None else [*module.bias.shape]
         self.options = (list(module.stride), padding, list(module.dilation))
-        self.groups, self.channels = module.groups, module.in_channels
+        self.groups, self.channels = module.groups, module.weight.shape[1] * module.groups
 
     def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
         self.x = x
@@ -143,18 +144,18 @@ class Flatten(ChainLayer):
 
 def chain_layers(module: nn.Module) -> list[ChainLayer] | None:
     """Return the layers of a sequence of those above that ends with a linear one; None for other models."""
-    if type(module) is not nn.Sequential or not all(p.requires_grad for p in module.parameters()):
+    parts = plain_sequence(module)
+    if parts is None:
         return None
     layers: list[ChainLayer] = []
-    for part in module:
+    for part in parts:
         layer = _layer(part)
         if layer is None:
             return None
         layers.append(layer)
         if len(layers) > 1 and isinstance(layer, MaxPooling) and isinstance(layers[-2], ReLU):
             layers[-2:] = layers[:-3:-1]
-    unshared = sum(layer.num_params for layer in layers) == len(list(module.parameters()))
-    return layers if layers and isinstance(layers[-1], Linear) and unshared else None
+    return layers if layers and isinstance(layers[-1], Linear) else None
 
 
 def _layer(part: nn.Module) -> ChainLayer | None:
@@ -174,7 +175,7 @@ def _padding(module: nn.Conv2d) -> list[int] | None:
     """Return the padding of both sides; None if they differ."""
     if isinstance(module.padding, tuple):
         return list(module.padding)
-    both = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
+    both = [d * (k - 1) for d, k in zip(module.dilation, module.weight.shape[2:], strict=True)]
     if module.padding == "valid":
         return [0, 0]
     return None if any(total % 2 for total in both) else [total // 2 for total in both]
@@ -187,9 +188,7 @@ class Chain(CohortOracle):
         super().__init__(model)
         layers = chain_layers(model.module)
         if layers is None:
-            raise SettingsError(
-                "cohort chain: the model is not a sequence of supported layers; use cohort loop"
-            )
+            raise SettingsError("the model is not a sequence of supported layers; use cohort loop")
         self.layers = layers
         self._first = next(k for k, layer in enumerate(layers) if layer.num_params)
         self._last: tuple[Tensor | None, list[list[list[Tensor]]]] = (None, [])

@@ -38,16 +38,14 @@ class Compiled(DualLinear):
         fits &= type(model.criterion) is CrossEntropy
         if not fits or model.device.type != "cpu" or model.vector.dtype not in (torch.float32, torch.float64):
             raise SettingsError(
-                "cohort compiled: the model is not a sequence of linear layers with ReLUs between them, all "
+                "the model is not a sequence of linear layers with ReLUs between them, all "
                 "with biases or none, and cross-entropy, in single or double precision on a CPU; use cohort "
                 "stacked"
             )
         try:
             from clients.gradients import linear_sgd
         except ImportError as error:
-            raise SettingsError(
-                f"cohort compiled: {error}; pip install numba, or use cohort stacked"
-            ) from None
+            raise SettingsError(f"{error}; pip install numba, or use cohort stacked") from None
         self._kernels = linear_sgd
         self.widths = np.array([self.layers[0].in_features, *(layer.out_features for layer in self.layers)])
         self.threads = min(MAX_THREADS, torch.get_num_threads())

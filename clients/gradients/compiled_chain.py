@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from clients.gradients.chain import Chain, ChainLayer, Convolution, Flatten, MaxPooling, ReLU, chain_layers
+from clients.gradients.chain import Chain, ChainLayer, Convolution, Flatten, MaxPooling, ReLU
 from clients.gradients.flat import FlatModel
 from fedtide.ground.errors import SettingsError
 
@@ -92,22 +92,19 @@ class CompiledChain(Chain):
     """A chain of convolutions, max pooling and ReLUs, then linear layers; images have their examples last."""
 
     def __init__(self, model: FlatModel) -> None:
-        layers = chain_layers(model.module) or []
-        end = next((i for i, layer in enumerate(layers) if isinstance(layer, Flatten)), -1) + 1
-        fits = end > 0 and all(map(_is_supported, layers[:end]))
+        super().__init__(model)
+        end = next((i for i, layer in enumerate(self.layers) if isinstance(layer, Flatten)), -1) + 1
+        fits = end > 0 and all(map(_is_supported, self.layers[:end]))
         if not fits or model.device.type != "cpu" or model.vector.dtype not in (torch.float32, torch.float64):
             raise SettingsError(
-                "cohort compiled-chain: the model is not a sequence of convolutions of stride 1 and at most "
+                "the model is not a sequence of convolutions of stride 1 and at most "
                 f"{MAX_CHANNELS} input channels, pooling of 2 x 2 pixels and ReLUs, then linear layers, in "
                 "single or double precision on a CPU; use cohort chain"
             )
         try:
             from clients.gradients import convolutions
         except ImportError as error:
-            raise SettingsError(
-                f"cohort compiled-chain: {error}; pip install numba, or use cohort chain"
-            ) from None
-        super().__init__(model)
+            raise SettingsError(f"{error}; pip install numba, or use cohort chain") from None
         self.layers[:end] = [_compiled(layer, convolutions) for layer in self.layers[:end]]
 
     def arranged(self, x: Tensor) -> Tensor:

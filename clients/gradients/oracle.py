@@ -18,35 +18,41 @@ from torch import Tensor
 
 from clients.draws import BatchIndices
 from clients.gradients.batches import Batch, CohortBatches
-from clients.gradients.flat import FlatModel, as_tensor
+from clients.gradients.flat import FlatModel, one_thread
+from clients.gradients.proof import prove
+from clients.gradients.structure import obstacle
 from clients.rules.base import Change, Correction
 from clients.rules.vectors import subtract
+from fedtide.ground.errors import SettingsError
 from fedtide.tasks import Examples
 
 
 class CohortOracle(ABC):
     """Gradients of the mean losses of A clients; fused steps are done for `threads` clients at a time.
 
-    A ValueError says that the model is not of the kind that the oracle supports.
+    A SettingsError says that the model is not of the kind that the oracle supports.
     """
 
     threads = 1
 
     def __init__(self, model: FlatModel) -> None:
+        if reason := obstacle(model):
+            raise SettingsError(f"{reason}; use cohort loop")
         self.model = model
 
-    def check(self, examples: Examples) -> None:
-        """Raise ValueError, with the reason, if the gradients at these examples cannot be computed."""
-        y = self.model.vector.expand(2, -1).clone()
-        count = len(examples[0])
-        inputs, targets = (as_tensor(array).to(y.device).expand(2, *array.shape) for array in examples)
-        weights = y.new_full((2, count), 1 / count)
+    def check(self, examples: Examples, fused: bool = True) -> None:
+        """Raise ValueError, with the reason, if these examples show that it cannot train the model.
+
+        `DiffersError`: it can, but not with the gradients of autograd. `fused`: steps in one call are tried,
+        too, which loads compiled code.
+        """
         try:
-            self.gradient(y, Batch(inputs, targets, weights, np.full(2, count)))
+            with one_thread():  # as clients train
+                prove(self, examples, fused)
         except torch.OutOfMemoryError:
             raise  # which says nothing about the model
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            raise ValueError(str(error)) from None
+            raise error if isinstance(error, SettingsError) else ValueError(str(error)) from None
 
     def cohort_key(self, indices: BatchIndices) -> Hashable:
         """Return what clients of one cohort must have in common, padded length and `buffer_size` included."""

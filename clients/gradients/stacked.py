@@ -7,7 +7,7 @@ forward pass, and updates them in place by the product of two thin matrices: the
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from clients.draws import BatchIndices
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import CohortOracle, update_norms
+from clients.gradients.structure import plain_sequence
 from clients.rules.base import Change, Correction
 from fedtide.ground.errors import SettingsError
 
@@ -54,44 +55,36 @@ def linear_layers(module: nn.Module) -> list[LinearLayer] | None:
     Layers with a single input or output are not supported: BLAS may round products with vectors differently
     for one client than for several, and a client's result must not depend on who is in the cohort.
     """
-    if type(module) is not nn.Sequential:
+    parts = plain_sequence(module)
+    if parts is None:
         return None
     layers: list[LinearLayer] = []
     start = 0
-    for position, part in enumerate(module):
+    for position, part in enumerate(parts):
         if type(part) is nn.Flatten and not position and part.start_dim == 1 and part.end_dim == -1:
             continue
         if type(part) is nn.ReLU and layers and not layers[-1].relu:
             layers[-1] = layers[-1]._replace(relu=True)
-        elif _is_supported(part):
-            has_bias = part.bias is not None
-            layers.append(LinearLayer(start, part.out_features, part.in_features, has_bias, False))
+        elif type(part) is nn.Linear and min(part.weight.shape) > 1:
+            out_features, in_features = part.weight.shape
+            layers.append(LinearLayer(start, out_features, in_features, part.bias is not None, False))
             start += sum(p.numel() for p in part.parameters())
         else:
             return None
-    unshared = start == sum(p.numel() for p in module.parameters())  # no layer occurs twice
-    return layers if layers and not layers[-1].relu and unshared else None
-
-
-def _is_supported(part: nn.Module) -> TypeGuard[nn.Linear]:
-    return (
-        type(part) is nn.Linear
-        and min(part.in_features, part.out_features) > 1
-        and all(p.requires_grad for p in part.parameters())
-    )
+    return layers if layers and not layers[-1].relu else None
 
 
 class StackedLinear(CohortOracle):
     """Linear layers and ReLUs, all clients in the same calls, one step at a time."""
 
     def __init__(self, model: FlatModel) -> None:
+        super().__init__(model)
         layers = linear_layers(model.module)
         if layers is None:
             raise SettingsError(
-                "cohort stacked: the model is not a sequence of linear layers with at least 2 inputs and "
+                "the model is not a sequence of linear layers with at least 2 inputs and "
                 "outputs, and ReLUs; use cohort loop"
             )
-        super().__init__(model)
         self.layers = layers
         self._last: tuple[Tensor | None, list[LinearViews]] = (None, [])
 

@@ -87,7 +87,7 @@ class VirtualClients:
         self.data, self.seed, self.timeout = environment.data, environment.seed, environment.timeout
         self.model = FlatModel(environment.build_model(), environment.device, self.data.criterion)
         self.oracle, self.limit = make_oracle(
-            self.model, blank(self.data, 2), environment.cohort, environment.cohort_size
+            self.model, self.data, environment.cohort, environment.cohort_size, environment.proven
         )
         self.dtype = torch.empty(0, dtype=self.model.vector.dtype).numpy().dtype
         self.examples = DeviceData(self.data, self.model.device)

@@ -17,7 +17,7 @@ from clients.gradients.oracles import make_oracle
 from clients.rules import SGD
 from clients.simulated.cohort import run
 from fedtide.ground.contract import FitConfig
-from fedtide.tasks import Examples, FederatedData, blank
+from fedtide.tasks import Examples, FederatedData
 from strategies.core.parameters import FloatVector
 
 
@@ -66,7 +66,7 @@ class CentralTrainer:
     def oracle(self) -> CohortOracle:
         """Computes gradients; only a centralised strategy needs it."""
         model = FlatModel(self._build(), criterion=self.data.criterion)
-        return make_oracle(model, blank(self.data, 2), self.cohort)[0]
+        return make_oracle(model, self.data, self.cohort)[0]
 
     def _draw(self, num_examples: int, batch_size: int, iterations: int, server_round: int) -> BatchIndices:
         """Draw the batches of a round, and what augmentation and dropout need for them."""

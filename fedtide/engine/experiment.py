@@ -39,7 +39,7 @@ from fedtide.engine.transports.event_time import timed
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import count
-from fedtide.tasks import FederatedData, blank
+from fedtide.tasks import FederatedData, some_examples
 from fedtide.tasks.data import client_names
 from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
 from strategies.memory.table import TableOptions
@@ -62,8 +62,9 @@ class Experiment:
     evaluator: GlobalEvaluator
     device: str = "cpu"  # that virtual clients train on
     why_engine: str = ""  # why the engine was chosen, if it was `auto`
-    hint: str = ""  # how clients may train faster
+    hint: str = ""  # how clients may train faster, or why they do not
     room: str = ""  # what a round takes, if it is much
+    proven: bool = False  # the cohort's gradients, steps in one call included, are those of autograd
 
     @property
     def client_names(self) -> tuple[str, ...]:
@@ -91,6 +92,7 @@ class Experiment:
             self.settings.cohort,
             self.settings.cohort_size,
             self.settings.client_timeout,
+            self.proven,
         )
 
 
@@ -213,14 +215,17 @@ def client_device(settings: Settings) -> str:
 def _tuned(experiment: Experiment, model: FlatModel) -> Experiment:
     """Choose how cohorts are trained, and the engine, where the settings leave it open."""
     settings, rule = experiment.settings, rule_named(experiment.strategy.rule.name)
-    examples, wanted = blank(experiment.data, 2), (settings.cohort, settings.cohort_size)
-    cohort, size = choose(model, examples, *wanted, rule, experiment.device)
+    examples, wanted = some_examples(experiment.data), (settings.cohort, settings.cohort_size)
+    here = settings.engine != "ray"  # whose workers prove their gradients themselves, all at once
+    cohort, size, why = choose(model, examples, *wanted, rule, experiment.device, here)
     several = settings.most_clients > 1
     several &= not isinstance(experiment.strategy, SequentialSGD)
-    if several and (settings.cohort, cohort) == ("auto", "loop") and may_gain_from_vmap(model, examples):
+    if why:
+        experiment = replace(experiment, hint=why)
+    elif several and (settings.cohort, cohort) == ("auto", "loop") and may_gain_from_vmap(model, examples):
         experiment = replace(experiment, hint=SLOW)
     settings = replace(settings, cohort=cohort, cohort_size=size)  # type: ignore[arg-type]  # one of COHORTS
-    experiment = replace(experiment, settings=settings)
+    experiment = replace(experiment, settings=settings, proven=here)
     if settings.engine != "auto":
         return experiment
     engine, why = fastest_engine(experiment, rule)

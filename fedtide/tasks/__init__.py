@@ -12,7 +12,7 @@ from fedtide.tasks.criteria import (
     Metric,
     SquaredError,
 )
-from fedtide.tasks.data import Examples, FederatedData, PartitionedData, are_classes, blank
+from fedtide.tasks.data import Examples, FederatedData, PartitionedData, are_classes, blank, some_examples
 from fedtide.tasks.dataset import Dataset, DatasetTask, TaskSource
 from fedtide.tasks.digits import digits
 from fedtide.tasks.hub import Hub
@@ -66,4 +66,5 @@ __all__ = [
     "are_classes",
     "blank",
     "initialise",
+    "some_examples",
 ]

@@ -1,6 +1,7 @@
 """A run's view of a data set: the examples of each client, and the common test set."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -77,6 +78,21 @@ def blank(data: FederatedData, count: int) -> Examples:
     """Return examples of zeros, of the types and shapes of the data, to try a model with."""
     x, y = (np.zeros((count, *array.shape[1:]), array.dtype) for array in data.test)
     return x, y
+
+
+def some_examples(data: FederatedData, count: int = 8) -> Examples:
+    """Return the first examples of a client, as many as there are up to `count`, to compare gradients with.
+
+    It is the first client whose examples can be had and suit the task: what is wrong with those of another
+    shows when it trains. Zeros, if there is none.
+    """
+    for client in np.flatnonzero(data.sizes)[:10].tolist():
+        with suppress(Exception):
+            x, y = data.examples(client, np.arange(min(count, data.sizes[client])))
+            data.criterion.check(y, data.num_outputs)
+            if np.isfinite(x).all() and np.isfinite(y).all():
+                return x, y
+    return blank(data, 2)
 
 
 def test_rows(count: int) -> NDArray[np.bool_]:
