@@ -151,6 +151,19 @@ def test_oort_prefers_large_losses_and_leaves_out_the_slow() -> None:
     np.testing.assert_allclose(scores, plain * [1, 1, 1, 1, (6 / 7) ** 2])
 
 
+def test_oort_takes_any_losses() -> None:
+    """Negative ones, such as a Gaussian likelihood's, too: who has the largest is asked most."""
+    rounds = selecting("fedavg", "oort:explore=0,least=0")
+    selection: Any = rounds.strategy.selection
+    for t, loss in enumerate([1e308, -2.0, -2.0], start=1):  # the first overflows
+        selection.note(t, replace(heard(dict.fromkeys(range(N), 1.0), t), rms_loss=np.full(N, loss)), {})
+        assert np.isfinite(selection.scores(np.arange(N), t + 1)).all()
+    scores = selection.scores(np.arange(N), 4)
+    assert (scores > 0).all()
+    assert scores.argmax() == 0
+    assert len(selection.choose(np.arange(N), 2, 4, np.random.default_rng(0))) == 2
+
+
 def heard(seconds: dict[int, float], t: int) -> Replies:
     """Replies of all clients, with a root mean square loss of 2."""
     zeros = {k: np.zeros(M) for k in seconds}

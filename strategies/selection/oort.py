@@ -113,7 +113,7 @@ class Oort(Selection):
     def scores(self, clients: Clients, server_round: int) -> NDArray[np.float64]:
         """Return the score of clients that are known, shape (K,)."""
         u, D, L = (column[clients] for column in (self.known.utility, self.known.seconds, self.known.round))
-        ascending, least = np.sort(u), _LEAST * u.min()
+        ascending, least = np.sort(u), min(_LEAST * u.min(), u.min())  # losses may be negative
         cap = ascending[min(int(self.clip * len(u)), len(u) - 1)]
         score = (np.minimum(u, cap) - least) / max(float(ascending[-1] - least), _NARROWEST)
         score += np.sqrt(_UNCERTAINTY * np.log(server_round) / L)
@@ -132,6 +132,8 @@ class Oort(Selection):
         """Draw clients that are not known from those of them with the most data."""
         share = self.roster.share(unknown)
         most = np.argsort(-share, kind="stable")[: _CANDIDATES * count]
+        if not share[most].any():  # all without examples, as far as is known
+            share = np.ones(len(unknown))
         p = share[most] / share[most].sum()
         return np.asarray(rng.choice(unknown[most], min(count, len(most)), replace=False, p=p))
 
@@ -140,10 +142,11 @@ class Oort(Selection):
         known, clients = self.known, replies.clients
         known.extend(len(self.roster))
         loss = np.where(np.isnan(replies.rms_loss), replies.train_loss, replies.rms_loss)
-        utility = replies.num_examples * loss
-        reported = utility[~np.isnan(utility)]
-        mean = float(reported.mean()) if len(reported) else 0.0
-        known.utility[clients] = np.where(np.isnan(utility), mean, utility)
+        with np.errstate(over="ignore"):
+            utility = replies.num_examples * loss
+        is_usable = np.isfinite(utility)
+        mean = float(utility[is_usable].mean()) if is_usable.any() else 0.0
+        known.utility[clients] = np.where(is_usable, utility, mean)
         known.seconds[clients], known.round[clients] = replies.seconds, server_round
         for client, seconds in failed.items():
             known.utility[client], known.seconds[client] = mean, seconds
