@@ -191,6 +191,13 @@ def test_schedules(schedule: Any, expected: list[float]) -> None:
     assert rates(rounds, 4, departed={3: [2]}) == pytest.approx(expected)
 
 
+def test_with_local_epochs_the_theorem_takes_the_mean_steps() -> None:
+    """n = (1, 1, 2) in batches of 1, three epochs: E = (3 + 3 + 6) / 3 = 4."""
+    theorem = SCHEDULES["theorem"](mu=0.5, gamma=10)
+    rounds = federation(local_epochs=3, batch_size=1, local_steps=10, lr_schedule=theorem)
+    assert rates(rounds, 2) == pytest.approx([32 / 14, 32 / 18])
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [

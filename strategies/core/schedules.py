@@ -2,7 +2,8 @@
 
 A schedule is a callable `(learning_rate, server_round, shift, local_steps) -> rate`. Rounds count from 1;
 `shift` is the last round of the previous objective (tau_0 of Ruan et al., 0 before any arrival or departure),
-so that `server_round - shift` is 1 in the first round of the current objective.
+so that `server_round - shift` is 1 in the first round of the current objective. `local_steps` is E,
+with local epochs the mean over the clients.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Annotated
 
 from fedtide.ground.allowed import Checked, NotNegative, Positive, Range
 
-Schedule = Callable[[float, int, int, int], float]
+Schedule = Callable[[float, int, int, float], float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:
     """The learning rate, unchanged in all rounds."""
 
-    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
         """Rate of a round."""
         return learning_rate
 
@@ -32,7 +33,7 @@ class Staircase:
 
     restart: bool = True
 
-    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
         """Rate of a round."""
         return learning_rate / (server_round - shift if self.restart else server_round)
 
@@ -43,7 +44,7 @@ class Geometric(Checked):
 
     factor: Annotated[float, Range(above=0, most=1)] = 0.99
 
-    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
         """Rate of a round."""
         return learning_rate * self.factor ** (server_round - 1)
 
@@ -54,7 +55,7 @@ class InverseSqrt(Checked):
 
     scale: Positive = 10.0
 
-    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
         """Rate of a round."""
         return learning_rate / math.sqrt((server_round - 1) / self.scale + 1)
 
@@ -77,7 +78,7 @@ class Theorem(Checked):
     gamma: NotNegative = 1000.0
     work: NotNegative = 0.0
 
-    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: int) -> float:
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
         """Rate of a round."""
         E = local_steps
         return 16 * E / (self.mu * (self.work or E)) / ((server_round - shift) * E + self.gamma)

@@ -128,9 +128,7 @@ class FlexibleStrategy(Method, Strategy):
         self.at_work = int(awaited.sum())
         self.report = RoundReport(events=self.membership.events)
         self._open = {server_round: self.report}
-        schedule, options = self.options.lr_schedule, self.options
-        rate = schedule(options.learning_rate, server_round, self.roster.shift, options.local_steps)
-        self.learning_rate = self.report.learning_rate = float(rate) * self.probe.rate
+        self.learning_rate = self.report.learning_rate = self._scheduled_rate() * self.probe.rate
         self.observe(available)
         self.selected = self.select(available)
         self.roster.asked[self.selected] = server_round
@@ -148,6 +146,13 @@ class FlexibleStrategy(Method, Strategy):
             instructions.add(proxy(client), task)
         self.membership.ask_leaving(instructions, proxy)
         return instructions
+
+    def _scheduled_rate(self) -> float:
+        """Return the learning rate of the round; with local epochs, E is the mean over the members."""
+        options, E = self.options, float(self.options.local_steps)
+        if options.local_epochs:
+            E = options.mean_steps(self.roster.num_examples[self.roster.contributors])
+        return float(options.lr_schedule(options.learning_rate, self.round, self.roster.shift, E))
 
     def aggregate_fit(
         self,
