@@ -57,7 +57,9 @@ class FedNovaProximal(FedNova):
     def normalisers(self, replies: Replies) -> Vector:
         """a_k of those who replied, shape (K,)."""
         pull = replies.learning_rate * self.options.mu
-        return (1 - (1 - pull) ** replies.steps) / pull
+        small = np.minimum(pull, 0.5)  # for which the formula would cancel
+        exact = -np.expm1(replies.steps * np.log1p(-small)) / small
+        return np.where(pull == small, exact, (1 - (1 - pull) ** replies.steps) / pull)
 
 
 @dataclass(frozen=True, kw_only=True)

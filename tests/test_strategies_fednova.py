@@ -35,6 +35,13 @@ def test_tau_of_the_norms() -> None:
     np.testing.assert_allclose(moved([4] * N, mu=MU, tau="norm"), -RATE * a * G, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("mu", [1e-16, 1e-12, 15.0])
+def test_any_mu_is_exact(mu: float) -> None:
+    """a_k is the sum of (1 - eta mu)^i for i < s_k: s_k itself for the smallest mu."""
+    a = sum((1 - RATE * mu) ** i for i in range(4))
+    np.testing.assert_allclose(moved([4] * N, mu=mu, tau="norm"), -RATE * a * G, rtol=1e-7)
+
+
 def test_without_mu_any_client_will_do() -> None:
     assert make("fednova").rule.name == "sgd"
     assert make("fednova", mu=0.1).rule.name == "proximal"
