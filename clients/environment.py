@@ -152,6 +152,7 @@ def _one_trace(spec: str, settings: Settings, names: Sequence[str]) -> Trace:
         given["label_shares"] = label_shares(settings)
     trace: Trace = part.build(settings.num_clients, settings.seed, **given)
     dotted.expect("trace", spec, trace, Trace, "derive it from traces.Trace and define `round`")
+    object.__setattr__(trace, "label", part.name)  # most are frozen
     return trace
 
 

@@ -88,7 +88,7 @@ def test_min_separation_alone():
 
 
 def test_invalid_combinations():
-    with pytest.raises(ValueError, match="Bernoulli occurs twice"):
+    with pytest.raises(ValueError, match="Bernoulli and Bernoulli would draw the same"):
         Combined(Bernoulli(5, 1), Always(5, 1), Bernoulli(5, 1, p=0.3))
     with pytest.raises(ValueError, match="same number of clients"):
         Combined(Always(5, 1), Bernoulli(6, 1))

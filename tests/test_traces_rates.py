@@ -69,7 +69,7 @@ def test_one_rate_or_a_range():
 
 def test_draws_of_one_kind_are_not_combined():
     other = BernoulliRates(np.full(5, 0.5), 1)
-    with pytest.raises(ValueError, match="BernoulliRates occurs twice"):
+    with pytest.raises(ValueError, match="BernoulliRates and BernoulliRates would draw the same"):
         Combined(TRACES["rates"](5, 1), other)
     both = Combined(TRACES["rates"](N, 1, p=0.5, dynamics="markov"), BernoulliRates(np.full(N, 0.5), 1))
     with_markov = Combined(both, TRACES["markov"](N, 1), TRACES["bernoulli"](N, 1))

@@ -41,6 +41,8 @@ class Trace(ABC):
     ----------
     num_clients : int
         N. Clients are numbered 0..N-1.
+    label : str
+        What its user calls it, such as `rates`; empty for one that was not named.
     has_late_replies : bool
         Whether `late` may return anything but zeros.
     devices : tuple of str
@@ -52,6 +54,7 @@ class Trace(ABC):
     """
 
     num_clients: int
+    label: str = ""
     has_late_replies: bool = False
     devices: tuple[str, ...] = ()
     dates: tuple[float, float] | None = None

@@ -32,12 +32,14 @@ class Combined(Trace):
     def __init__(self, *traces: Trace) -> None:
         if len({trace.num_clients for trace in traces}) != 1:
             raise SettingsError("trace: combine one or more traces, all with the same number of clients")
-        kinds = [type(trace).__name__ for trace in traces]
-        for kind in kinds:
-            if kinds.count(kind) > 1:
+        first: dict[type[Trace], str] = {}
+        for trace in traces:
+            name = trace.label or type(trace).__name__
+            if (kind := type(trace)) in first:
                 raise SettingsError(
-                    f"trace: {kind} occurs twice in a combination, use each kind of trace once"
+                    f"trace: {first[kind]} and {name} would draw the same, use one trace of each kind"
                 )
+            first[kind] = name
         self.num_clients = traces[0].num_clients
         self.has_late_replies = any(trace.has_late_replies for trace in traces)
         self.devices = next((trace.devices for trace in traces if trace.devices), ())

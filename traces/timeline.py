@@ -121,8 +121,8 @@ def timeline(trace: Trace) -> Timeline:
             members.append(part)
         elif not isinstance(part, Lost):
             raise SettingsError(
-                f"trace: {type(part).__name__} is defined by rounds, and they have no fixed length in event "
-                f"time (round-ends); take {_WITH_CLOCK} instead"
+                f"trace: {part.label or type(part).__name__} is defined by rounds, and they have no fixed "
+                f"length in event time (round-ends); take {_WITH_CLOCK} instead"
             )
     if len(clocks) != 1:
         found = " and ".join(clock.name for clock in clocks) or "none"
