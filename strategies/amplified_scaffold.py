@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, Positive
-from strategies.core import Replies, extend
+from strategies.core import Clients, Replies, extend
 from strategies.memory.table import ClientTable
 from strategies.parts.amplification import Amplification
 from strategies.scaffold import Scaffold, ScaffoldOptions
@@ -46,11 +46,12 @@ class AmplifiedScaffold(Scaffold):
         """Move by the mean update, and add up the raw gradients, for some of the M weights at a time."""
         clients, steps = replies.clients, replies.steps[:, None]
         share, dx = replies.mean_coefficients("uniform"), np.empty(self.layout.size)
+        c = self.control
         for at, delta, h in self.gradients.blocks(replies):
             dx[at] = share @ delta
             delta /= -self.learning_rate
             h += delta
-            direction = np.subtract(self.control[at], self.table.read(clients, at), out=delta)  # c - c_k
+            direction = np.subtract(c[at], self.table.read(clients, at), out=delta)  # c - c_k
             direction *= steps
             h -= direction
         self.weights += self.options.server_rate * dx
@@ -62,13 +63,13 @@ class AmplifiedScaffold(Scaffold):
         """Count the round: a period may end with it."""
         self._end_period()
 
-    def on_departure(self, client: int, keep: bool) -> None:
-        """c := (N c - c_l) / (N - 1), unless the client stays in the objective; drop h_l and m_l."""
-        super().on_departure(client, keep)
-        if not keep:
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Take the c_l of those who left out of the sum; drop their h_l and m_l."""
+        super().members_changed(arrived, left)
+        self.steps = extend(self.steps, int(left.max(initial=-1)) + 1, 0)
+        self.steps[left] = 0
+        for client in left.tolist():
             self.gradients.drop(client)
-            self.steps = extend(self.steps, client + 1, 0)
-            self.steps[client] = 0
 
     def _end_period(self) -> None:
         """Renew the control variates, if P rounds have passed; the layer then amplifies the change."""
@@ -77,10 +78,7 @@ class AmplifiedScaffold(Scaffold):
         active = np.flatnonzero(self.steps)
         for start in range(0, len(active), _ROWS):
             some = active[start : start + _ROWS]
-            new = self.gradients.read(some) / self.steps[some][:, None]
-            change = (new - self.table.read(some)).sum(axis=0)
-            self.control = self.control + change / self.roster.num_contributors
-            self.table.write(some, new)
+            self.table.write(some, self.gradients.read(some) / self.steps[some][:, None])
         self.gradients = ClientTable(self.layout, self.options)
         self.steps = np.zeros_like(self.steps)
 

@@ -42,7 +42,7 @@ class CAFed(FlexibleStrategy):
 
     def observe(self, available: Clients) -> None:
         """Update pi_k and lambda_k, and decide whose q_k is 0."""
-        self.availability.observe(available, len(self.roster))
+        self.availability.observe(available, self.roster.joined, self.round)
         self.available = len(available)
         self.excluded = np.zeros(len(self.roster), bool)
         self.excluded[self._excluded()] = True
@@ -71,10 +71,10 @@ class CAFed(FlexibleStrategy):
         order = np.concatenate([np.argsort(key, kind="stable") for key in (-np.abs(correlation), pi)])
         return members[~worth_keeping(p, f, order, self.options.bias, self.options.tolerance)]
 
-    def on_arrival(self, client: int) -> None:
-        """Observe a new member from this round on."""
-        self.availability.forget(client)
-        self.losses.forget(client)
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Forget the losses of those who left."""
+        for client in left.tolist():
+            self.losses.forget(client)
 
 
 def worth_keeping(

@@ -120,17 +120,17 @@ class EFL(FlexibleStrategy):
     def select(self, available: Clients) -> Clients:
         """Abandon the client that is away most, where that pays, and choose among the others."""
         if self.options.abandon == "auto":
-            self.availability.observe(available, len(self.roster))
+            self.availability.observe(available, self.roster.joined, self.round)
             judged = judge(self.availability, self.roster, self.losses, self.round, self.options)
             if judged is not None:
                 self.membership.abandon(*judged)
                 available = available[available != judged[0]]
         return super().select(available)
 
-    def on_arrival(self, client: int) -> None:
-        """Count a new member's absences from now on."""
-        self.availability.forget(client)
-        self.losses.forget(client)
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Forget the losses of those who left."""
+        for client in left.tolist():
+            self.losses.forget(client)
 
 
 @dataclass(frozen=True, kw_only=True)

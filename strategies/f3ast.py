@@ -62,9 +62,9 @@ class F3AST(FlexibleStrategy):
         """Let the rates decay; the weights stay."""
         self._observe(np.empty(0, np.intp))
 
-    def on_arrival(self, client: int) -> None:
-        """Start a new member with a first rate, for the new N."""
-        self.new.append(client)
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Start new members with a first rate, for the new N."""
+        self.new += arrived.tolist()
 
     def _observe(self, clients: Clients) -> None:
         """r_k := (1 - b) r_k + b [k accepted]."""

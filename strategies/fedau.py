@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedtide.ground.allowed import CountOrZero
-from strategies.core import FlexibleStrategy, Replies
+from strategies.core import Clients, FlexibleStrategy, Replies
 from strategies.fedavg import FedAvgOptions
 from strategies.parts.participation import Intervals, check_estimator, inverse_rates
 
@@ -49,9 +49,9 @@ class FedAU(FlexibleStrategy):
         self.weights += options.server_rate * replies.weighted_sum(p * omega * work)
         self.intervals.observe(clients, self.round)
 
-    def on_arrival(self, client: int) -> None:
-        """Count a new member's intervals from this round on."""
-        self.intervals.reset(client, self.round)
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Count new members' intervals from this round on."""
+        self.intervals.reset(arrived, self.round)
 
 
 @dataclass(frozen=True, kw_only=True)

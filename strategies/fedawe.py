@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import NotNegative
-from strategies.core import FlexibleStrategy, Replies, ServerRateOptions, Task, extend
+from strategies.core import Clients, FlexibleStrategy, Replies, ServerRateOptions, Task, extend
 from strategies.core.decoding import largest
 from strategies.core.norms import MAX_RESULT
 from strategies.memory.models import HeldModels
@@ -68,18 +68,16 @@ class FedAWE(FlexibleStrategy):
         self.models.shift(change)
         self.total += self.roster.num_contributors * change
 
-    def on_arrival(self, client: int) -> None:
-        """Give a new member the newest aggregate, with T_l = t - 1."""
-        self.models.give_newest(client)
-        self.last = extend(self.last, client + 1, 0)
-        self.last[client] = self.round - 1
-        self.total += self.models.of(client).vector
-
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Take x_l out of the mean, unless the client stays in the objective."""
-        if not keep:
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Take the x_l of those who left out of the mean; new members get the newest x, with T_l = t - 1."""
+        for client in left.tolist():
             self.total -= self.models.of(client).vector
             self.models.drop(client)
+        self.last = extend(self.last, int(arrived.max(initial=-1)) + 1, 0)
+        self.last[arrived] = self.round - 1
+        for client in arrived.tolist():
+            self.models.give_newest(client)
+            self.total += self.models.of(client).vector
 
     def _clipped(self, step: NDArray[np.float64]) -> NDArray[np.float64]:
         """Scale the mean echoed update down to norm `clip`, if it is longer."""

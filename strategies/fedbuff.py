@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, NotNegative, Range, Share
-from strategies.core import Replies, ServerRateOptions, Stateful, Vector
+from strategies.core import Clients, Replies, ServerRateOptions, Stateful, Vector
 from strategies.parts.lags import LagOptions, LimitedLag
 
 
@@ -57,10 +57,13 @@ class FedBuff(LimitedLag):
         self.lag = int(lag.max())
         self.buffer = Buffer(self.layout.size)
 
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Drop the waiting replies of a client that leaves the objective."""
-        if not keep:
-            self.buffer.drop(client)
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Drop the waiting replies of those who left."""
+        self.buffer.drop(left)
+
+    def on_restart(self) -> None:
+        """Drop all waiting replies: like those that still are under way, they are about another model."""
+        self.buffer = Buffer(self.layout.size)
 
     def _sum(self, coefficients: Vector, work: Vector, replies: Replies) -> Vector:
         """Sum of the updates in the buffer and then of those of this round, with these coefficients."""
@@ -106,9 +109,9 @@ class Buffer(Stateful):
         for name, new in zip(self.saved, columns, strict=True):
             setattr(self, name, np.concatenate([getattr(self, name), new]))
 
-    def drop(self, client: int) -> None:
-        """Drop the replies of a client."""
-        others = self.clients != client
+    def drop(self, clients: Clients) -> None:
+        """Drop the replies of some clients."""
+        others = ~np.isin(self.clients, clients)
         for name in self.saved:
             setattr(self, name, getattr(self, name)[others])
 

@@ -5,13 +5,14 @@ steps y -= eta (g(y) - g_k + alpha (y - w)) towards the minimum of its regularis
 
     g_k := g_k - alpha (y_k - w),   h := h - (alpha/N) sum_S (y_k - w),   w := mean_S y_k - h / alpha.
 
-The clients keep the g_k, and h is their mean over all N members. At the limit y_k = w, so that g_k is the
-gradient of F_k at w and h = 0: the optimum, also at a constant rate and whoever takes part. Fewer local steps
-are a less exact minimum, as in the paper's analysis of inexact solutions.
+The clients keep the g_k, and h is their mean over all N members; the server keeps the sum, N h. At the limit
+y_k = w, so that g_k is the gradient of F_k at w and h = 0: the optimum, also at a constant rate and whoever
+takes part. Fewer local steps are a less exact minimum, as in the paper's analysis of inexact solutions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,34 +28,35 @@ class FedDyn(FlexibleStrategy):
     suits = "very different data, and clients that can keep a vector"
     options: FedDynOptions
     rule = Rule("dynamic", scalars=("strength",), remembers=True)  # g_k
-    saved = ("h",)
+    saved = ("total",)
 
     def setup(self) -> None:
-        """Start with h = g_k = 0."""
-        self.h: Vector = np.zeros(self.layout.size)
+        """Start with g_k = 0."""
+        self.total: Vector = np.zeros(self.layout.size)  # sum of all members' g_k, N h
+
+    @property
+    def h(self) -> Vector:
+        """The mean of all members' g_k, shape (M,)."""
+        mean: Vector = self.total / max(1, self.roster.num_contributors)
+        return mean
 
     def update(self, replies: Replies) -> None:
         """Algorithm 1, lines 9 to 11."""
-        alpha, N = self.options.strength, self.roster.num_contributors
-        total = replies.weighted_sum(np.ones(len(replies)))
-        self.h = self.h - alpha / N * total
-        self.weights += total / len(replies) - self.h / alpha
+        alpha = self.options.strength
+        change = replies.weighted_sum(np.ones(len(replies)))
+        self.total -= alpha * change
+        self.weights += change / len(replies) - self.h / alpha
 
-    def on_arrival(self, client: int) -> None:
-        """h := h N / (N + 1), the mean with the new member's g_l = 0."""
-        members = self.roster.num_contributors
-        self.h = self.h * ((members - 1) / members)
+    def farewells(self, states: Mapping[int, Vector | None]) -> None:
+        """Take the g_l of those who left out of the sum; that of one who did not answer stays.
 
-    def on_departure(self, client: int, keep: bool) -> None:
-        """h := h N / (N - 1), unless the client stays in the objective; its g_l goes with its farewell."""
-        remaining = self.roster.num_contributors
-        if not keep:
-            self.h = self.h * ((remaining + 1) / remaining) if remaining else np.zeros_like(self.h)
-
-    def on_farewell(self, client: int, memory: Vector | None) -> None:
-        """h := h - g_l / (N - 1); if the client did not answer, its g_l stays."""
-        if memory is not None and self.roster.num_contributors:
-            self.h = self.h - memory / self.roster.num_contributors
+        Where nobody remains who has contributed, all g_k are 0, and so is the sum.
+        """
+        for memory in states.values():
+            if memory is not None:
+                self.total -= memory
+        if not self.roster.accepted[self.roster.contributors].any():
+            self.total[:] = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,9 +60,9 @@ class FedLaAvg(FlexibleStrategy):
         if self.options.empty == "move":
             self.move(self.roster.num_contributors)
 
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Take the update of a client that leaves the objective out of the sum."""
-        if not keep:
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Take the updates of those who left out of the sum."""
+        for client in left.tolist():
             self.latest.drop(client)
 
     def move(self, count: int) -> None:

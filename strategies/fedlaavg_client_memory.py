@@ -6,6 +6,7 @@ clients/rules/uploads.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -46,12 +47,10 @@ class FedLaAvgClientMemory(FedLaAvg):
         """Apply x += (1/N) sum_i u_i; N counts the orphans, too."""
         super().move(count + self.orphans)
 
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Nothing yet: u_l is asked for in the client's farewell."""
-
-    def on_farewell(self, client: int, memory: Vector | None) -> None:
-        """Take the u_l of a client that leaves the objective out of the sum."""
-        if memory is None:
-            self.orphans += 1
-        else:
-            self.latest.total -= memory
+    def farewells(self, states: Mapping[int, Vector | None]) -> None:
+        """Take the u_l of those who left out of the sum."""
+        for memory in states.values():
+            if memory is None:
+                self.orphans += 1
+            else:
+                self.latest.total -= memory

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import CountOrZero, Share
-from strategies.core import FlexibleStrategy, Replies, extend
+from strategies.core import Clients, FlexibleStrategy, Replies, extend
 from strategies.fedavg import FedAvgOptions
 from strategies.memory.table import SummedTable, TableOptions
 from strategies.parts.participation import Intervals, check_estimator, inverse_rates
@@ -68,13 +68,10 @@ class FedVARP(FlexibleStrategy):
             rate = options.server_rate * self._units(self.learning_rate) * options.beta
             self.weights += rate * self._mean_of_latest()
 
-    def on_arrival(self, client: int) -> None:
-        """Start a new member with y_l = 0; count its intervals from this round on."""
-        self.intervals.reset(client, self.round)
-
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Forget y_l, unless the client stays in the objective."""
-        if not keep:
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Count new members' intervals from this round on, with y_l = 0; forget the y_l of those who left."""
+        self.intervals.reset(arrived, self.round)
+        for client in left.tolist():
             self.latest.drop(client)
 
     def _coefficients(self, replies: Replies) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.contract import CORRECTED, Rule
-from strategies.core import FlexibleStrategy, LateReplies, Replies, Task, extend
+from strategies.core import Clients, FlexibleStrategy, LateReplies, Replies, Task, extend
 from strategies.fedavg import FedAvgOptions
 from strategies.memory.table import MemoryOptions, SummedTable
 
@@ -75,9 +75,9 @@ class Focus(FlexibleStrategy):
         if self.options.empty == "move":
             self.move()
 
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Forget the gradient of a client that leaves the objective."""
-        if not keep:
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Take the gradients of those who left out of the sum."""
+        for client in left.tolist():
             self.latest.drop(client)
 
     def move(self, orphans: float = 0.0) -> None:

@@ -6,11 +6,12 @@ keeps the sum. The rules are clients/rules/focus.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
-from numpy.typing import NDArray
 
 from fedtide.ground.contract import Rule
-from strategies.core import Replies, Task, extend
+from strategies.core import Replies, Task, Vector, extend
 from strategies.focus import Focus
 
 
@@ -49,15 +50,13 @@ class FocusClientMemory(Focus):
         self.planned = float(replies.planned.mean())
         self.move()
 
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Nothing yet: n_l G_l is asked for in the client's farewell."""
-
-    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
-        """Take the n_l G_l of a client that leaves the objective out of the sum."""
-        if memory is None:
-            self.orphans += self.sizes[client]
-        else:
-            self.latest.total -= memory
+    def farewells(self, states: Mapping[int, Vector | None]) -> None:
+        """Take the n_l G_l of those who left out of the sum."""
+        for client, memory in states.items():
+            if memory is None:
+                self.orphans += self.sizes[client]
+            else:
+                self.latest.total -= memory
 
     def move(self, orphans: float = 0.0) -> None:
         """Apply w -= eta_g eta c sum p_k G_k."""

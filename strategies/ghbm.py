@@ -24,7 +24,7 @@ import numpy as np
 
 from fedtide.ground.allowed import Count, NotNegative, Range
 from fedtide.ground.contract import Rule
-from strategies.core import FlexibleStrategy, Replies, Task
+from strategies.core import Clients, FlexibleStrategy, Replies, Task
 from strategies.core.parameters import FloatVector
 from strategies.memory.models import HeldModels
 from strategies.memory.table import ClientTable, TableOptions
@@ -82,10 +82,11 @@ class GHBM(FlexibleStrategy):
             return self._momentum(self.anchors.of(client).vector, steps)
         return self._momentum(self.anchors.read(np.array([client]))[0], steps)
 
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Forget the anchor of a client that leaves the objective."""
-        if not keep and not isinstance(self.anchors, ModelWindow) and client in self.anchors:
-            self.anchors.drop(client)
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Forget the anchors of those who left."""
+        if not isinstance(self.anchors, ModelWindow):
+            for client in filter(self.anchors.__contains__, left.tolist()):
+                self.anchors.drop(client)
 
     def on_restart(self) -> None:
         """Forget the anchors: the way from them is no momentum of the model to start from."""

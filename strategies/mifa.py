@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Range
-from strategies.core import FlexibleStrategy, Replies, extend
+from strategies.core import Clients, FlexibleStrategy, Replies, extend
 from strategies.memory.table import SummedTable, TableOptions
 
 
@@ -51,9 +51,9 @@ class MIFA(FlexibleStrategy):
         if self.options.empty == "move":
             self._move()
 
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Forget the entry of a client that leaves the objective."""
-        if not keep:
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Forget the entries of those who left."""
+        for client in left.tolist():
             self.latest.drop(client)
 
     def _move(self) -> None:

@@ -50,14 +50,9 @@ class MimiC(FlexibleStrategy):
         warming_up = self.options.warm_up and not self.started and not self.options.round_ends
         return available if warming_up else super().select(available)
 
-    def on_arrival(self, client: int) -> None:
-        """Start a new member with c_l = 0, which keeps the sum."""
-        self.corrections.arrive(client)
-
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Pass c_l on to the others, unless the client stays in the objective: that bias is meant."""
-        if not keep:
-            self.corrections.depart(client, self.roster.num_contributors)
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Pass the c_l of those who left on to the others; new members start with 0: the sum stays 0."""
+        self.corrections.change(arrived, left, self.roster.num_contributors - len(arrived))
 
     def gradient_per_delta(self, replies: Replies) -> Vector:
         """ghat_i / delta_i, shape (K,): -1 / (eta s_i) by the client's own steps; -1 in units of updates."""

@@ -12,15 +12,24 @@ never replied has b_i = -H as H was when it arrived, so that its c_i starts at 0
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.contract import Rule
-from strategies.core import Replies, Task
+from strategies.core import Clients, Replies, Task, Vector
 from strategies.memory.table import ClientTable
 from strategies.mimic import MimiC
+
+
+class _Change(NamedTuple):
+    """How the members have changed before a round: who arrived, how many are older, and what H was."""
+
+    arrived: Clients
+    remaining: int
+    H: Vector
 
 
 class MimiCClientMemory(MimiC):
@@ -34,8 +43,7 @@ class MimiCClientMemory(MimiC):
         super().setup()
         self.v_by_round = ClientTable(self.layout, self.options)  # v_t - H; its rows are rounds, not clients
         self._outgoing: dict[int, NDArray[Any]] = {}  # the same array for all clients of a round
-        self._H_at_departure: dict[int, NDArray[np.float64]] = {}  # of clients that are asked for a farewell
-        self._remaining = 0  # members after the last departure, without those who arrived in the same round
+        self._changed = _Change(np.empty(0, np.intp), 0, self.corrections.handed_over)
 
     def shared_task(self) -> Task:
         """Tell clients what ghat_i is: a mean gradient, or the whole update."""
@@ -67,26 +75,20 @@ class MimiCClientMemory(MimiC):
         self._forget(replies)
         self.started = True
 
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Pass c_l on to the others, at once or with the client's farewell."""
-        if keep:
-            return
-        self._remaining = self.roster.num_contributors
-        if self.roster.accepted[client]:
-            self._H_at_departure[client] = self.corrections.handed_over
-        else:
-            self.corrections.depart(client, self._remaining)
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Pass c_l on to the others, now for those who never replied, or else with the client's farewell."""
+        remaining = self.roster.num_contributors - len(arrived)
+        self._changed = _Change(arrived, remaining, self.corrections.handed_over)
+        self.corrections.change(arrived, left[self.roster.accepted[left] == 0], remaining)
 
-    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
-        """Pass on c_l = b_l + H - ghat_l; nothing of it goes to those who arrived in this round."""
-        H, roster = self._H_at_departure.pop(client), self.roster
-        if memory is None:
-            return
-        (b,) = self.v_by_round.read(np.array([roster.accepted[client]], np.intp))
-        self.corrections.hand_over(b + H - memory, self._remaining)
-        new = roster.contributors & (roster.accepted == 0) & (roster.joined == self.round - 1)
-        for arrived in np.flatnonzero(new).tolist():
-            self.corrections.arrive(arrived)
+    def farewells(self, states: Mapping[int, Vector | None]) -> None:
+        """Pass on c_l = b_l + H - ghat_l, with H as it was when the client left."""
+        (arrived, remaining, H), total = self._changed, np.zeros(self.layout.size)
+        for client, ghat in states.items():
+            if ghat is not None:
+                (b,) = self.v_by_round.read(np.array([self.roster.accepted[client]], np.intp))
+                total += b + H - ghat
+        self.corrections.hand_over(total, arrived, remaining)
 
     def _forget(self, replies: Replies) -> None:
         """Forget what no member needs after this round."""

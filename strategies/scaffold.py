@@ -5,8 +5,8 @@ option II. A client does s_i steps y -= eta (g(y) - c_i + c); then, with dy_i = 
 
     c_i+ := c_i - c - dy_i / (eta s_i),   x := x + eta_g mean_S dy_i,   c := c + (1/N) sum_S (c_i+ - c_i),
 
-so that c stays the mean of all members' c_i. The c_i are kept by the server, which sends c - c_i: a client
-needs no memory, and a reply that gets lost is the same as a client that was inactive.
+so that c stays the mean of all members' c_i. The c_i and their sum are kept by the server, which sends
+c - c_i: a client needs no memory, and a reply that gets lost is the same as a client that was inactive.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedtide.ground.contract import CORRECTED
-from strategies.core import FlexibleStrategy, Replies, ServerRateOptions, Task
-from strategies.memory.table import ClientTable, TableOptions
+from strategies.core import Clients, FlexibleStrategy, Replies, ServerRateOptions, Task, Vector
+from strategies.memory.table import SummedTable, TableOptions
 
 
 class Scaffold(FlexibleStrategy):
@@ -27,12 +27,17 @@ class Scaffold(FlexibleStrategy):
     suits = "very different data and many local steps, with clients that come back soon"
     options: ScaffoldOptions
     rule = CORRECTED
-    saved: ClassVar[tuple[str, ...]] = ("table", "control")
+    saved: ClassVar[tuple[str, ...]] = ("table",)
 
     def setup(self) -> None:
         """Start with c = c_i = 0."""
-        self.table = ClientTable(self.layout, self.options)  # c_i
-        self.control = np.zeros(self.layout.size)  # c
+        self.table = SummedTable(self.layout, self.options)  # c_i
+
+    @property
+    def control(self) -> Vector:
+        """c, the mean of all members' c_i, shape (M,)."""
+        mean: Vector = self.table.total / max(1, self.roster.num_contributors)
+        return mean
 
     def task(self, client: int) -> Task | None:
         """Return c - c_i; nothing while both are zero."""
@@ -44,28 +49,18 @@ class Scaffold(FlexibleStrategy):
     def update(self, replies: Replies) -> None:
         """Algorithm 1, lines 12 to 17, for some of the M weights at a time."""
         per_delta = -1 / (self.learning_rate * replies.steps)[:, None]
-        each, dx, dc = np.ones(len(replies)), np.empty(self.layout.size), np.empty(self.layout.size)
+        each, dx, c = np.ones(len(replies)), np.empty(self.layout.size), self.control
         for at, dy, c_i in self.table.blocks(replies):
             dx[at] = each @ dy / len(replies)  # line 16
             dy *= per_delta
-            dy -= self.control[at]  # now c_i+ - c_i
-            dc[at] = each @ dy
-            c_i += dy  # lines 12 and 14
+            dy -= c[at]  # now c_i+ - c_i
+            c_i += dy  # lines 12 and 14; their sum, and so line 17, is the table's
         self.weights += self.options.server_rate * dx  # line 17
-        self.control = self.control + dc / self.roster.num_contributors
 
-    def on_arrival(self, client: int) -> None:
-        """c := c N / (N + 1), the mean with the new member's c_l = 0."""
-        members = self.roster.num_contributors
-        self.control = self.control * ((members - 1) / members)
-
-    def on_departure(self, client: int, keep: bool) -> None:
-        """c := (N c - c_l) / (N - 1), unless the client stays in the objective."""
-        if keep:
-            return
-        row, remaining = self.table.drop(client), self.roster.num_contributors
-        total = self.control * (remaining + 1) - row
-        self.control = total / remaining if remaining else np.zeros_like(total)
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Take the c_l of those who left out of the sum."""
+        for client in left.tolist():
+            self.table.drop(client)
 
 
 @dataclass(frozen=True, kw_only=True)

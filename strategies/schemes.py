@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Positive, Range
-from strategies.core import FlexibleStrategy, Options, Replies
+from strategies.core import Clients, FlexibleStrategy, Options, Replies
 from strategies.parts.reboot import FastReboot
 
 Coefficients = NDArray[np.float64]
@@ -63,9 +63,10 @@ class Scheme(FlexibleStrategy):
         self.report.events += events
         self.weights += replies.weighted_sum(p * factors)
 
-    def on_arrival(self, client: int) -> None:
-        """Reconsider a device that was a member before."""
-        self.reboot.boosted.pop(client, None)
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Reconsider devices that were members before."""
+        for client in arrived.tolist():
+            self.reboot.boosted.pop(client, None)
 
 
 class SchemeA(Scheme):

@@ -55,7 +55,7 @@ def is_availability_manager(manager: ClientManager) -> TypeGuard[AvailabilityMan
 
 
 class Members(Stateful):
-    """Keeps the roster up to date, and then notifies the method of those with data who come and go."""
+    """Keeps the roster up to date, and then tells the method, once a round, who has come and who has gone."""
 
     saved = ("roster", "losses", "announced")
 
@@ -66,9 +66,11 @@ class Members(Stateful):
         self.awaiting_farewell: list[int] = []  # who leaves in this round and has a state to hand in
         self.events: list[Event] = []  # of this round
         self._round = 0
+        self._arrived, self._left = list[int](), list[int]()  # of whom the method is not told yet
+        self._without: list[int] = []  # who has said in this round that it has no data
 
     def begin(self, server_round: int, manager: ClientManager) -> tuple[Clients, Clients, Proxies]:
-        """Begin a round: carry out what has been announced and what the manager knows.
+        """Begin a round: carry out what has been announced and what the manager knows; tell the method.
 
         Return the members that can be asked, the clients still at work on an earlier task, both in ascending
         order, and what gives the proxy of a client.
@@ -94,6 +96,7 @@ class Members(Stateful):
             at_work = np.empty(0, np.intp)  # Flower waits for all replies
         if founding:  # there is no old objective that the first members could be late for
             self.roster.joined[:] = 0
+        self._tell()
         present = (self.roster.member & ~self.roster.departed)[available]
         return available if present.all() else available[present], at_work, proxy
 
@@ -102,7 +105,7 @@ class Members(Stateful):
         member = self.roster.member[client]
         self.roster.arrive(client, self._round)
         if not member and not self.roster.data_less[client]:
-            self.method.on_arrival(client)
+            self._arrived.append(client)
         if self._round > 1:
             self.events.append({"event": "arrival", "client": client})
 
@@ -121,6 +124,7 @@ class Members(Stateful):
     def abandon(self, client: int, numbers: Event) -> None:
         """Let a member go for good that has not asked for it; `numbers` are those of the decision."""
         self._remove(client, keep=False)
+        self._tell()
         self.roster.departed_for_good[client] = True
         self.events.append({"event": "abandonment", "client": client, **numbers})
 
@@ -159,13 +163,18 @@ class Members(Stateful):
         self._part_with(states)
         return others
 
-    def note_sizes(self, replies: Replies) -> None:
-        """Note what the active replies of a round report about the clients' data."""
-        for client in replies.clients[self.roster.data_less[replies.clients]].tolist():
-            self.roster.note_data(client, some=True)
-            if self.roster.member[client]:
-                self.method.on_arrival(client)
-        self.roster.note_sizes(replies.clients, replies.num_examples)
+    def note_data(self, replies: Replies) -> None:
+        """Note what replies say about the clients' data, and tell the method who has some, or none."""
+        roster, clients = self.roster, replies.clients
+        found = clients[roster.data_less[clients]]
+        without = np.setdiff1d(np.array(self._without, np.intp), clients)
+        self._without = []
+        roster.note_data(found, some=True)
+        roster.note_data(without, some=False)
+        roster.note_sizes(clients, replies.num_examples)
+        found, without = (changed[roster.member[changed]] for changed in (found, without))
+        if len(found) or len(without):
+            self.method.data_changed(found, without)
 
     def note_losses(self, replies: Replies) -> None:
         """Note the losses of a round's active replies, from which departures are judged."""
@@ -174,12 +183,8 @@ class Members(Stateful):
 
     def note_no_data(self, client: int) -> None:
         """Note that a client reports no data, unless it had some: its part of the state is from these."""
-        roster = self.roster
-        if roster.accepted[client] or roster.data_less[client]:
-            return
-        roster.note_data(client, some=False)
-        if roster.member[client]:
-            self.method.on_departure(client, keep=False)
+        if not self.roster.accepted[client] and not self.roster.data_less[client]:
+            self._without.append(client)
 
     def _remove(self, client: int, keep: bool) -> None:
         roster = self.roster
@@ -188,21 +193,30 @@ class Members(Stateful):
         if contributed:
             if not keep and self.method.expects_farewell and roster.accepted[client]:
                 self.awaiting_farewell.append(client)
-            self.method.on_departure(client, keep)
+            if not keep:
+                self._left.append(client)
         if not keep:
             self.losses.forget(client)
             self.method.selection.forget(client)
             if client not in self.awaiting_farewell:
                 roster.forget(client)
 
+    def _tell(self) -> None:
+        """Tell the method who has entered the objective and who has left it."""
+        arrived, left = np.array(sorted(self._arrived), np.intp), np.array(sorted(self._left), np.intp)
+        self._arrived, self._left = [], []
+        if len(arrived) or len(left):
+            self.method.members_changed(arrived, left)
+
     def _part_with(self, states: Mapping[int, NDArray[np.float64]]) -> None:
         """Let the clients go that leave, with the states that they have sent."""
-        for client in self.awaiting_farewell:
-            memory = states.get(client)
-            self.method.on_farewell(client, memory)
+        leaving, self.awaiting_farewell = self.awaiting_farewell, []
+        if not leaving:
+            return
+        self.method.farewells({client: states.get(client) for client in leaving})
+        for client in leaving:
             self.roster.forget(client)
-            self.events.append({"event": "farewell", "client": client, "received": memory is not None})
-        self.awaiting_farewell = []
+            self.events.append({"event": "farewell", "client": client, "received": client in states})
 
     def _register(self, manager: ClientManager) -> dict[int, ClientProxy]:
         """Return the proxies of a stock client manager by index; clients never seen before arrive."""

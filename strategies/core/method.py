@@ -1,13 +1,14 @@
 """What a method is: its rule, its options, its state, and what it does with the replies of a round.
 
 A method overrides `update`, and where it needs them `setup`, `observe`, `own_selection`, `select`,
-`shared_task`, `task`, `empty_round`, `on_arrival` and `on_departure`, and names its state in `saved`.
+`shared_task`, `task`, `empty_round`, `members_changed`, `data_changed` and `farewells`, and names its state
+in `saved`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -156,24 +157,35 @@ class Method(Stateful, ABC):
         vectors after the weights; all of their numbers are finite.
         """
 
-    def on_arrival(self, client: int) -> None:
-        """Adapt the method's state to a new member with data (it is in the roster already)."""
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Adapt the method's state to those who enter the objective before a round, and who leave it.
 
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Adapt the method's state to a departure; `keep`: the client stays in the objective."""
+        Both have data and are in ascending order; the roster is that of the round already. Who departs and is
+        kept in the objective is in neither. State that is kept as sums over clients is right whatever the
+        order: a new member adds nothing, one that leaves takes its part out, and the round divides by the N
+        that it finds.
+        """
+
+    def data_changed(self, found: Clients, without: Clients) -> None:
+        """Adapt the method's state to members whose replies show that they have data, or none.
+
+        It comes before `update`. Those who were `found` to have data were members before, but part of no sum
+        and no N; no reply of those `without` has ever counted. Default: as if they had arrived, or left.
+        """
+        self.members_changed(found, without)
+
+    def farewells(self, states: Mapping[int, NDArray[np.float64] | None]) -> None:
+        """Take in what clients that have left kept, shape (M,) each; None: one did not answer.
+
+        A method that overrides this has clients with an accepted reply asked for their state when they leave
+        the objective. It comes once, at the end of the round that began without them, before its `update`.
+        """
 
     def on_outside_change(self, change: NDArray[np.float64]) -> None:
         """Adapt the method's state to a change of the weights by a wrapper, shape (M,)."""
 
     def on_restart(self) -> None:
         """Adapt the method's state to other weights, those to start from after a change of the members."""
-
-    def on_farewell(self, client: int, memory: NDArray[np.float64] | None) -> None:
-        """Take in the state of a client that has left, shape (M,); None: it did not answer.
-
-        A method that overrides this has clients with an accepted reply asked for their state when they leave
-        the objective. It comes after `on_departure`, at the end of the same round and before its `update`.
-        """
 
     @property
     def takes_late_replies(self) -> bool:
@@ -196,4 +208,4 @@ class Method(Stateful, ABC):
     @property
     def expects_farewell(self) -> bool:
         """Whether clients that leave the objective are asked for the state that they keep."""
-        return type(self).on_farewell is not Method.on_farewell
+        return type(self).farewells is not Method.farewells

@@ -186,9 +186,10 @@ class Roster(Stateful):
         first = self.first_size[clients]
         self.first_size[clients] = np.where(first == 0, num_examples, first)
 
-    def note_data(self, client: int, some: bool) -> None:
-        """Note whether a client has data."""
-        self.data_less[client], self._known = not some, None
+    def note_data(self, clients: Clients, some: bool) -> None:
+        """Note whether clients have data."""
+        if len(clients):
+            self.data_less[clients], self._known = not some, None
 
     def arrive(self, client: int, server_round: int) -> None:
         """Make a client a member from `server_round` on (an objective shift, Ruan et al. 3.3).

@@ -173,8 +173,7 @@ class FlexibleStrategy(Method, Strategy):
         report.active, report.planned = replies.clients, replies.planned
         report.incomplete = int((replies.steps < replies.planned).sum())
         self.lag = int(replies.lag.max(initial=0))
-        if len(replies):
-            self.membership.note_sizes(replies)
+        self.membership.note_data(replies)
         if probing:
             self._end_probe(replies)
         elif len(replies):

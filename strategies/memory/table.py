@@ -131,7 +131,7 @@ class ClientTable(Stateful):
         if client in self:
             hole, last = self._row[client], int(self.clients[-1])
             if client != last:  # the last row moves up, so that the table has no holes
-                self.write(np.array([client]), self.read(np.array([last])))
+                self._write(np.array([client]), self.read(np.array([last])), ALL)
             self._row[last], self._row[client] = hole, -1
             self.clients[hole] = last
             self.clients, self._versions = self.clients[:-1], self._versions[:-1]
@@ -222,10 +222,17 @@ class SummedTable(ClientTable):
                 vectors[:] = vectors.astype(self.dtype)
             self.total[columns] += each @ vectors
 
+    def write(self, clients: Clients, vectors: NDArray[Any]) -> None:
+        """See `ClientTable.write`."""
+        self.total -= self.read(clients).sum(axis=0, dtype=np.float64)
+        super().write(clients, vectors)
+        self.total += self.read(clients).sum(axis=0, dtype=np.float64)
+
     def drop(self, client: int) -> Vectors:
-        """Forget a client, in the sum too."""
-        vector = super().drop(client)
-        self.total = self.total - vector if len(self) else np.zeros(self.width)  # no rounding errors stay
+        """Forget a client, in the sum too; nothing changes if it has no vector."""
+        known, vector = client in self, super().drop(client)
+        if known:
+            self.total = self.total - vector if len(self) else np.zeros(self.width)  # no rounding errors stay
         return vector
 
     def state_dict(self) -> StateDict:

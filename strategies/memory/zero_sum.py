@@ -48,17 +48,24 @@ class ZeroSumTable(Stateful):
             if shifted:
                 vectors -= self.handed_over[columns]
 
-    def arrive(self, client: int) -> None:
-        """Start a new member with zeros, which keeps the sum."""
-        if self.handed_over.any():
-            self.table.write(np.array([client]), -self.handed_over[None])
+    def change(self, arrived: Clients, left: Clients, remaining: int) -> None:
+        """Pass on the vectors of those who left, and start new members with zeros: both keep the sum.
 
-    def depart(self, client: int, remaining: int) -> None:
-        """Pass the vector of a client on to the `remaining` members."""
-        (vector,) = self.read(np.array([client]))
-        self.table.drop(client)
-        self.hand_over(vector, remaining)
+        `remaining`: how many members there are besides those who arrived.
+        """
+        total = np.zeros_like(self.handed_over)
+        for client in left.tolist():
+            total += self.table.drop(client) + self.handed_over
+        self.hand_over(total, arrived, remaining)
 
-    def hand_over(self, vector: Vector, remaining: int) -> None:
-        """Pass a vector, shape (M,), on to the `remaining` members; without any, all is forgotten."""
+    def hand_over(self, vector: Vector, arrived: Clients, remaining: int) -> None:
+        """Pass a vector, shape (M,), on to the `remaining` members; without any, all vectors are zero.
+
+        Those who arrived get nothing of it.
+        """
         self.handed_over = self.handed_over + vector / remaining if remaining else np.zeros_like(vector)
+        if self.handed_over.any():
+            self.table.write(arrived, np.broadcast_to(-self.handed_over, (len(arrived), len(vector))))
+        else:
+            for client in arrived.tolist():
+                self.table.drop(client)

@@ -11,7 +11,10 @@ Counts = NDArray[np.int64]
 
 
 class Availability(ByClient):
-    """Counts of the rounds since each client became a member: in which it was available, selected or not."""
+    """Counts of the rounds since each client became a member: in which it was available, selected or not.
+
+    Whether it has data does not matter: one that gets some has been there before.
+    """
 
     saved = ("rounds", "seen", "stayed_on", "stayed_off", "online")
 
@@ -22,9 +25,11 @@ class Availability(ByClient):
         self.stayed_off: Counts = np.zeros(0, np.int64)  # those in which it was away, as in the round before
         self.online: NDArray[np.bool_] = np.zeros(0, bool)  # available in the last one
 
-    def observe(self, available: Clients, num_clients: int) -> None:
-        """Note which of the clients are available in a round."""
-        self.extend(num_clients)
+    def observe(self, available: Clients, joined: NDArray[np.int32], server_round: int) -> None:
+        """Note who is available in a round; `joined` is the last round without each client, shape (N,)."""
+        self.extend(len(joined))
+        for client in np.flatnonzero(joined == server_round - 1).tolist() if server_round > 1 else ():
+            self.forget(client)
         now = np.zeros(len(self.rounds), bool)
         now[available] = True
         known = self.rounds > 0

@@ -62,11 +62,11 @@ class Intervals(ByClient):
         self.last: Counts = np.zeros(0, np.int64)  # last round in which it took part; `start` before
         self.ended: Counts = np.zeros(0, np.int64)  # M_k up to then: how many intervals have ended
 
-    def reset(self, client: int, server_round: int) -> None:
-        """Begin a client's first interval with this round."""
-        self.extend(client + 1)
-        self.start[client] = self.last[client] = server_round - 1
-        self.ended[client] = 0
+    def reset(self, clients: Clients, server_round: int) -> None:
+        """Begin the first interval of clients with this round."""
+        self.extend(int(clients.max(initial=-1)) + 1)
+        self.start[clients] = self.last[clients] = server_round - 1
+        self.ended[clients] = 0
 
     def means(self, clients: Clients, server_round: int) -> NDArray[np.float64]:
         """omega_k before this round, 1 where no interval has ended, shape (K,)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedtide.ground.contract import CORRECTED
-from strategies.core import FlexibleStrategy, Task
+from strategies.core import Clients, FlexibleStrategy, Task
 from strategies.memory.table import TableOptions
 from strategies.memory.zero_sum import ZeroSumTable
 
@@ -28,11 +28,6 @@ class GradientTracking(FlexibleStrategy):
         (delta,) = self.tracked.read(np.array([client]))
         return Task(arrays=((-delta).astype(self.layout.dtype),))
 
-    def on_arrival(self, client: int) -> None:
-        """Start a new member with delta_l = 0, which keeps the sum."""
-        self.tracked.arrive(client)
-
-    def on_departure(self, client: int, keep: bool) -> None:
-        """Pass delta_l on to the others in equal parts, unless the client stays in the objective."""
-        if not keep:
-            self.tracked.depart(client, self.roster.num_contributors)
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Pass the delta_l of those who left on to the others; new members start with 0: the sum stays 0."""
+        self.tracked.change(arrived, left, self.roster.num_contributors - len(arrived))
