@@ -15,7 +15,6 @@ from fedtide.ground.wording import count, plain
 from traces.files.lines import alike, client_index, finite_number, whole_number
 from traces.files.tables import Row
 
-INSTEAD = {"client": "device"}
 _SHOWN = 3  # names in a message
 
 

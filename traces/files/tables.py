@@ -15,6 +15,7 @@ from fedtide.ground.numbers import Decimals
 from traces.files.lines import MAX_LINE_BYTES, decode_line, finite_number, json_object, open_data, shorten
 
 BLOCK_BYTES = 1 << 20
+INSTEAD = {"client": "device"}  # a column of names that may take the place of one of numbers
 _PLAIN = b"0123456789+-.eE, \r\n"
 
 Row = Mapping[str, str]
@@ -63,7 +64,7 @@ class Table:
         `convert` returns the numbers of a line, given its place for messages and its texts. It is not called
         for lines of plain numbers, except for the first of each block.
         """
-        convert = convert or self._numbers
+        convert = convert or self.numbers
         with open_data(self._reader, self._path) as file:
             begun = False
             while content := file.read(BLOCK_BYTES) if begun else file.readline(MAX_LINE_BYTES + 1):
@@ -154,7 +155,8 @@ class Table:
                 raise SettingsError(f"{place}: there are {found.count(name)} columns {name}, leave one")
         return found
 
-    def _numbers(self, place: str, row: Row) -> list[float]:
+    def numbers(self, place: str, row: Row) -> list[float]:
+        """Return the numbers in a row, NaN for those that are missing."""
         for name in self._required:
             if name not in row:
                 raise SettingsError(f"{place}: {name} is missing, give a number")
@@ -176,10 +178,24 @@ class Table:
 
 
 def read_numbers(
-    reader: str, path: str, required: tuple[str, ...], optional: tuple[str, ...] = ()
+    reader: str,
+    path: str,
+    required: tuple[str, ...],
+    optional: tuple[str, ...] = (),
+    client: Callable[[str, Row], int] | None = None,
 ) -> Iterator[tuple[int, list[float]]]:
-    """Yield the number of each line of a `Table`, and its values, NaN for those that are missing."""
-    for block in Table(reader, path, required, optional).blocks():
+    """Yield the number of each line of a `Table`, and its values, NaN for those that are missing.
+
+    `client` returns the number in the column `client`, or one for the text in a column `device`.
+    """
+    table = Table(reader, path, required, optional, INSTEAD if client else None)
+
+    def convert(place: str, row: Row) -> list[float]:
+        if client and not row.keys().isdisjoint(("client", "device")):
+            row = {**row, "client": str(client(place, row))}
+        return table.numbers(place, row)
+
+    for block in table.blocks(convert):
         yield from zip(block.lines.tolist(), block.values.tolist(), strict=True)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
-from traces.files.clients import INSTEAD, Clients
-from traces.files.tables import Block, Table
+from traces.files.clients import Clients
+from traces.files.tables import INSTEAD, Block, Table
 from traces.recorded.clock import VirtualClock
 from traces.recorded.fleet_log import ALIASES, OPTIONAL, REQUIRED, FleetLog
 from traces.recorded.sessions import (

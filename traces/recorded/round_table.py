@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace
-from traces.files.clients import INSTEAD, Clients
-from traces.files.lines import finite_number, whole_number
-from traces.files.tables import Row, Table
+from traces.files.clients import Clients
+from traces.files.lines import whole_number
+from traces.files.tables import read_numbers
 
 
 class RoundTable(SeededTrace):
@@ -69,30 +69,20 @@ def _read_table(
     path: str, clients: Clients
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
     """Return round, client (-1: none) and completion of all lines, sorted by round and client."""
-
-    def numbers(place: str, row: Row) -> list[float]:
-        t, completion = (
-            finite_number(place, row[name]) if name in row else np.nan for name in ("round", "completion")
-        )
-        if math.isnan(t):
-            raise SettingsError(f"{place}: round is missing, give a number")
-        return [t, clients.read(place, row) if row.keys() & {"client", "device"} else np.nan, completion]
-
     rows = array("d")
-    for block in Table("trace table", path, ("round",), ("client", "completion"), INSTEAD).blocks(numbers):
-        for line, (t, client, completion) in zip(block.lines.tolist(), block.values.tolist(), strict=True):
-            place = f"trace table: {path}, line {line}"
-            nobody = math.isnan(client)
-            if nobody != math.isnan(completion):
-                raise SettingsError(
-                    f"{place}: give both client and completion, or neither if nobody is online"
-                )
-            if not nobody:
-                clients.check(place, client)
-                if not 0 <= completion <= 1:
-                    raise SettingsError(f"{place}: completion is {completion:g}, give a fraction from 0 to 1")
-            whole_number(place, "round", t, 1)
-            rows.extend((t, -1 if nobody else client, 0.0 if nobody else completion, line))
+    for line, (t, client, completion) in read_numbers(
+        "trace table", path, ("round",), ("client", "completion"), clients.read
+    ):
+        place = f"trace table: {path}, line {line}"
+        nobody = math.isnan(client)
+        if nobody != math.isnan(completion):
+            raise SettingsError(f"{place}: give both client and completion, or neither if nobody is online")
+        if not nobody:
+            clients.check(place, client)
+            if not 0 <= completion <= 1:
+                raise SettingsError(f"{place}: completion is {completion:g}, give a fraction from 0 to 1")
+        whole_number(place, "round", t, 1)
+        rows.extend((t, -1 if nobody else client, 0.0 if nobody else completion, line))
     table = np.asarray(rows).reshape(-1, 4)
     if table[:, 1].max(initial=-1) < 0:
         raise SettingsError(
