@@ -8,13 +8,14 @@ import pytest
 from devices import BY_RULE, Device
 from fakes import AT_ONCE, SIZES, START, N, Rounds, same_state, stored
 from flwr.common import EvaluateIns, ndarrays_to_parameters, parameters_to_ndarrays
+from own_parts import Folder
 
 import strategies
 from clients import single
 from strategies import FlatParameters, Roster
 
-BUFFERS = [np.array([1.0, -2.0]), np.array(3.0)]
-M, B = 9, 3
+BUFFERS = [np.array([1.0, -2.0]), np.array(3.0), np.array([-np.inf, np.nan, 1e30]), np.empty((0, 2))]
+M = 9
 CASES = [*BY_RULE, ("fedbuff", {}), ("mifa", {}), ("fedavg", {"server_opt": "adam:rate=0.1"})]
 
 
@@ -27,7 +28,7 @@ class Client(Device):
 
     def move(self, at: np.ndarray) -> np.ndarray:
         self.calls += 1
-        at[M:] = 0.5 * at[M:] + self.number
+        at[M : M + 3] = 0.5 * at[M : M + 3] + self.number  # the others are constants
         return at - self.number
 
 
@@ -42,7 +43,7 @@ def make(name: str, options: Mapping[str, Any], buffers: bool) -> Any:
 def test_no_method_changes_buffers_or_is_changed_by_them(name: str, options: Mapping[str, Any]) -> None:
     plain, noting = (Rounds(make(name, options, buffers)) for buffers in (False, True))
     clients = {rounds: [Client(k) for k in range(N)] for rounds in (plain, noting)}
-    expected = np.array([1.0, -2.0, 3.0])
+    expected = np.concatenate([a.ravel() for a in BUFFERS])
     for online in ((0, 1, 2, 3, 4), (1, 3), (), (0, 2, 3)):
         for rounds in (plain, noting):
             asked = rounds.ask(online)
@@ -60,8 +61,9 @@ def test_no_method_changes_buffers_or_is_changed_by_them(name: str, options: Map
                 sent.append(np.concatenate([a.ravel() for a in arrays[first : first + len(BUFFERS)]]))
             for k, own in zip(replies, sent, strict=True):
                 left = 0.5 ** (clients[noting][k].calls - before[k])
-                np.testing.assert_allclose(own, expected * left + 2 * k * (1 - left))
-            expected = weights @ np.array(sent) / weights.sum()
+                np.testing.assert_allclose(own[:3], expected[:3] * left + 2 * k * (1 - left))
+                np.testing.assert_array_equal(own[3:], expected[3:])
+            expected = np.append((weights @ np.array(sent) / weights.sum())[:3], expected[3:])
         np.testing.assert_allclose(noting.strategy.buffers, expected)
         np.testing.assert_array_equal(noting.strategy.weights, plain.strategy.weights)
     assert not np.array_equal(noting.strategy.weights, np.concatenate([a.ravel() for a in START]))
@@ -81,7 +83,7 @@ def test_buffers_that_are_not_finite_or_missing_make_no_reply() -> None:
     rounds = Rounds(make("fedavg", {}, True))
     replies = {k: Client(k).fit(instruction, 2) for k, instruction in rounds.ask(range(3)).items()}
     arrays = parameters_to_ndarrays(replies[0].parameters)
-    arrays[-1] = np.array(np.nan)
+    arrays[-3] = np.array(np.nan)
     replies[0].parameters = FlatParameters(np.concatenate([a.ravel() for a in arrays]), rounds.strategy.wire)
     replies[1].parameters.tensors.pop()
     rounds.hear(*replies.items())
@@ -89,6 +91,65 @@ def test_buffers_that_are_not_finite_or_missing_make_no_reply() -> None:
     reasons = dict(rounds.strategy.report.rejected)
     assert "not finite" in reasons["0"]
     assert "shapes" in reasons["1"]
+
+
+MODELS = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 16), nn.Linear(16, 10)
+        self.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
+        self.register_buffer("sees_nothing", self.mask < 0)
+        self.register_buffer("empty", torch.empty(0))
+
+    def forward(self, x):
+        x = self.first(x.flatten(1)).view(-1, 4, 4)
+        return self.last((torch.softmax(x @ x.mT + self.mask, -1) @ x).flatten(1))
+
+def normalised(input_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))
+"""
+FLOWERS = "flwr.server.strategy.FedAvg"
+LATE = {"trace": "speeds", "round_ends": 2}
+PROBED = {"initial_model": "two-norm:min-change=0.01", "arrivals": "1=3,2=3"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        *((name, {}) for name in ("fedavg", "mimic:memory=client", "efl", "apfl", FLOWERS)),
+        ("fedavg", PROBED),
+        ("fedasync", LATE),
+    ],
+)
+def test_a_mask_of_infinities_is_no_reason_to_refuse_a_reply(
+    own: Folder, simulate: Callable[..., Any], strategy: str, settings: dict[str, Any]
+) -> None:
+    own.write("own_models.py", MODELS)
+    run = simulate(strategy=strategy, model="own_models.Attention", **settings)
+    assert not any(record["failed"] for record in run.rounds)
+    sent = run.experiment.initial
+    assert not np.array_equal(run.weights[: len(sent.weights)], sent.weights)
+    np.testing.assert_array_equal(
+        run.weights[len(sent.weights) :], np.triu(np.full((4, 4), -np.inf), 1).ravel()
+    )
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", FLOWERS])
+def test_buffers_out_of_range_are_refused_however_replies_are_read(
+    own: Folder, simulate: Callable[..., Any], strategy: str
+) -> None:
+    def spoil(data: Any) -> Any:
+        data.train[0].reshape(len(data.train[0]), -1)[data.train_rows(2), 3] *= 1e16
+        return data
+
+    own.write("own_models.py", MODELS)
+    run = simulate(wrap=spoil, strategy=strategy, model="own_models.normalised", trace="always")
+    assert [[*record["failed"]] for record in run.rounds] == [["2"]] * 3
+    assert np.abs(run.weights).max() < 1e3
 
 
 # Everything together, in all engines

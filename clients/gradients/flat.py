@@ -78,11 +78,11 @@ def frozen_parts(module: nn.Module) -> list[nn.Module]:
 def exchanged(module: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that server and clients exchange, by name.
 
-    They are the weights that require a gradient, and after them the floating-point buffers, without those of
-    frozen parts, which do not change.
+    They are the weights that require a gradient, and after them the floating-point buffers, without empty
+    ones and those of frozen parts, which do not change.
     """
     fixed = {id(buffer) for part in frozen_parts(module) for buffer in part.buffers()}
-    buffers = ((name, b) for name, b in module.named_buffers() if b.is_floating_point())
+    buffers = ((name, b) for name, b in module.named_buffers() if b.is_floating_point() and b.numel())
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     return {**trained, **{name: b for name, b in buffers if id(b) not in fixed}}
 

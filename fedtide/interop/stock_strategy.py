@@ -209,9 +209,10 @@ class StockStrategy(FlexibleStrategy):
         vector, extra = read_parameters(parameters, self.wire)
         if extra:
             raise ValueError(f"{len(extra)} arrays more than the model has")
-        if not np.isfinite(vector).all():
+        weights = vector[: self.layout.size]  # buffers are averaged as with every method
+        if not np.isfinite(weights).all():
             raise ValueError("weights that are not finite")
-        return vector[: self.layout.size]
+        return weights
 
     @contextmanager
     def _noting(self, event: str, nobody: bool) -> Iterator[None]:

@@ -96,7 +96,7 @@ def decode(
             check_floating(weights)
             vector, buffers = np.subtract(weights[:size], origin, dtype=np.float64), weights[size:]
     check_floating(vector)
-    check_range(buffers)
+    check_range(buffers, sent.buffers)
     if len(extra) not in (0, rule.extra):
         expected = f"{count} or {count + rule.extra}" if rule.extra else str(count)
         raise ValueError(f"{count + len(extra)} arrays where {expected} are expected")
@@ -122,15 +122,23 @@ def check_floating(array: NDArray[Any]) -> None:
         raise ValueError(f"weights of type {array.dtype}")
 
 
-def check_range(array: NDArray[Any]) -> None:
-    """Raise ValueError for numbers that are not floating point, not finite, or whose sums could overflow."""
+def check_range(array: NDArray[Any], sent: NDArray[Any] | None = None) -> None:
+    """Raise ValueError for numbers that are not floating point, not finite, or whose sums could overflow.
+
+    A number that equals the one that was `sent` in its place is right whatever it is: a buffer may hold a
+    constant, such as the -inf of an attention mask.
+    """
     check_floating(array)
     if not array.size or float(np.vdot(array, array)) < MAX_NUMBER**2:  # False for NaN
         return
-    if not math.isfinite(size := largest(array)):
+    wrong = ~(np.abs(array) <= MAX_NUMBER)
+    if sent is not None:
+        wrong &= ~((array == sent) | (np.isnan(array) & np.isnan(sent)))
+    if not wrong.any():
+        return
+    if not math.isfinite(size := largest(array[wrong])):
         raise DivergedError("numbers beside the weights are not finite")
-    if size > MAX_NUMBER:
-        raise DivergedError(f"numbers as large as {size:.1e} beside the weights")
+    raise DivergedError(f"numbers as large as {size:.1e} beside the weights")
 
 
 def largest(array: NDArray[Any]) -> float:

@@ -116,9 +116,26 @@ class FlatParameters(Parameters):
         return self.vector[: self.layout.weights.size] if self.layout.num_buffers else self.vector
 
     @property
+    def buffers(self) -> FloatVector:
+        """The buffers, in one vector."""
+        return self.vector[len(self.weights) :]
+
+    @property
     def num_bytes(self) -> int:
         """Size of the arrays without any framing."""
         return self.vector.nbytes + sum(a.nbytes for a in self.extra)
+
+
+def combined_buffers(coefficients: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """sum_k coefficients_k b_k for coefficients that add up to 1, given the buffers b_k in K rows.
+
+    A number that all rows have in common stays as it is: not finite, or without an error of rounding.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        combined: NDArray[np.float64] = coefficients @ rows
+    constant = (rows == rows[0]).all(axis=0)
+    combined[constant] = rows[0, constant]
+    return combined
 
 
 def read_parameters(parameters: Parameters, layout: Layout) -> tuple[FloatVector, list[NDArray[Any]]]:

@@ -24,6 +24,7 @@ from strategies.core.decoding import (
     DivergedError,
     answers,
     check_form,
+    check_range,
     check_round,
     decode,
     is_integer,
@@ -139,7 +140,18 @@ class ReplyReader:
         if any(present.any() for present, *_ in update) or not self.norms.accept_if_usual(norms):
             return None
         vectors, buffers = columns.vectors.split(self.method.layout.size)
+        if not self._are_in_range(buffers, sent):
+            return None
         return self._replies(reported, sent, columns.order, planned, vectors, buffers, [()] * len(sent))
+
+    @staticmethod
+    def _are_in_range(buffers: Sequence[FloatVector], sent: Sequence[Sent]) -> bool:
+        """Whether nothing is to be said about the clients' buffers."""
+        with suppress(ValueError):
+            for own, task in zip(buffers, sent, strict=True):
+                check_range(own, task.weights.buffers)
+            return True
+        return False
 
     def _late_ones_are_taken(self, late: Sequence[Sent]) -> bool:
         """Whether the method takes all late replies to these tasks, which are weights alone."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.core.instructions import Sent
-from strategies.core.parameters import FloatVector
+from strategies.core.parameters import FloatVector, combined_buffers
 from strategies.core.reply_vectors import (
     BLOCK,
     ReplyVectors,
@@ -144,8 +144,7 @@ class Replies:
 
     def mean_buffers(self) -> NDArray[np.float64]:
         """sum_S n_k b_k / sum_S n_k, the mean of the clients' buffers, all in one vector."""
-        rows = np.array(self.buffers, np.float64)
-        return self.mean_coefficients("n") @ rows
+        return combined_buffers(self.mean_coefficients("n"), np.array(self.buffers, np.float64))
 
     def mean_train_loss(self) -> float | None:
         """Mean of the training losses that were reported, weighted by n_k; None: there are none."""

@@ -27,7 +27,7 @@ from flwr.server.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedtide.ground.contract import SGD, metrics
-from strategies.core.decoding import largest
+from strategies.core.decoding import check_range, largest
 from strategies.core.instructions import OpenTasks, RoundInstructions, Sent, Task
 from strategies.core.membership import Members, is_availability_manager
 from strategies.core.method import Method
@@ -247,7 +247,7 @@ class FlexibleStrategy(Method, Strategy):
         if self.rule.remembers:
             accepted = int(self.roster.accepted[client])
             task = replace(task, last_accepted=accepted) if task else Task(last_accepted=accepted)
-        if task is not None and task.weights is not None and len(self.buffers):
+        if task is not None and task.weights is not None and self.wire.num_buffers:
             key = id(task.weights)  # several clients may start from the same model
             if key not in self._packed:
                 self._packed[key] = self.pack(task.weights.vector)
@@ -256,7 +256,7 @@ class FlexibleStrategy(Method, Strategy):
 
     def pack(self, weights: FloatVector) -> FlatParameters:
         """Return weights, shape (M,), as clients get them: with the model's buffers, if it has any."""
-        if not len(self.buffers):
+        if not self.wire.num_buffers:
             return FlatParameters(weights.astype(self.layout.dtype, copy=False), self.layout)
         return FlatParameters(np.concatenate([weights, self.buffers]).astype(self.wire.dtype), self.wire)
 
@@ -264,11 +264,13 @@ class FlexibleStrategy(Method, Strategy):
         """Take over the weights if the server, or a wrapper such as differential privacy, changed them."""
         if parameters is not self._sent:
             before, changed = self.weights, read_parameters(parameters, self.wire)[0]
-            if not largest(changed) <= MAX_RESULT:  # False for NaN
+            weights, buffers = self._divided(changed)
+            if not largest(weights) <= MAX_RESULT:  # False for NaN
                 raise ValueError(
                     "the weights that a wrapper of the strategy returned are not finite, or too large"
                 )
-            self.weights, self.buffers = self._divided(changed)
+            check_range(buffers, self._sent.buffers)
+            self.weights, self.buffers = weights, buffers
             self._sent = self._pack()
             self.on_outside_change(self.weights - before)
 

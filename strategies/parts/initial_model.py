@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from fedtide.ground.allowed import Count, CountOrZero, Positive, Share, checked
 from fedtide.ground.specs import bind
 from strategies.core import Layout, Replies, Roster, RoundReport, Vector
+from strategies.core.parameters import combined_buffers
 from strategies.core.probe import Probe, ProbeFactory, never
 
 Phase = Literal["begin", "first", "probe", "train"]
@@ -115,7 +116,7 @@ class InitialModel(Probe):
             return weights.copy(), buffers.copy()
         a = self.mixture(self.x - self.pilot)
         report.events.append({"event": "initial-model", "weights": a.tolist()})
-        return a @ self.models, a @ self.buffers
+        return a @ self.models, combined_buffers(a, self.buffers)
 
     def mixture(self, gradient: Vector) -> Vector:
         """Return a_i, the weights of the earlier sessions, shape (S,), given G, shape (M,)."""
