@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", nargs="?", default="runs", help="folder with the runs (default: runs)")
     folder = Path(parser.parse_args(argv).folder)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         print(f"{parser.prog}: error: folder {folder} does not exist", file=sys.stderr)
         return 2
     runs = find_runs(folder)

@@ -16,6 +16,7 @@ from torch import nn
 import fedtide
 import sim
 from fedtide.analysis.client_numbers import read_numbers
+from fedtide.api.values import setting_values
 from fedtide.tasks import digits
 from strategies.fedavg import FedAvg
 from traces import RoundAvailability, Trace
@@ -223,6 +224,17 @@ def test_a_defect_is_no_error_in_settings(capsys: pytest.CaptureFixture[str]) ->
     assert shown[0] == "Traceback (most recent call last):"
     told = r"error: test_api\.Broken\.update: ValueError: a defect \(test_api\.py, line \d+\)"
     assert re.search(told, shown[-1])
+
+
+def test_what_a_part_cannot_be() -> None:
+    """And what a setting may be besides the types of the command line."""
+    for kind in ("strategy", "model", "task", "trace", "partition"):
+        with pytest.raises(fedtide.SettingsError, match=f"^{kind} is 5; give a name, a class or a function$"):
+            fedtide.run(**{kind: 5})
+    with pytest.raises(fedtide.SettingsError, match=r"^model torch\..*Linear: TypeError: .*; name a f"):
+        fedtide.run(model=nn.Linear, **SMALL)
+    assert setting_values({"seed": range(2), "run_dir": Path("a")}) == {"seed": [0, 1], "run-dir": "a"}
+    assert setting_values({"seed": np.arange(2)}) == {"seed": [0, 1]}
 
 
 def test_arrays_that_do_not_fit() -> None:

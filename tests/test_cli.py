@@ -205,6 +205,8 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--partition=classes:m=11", "m .*10 classes"),
         ("--stategy=fedavg", "--stategy=fedavg; did you mean --strategy"),
         ("--num_clients 3", "did you mean --num-clients"),
+        ("--lr=0.1", "did you mean --learning-rate"),
+        ("--strategy=fedprox:mu=0.1 --option=mu=0.2", "fedprox:mu=0.1 has mu, which option or tune sets aga"),
         ("--fresh fedavg", "fedavg; .*--NAME VALUE"),
         ("--trace=bernoulli:0.3", "character 11 .*key=value.*bernoulli:p=0.5"),
         ("--task=csv:homes.csv", "character 5 is not key=value; for example csv:file=[.]{3}$"),
@@ -235,6 +237,11 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--run-dir=/dev/null", "run-dir /dev/null: Not a directory"),
         pytest.param(f"--run-dir=/proc/{'a/' * 1990}", "run-dir /proc/a.*: (too many|No such)", id="deep"),
         ("--config=nonesuch.toml", "nonesuch.toml: No such file"),
+        pytest.param(f"--resume={'a' * 5000}", "^[^ ]* error: resume a+: not a run folder", id="long"),
+        pytest.param("--run-dir=a\0b", r"run-dir is 'a\\x00b': no file can hold or have", id="NUL"),
+        pytest.param("--task=csv:file=\0", r"task is 'csv:file=\\x00': no file can", id="NUL in a spec"),
+        pytest.param("--data-dir=\udcff", r"data-dir is '\\udcff': no file can", id="not UTF-8"),
+        pytest.param("--rehearse=\0", r"trace recorded: file is .\\x00.: no file can", id="NUL of a log"),
     ],
 )
 def test_invalid_values(refused: Any, arguments: str, says: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -134,7 +135,7 @@ class Comparison:
 
 def read(folder: Path) -> Run | Comparison:
     """Read a folder of the command line: a run or a comparison, finished or not."""
-    if (folder / CELLS).exists():
+    if os.path.exists(folder / CELLS):
         subject = read_subject([folder])
         runs = [CellRun(cell, with_records(run)) for cell, run in subject.runs]
         rows = rows_of(runs, runs[0].cell.settings.strategy, subject.reach)

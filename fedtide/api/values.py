@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from fedtide.config.settings import shown
 from fedtide.engine.parts import REGISTRIES
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
@@ -19,12 +21,12 @@ from traces import Trace
 def setting_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by kebab-case key; objects become the names of custom components.
 
-    A list or tuple is several values, of which each may be an object.
+    A list, tuple, range or array is several values, of which each may be an object.
     """
     values = {}
     for name, value in given.items():
         kind = name.replace("_", "-")
-        several = isinstance(value, list | tuple)
+        several = isinstance(value, list | tuple | range | np.ndarray)
         named = [_named(kind, part) for part in value] if several else _named(kind, value)
         values[kind] = named
     return values
@@ -33,6 +35,8 @@ def setting_values(given: Mapping[str, Any]) -> dict[str, Any]:
 def _named(kind: str, value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if kind not in REGISTRIES or isinstance(value, str):
         return value
     factory = _factory(kind, value)
@@ -48,7 +52,10 @@ def _is_importable(value: Any) -> bool:
 
 
 def _factory(kind: str, value: Any) -> Callable[..., Any]:
-    """Return what makes the part: the object if it is to be called, else a function that returns it."""
+    """Return what makes the part: the object if it is to be called, else a function that returns it.
+
+    SettingsError: it is neither.
+    """
     if kind == "model" and _is_module(value):
         name = type(value).__name__
         raise SettingsError(
@@ -60,7 +67,9 @@ def _factory(kind: str, value: Any) -> Callable[..., Any]:
         return lambda num_clients, seed: value
     if isinstance(value, type) or (callable(value) and not hasattr(value, "federate")):
         return value  # type: ignore[no-any-return]
-    return lambda: value
+    if hasattr(value, "federate") or hasattr(value, "aggregate_fit"):
+        return lambda: value
+    raise SettingsError(f"{kind} is {shown(value)}; give a name, a class or a function")
 
 
 def _is_module(value: Any) -> bool:

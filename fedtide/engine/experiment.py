@@ -37,7 +37,8 @@ from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import Transport
 from fedtide.engine.transports.event_time import timed
 from fedtide.ground import dotted
-from fedtide.ground.errors import SettingsError
+from fedtide.ground.errors import SettingsError, described, own_places
+from fedtide.ground.specs import parse
 from fedtide.ground.wording import count
 from fedtide.tasks import FederatedData, some_examples
 from fedtide.tasks.data import client_names
@@ -128,7 +129,7 @@ def prepare(
     check_steps(settings.local_steps, settings.local_epochs, settings.batch_size, largest)
     build_model = model_builder(settings, data)
     check_fits(model_name(settings), build_model)
-    module = build_model()
+    module = _built(settings, build_model)
     dotted.expect("model", model_name(settings), module, nn.Module, "derive it from torch.nn.Module")
     device = client_device(settings)
     model = FlatModel(module, device if torch.cuda.is_available() else "cpu", data.criterion)
@@ -150,6 +151,18 @@ def prepare(
         experiment = _tuned(experiment, model)
         experiment = replace(experiment, room=_check_room(experiment))
     return experiment
+
+
+def _built(settings: Settings, build_model: Callable[[], nn.Module]) -> nn.Module:
+    """Make the model; SettingsError: a class of some library is not made as models are."""
+    name = model_name(settings)
+    try:
+        return build_model()
+    except Exception as error:
+        if own_places(error) or not dotted.is_dotted("model", parse("model", name).name):
+            raise
+        advice = "name a function (input_shape, num_classes) that makes the model"
+        raise SettingsError(f"model {name}: {described(error)}; {advice}") from None
 
 
 def _check_room(experiment: Experiment) -> str:

@@ -81,6 +81,10 @@ def method_of(settings: Settings) -> Method:
     spec = parse("strategy", settings.strategy)
     strategy = strategy_type(spec.name)
     given = {**spec.options, **settings.strategy_options}
+    if twice := sorted(spec.options.keys() & settings.strategy_options.keys()):
+        raise SettingsError(
+            f"strategy {settings.strategy} has {twice[0]}, which option or tune sets again; give it once"
+        )
     flags = {name.replace("_", "-") for name in GENERAL}
     if flagged := sorted(given.keys() & flags):
         raise SettingsError(f"strategy {spec.name}: set {flagged[0]} by --{flagged[0]}, not as an option")

@@ -113,6 +113,9 @@ class Option:
         accepted, expected = _KINDS[self.kind]
         if not isinstance(value, accepted) or (isinstance(value, bool) and self.kind is not bool):
             raise SettingsError(f"{where}{self.name} is {value!r}; it must be {expected}")
+        if isinstance(value, str) and not _is_writable(value):
+            shown = value if len(value) <= 40 else value[:39] + "…"
+            raise SettingsError(f"{where}{self.name} is {shown!r}: no file can hold or have such a text")
         if self.choices and value not in self.choices:
             known = [str(choice) for choice in self.choices]
             hint = did_you_mean(str(value), known)
@@ -121,6 +124,11 @@ class Option:
             raise SettingsError(f"{where}{self.name} is {value}; it must be a finite number")
         if isinstance(self.bounds, Range) and value not in self.bounds:
             raise SettingsError(f"{where}{self.name} is {value}; it must be {self.bounds}")
+
+
+def _is_writable(text: str) -> bool:
+    """Whether a text can stand in a file of UTF-8 and be the name of one."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
@@ -143,8 +151,10 @@ def as_options(parameters: Iterable[inspect.Parameter]) -> dict[str, Option]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message: the known name that is most like an unknown one, if one is."""
-    similar = get_close_matches(name.lower().replace("_", "-"), known, 1)
+    """Return the end of a message: the known name of which an unknown one has the initials, or is like."""
+    name, known = name.lower().replace("_", "-"), [*known]
+    short = [one for one in known if "".join(word[:1] for word in one.split("-")) == name.strip("-")]
+    similar = short or get_close_matches(name, known, 1)
     return f"; did you mean {similar[0]}?" if similar else ""
 
 

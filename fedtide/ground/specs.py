@@ -119,12 +119,12 @@ def convert(owner: str, known: Mapping[str, Option], options: Mapping[str, str])
 
 
 def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> Part:
-    """Return the part that a spec names; ValueError if there is none, or an option is not allowed."""
+    """Return the part that a spec names; SettingsError if there is none, or an option is not allowed."""
     try:
         spec = parse(kind, text)
-    except ValueError as error:
+    except SettingsError as error:
         options = options_of(registry[name]) if (name := text.partition(":")[0].strip()) in registry else {}
-        values = {key: "..." if o.default is REQUIRED else o.default for key, o in options.items()}
+        values = {key: "..." if o.default in (REQUIRED, "") else o.default for key, o in options.items()}
         such_as = next((f"; for example {name}:{key}={value}" for key, value in values.items()), "")
         raise SettingsError(f"{error}{such_as}") from None
     factory = find(kind, registry, spec.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,7 +79,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
     reach: Sequence[Target] = ()
     tasks: dict[Path, str] = {}
     for folder in folders:
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise SettingsError(f"folder {folder} does not exist")
         if (folder / CELLS).exists():
             own, lost, about = _read_comparison(folder)

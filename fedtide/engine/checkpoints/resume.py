@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def settings_of(values: Mapping[str, Any], source: str) -> Settings:
         return Settings.from_mapping(values, source)
     folder = str(values["resume"])
     config = Path(folder) / "config.toml"
-    if not config.is_file():
+    if not os.path.isfile(config):  # which no path can make raise
         raise SettingsError(f"resume {folder}: not a run folder: config.toml is missing")
     before = Settings.from_mapping(read_toml(str(config)), str(config))
     given = Settings.from_mapping(before.as_mapping() | dict(values), source)
