@@ -150,6 +150,26 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     assert 10 < sum("accuracy" in record for record in records_of[0]) < 200
 
 
+def test_a_run_that_ended_before_its_first_round_is_resumed(tmp_path: Path) -> None:
+    """To prepare a run, which looks at who is there first, does not begin a round."""
+    changes = {**RUN, "trace": "phones:cost=30", "strategy": "mifa", "round_ends": 2, "num_rounds": 6}
+    whole = Settings(**changes, model="logistic", run_dir=str(tmp_path))
+    _, _, ended = run(whole)
+    _, folder, none = run(replace(whole, stop_at="loss=100"))
+    assert none.summary["rounds"] == 0
+    _, _, resumed = run(replace(whole, resume=str(folder.path)))
+    assert resumed.summary["rounds"] == 6
+    assert resumed.summary["weights_sha256"] == ended.summary["weights_sha256"]
+
+
+def test_all_leave_after_the_first_round(tmp_path: Path) -> None:
+    changes = {"trace": "speeds", "strategy": "mifa", "round_ends": 1, "departures": "0-19=2"}
+    _, folder, _ = run(Settings(**changes, run_dir=str(tmp_path), num_rounds=5, model="logistic"))
+    asked = [record.get("selected") for record in records_in(folder.path)]
+    assert asked[:2] == [None, [*range(20)]]
+    assert not any(asked[2:])
+
+
 @pytest.mark.parametrize("strategy", ["fedavg", "scaffold", "mimic:memory=client"])
 def test_to_wait_for_all_is_a_run_in_rounds(strategy: str, simulate: Callable[..., Any]) -> None:
     """Where everybody is always there, whatever the speeds."""

@@ -93,7 +93,7 @@ def applied_updates(
     data = Directions(sizes, groups)
     initial = FlatParameters(np.zeros(data.count), Layout(((data.count,),), np.dtype(np.float64)))
     clock = make_clock(trace, settings.round_ends)
-    roster = Roster(sizes, clock.founders, trace.participation, clock.forecast)
+    roster = Roster(sizes, clock.first.member, trace.participation, clock.forecast)
     strategy = strategies.make(method.strategy, initial, roster, options=method.options)
     environment = ClientEnvironment(data, data.model, settings.seed, cohort="loop")
     defaults = FitConfig(round=1, learning_rate=1.0, batch_size=1, local_steps=1)

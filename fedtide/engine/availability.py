@@ -24,8 +24,8 @@ class Clock(Protocol):
     """When rounds begin and end in virtual time, and who is there then."""
 
     @property
-    def founders(self) -> NDArray[np.bool_]:
-        """Who is a member in the first round, shape (N,)."""
+    def first(self) -> RoundAvailability:
+        """Who is there in the first round; looking at it begins no round."""
 
     def round(self, t: int) -> RoundAvailability:
         """Return who is there in a round: the present one, the one before it or the one after it."""
@@ -74,9 +74,9 @@ class RoundClock:
         self.lost, self.seconds = trace.lost, trace.seconds
 
     @property
-    def founders(self) -> NDArray[np.bool_]:
-        """Who is a member in the first round, shape (N,)."""
-        return self.round(1).member
+    def first(self) -> RoundAvailability:
+        """Who is there in the first round."""
+        return self.round(1)
 
     def is_over(self) -> bool:
         """Return False: a trace has any number of rounds."""

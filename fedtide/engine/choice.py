@@ -62,7 +62,7 @@ def _needs_ray(experiment: Experiment) -> str:
 def _seconds(experiment: Experiment, process: VirtualClients) -> float:
     """Return about how long one process trains in the whole run."""
     settings, data = experiment.settings, experiment.data
-    there = (experiment.clock.round(1).completion > 0) & (data.sizes > 0)
+    there = (experiment.clock.first.completion > 0) & (data.sizes > 0)
     if not there.any():
         return 0.0
     clients = np.flatnonzero(there)[:MAX_CLIENTS].tolist()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedtide.engine.availability import Clock, RoundClock
 from fedtide.ground.errors import SettingsError
 from strategies import Forecast
-from strategies.core.state import StateDict, Stateful, take
+from strategies.core.state import StateDict, Stateful
 from traces import RoundAvailability, Trace
 from traces.recorded.device_run import DeviceRun
 from traces.timeline import Tasks, timeline
@@ -79,7 +79,7 @@ class EventClock(Stateful):
         Those that have not ended, in order.
     """
 
-    saved = ("begin", "now", "_round")
+    saved = ("begin", "now", "_round", "tasks")
 
     def __init__(self, trace: Trace, replies: int) -> None:
         self.replies, self.timeline = replies, timeline(trace)
@@ -87,15 +87,15 @@ class EventClock(Stateful):
 
     def _start(self, trace: Trace) -> None:
         """Begin with nobody at work."""
-        self.trace = trace
-        self.begin = self.now = 0.0
+        self.trace, self.now = trace, 0.0
         self.tasks: list[OpenTask] = []
         self._round = 0
         self.now = self._first_moment(1)
         if math.isinf(self.now):
             raise SettingsError("trace: no member is ever online, so that no round can begin")
+        self.begin = self.now
         self._there = self._before = self._availability(1, self.now)
-        self.founders = self._there.member
+        self.first = self._there
 
     # See `Clock`
 
@@ -177,17 +177,11 @@ class EventClock(Stateful):
 
     # Resuming
 
-    def state_dict(self) -> StateDict:
-        """Return the state between two rounds."""
-        own = {"member": self._there.member, "tasks": [[*task] for task in self.tasks]}
-        return super().state_dict() | own
-
     def load_state_dict(self, state: StateDict) -> None:
         """Restore a state that `state_dict` returned."""
         super().load_state_dict(state)
-        self.tasks = [OpenTask(*task) for task in take(state, "tasks")]
-        member = np.array(take(state, "member"), np.bool_)
-        self._there = RoundAvailability(member, *np.zeros((2, len(member))))
+        self.tasks = [OpenTask(*task) for task in self.tasks]
+        self._there = self._availability(self._round or 1, self.begin)
 
     # Details
 

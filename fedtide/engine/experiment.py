@@ -140,7 +140,7 @@ def prepare(
     if observed is not None:
         trace = observed()
         clock = RoundClock(trace)  # devices have their own time
-    roster = Roster(data.sizes, clock.founders, trace.participation, clock.forecast)
+    roster = Roster(data.sizes, clock.first.member, trace.participation, clock.forecast)
     evaluator = GlobalEvaluator(settings, data, build_model, roster)
     strategy = strategies.make(method.strategy, initial, roster, evaluator, options=method.options)
     _check_personal(settings, strategy)
@@ -168,7 +168,7 @@ def _built(settings: Settings, build_model: Callable[[], nn.Module]) -> nn.Modul
 def _check_room(experiment: Experiment) -> str:
     """Return what the first round takes, if it is much; ValueError if there is too little room for it."""
     settings, options = experiment.settings, experiment.strategy.options
-    there = (experiment.clock.round(1).completion > 0) & (experiment.data.sizes > 0)
+    there = (experiment.clock.first.completion > 0) & (experiment.data.sizes > 0)
     size, clients = experiment.initial.vector.nbytes, min(settings.most_clients, int(there.sum()))
     here = settings.engine == "ray" and not settings.ray_address
     workers = min(settings.num_workers or os.cpu_count() or 1, clients) if here else 0

@@ -66,7 +66,7 @@ def play(settings: Settings, trace: Trace) -> Iterator[Record]:
     """
     clock = EventClock(trace, settings.round_ends)
     limit = settings.most_clients
-    method = _method(settings, clock.founders)
+    method = _method(settings, clock.first.member)
     version, given = 0, dict[int, int]()  # by client, the version that it works on
     for t in range(1, settings.num_rounds + 1):
         there = clock.round(t)
