@@ -63,6 +63,37 @@ def test_all_forms_give_the_same_examples(tmp_path: Path) -> None:
     assert fast.num_classes == 2
 
 
+GREY16 = (1000 * np.arange(60, dtype=np.uint16)).reshape(6, 10)
+COLOUR = np.stack([PIXELS[0], PIXELS[1], PIXELS[2]], -1)
+PALETTE = Image.fromarray(PIXELS[0]).convert("P")
+IMAGES = {
+    "16.png": (Image.fromarray(GREY16), GREY16[None] / 65535),
+    "16.tif": (Image.fromarray(GREY16), GREY16[None] / 65535),
+    "grey.png": (Image.fromarray(PIXELS[0]).convert("LA"), PIXELS[:1] / 255),
+    "grey.gif": (PALETTE, PIXELS[:1] / 255),
+    "palette.png": (PALETTE, PIXELS[:1] / 255),
+    "black.png": (Image.fromarray(PIXELS[0] > 99), (PIXELS[:1] > 99) * 1.0),
+    "colour.png": (Image.fromarray(COLOUR), COLOUR.transpose(2, 0, 1) / 255),
+    "clear.png": (Image.fromarray(COLOUR).convert("RGBA"), COLOUR.transpose(2, 0, 1) / 255),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_of_any_mode_keep_all_of_their_levels(tmp_path: Path, name: str) -> None:
+    image, expected = IMAGES[name]
+    (tmp_path / "0").mkdir()
+    image.save(tmp_path / "0" / name)
+    np.testing.assert_allclose(read(DataSpec(str(tmp_path))).x, expected[None], rtol=1e-6)
+
+
+@pytest.mark.parametrize("pixels", [np.float32(GREY16), np.int32(GREY16)])
+def test_pixels_of_an_unknown_range_are_refused(tmp_path: Path, pixels: np.ndarray) -> None:
+    (tmp_path / "0").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "0" / "a.tif")
+    with pytest.raises(ValueError, match=r"a\.tif: the range of pixels of mode [FI] is not known; save it"):
+        read(DataSpec(str(tmp_path)))
+
+
 def test_classes_have_the_same_numbers_on_all_devices(tmp_path: Path) -> None:
     """By their own numbers, by the names that are given, or by all names in order."""
     numbered = read(DataSpec(write_folder(tmp_path / "numbered", ("10", "9"))))

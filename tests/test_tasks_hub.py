@@ -41,6 +41,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save("images", images, image=Image(), character=letters)
     colour = [PIL.fromarray(np.stack([x, x // 2, x], 2)[: 9 - k % 2]) for k, x in enumerate(GREY)]
     save("colour", {"image": colour, "label": digits}, image=Image())
+    deep = [PIL.fromarray(200 * x.astype(np.uint16)) for x in GREY]
+    save("deep", {"image": deep, "label": digits}, image=Image())
+    mixed = [PIL.fromarray(x).convert("RGB" if k == 7 else "L") for k, x in enumerate(GREY)]
+    save("mixed", {"image": mixed, "label": digits}, image=Image())
+    save("repeated", {"image": mixed[7::-1] * 9, "label": np.arange(72) % 3}, image=Image())
     words = np.array(["what a film", "It was, alas, bad", "film", "a a bad film"])[np.arange(N) % 4]
     made = datasets.DatasetDict(
         {
@@ -101,6 +106,25 @@ def test_images_of_any_size_are_divided_by_a_partition(load: Callable[..., Any])
     assert data.input_shape == (3, 6, 6)
     assert data.augmentation.flip
     assert data.sizes.sum() == N - N // 5
+
+
+def test_images_of_16_bits_keep_all_of_their_levels(load: Callable[..., Any]) -> None:
+    names = ("deep,image=image,label=label", "images,image=image,label=character")
+    deep, plain = (load(name, partition="iid") for name in names)
+    (x, _), (expected, _) = (data.train_set(np.arange(5)) for data in (deep, plain))
+    np.testing.assert_allclose(
+        x, expected, rtol=2e-5, atol=2e-5
+    )  # standardised, a factor makes no difference
+    assert load("deep,image=image,label=label,size=5", partition="iid").input_shape == (1, 5, 5)
+
+
+def test_grey_images_among_those_in_colour(load: Callable[..., Any]) -> None:
+    data = load("repeated,image=image,label=label", partition="iid")
+    assert data.input_shape == (3, 9, 8)
+    with pytest.raises(
+        ValueError, match=r"row 7 of split train: grey \(8 bits\) and colour \(8 bits\) images"
+    ):
+        load("mixed,image=image,label=label", partition="iid")
 
 
 def test_texts_with_a_test_split(load: Callable[..., Any]) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.files import open_regular, read_arrays, replacing
+from fedtide.ground.images import pixels_of
 from fedtide.ground.tables import read_table
 
 MAX_BYTES = 1 << 30  # of the inputs, and of an .npz file
@@ -190,7 +191,7 @@ def _read_folder(path: Path, names: Sequence[str]) -> LocalData:
             if parts and x.shape[1:] != parts[0].shape[1:]:
                 raise ValueError(
                     f"data {file}: an example has shape {x.shape[1:]}, and the first one "
-                    f"{parts[0].shape[1:]}; bring all of them to one size"
+                    f"{parts[0].shape[1:]}; bring all of them to one size, and to grey or to colour"
                 )
             size += x.nbytes
             if size > MAX_BYTES:
@@ -233,11 +234,10 @@ def _read_image(file: Path) -> NDArray[np.float32]:
             with Image.open(opened) as image:
                 if image.width * image.height > _MAX_PIXELS:
                     raise ValueError(f"{image.width}x{image.height} pixels; make it smaller")
-                grey = image.mode in ("1", "L")
-                pixels = np.asarray(image.convert("L" if grey else "RGB"), np.float32) / np.float32(255)
+                pixels = pixels_of(image)
         except (UnidentifiedImageError, SyntaxError, Image.DecompressionBombError):
             raise ValueError("it is not an image that can be read") from None
-    return np.ascontiguousarray(pixels[None] if grey else pixels.transpose(2, 0, 1))
+    return np.ascontiguousarray(pixels, np.float32) / np.float32(np.iinfo(pixels.dtype).max)
 
 
 def _inputs(given: NDArray[Any]) -> NDArray[np.float32]:

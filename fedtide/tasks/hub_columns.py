@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
+from fedtide.ground.images import pixels_of
 from fedtide.ground.wording import plain
 from fedtide.tasks.data import Examples
 from fedtide.tasks.images import standardised
@@ -25,19 +26,20 @@ BLOCK = 10_000  # images whose pixels are counted at a time
 
 @dataclass(frozen=True)
 class Pixels:
-    """Makes of stored pixels, 0 to 255, what models get: standardised by mean and deviation of a channel."""
+    """Makes of stored pixels what models get: standardised by mean and deviation of a channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     @classmethod
-    def of(cls, pixels: NDArray[np.uint8]) -> Pixels:
+    def of(cls, pixels: NDArray[np.unsignedinteger]) -> Pixels:
         """Determine both from images of shape (n, C, H, W)."""
-        counts = np.zeros((pixels.shape[1], 256))
+        largest = np.iinfo(pixels.dtype).max
+        counts = np.zeros((pixels.shape[1], largest + 1))
         for start in range(0, len(pixels), BLOCK):
             for channel, count in enumerate(counts):
-                count += np.bincount(pixels[start : start + BLOCK, channel].ravel(), minlength=256)
-        values, shares = np.arange(256) / 255, counts / counts.sum(1, keepdims=True)
+                count += np.bincount(pixels[start : start + BLOCK, channel].ravel(), minlength=largest + 1)
+        values, shares = np.arange(largest + 1) / largest, counts / counts.sum(1, keepdims=True)
         mean = shares @ values
         std = np.sqrt(np.maximum(shares @ values**2 - mean**2, 0))
         return cls(tuple(mean.tolist()), tuple(np.where(std > 0, std, 1).tolist()))
@@ -124,25 +126,35 @@ class Column:
         texts: list[str] = self._arrow().to_pylist()
         return texts
 
-    def pixels(self, size: int) -> NDArray[np.uint8]:
-        """Return images, shape (n, C, H, W): grey ones if the first one is, resized if `size` is not 0."""
+    def pixels(self, size: int) -> NDArray[np.unsignedinteger]:
+        """Return images, shape (n, C, H, W), resized if `size` is not 0: see `pixels_of`.
+
+        All are grey, or the first one is in colour.
+        """
         if type(self.feature).__name__ != "Image":
             raise SettingsError(f"{self.what} has {self._kind}, not images; cast it to datasets.Image()")
-        count, images, grey = sum(map(len, self.parts.values())), np.empty(0, np.uint8), False
-        row = 0
+        count, row = sum(map(len, self.parts.values())), 0
+        images: NDArray[np.unsignedinteger] = np.empty(0, np.uint8)
         for part in self.parts.values():
             for (image,) in map(dict.values, part):
                 if image is None:
                     raise SettingsError(f"{self._row(row)}: an image is missing")
-                grey = image.mode in ("1", "L") if not row else grey
-                image = image.convert("L" if grey else "RGB")
-                image = image.resize((size, size)) if size else image
-                pixels = np.atleast_3d(np.asarray(image)).transpose(2, 0, 1)
+                try:
+                    pixels = pixels_of(image, size)
+                except ValueError as error:
+                    raise SettingsError(f"{self._row(row)}: {error}") from None
                 if not row:
                     if count * pixels.size > MAX_NUMBERS:
                         total = f"{count:,} images of {pixels.size:,} pixels"
                         raise SettingsError(f"{self.what}: {total} are too many; set size=, or take a part")
-                    images = np.empty((count, *pixels.shape), np.uint8)
+                    images = np.empty((count, *pixels.shape), pixels.dtype)
+                if len(pixels) < images.shape[1] and pixels.dtype == images.dtype:
+                    pixels = np.repeat(pixels, images.shape[1], axis=0)  # grey, among images in colour
+                if (len(pixels), pixels.dtype) != (images.shape[1], images.dtype):
+                    kinds = " and ".join(_kind_of(x) for x in (images[0], pixels))
+                    raise SettingsError(
+                        f"{self._row(row)}: {kinds} images are mixed; convert them to one kind"
+                    )
                 if pixels.shape != images.shape[1:]:
                     sizes = " and ".join(f"{s[1]}x{s[2]}" for s in (images.shape[1:], pixels.shape))
                     raise SettingsError(f"{self.what} has images of {sizes} pixels; set size=")
@@ -234,6 +246,10 @@ class Columns:
                 f"task hf: {self.name}: {size:,} features, more than {MAX_NUMBERS:,}; name fewer"
             )
         return np.hstack(parts, dtype=np.float32)
+
+
+def _kind_of(image: NDArray[Any]) -> str:
+    return f"{'grey' if len(image) == 1 else 'colour'} ({image.dtype.itemsize * 8} bits)"
 
 
 def _same_lengths(array: Any) -> bool:

@@ -173,11 +173,14 @@ class Svhn(ImageTask):
 
 
 def standardised(
-    pixels: NDArray[np.uint8], mean: tuple[float, ...], std: tuple[float, ...]
+    pixels: NDArray[np.unsignedinteger], mean: tuple[float, ...], std: tuple[float, ...]
 ) -> NDArray[np.float32]:
-    """Return pixels as (pixel / 255 - mean) / std of their channel, without further copies."""
+    """Return pixels, as shares of what their type can hold, as (pixel - mean) / std of their channel.
+
+    There are no further copies.
+    """
     x = pixels.astype(np.float32)
-    x /= 255
+    x /= np.iinfo(pixels.dtype).max
     for channel, (m, s) in enumerate(zip(mean, std, strict=True)):
         x[:, channel] -= m
         x[:, channel] /= s
