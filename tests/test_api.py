@@ -100,7 +100,7 @@ def test_parts_are_objects() -> None:
 
     rng = np.random.default_rng(0)
     x, owners = rng.normal(size=(90, 3)), np.arange(90) % 6
-    task = fedtide.Task.from_arrays(x, (x[:, 0] > 0).astype(int), clients=owners)
+    task = fedtide.Task.from_arrays(x[:, ::-1], x[:, 0] > 0, clients=owners)
     parts = {"task": task, "model": Net, "trace": OddClients(6)}
     run = fedtide.run(strategy=Local, learning_rate=0.5, **parts, **SMALL)
     assert run.accuracy > 0.7

@@ -11,7 +11,7 @@ from torch.nn import functional
 from clients.gradients.autograd import Loop, Vmap
 from clients.gradients.batches import Batch
 from clients.gradients.chain import Chain
-from clients.gradients.flat import FlatModel
+from clients.gradients.flat import FlatModel, as_tensor
 from clients.gradients.stacked import StackedLinear
 from fedtide.tasks import BinaryCrossEntropy, Criterion, CrossEntropy, Dataset, Metric, SquaredError
 
@@ -126,6 +126,7 @@ X, Y = np.zeros((4, 3)), np.array([0, 1, 2, 1])
         ((X, Y / 2), CrossEntropy(), 3, "targets of type float32 where classes are numbered from 0"),
         ((X, Y[:3]), CrossEntropy(), 3, "training examples: 4 inputs, but 3 targets"),
         ((X + np.nan, Y), CrossEntropy(), 3, "training examples: a number is missing or infinite"),
+        ((X - 1e300, Y), CrossEntropy(), 3, "a number as large as 1e[+]300 is beyond single precision"),
         ((X.astype(str), Y), CrossEntropy(), 3, "arrays of type <U32; they must be numbers"),
         ((X, Y), SquaredError(), 1, "targets of type int64 where floating-point numbers are expected"),
         ((X, X), SquaredError(), 2, "3 numbers in each target where the model has 2 outputs"),
@@ -143,5 +144,8 @@ def test_splits_must_be_alike() -> None:
 
 
 def test_data_are_converted_to_what_models_train_in() -> None:
-    dataset = Dataset((X, Y.astype(np.int32)), (X.astype(np.float16), Y.astype(np.uint8)), 3)
-    assert [a.dtype for pair in (dataset.train, dataset.test) for a in pair] == [np.float32, np.int64] * 2
+    for x, y in ((X.astype(np.float16), Y.astype(np.uint8)), (np.float32(X)[:, ::-1], Y[::-1] > 0)):
+        dataset = Dataset((X, Y.astype(np.int32)), (x, y), 3)
+        assert [a.dtype for pair in (dataset.train, dataset.test) for a in pair] == [np.float32, np.int64] * 2
+        for given, made in zip((x, y), dataset.test, strict=True):
+            np.testing.assert_array_equal(as_tensor(made).numpy(), given)

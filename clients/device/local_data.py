@@ -112,7 +112,7 @@ def _read_npz(path: Path, names: Sequence[str]) -> LocalData:
         raise ValueError(
             f"x has shape {x.shape} and y {y.shape}; y must have one class for each example of x"
         )
-    if y.dtype.kind not in "iu" and not (y.dtype.kind == "f" and np.equal(y, np.floor(y)).all()):
+    if y.dtype.kind not in "iub" and not (y.dtype.kind == "f" and np.equal(y, np.floor(y)).all()):
         raise ValueError(f"y has type {y.dtype}; it must have class numbers, from 0 on")
     if len(y) and not 0 <= y.min() <= y.max() < 2**31:
         raise ValueError(f"y has classes from {y.min()} to {y.max()}; they must be numbered from 0 on")
@@ -246,8 +246,9 @@ def _inputs(given: NDArray[Any]) -> NDArray[np.float32]:
         raise ValueError(
             f"x has shape {given.shape} and type {given.dtype}; it must be numbers, one row each"
         )
-    x = np.asarray(given, np.float32)
+    with np.errstate(over="ignore"):
+        x = np.asarray(given, np.float32)
     if not np.isfinite(x).all():
         row = int(np.argwhere(~np.isfinite(x))[0][0])
-        raise ValueError(f"example {row} of x has a number that is missing or infinite")
+        raise ValueError(f"example {row} of x has a number that is missing, infinite or beyond 3.4e38")
     return x

@@ -44,7 +44,7 @@ class Task(DividedTask):
         x
             Inputs, shape (n, ...): numbers, scaled as the model wants them.
         y
-            Targets, shape (n,): classes 0, 1, ..., or floating-point numbers.
+            Targets, shape (n,): classes 0, 1, ... or False and True, or floating-point numbers.
         clients
             Whose example it is, shape (n,): a number from 0 to N - 1, or a name; clients are then numbered in
             the order of their names. Default: `partition` divides the examples.
@@ -58,7 +58,7 @@ class Task(DividedTask):
         ValueError
             The arrays do not fit together.
         """
-        inputs, targets = np.asarray(x), np.asarray(y)
+        inputs, targets = np.asarray(x), _numbered(y)
         given = None if clients is None else np.asarray(clients)
         for name, array in (("y", targets), ("clients", given)):
             if array is not None and array.shape != (len(inputs),):
@@ -67,7 +67,7 @@ class Task(DividedTask):
                 )
         if test is not None:
             owners = _owners(given, np.ones(len(inputs), np.bool_))
-            return cls((inputs, targets), (np.asarray(test[0]), np.asarray(test[1])), owners, model)
+            return cls((inputs, targets), (np.asarray(test[0]), _numbered(test[1])), owners, model)
         held = test_rows(len(inputs))
         train, held_out = ((inputs[rows], targets[rows]) for rows in (~held, held))
         return cls(train, held_out, _owners(given, ~held), model)
@@ -94,6 +94,12 @@ class Task(DividedTask):
             return super().federate(num_clients, partition, sizes, holdout, seed)
         what = "the examples say whose they are"
         return self.dataset().divide_by_owner(what, self.owners, num_clients, sizes, holdout, seed)
+
+
+def _numbered(targets: ArrayLike) -> NDArray[Any]:
+    """Return targets, False and True as classes 0 and 1."""
+    array = np.asarray(targets)
+    return array.astype(np.int64) if array.dtype == bool else array
 
 
 def _owners(given: NDArray[Any] | None, train: NDArray[np.bool_]) -> Owners | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.numbers import exact
 from fedtide.tasks.augmentation import Augmentation
-from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion
+from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, CrossEntropy
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData
 from fedtide.tasks.partition import Partition, PartitionFn
 from fedtide.tasks.sizes import SizesFn, require_own_sizes
@@ -157,6 +157,8 @@ class Dataset:
         x, y = (_converted(f"{split} examples", array) for array in examples)
         if len(x) != len(y):
             raise SettingsError(f"{split} examples: {len(x)} inputs, but {len(y)} targets")
+        if examples[1].dtype == bool and isinstance(self.criterion, CrossEntropy):
+            y = y.astype(np.int64)
         try:
             self.criterion.check(y, self.num_outputs)
         except ValueError as error:
@@ -165,15 +167,21 @@ class Dataset:
 
 
 def _converted(where: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array as float32 or int64."""
+    """Return an array as float32 or int64, in an order in memory that PyTorch can read."""
     array = np.asarray(array)
     if np.issubdtype(array.dtype, np.integer):
-        return array.astype(np.int64, copy=False)
+        return np.ascontiguousarray(array, np.int64)
     if not (np.issubdtype(array.dtype, np.floating) or array.dtype == bool):
         raise SettingsError(f"{where}: arrays of type {array.dtype}; they must be numbers")
-    if not np.isfinite(array).all():
-        raise SettingsError(f"{where}: a number is missing or infinite")
-    return array.astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):
+        converted = np.ascontiguousarray(array, np.float32)
+    if not np.isfinite(converted).all():
+        if not np.isfinite(array).all():
+            raise SettingsError(f"{where}: a number is missing or infinite")
+        raise SettingsError(
+            f"{where}: a number as large as {np.abs(array).max():.3g} is beyond single precision; scale them"
+        )
+    return converted
 
 
 def divided(
