@@ -1,5 +1,6 @@
 """Criteria: losses and scores by hand, and derivatives that agree with autograd in every oracle."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from clients.gradients.batches import Batch
 from clients.gradients.chain import Chain
 from clients.gradients.flat import FlatModel, as_tensor
 from clients.gradients.stacked import StackedLinear
+from clients.simulated.evaluation import check_outputs
 from fedtide.tasks import BinaryCrossEntropy, Criterion, CrossEntropy, Dataset, Metric, SquaredError
 
 LN2 = float(np.log(2))
@@ -136,6 +138,22 @@ X, Y = np.zeros((4, 3)), np.array([0, 1, 2, 1])
 def test_unsuitable_data_are_refused(train: Any, criterion: Any, outputs: int, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Dataset(train, train, outputs, criterion)
+
+
+@pytest.mark.parametrize("name", ["losses", "scores"])
+@pytest.mark.parametrize("shape", [(), (2, 1), "float"])
+def test_a_criterion_returns_a_number_for_each_example(name: str, shape: Any) -> None:
+    def wrong(self: Criterion, outputs: Tensor, targets: Tensor) -> Any:
+        values = getattr(CrossEntropy, name)(self, outputs, targets)
+        return values.mean().item() if shape == "float" else values[:, None] if shape else values.mean()
+
+    criterion = type("Mine", (CrossEntropy,), {name: wrong, "total": Criterion.total})()
+    data = Dataset((X, Y), (X, Y), 3, criterion).divide([np.arange(4)], 0.0, 0)
+    says = re.escape(
+        f"{name} of Mine return shape {() if shape == 'float' else shape} for 2 examples, not (2,)"
+    )
+    with pytest.raises(ValueError, match=says):
+        check_outputs(FlatModel(nn.Linear(3, 3), criterion=criterion), data)
 
 
 def test_splits_must_be_alike() -> None:

@@ -34,7 +34,7 @@ def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
 
 
 def check_outputs(model: FlatModel, data: FederatedData) -> None:
-    """Raise SettingsError if the model does not work on these data, or has outputs of another shape."""
+    """Raise SettingsError if model or criterion do not work on these data, or return other shapes."""
     examples, kept = blank(data, 2), model.vector.clone()
     try:
         for prepare in (model.module.eval, model.train):  # some return more in training
@@ -47,7 +47,11 @@ def check_outputs(model: FlatModel, data: FederatedData) -> None:
             width = outputs.shape[-1] if outputs.dim() > 1 else 1
             if len(outputs) != 2 or width != data.num_outputs:
                 raise SettingsError(f"it returns shape {tuple(outputs.shape)} for 2 examples")
-        evaluate(model, examples)
+        targets, criterion = as_tensor(examples[1]).to(model.device), data.criterion
+        functions = {"losses": criterion.losses, "scores": criterion.scores}
+        shapes = {name: np.shape(function(outputs, targets)) for name, function in functions.items()}
+        if all(shape == (2,) for shape in shapes.values()):
+            evaluate(model, examples)
     except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
         text = described(error) if isinstance(error, AssertionError) else str(error)
         reason = " ".join(map(str, (text.partition("\n")[0], *own_places(error)[-1:])))
@@ -57,6 +61,12 @@ def check_outputs(model: FlatModel, data: FederatedData) -> None:
         ) from None
     finally:
         model.load(kept)
+    for name, shape in shapes.items():
+        if shape != (2,):
+            raise SettingsError(
+                f"{name} of {type(criterion).__name__} return shape {tuple(shape)} for 2 examples, not (2,): "
+                "a number for each, without their mean or sum"
+            )
 
 
 def mean_scores(model: FlatModel, parts: Sequence[Examples]) -> NDArray[np.float64]:
