@@ -22,6 +22,7 @@ from rich.table import Table
 from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY
 from fedtide.engine.read_run import Run, find_runs
+from fedtide.ground.display import exit_code
 
 UNINTERESTING = EXECUTION_ONLY - {"engine"} | {"cohort"}  # settings that do not affect a run's result
 
@@ -82,8 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{parser.prog}: error: folder {folder} does not exist", file=sys.stderr)
         return 2
     runs = find_runs(folder)
-    Console().print(table_of(runs) if runs else f"no runs in {folder}", highlight=False)
-    return 0
+    shown = table_of(runs) if runs else f"no runs in {folder}"
+    return exit_code(parser.prog, lambda: Console().print(shown, highlight=False))
 
 
 if __name__ == "__main__":

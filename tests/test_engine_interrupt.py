@@ -2,6 +2,7 @@
 
 import json
 import os
+import pkgutil
 import re
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from rich.console import Console
 from waiting import PATIENCE, wait_until
 
 import sim
+from fedtide.comparison import compare
 from fedtide.config import Settings
 from fedtide.engine.evaluation import GlobalEvaluator
 from fedtide.engine.experiment import prepare
@@ -27,6 +29,7 @@ from fedtide.engine.interrupts import stopping_at_once, stopping_on_interrupt
 from fedtide.engine.run import drive, virtual_transport
 from fedtide.engine.run_folder import RunFolder
 from fedtide.engine.server import RoundServer
+from fedtide.report import make
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--local-steps=4", "--trace=always"]
@@ -100,6 +103,65 @@ def test_signals_end_the_run_with_the_results_so_far(
     assert sim.main(flags) == 128 + number
     signal.signal(signal.SIGHUP, before)  # nohup, for one, has it ignored
     check_results(*capsys.readouterr(), number)
+
+
+@pytest.mark.parametrize(
+    ("where", "rounds"),
+    [("checkpoints.checkpointing.Checkpointing.resume", 0), ("run_folder.RunFolder.try_to_write_weights", 2)],
+)
+def test_a_signal_before_the_first_round_or_after_the_last(
+    where: str, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """What is to be written is written."""
+    owner, name = pkgutil.resolve_name(f"fedtide.engine.{where.rpartition('.')[0]}"), where.split(".")[-1]
+    call = getattr(owner, name)
+
+    def interrupt(self: Any, *rest: Any) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return call(self, *rest)
+
+    monkeypatch.setattr(owner, name, interrupt)
+    flags = [*SMALL, "--engine=inline", "--num-rounds=2", f"--run-dir={tmp_path}", "--json"]
+    assert sim.main(flags) == 128 + signal.SIGTERM
+    summary = json.loads(capsys.readouterr().out)
+    folder = Path(summary["run_dir"])
+    assert (summary["rounds"], summary["interrupted"]) == (rounds, not rounds)
+    assert json.loads((folder / "summary.json").read_text()) == summary
+    assert (folder / "weights.npz").exists()
+    assert (folder / "report.html").exists()
+
+
+def test_signals_while_a_comparison_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Its tables are, at the first signal, and its page is left out at the second."""
+    write = compare._write
+
+    def interrupt(*arguments: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        write(*arguments)
+
+    monkeypatch.setattr(compare, "_write", interrupt)
+    monkeypatch.setattr(make, "write_report", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    flags = [*SMALL, "--num-rounds=1", "--seed", "0", "1", "--num-workers=1", f"--run-dir={tmp_path}"]
+    assert sim.main(flags) == 128 + signal.SIGTERM
+    shown = capsys.readouterr().out
+    assert "2 runs" in shown
+    assert "no report: interrupted" in shown
+    assert list(tmp_path.glob("compare-*/table.md"))
+
+
+def test_ctrl_c_right_after_the_first_line(tmp_path: Path) -> None:
+    """Whatever the program is importing or printing then."""
+    call = [sys.executable, "sim.py", *SMALL, "--engine=inline", "--num-rounds=100000"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([*call, f"--run-dir={tmp_path}", "--no-report"], cwd=ROOT, **pipes)
+    assert process.stdout
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (128 + signal.SIGINT, b"")
+    assert b"--resume" in out
 
 
 @pytest.mark.slow

@@ -18,8 +18,10 @@ from fedtide.comparison.results import CellRun
 from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import TUNE_TRIALS, cells
 from fedtide.engine.checkpoints.resume import settings_of
+from fedtide.engine.interrupts import Stopped
 from fedtide.engine.parts import check
 from fedtide.engine.transports.base import EngineLost
+from fedtide.ground.display import display
 from fedtide.ground.errors import RunError, SettingsError
 
 
@@ -45,15 +47,16 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
         It was interrupted; `run(resume=FOLDER)` with the folder in the message continues it, bit for bit.
     """
     console = Console(quiet=not progress)
-    with _own_errors():
-        values = setting_values(settings)
-        chosen = settings_of(values, "run")
-        prepared = PreparedRun(chosen, console)
-    summary = prepared.drive()
+    with display():
+        with _own_errors():
+            values = setting_values(settings)
+            chosen = settings_of(values, "run")
+            prepared = PreparedRun(chosen, console)
+        summary = prepared.drive()
     folder = prepared.folder.path
     if "failed" in summary:
         raise RunError(f"{summary['failed']}; resume with fedtide.run(resume={str(folder)!r})")
-    if summary["interrupted"]:
+    if prepared.signals:
         raise KeyboardInterrupt(f"resume with fedtide.run(resume={str(folder)!r})")
     found = read(folder)
     assert isinstance(found, Run)
@@ -99,7 +102,7 @@ def compare(
     KeyboardInterrupt
         It was interrupted; the same call continues it.
     """
-    with _own_errors():
+    with _own_errors(), display():
         tables = settings.pop("cell", None)
         values = setting_values(settings)
         if tables is not None:
@@ -137,5 +140,7 @@ def _own_errors() -> Iterator[None]:
         yield
     except EngineLost as error:
         raise RunError(str(error)) from None
+    except Stopped as stopped:
+        raise KeyboardInterrupt(f"interrupted by {stopped}") from None
     except MemoryError as error:
         raise SettingsError(f"not enough memory: {error}") from None

@@ -6,6 +6,7 @@ PyTorch, which takes seconds to import, is imported once the settings are checke
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedtide.comparison.tuning import Tuning
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
 from fedtide.config.target import Target
+from fedtide.engine.interrupts import ENDING, deferring, finishing, stopping_on_interrupt
 from fedtide.engine.parts import check
 from fedtide.engine.run_folder import RunFolder
 from fedtide.ground.wording import say
@@ -52,18 +54,22 @@ class PreparedRun:
             raise
 
     def drive(self) -> dict[str, Any]:
-        """Run it, write its report, and return the content of `summary.json`.
+        """Run it, write its report, and return the content of `summary.json`; `signals` has those it got.
 
+        One before the first round ends it there, and one after the last changes nothing but the exit code.
         ResumeError: the folder is that of a run that cannot be resumed.
         """
         from fedtide.engine.run import drive
 
         experiment, console = self.experiment, self.console
         watch = partial(watching, experiment.settings.log, experiment.data.criterion.metric, console)
-        ended = drive(experiment, self.transport, self.folder, console, watch)
-        from fedtide.report.make import report_run
+        with deferring(*ENDING) as self.signals:
+            stopping = partial(stopping_on_interrupt, signals=self.signals)
+            ended = drive(experiment, self.transport, self.folder, console, watch, stopping)
+            from fedtide.report.make import report_run
 
-        report_run(experiment, ended, self.folder.path, console)
+            with finishing(self.signals):
+                report_run(experiment, ended, self.folder.path, console)
         return ended.summary
 
 
@@ -78,5 +84,7 @@ def compare_and_report(
     comparison = compare(cells, console, reach, fresh, tuning)
     from fedtide.report.make import report_comparison
 
-    report_comparison(comparison, cells[0].settings, console)
-    return comparison
+    signals = [comparison.signal] if comparison.signal else []
+    with finishing(signals):
+        report_comparison(comparison, cells[0].settings, console)
+    return replace(comparison, signal=signals[0]) if signals else comparison

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +15,15 @@ from fedtide.api.running import PreparedRun, compare_and_report
 from fedtide.cli.flags import Parser, read_values
 from fedtide.cli.fleet import rehearsal_values
 from fedtide.cli.listing import listing, listing_of
+from fedtide.comparison.compare import INTERRUPTED
 from fedtide.comparison.reach import parse_targets
 from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import TUNE_TRIALS, cells, is_comparison
-from fedtide.engine.checkpoints.resume import ResumeError, settings_of
+from fedtide.engine.checkpoints.resume import settings_of
+from fedtide.engine.interrupts import Stopped
 from fedtide.engine.parts import check, named_parts
 from fedtide.engine.transports.base import EngineLost
+from fedtide.ground.display import OutputLost, display
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import say
 
@@ -61,29 +63,39 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             if arguments.json:
                 print(json.dumps(report))
             return 0
-        run = PreparedRun(settings, console, imported)
+        with display():
+            run = PreparedRun(settings, console, imported)
+            summary = run.drive()
     except SettingsError as error:
         parser.error(str(error))
     except MemoryError as error:
         parser.error(f"not enough memory: {error}")
     except EngineLost as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, f"{parser.prog}: interrupted before the first round\n")
-    try:
-        summary = run.drive()
-    except ResumeError as error:
-        parser.error(str(error))
-    if arguments.json:
-        print(json.dumps(summary))
+    except Stopped as stopped:
+        parser.exit(128 + stopped.number, f"{parser.prog}: interrupted before the first round\n")
+    with display():
+        if summary["interrupted"]:
+            say(console, f"interrupted: {parser.command} --resume {run.folder.path} continues the run")
+        elif not values and console.is_terminal and "failed" not in summary:
+            _show_what_next(parser.command, run.folder.path, console)
+    code = 3 if summary["no_reply_counted"] else 0
+    if run.signals:
+        code = 128 + run.signals[0]
     if "failed" in summary:
-        return 1
-    if summary["interrupted"]:
-        say(console, f"interrupted: {parser.command} --resume {run.folder.path} continues the run")
-        return 128 + signal.Signals[summary["signal"]]
-    if not values and console.is_terminal:
-        _show_what_next(parser.command, run.folder.path, console)
-    return 3 if summary["no_reply_counted"] else 0
+        code = 1
+    return _print_json(summary, arguments.json, code)
+
+
+def _print_json(value: object, wanted: bool, code: int) -> int:
+    """Print what `--json` asks for; return the exit code, which counts for more than lost output."""
+    try:
+        if wanted:
+            print(json.dumps(value))
+    except OutputLost:
+        if not code:
+            raise
+    return code
 
 
 def _show_what_next(command: str, folder: Path, console: Console) -> None:
@@ -105,7 +117,10 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
     from fedtide.cli.rehearsal import rehearse  # which --help and --list do without
 
     run = compare_and_report if arguments.rehearse is None else rehearse
-    done = run(of_comparison, console, reach, arguments.fresh, tuning)
-    if arguments.json:
-        print(json.dumps(done.as_json()))
-    return done.exit_code
+    with display():
+        try:
+            done = run(of_comparison, console, reach, arguments.fresh, tuning)
+        except Stopped as stopped:
+            console.print(INTERRUPTED, highlight=False)
+            return 128 + stopped.number
+    return _print_json(done.as_json(), arguments.json, done.exit_code)

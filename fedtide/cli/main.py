@@ -14,6 +14,11 @@ import signal
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedtide.cli.flags import Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,23 +27,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds: Ctrl-C ends them silently
         warnings.formatwarning = _in_one_line
     from fedtide.cli.flags import make_parser
-    from fedtide.ground.allowed import did_you_mean
+    from fedtide.ground.display import exit_code
 
     parser = make_parser()
+
+    return exit_code(parser.prog, lambda: _run(parser, argv))
+
+
+def _run(parser: Parser, argv: Sequence[str] | None) -> int:
+    """Read the command line and do what it says."""
+    from fedtide.engine.interrupts import raising_stopped
+    from fedtide.ground.allowed import did_you_mean
+
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         flag = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
         hint = did_you_mean(flag, parser.flags) if flag else "; settings are written --NAME VALUE"
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
-    def imported() -> None:
-        if argv is None:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
     from fedtide.cli.command import execute  # which --help does not need
 
     try:
-        return execute(parser, arguments, imported)
+        with ExitStack() as heeded:
+            return execute(parser, arguments, lambda: heeded.enter_context(raising_stopped()))
     except Exception as error:  # a defect, ours or in a part of the user's own: exit code 1, as Python's
         from fedtide.ground.errors import told
 

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ from fedtide.comparison.tuning import Tuning, tuned
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
 from fedtide.config.target import Target
-from fedtide.engine.interrupts import ENDING, Stopped, deferring, raising_stopped
+from fedtide.engine.interrupts import ENDING, Stopped, deferring, raising_stopped, whole
 from fedtide.engine.observers import LoggedRun
 from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite, program_version, slug
+from fedtide.ground.display import lost_display
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import replacing
 from fedtide.ground.wording import count, say
@@ -103,9 +104,10 @@ def compare(
     ]
     rankings = claims.rankings_of(rows, lacking)
     comparison = Comparison(finished, rows, folder, failed, rankings, number)
-    _write(comparison, every, store, reach)
-    _show(console, comparison, len(cells), reach)
-    return comparison
+    with deferring(*ENDING) as signals:
+        _write(comparison, every, store, reach)
+        _show(console, comparison, len(cells), reach)
+    return replace(comparison, signal=number or signals[0]) if signals else comparison
 
 
 class _Progress:
@@ -150,10 +152,8 @@ class _Progress:
         if isinstance(outcome, str):
             self.failed[settings] = outcome
         else:
-            with deferring(*ENDING) as signals:  # a finished cell is kept
+            with whole():  # a finished cell is kept
                 self._store(settings, outcome)
-            if signals:
-                raise Stopped(signals[0])
         self._show(settings)
         if settings in self.finished:
             self._log(settings)
@@ -237,6 +237,7 @@ def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore, reac
     ]
     failed = {store.path(settings).name: reason for settings, reason in comparison.failed.items()}
     about = {"command": sys.argv, "reach": [*map(str, reach)], "failed": failed}
+    about |= {"display": lost} if (lost := lost_display()) else {}
     content = {
         "table.md": "\n".join(tables.markdown(*each) for each in parts),
         "table.tex": "\n".join(tables.latex(*each) for each in parts),

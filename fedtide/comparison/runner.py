@@ -18,7 +18,7 @@ from rich.console import Console
 from fedtide.comparison.search import Judge, Pruning
 from fedtide.comparison.store import Place
 from fedtide.config import Settings
-from fedtide.engine.interrupts import ENDING, Stopped, deferring
+from fedtide.engine.interrupts import whole
 from fedtide.engine.parts import require_ray
 from fedtide.engine.read_run import records_in
 from fedtide.engine.server import RoundServer
@@ -107,7 +107,9 @@ class Runner:
         if not queue:
             return
         if not self._settings.ray_address and (alone or self._settings.num_workers == 1):
-            from fedtide.engine.run import unscanned
+            with whole():  # a process whose imports are cut off may crash
+                import fedtide.analysis.compute  # noqa: F401 - for `run_cell`
+                from fedtide.engine.run import unscanned
 
             with unscanned():
                 while queue:
@@ -115,15 +117,13 @@ class Runner:
                     self._report(report, work.settings, run_cell(work))
             return
         # Ray makes what a handler raises an error of its own, or loses it.
-        with deferring(*ENDING) as signals:
+        with whole() as signals:
             if not self._on_ray:
                 require_ray("take --num-workers 1")
                 from fedtide.comparison.on_ray import OnRay
 
                 self._on_ray = OnRay(self._settings)
             self._on_ray.run(queue, partial(self._report, report), signals)
-        if signals:
-            raise Stopped(signals[0])
 
     def _report(self, report: Report, settings: Settings, outcome: Outcome) -> None:
         """Report how a cell has ended; show the traceback of a defect, once where several cells have it."""

@@ -17,7 +17,7 @@ from fedtide.comparison.store import CellStore
 from fedtide.comparison.studies import Studies
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
-from fedtide.engine.interrupts import ENDING, Stopped, deferring, raising_stopped
+from fedtide.engine.interrupts import raising_stopped, whole
 from fedtide.engine.read_run import Run
 from fedtide.ground.wording import say
 from fedtide.loggers.progress import progress_bar
@@ -184,7 +184,7 @@ class Running:
             search.failed = outcome
             say(self.bar.console, f"failed: search, {search.name}: {outcome}")
             return
-        with deferring(*ENDING) as signals:  # a finished trial is kept
+        with whole():  # a finished trial is kept
             try:
                 self.store.save(settings, {name: file for name, file in outcome.items() if name in KEPT})
             except OSError as error:
@@ -196,8 +196,6 @@ class Running:
             self._show(search, search.take(settings, run))
             if not search.waiting:
                 self._continue(search)
-        if signals:
-            raise Stopped(signals[0])
 
     def _show(self, search: Search, trial: Trial) -> None:
         self.bar.update(self._task, advance=1)

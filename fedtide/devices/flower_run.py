@@ -25,6 +25,7 @@ from fedtide.engine.experiment import prepare
 from fedtide.engine.interrupts import ENDING, deferring, stopping_at_once
 from fedtide.engine.run import drive
 from fedtide.engine.run_folder import RunFolder
+from fedtide.ground.display import display
 from fedtide.ground.errors import RunError, SettingsError, told
 from fedtide.loggers.registry import logger_types, watching
 from fedtide.report.make import report_run
@@ -40,7 +41,8 @@ def run_on_grid(grid: Grid, settings: Settings) -> None:
     run folder is complete.
     """
     try:
-        _run(grid, settings)
+        with display():
+            _run(grid, settings)
     except (SettingsError, RunError):
         sys.tracebacklimit = 0  # Flower prints the traceback of all that it catches
         raise

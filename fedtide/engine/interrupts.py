@@ -53,22 +53,50 @@ def deferring(*numbers: int) -> Iterator[list[int]]:
 
 
 @contextmanager
-def stopping_on_interrupt(server: RoundServer, console: Console) -> Iterator[list[int]]:
+def whole() -> Iterator[list[int]]:
+    """Do something that must not be cut off: `Stopped` is raised at its end. Yields the signals so far."""
+    with deferring(*ENDING) as signals:
+        yield signals
+    if signals:
+        raise Stopped(signals[0])
+
+
+@contextmanager
+def stopping_on_interrupt(
+    server: RoundServer, console: Console, signals: list[int] | None = None
+) -> Iterator[list[int]]:
     """End the training after this round at the first signal, at once at the second; yield the signals.
 
-    While a round waits for workers that do not start, the first ends it at once as well.
+    While a round waits for workers that do not start, the first ends it at once as well. `signals` are those
+    before the first round.
     """
-    signals: list[int] = []
+    heard = [] if signals is None else signals
 
     def stop(number: int, frame: object) -> None:
-        signals.append(number)
+        heard.append(number)
         if server.stopping or (server.reaching and server.transport.is_stuck()):
             raise KeyboardInterrupt
         server.stopping = True
+
+    def tell(number: int) -> None:
         console.print("stopping after this round; press Ctrl-C again to stop at once")
 
+    with _at_first_signal(tell), handling(stop, *ENDING):
+        server.stopping = server.stopping or bool(heard)
+        yield heard
+
+
+@contextmanager
+def finishing(signals: list[int]) -> Iterator[None]:
+    """Record signals, and raise KeyboardInterrupt at the second one of the whole run."""
+
+    def stop(number: int, frame: object) -> None:
+        signals.append(number)
+        if len(signals) > 1:
+            raise KeyboardInterrupt
+
     with handling(stop, *ENDING):
-        yield signals
+        yield
 
 
 @contextmanager
@@ -87,28 +115,37 @@ def stopping_at_once(server: RoundServer, console: Console) -> Iterator[list[int
             if server.reaching:
                 raise KeyboardInterrupt
 
-    with handling(stop, *ENDING), _waking_the_main_thread():
+    def wake(number: int) -> None:
+        """Send the signal to the main thread, which handles it, but is not woken if another thread gets it.
+
+        Flower's watch over the SuperLink raises SIGINT in its own thread, while a call of the Grid may wait
+        forever.
+        """
+        if hasattr(signal, "pthread_kill"):  # Windows has none
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+    with handling(stop, *ENDING), _at_first_signal(wake):
         yield signals
 
 
 @contextmanager
-def _waking_the_main_thread() -> Iterator[None]:
-    """Send the main thread the first signal that another thread gets.
+def _at_first_signal(call: Callable[[int], object]) -> Iterator[None]:
+    """Call a function with the first signal that ends a run, in a thread: a handler may do next to nothing.
 
-    Python handles signals in the main thread, which a signal to another thread does not wake: Flower's watch
-    over the SuperLink raises SIGINT in its own thread, while a call of the Grid may wait forever.
+    It would interrupt whatever the main thread is doing: printing, importing, holding a lock.
     """
-    here = threading.get_ident()
-    if here != threading.main_thread().ident or not hasattr(signal, "pthread_kill"):  # as on Windows
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     reader, writer = socket.socketpair()
 
-    def pass_on() -> None:
-        if number := reader.recv(1):
-            signal.pthread_kill(here, number[0])
+    def wait() -> None:
+        while number := reader.recv(1):
+            if number[0] in ENDING:
+                call(number[0])
+                return
 
-    thread = threading.Thread(target=pass_on, daemon=True)
+    thread = threading.Thread(target=wait, daemon=True)
     writer.setblocking(False)
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     try:

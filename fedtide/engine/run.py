@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from signal import SIGINT, Signals
+from signal import Signals
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from fedtide.engine.checkpoints.checkpointing import Checkpointing, Position
 from fedtide.engine.checkpoints.store import num_bytes
 from fedtide.engine.experiment import Experiment, prepare
 from fedtide.engine.inputs import Inputs
-from fedtide.engine.interrupts import deferring, stopping_on_interrupt
+from fedtide.engine.interrupts import ENDING, Stopped, deferring, stopping_on_interrupt
 from fedtide.engine.observers import LoggedRun, Observer, observing
 from fedtide.engine.read_run import records_in
 from fedtide.engine.run_folder import FolderLost, RunFolder, finite, weights_sha256
@@ -35,6 +35,7 @@ from fedtide.engine.transports.base import EngineLost, Transport
 from fedtide.engine.transports.inline import InlineTransport
 from fedtide.engine.transports.virtual import Simulation
 from fedtide.ground.contract import FitConfig
+from fedtide.ground.display import lost_display
 from fedtide.ground.errors import told
 from fedtide.ground.wording import say
 from strategies.core.parameters import count_bytes
@@ -73,14 +74,14 @@ def virtual_transport(
     if settings.engine == "inline":
         return experiment.timed(InlineTransport(simulation))
     num_workers = min(settings.num_workers, settings.most_clients)
-    with deferring(SIGINT) as interrupts:
+    with deferring(*ENDING) as signals:
         from fedtide.engine.transports.ray.transport import RayTransport  # Ray need not be installed
 
         ray = (num_workers, settings.client_gpus, settings.ray_address)
         transport = RayTransport(simulation, *ray, on_message)
-    if interrupts:
+    if signals:
         transport.close()
-        raise KeyboardInterrupt
+        raise Stopped(signals[0])
     if transport.leftovers:
         on_message(f"removed what killed runs had left: {', '.join(transport.leftovers)}")
     return experiment.timed(transport)
@@ -140,6 +141,7 @@ def drive(
                 state.defect, state.failure = _train(server, settings.num_rounds, before)
                 if not state.failure and (state.signals or extendable):
                     checkpoints.end(state.last["round"], always=bool(state.signals or rule.reason))
+            state.signals = [*state.signals]  # later ones do not interrupt the training
             state.seconds = before.seconds + time.perf_counter() - start
             if state.last["round"] < settings.num_rounds and not state.signals:
                 state.stopped = rule.reason
@@ -154,6 +156,8 @@ def drive(
         finally:
             transport.close()
         summary = _summary(experiment, folder, state)
+        if not console.quiet and (lost := lost_display()):
+            summary["display"] = lost
         try:
             for observer in observers:
                 observer.finish(summary)

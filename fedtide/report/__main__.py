@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedtide.ground.display import exit_code
 from fedtide.ground.errors import SettingsError
 from fedtide.report.make import FILE, write_report
 
@@ -36,8 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         named = ", ".join(map(str, arguments.folders))
         message = f"{named}: the files there do not fit together; were they changed? ({error!r})"
     else:
-        print(path)
-        return 0
+        return exit_code(parser.prog, lambda: print(path))
     print(f"{parser.prog}: error: {message}", file=sys.stderr)
     return 2
 
