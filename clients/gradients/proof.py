@@ -69,7 +69,7 @@ def _difference(oracle: CohortOracle, inputs: Tensor, targets: Tensor, fused: bo
     with own_draws(model.device):
         first = _by_autograd(model, start, one)
         size = STEP * start.norm().clamp(min=1)
-        rate = (size / first.norm().clamp(min=FLAT)).expand(2, 1)
+        rate = (size / first.norm().clamp(min=FLAT)).repeat(2, 1)
         after = start - rate * first
         last = after - rate * _by_autograd(model, after, other)
     model.bind(model.vector)
