@@ -131,8 +131,9 @@ def test_only_true_announces_a_departure(told: Any, leaves: bool) -> None:
 
 def test_personal_models_are_averaged_over_usable_reports() -> None:
     """Each unusable one is left out, and names or keys that make no sense are."""
-    good = {"0": (0.0, 10, {"accuracy": 0.0}), "1": (0.5, 10, {"accuracy": 0.25, "x" * 10**6: 1.0})}
-    odd = [float("nan"), float("inf"), 1e300]
+    single = {"accuracy": np.float32(0.25), "x" * 10**6: 1.0}
+    good = {"0": (0, 10.0, {"accuracy": 0}), "1": (np.float32(0.5), np.int64(10), single)}
+    odd = [float("nan"), float("inf"), 1e300, True]
     bad = [(value, 10, {"accuracy": 1.0}) for value in odd] + [(0.5, 10, {"accuracy": v}) for v in odd]
     bad += [(0.5, "10", {"accuracy": 1.0}), (0.5, 10**400, {"accuracy": 1.0}), (0.5, 10, None)]
     for told in [*bad, None]:

@@ -158,3 +158,17 @@ def test_nonsense_beside_good_work_does_not_matter(name: str, loss: Any) -> None
     assert odd.strategy.report.rejected == []
     assert odd.metrics == {"active": N, "rejected": 0}
     np.testing.assert_array_equal(odd.strategy.weights, play(plain))
+
+
+@three_methods
+def test_whole_numbers_of_any_type_are_read(name: str) -> None:
+    odd, plain = Rounds(make(name)), Rounds(make(name))
+    asked = odd.ask(range(N))
+    replies = {client: work(client, instruction) for client, instruction in asked.items()}
+    for result, number in zip(replies.values(), (float, np.float32, np.int32, np.int64, int), strict=True):
+        result.num_examples, steps = number(result.num_examples), result.metrics.get("steps")
+        result.metrics |= {"train-loss": number(1)} | ({} if steps is None else {"steps": number(steps)})
+    odd.hear(*replies.items())
+    assert odd.strategy.report.rejected == []
+    assert odd.metrics == {"active": N, "rejected": 0, "train-loss": 1.0}
+    np.testing.assert_array_equal(odd.strategy.weights, play(plain))

@@ -24,6 +24,7 @@ from fedtide.ground.contract import SGD, FitConfig, fit
 from fedtide.ground.errors import SettingsError
 from fedtide.interop.stock_state import Attributes
 from strategies import FlatParameters, FlexibleStrategy, Options, Replies
+from strategies.core.decoding import is_number
 from strategies.core.instructions import Task
 from strategies.core.parameters import read_parameters
 from strategies.core.results import FitResults
@@ -270,12 +271,10 @@ def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 def _mean_metrics(reported: list[tuple[int, dict[str, Scalar]]]) -> dict[str, Scalar]:
     """Return the means of the metrics over the clients that report them, weighted by their examples."""
-    names = dict.fromkeys(
-        name for _, own in reported for name, value in own.items() if isinstance(value, float)
-    )
+    names = dict.fromkeys(name for _, own in reported for name, value in own.items() if is_number(value))
     means: dict[str, Scalar] = {}
     for name in names:
-        known = [(n, float(own[name])) for n, own in reported if name in own]
+        known = [(n, float(own[name])) for n, own in reported if is_number(own.get(name))]
         if total := sum(n for n, _ in known):
             means[name] = sum(n * value for n, value in known) / total
     return means

@@ -22,30 +22,32 @@ class DivergedError(ValueError):
     """The client's weights are not finite, or too far from those that it was sent."""
 
 
-def is_integer(value: object) -> TypeGuard[int]:
-    """Return whether this is an integer; `True` is not."""
-    return isinstance(value, int) and not isinstance(value, bool)
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether this is a finite number with which no sum overflows, also NumPy's; `True` is not."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    return bool(-MAX_NUMBER <= value <= MAX_NUMBER)  # False for NaN
 
 
-def is_count(value: object) -> TypeGuard[int]:
-    """Return whether this can be the number of a client's examples, of which there is at least one."""
-    return is_integer(value) and 0 < value <= MAX_EXAMPLES
+def whole(value: object) -> int | None:
+    """Return a whole number, such as 5 or 5.0; None: it is something else."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    return int(value) if is_number(value) and float(value).is_integer() else None
 
 
 def read_steps(answer: Mapping[str, Any], planned: int) -> int:
     """Return the local steps that a client reports; where it does not, it has done all of them."""
-    steps = answer.get(metrics.STEPS, planned)
-    if isinstance(steps, float) and steps.is_integer():
-        steps = int(steps)
-    if not is_integer(steps):
-        raise ValueError(f"impossible number of steps {steps!r} of {planned}")
+    told = answer.get(metrics.STEPS, planned)
+    if (steps := whole(told)) is None:
+        raise ValueError(f"impossible number of steps {told!r} of {planned}")
     return steps
 
 
 def read_number(answer: Mapping[str, Any], key: str) -> float:
     """Return a loss, or another number, that a client may or may not report; NaN: it does not."""
     value = answer.get(key)
-    return float(value) if isinstance(value, int | float) and abs(value) <= MAX_NUMBER else math.nan
+    return float(value) if is_number(value) else math.nan
 
 
 def check_form(result: FitRes) -> None:

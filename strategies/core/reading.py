@@ -27,9 +27,9 @@ from strategies.core.decoding import (
     check_range,
     check_round,
     decode,
-    is_integer,
     read_number,
     read_steps,
+    whole,
 )
 from strategies.core.instructions import OpenTasks, Sent
 from strategies.core.membership import Members
@@ -193,9 +193,9 @@ class ReplyReader:
     def _arrival(self, client: int, name: str, result: FitRes, sent: Sent, order: int) -> Arrival:
         """Check and decode one reply; a ValueError says why it is not active."""
         check_round(result, sent.round)
-        answer, n = result.metrics, result.num_examples
-        if not is_integer(n):
-            raise ValueError(f"impossible number of examples {n!r}")
+        answer = result.metrics
+        if (n := whole(result.num_examples)) is None:
+            raise ValueError(f"impossible number of examples {result.num_examples!r}")
         planned = self.method.options.planned_steps(n) if sent.local_steps is None else sent.local_steps
         steps, first = read_steps(answer, planned), int(self.method.roster.first_size[client])
         check(faults_of_work(n, steps, planned, first), n=n, steps=steps, planned=planned, first=first)

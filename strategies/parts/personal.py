@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeGuard
 
 import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, Parameters, Scalar
@@ -12,16 +11,11 @@ from flwr.server.client_proxy import ClientProxy
 
 from fedtide.ground.contract import metrics
 from strategies.core import AvailabilityManager, FlexibleStrategy
-from strategies.core.decoding import MAX_NUMBER, is_count
+from strategies.core.decoding import MAX_EXAMPLES, is_number, whole
 from strategies.core.instructions import RoundInstructions
 from strategies.core.report import shortened
 
 _LOSS = "loss"
-
-
-def usable(value: object) -> TypeGuard[float]:
-    """Return whether a client may report this: a finite number with which no sum overflows."""
-    return isinstance(value, float) and abs(value) <= MAX_NUMBER  # False for NaN
 
 
 class Personalised(FlexibleStrategy):
@@ -63,11 +57,10 @@ class Personalised(FlexibleStrategy):
         for proxy, result in results:
             if self.roster.find(proxy.cid) is None or not isinstance(result.metrics, Mapping):
                 continue
-            metrics_of = result.metrics.items()
-            own = {key: value for key, value in metrics_of if usable(value) and shortened(str(key)) == key}
-            if is_count(result.num_examples) and own and usable(result.loss):
-                reports[proxy.cid] = {**own, _LOSS: float(result.loss)}
-                sizes[proxy.cid] = result.num_examples
+            told, n = result.metrics.items(), whole(result.num_examples)
+            own = {key: value for key, value in told if is_number(value) and shortened(str(key)) == key}
+            if n is not None and 0 < n <= MAX_EXAMPLES and own and is_number(result.loss):
+                reports[proxy.cid], sizes[proxy.cid] = {**own, _LOSS: result.loss}, n
         if not reports:
             return None, {}
         ordered = [reports[name] for name in sorted(reports)]
