@@ -1,9 +1,12 @@
 """The Python interface: the same runs as the command line's, parts as objects, errors as exceptions."""
 
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +80,7 @@ def test_importing_it_imports_nothing_else() -> None:
 def test_a_run_is_that_of_the_command_line() -> None:
     run = fedtide.run(strategy="mimic", seed=3, **SMALL)
     assert sim.main(["--strategy=mimic", "--seed=3", "--num-clients=6", "--num-rounds=4", "--no-report"]) == 0
-    (other,) = (path for path in Path("runs").iterdir() if path != run.path)
+    (other,) = (path for path in Path("runs").absolute().iterdir() if path != run.path)
     found = fedtide.load(other)
     assert isinstance(found, fedtide.Run)
     assert found.summary["weights_sha256"] == run.summary["weights_sha256"]
@@ -168,6 +171,76 @@ def test_a_comparison() -> None:
     assert "1 setting: too few to tell methods apart by accuracy" in table.claims[0]
     assert [run.path for _, run in read.runs] == [run.path for _, run in table.runs]
     assert [len(run.metrics) for _, run in table.runs] == [len(run.metrics) for _, run in read.runs]
+
+
+WIDTH = 4
+
+
+def network(width: int) -> Any:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+    return make
+
+
+def of_global_width() -> nn.Module:
+    made: nn.Module = network(WIDTH)()
+    return made
+
+
+def test_another_object_never_gets_results_of_the_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closures, partials, globals, of importable functions too; and what cannot be compared."""
+    given = {"seed": [0, 1], "num_workers": 1, **SMALL, "num_rounds": 1}
+
+    def widths(model: Any) -> set[int]:
+        table = fedtide.compare(model=model, **given | {"progress": True})
+        return {run.weights[0].shape[0] for _, run in table.runs}
+
+    assert (widths(network(4)), widths(network(6))) == ({4}, {6})
+    assert "finished already" not in capsys.readouterr().out
+    assert widths(network(4)) == {4}
+    assert "2 of 2 runs were finished already" in capsys.readouterr().out
+    assert [widths(partial(lambda width: network(width)(), n)) for n in (4, 6)] == [{4}, {6}]
+    assert widths(of_global_width) == {4}
+    monkeypatch.setattr(sys.modules[__name__], "WIDTH", 6)
+    assert widths(of_global_width) == {6}
+    capsys.readouterr()
+    locked = partial(lambda lock, width: network(width)(), threading.Lock())
+    assert widths(partial(locked, 4)) == {4} == widths(partial(locked, 4))
+    shown = capsys.readouterr().out
+    assert "finished already" not in shown
+    assert shown.count("not all of it can be compared with other calls") == 2
+
+
+def test_what_python_has_for_paths_and_for_several_values(tmp_path: Path) -> None:
+    small = {**SMALL, "num_rounds": np.int64(1), "num_workers": 1, "run_dir": Path("runs")}
+    small |= {"learning_rate": np.float32(0.5), "train_loss": np.bool_(True)}
+    tables = [
+        fedtide.compare(seed=seeds, reach=np.array([0.1]), **small)
+        for seeds in (range(2), np.arange(2), (0, 1), (k for k in [0, 1]), {0: "", 1: ""}.keys())
+    ]
+    assert len({table.folder for table in tables}) == 1
+    run = fedtide.run(**{**small, "seed": np.int8(3)})
+    longer = fedtide.run(resume=run.path, num_rounds=2, progress=False)
+    assert (longer.path, len(longer.records)) == (run.path, 3)
+
+
+def test_results_are_found_after_the_working_directory_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fedtide.run(run_dir="here", **SMALL)
+    table = fedtide.compare(run_dir="here", seed=[0, 1], num_workers=1, **SMALL)
+    loaded = [fedtide.load(os.path.relpath(path)) for path in (run.path, table.folder)]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert len(run.weights) == len(run.model().state_dict())
+    for comparison in (table, loaded[1]):
+        assert isinstance(comparison, fedtide.Comparison)
+        assert comparison.folder.is_dir()
+        assert all(len(cell.weights) for _, cell in comparison.runs)
+    assert loaded[0].weights[0].tolist() == run.weights[0].tolist()  # type: ignore[union-attr]
 
 
 @pytest.mark.slow

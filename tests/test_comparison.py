@@ -161,6 +161,35 @@ def until_a_cell_is_finished(process: subprocess.Popen[str], cells: Path) -> Non
     wait_until(lambda: [*cells.glob("[!.]*/summary.json")], process)
 
 
+def test_of_two_processes_the_second_is_refused(run: Any, tmp_path: Path, capsys: Any) -> None:
+    """Also where another comparison has one run in common; a process that was killed is in nobody's way."""
+    runs = ["--partition", "iid", "--seed", "0", "1"]
+    call = [sys.executable, sim.__file__, *SMALL, "--run-dir", str(tmp_path), "--num-rounds", "1000000"]
+    with subprocess.Popen([*call, *runs], stdout=PIPE) as first:
+        try:
+            wait_until(lambda: [*tmp_path.glob("cells/.*/metrics.jsonl")])
+            for same in (runs, ["--fresh", *runs]):
+                with pytest.raises(SystemExit, match="2"):
+                    sim.main([*call[2:], *same])
+                (line,) = capsys.readouterr().err.splitlines()
+                assert line.endswith("another process runs in this folder; wait until it has ended")
+            other = ["--partition", "iid", "classes:m=11", "--num-rounds", "1000000"]
+            sim.main([*call[2:], *other])
+            assert "another process runs in this folder" in capsys.readouterr().out
+            assert [*tmp_path.glob("cells/.*/metrics.jsonl")]
+        finally:
+            first.kill()
+
+
+def test_a_comparison_whose_folder_cannot_be_made(tmp_path: Path, capsys: Any) -> None:
+    place = tmp_path / "place"
+    place.write_text("a file")
+    with pytest.raises(SystemExit, match="2"):
+        sim.main([*SMALL, "--run-dir", str(place), "--seed", "0", "1"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"run-dir {place}: Not a directory")
+
+
 @pytest.mark.slow
 def test_a_signal_shows_what_is_finished_and_the_rest_goes_on_later(run: Any, tmp_path: Path) -> None:
     """Finished cells are left alone, and the one that was at work goes on from its last checkpoint."""

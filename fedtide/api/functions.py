@@ -23,6 +23,7 @@ from fedtide.engine.parts import check
 from fedtide.engine.transports.base import EngineLost
 from fedtide.ground.display import display
 from fedtide.ground.errors import RunError, SettingsError
+from fedtide.ground.wording import say
 
 
 def run(*, progress: bool = True, **settings: Any) -> Run:
@@ -74,7 +75,9 @@ def compare(
 ) -> Comparison:
     """Run all combinations of settings that have several values, in processes side by side.
 
-    Runs that are finished already, here or on the command line, are not repeated.
+    Runs that are finished already, here or on the command line, are not repeated, unless a part of theirs has
+    changed: its code, what that refers to, its numbers, or a file that it names. What cannot be compared with
+    what it was, such as an open file, counts as changed.
 
     Parameters
     ----------
@@ -102,24 +105,30 @@ def compare(
     KeyboardInterrupt
         It was interrupted; the same call continues it.
     """
+    console = Console(quiet=not progress)
+
+    def unknown(part: str) -> None:
+        say(console, f"{part}: not all of it can be compared with other calls: its runs are not reused")
+
     with _own_errors(), display():
         tables = settings.pop("cell", None)
-        values = setting_values(settings)
+        values = setting_values(settings, unknown)
         if tables is not None:
-            values["cell"] = [setting_values(table) for table in tables]
+            values["cell"] = [setting_values(table, unknown) for table in tables]
         combinations = cells(values, "compare")
         for cell in combinations:
             check(cell.settings, virtual=False)
-        targets = parse_targets([reach] if isinstance(reach, float | int | str) else reach)
+        wanted = setting_values({"reach": reach})["reach"]
+        targets = parse_targets(wanted if isinstance(wanted, list) else [wanted])
         tuning = Tuning.parse(tune, tune_trials) if tune else None
-        done = compare_and_report(combinations, Console(quiet=not progress), targets, fresh, tuning)
+        done = compare_and_report(combinations, console, targets, fresh, tuning)
     if done.signal:
         raise KeyboardInterrupt("the same call continues the comparison")
     if done.failed:
         reasons = [f"{s.strategy} seed {s.seed}: {reason}" for s, reason in done.failed.items()]
         raise RunError(f"{len(reasons)} of {len(combinations)} runs failed: {'; '.join(reasons)}")
     runs = [CellRun(cell, with_records(run)) for cell, run in done.finished]
-    return Comparison(runs, done.rows, done.folder, done.rankings)
+    return Comparison(runs, done.rows, done.folder.absolute(), done.rankings)
 
 
 def load(folder: str | os.PathLike[str]) -> Run | Comparison:

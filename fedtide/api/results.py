@@ -135,6 +135,7 @@ class Comparison:
 
 def read(folder: Path) -> Run | Comparison:
     """Read a folder of the command line: a run or a comparison, finished or not."""
+    folder = folder.absolute()
     if os.path.exists(folder / CELLS):
         subject = read_subject([folder])
         runs = [CellRun(cell, with_records(run)) for cell, run in subject.runs]
@@ -144,6 +145,6 @@ def read(folder: Path) -> Run | Comparison:
 
 
 def with_records(run: read_run.Run) -> Run:
-    """Return a run with the records of its rounds."""
+    """Return a run with the records of its rounds, to be found from any working directory."""
     own: Mapping[str, Any] = {field.name: getattr(run, field.name) for field in fields(read_run.Run)}
-    return Run(**{**own, "records": valid_records(run.path)})
+    return Run(**{**own, "path": run.path.absolute(), "records": valid_records(run.path)})

@@ -2,47 +2,54 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
-
-import numpy as np
 
 from fedtide.config.settings import shown
 from fedtide.engine.parts import REGISTRIES
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
+from fedtide.ground.fingerprint import fingerprint
 from traces import Trace
 
+_FIRST: dict[str, str | None] = {}
+"""What importable parts were when they were first given, by name."""
 
-def setting_values(given: Mapping[str, Any]) -> dict[str, Any]:
+
+def setting_values(
+    given: Mapping[str, Any], unknown: Callable[[str], object] = lambda name: None
+) -> dict[str, Any]:
     """Return settings by kebab-case key; objects become the names of custom components.
 
-    A list, tuple, range or array is several values, of which each may be an object.
+    A list is several values, of which each may be an object; so are tuples, ranges, generators and arrays.
+    `unknown` is called with the names of objects that no other call can recognise.
     """
-    values = {}
-    for name, value in given.items():
-        kind = name.replace("_", "-")
-        several = isinstance(value, list | tuple | range | np.ndarray)
-        named = [_named(kind, part) for part in value] if several else _named(kind, value)
-        values[kind] = named
-    return values
+    kinds = {name: name.replace("_", "-") for name in given}
+    return {kinds[name]: _plain(kinds[name], value, unknown) for name, value in given.items()}
 
 
-def _named(kind: str, value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
+def _plain(kind: str, value: Any, unknown: Callable[[str], object]) -> Any:
+    if hasattr(value, "tolist"):  # numbers of NumPy, pandas and PyTorch
+        value = value.tolist()
+    if isinstance(value, list | tuple | range | Iterator | KeysView | ValuesView):
+        return [_plain(kind, part, unknown) for part in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if kind not in REGISTRIES or isinstance(value, str):
         return value
-    factory = _factory(kind, value)
+    digits, factory = fingerprint(value), _factory(kind, value)
     if factory is value and _is_importable(value):
-        return f"{value.__module__}.{value.__qualname__}"
-    return dotted.provide(f"{_name_of(value)}_{_digest(value)}", factory)
+        name = f"{value.__module__}.{value.__qualname__}"
+        if _FIRST.setdefault(name, digits) == digits:
+            return name  # else its module is no longer what another process imports
+    name = dotted.provide(f"{_name_of(value)}_{(digits or uuid.uuid4().hex)[:10]}", factory)
+    if digits is None:
+        unknown(f"{kind} {name}")
+    return name
 
 
 def _is_importable(value: Any) -> bool:
@@ -85,25 +92,3 @@ def _positional(value: Callable[..., Any]) -> list[str]:
 def _name_of(value: Any) -> str:
     name = getattr(value, "__name__", type(value).__name__)
     return name if name.isidentifier() else type(value).__name__
-
-
-def _digest(value: Any) -> str:
-    """Return digits that stand for an object: for its source, or for the numbers that it has."""
-    return hashlib.sha256(repr(_content(value)).encode()).hexdigest()[:10]
-
-
-def _content(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest()
-    if isinstance(value, type) or inspect.isroutine(value):
-        try:
-            return inspect.getsource(value)
-        except (OSError, TypeError):
-            return value.__qualname__
-    if isinstance(value, Mapping):
-        return [(str(key), _content(part)) for key, part in value.items()]
-    if isinstance(value, list | tuple):
-        return [_content(part) for part in value]
-    if hasattr(value, "__dict__"):
-        return type(value).__qualname__, _content(vars(value))
-    return value

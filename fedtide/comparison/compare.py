@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from fedtide.config.target import Target
 from fedtide.engine.interrupts import ENDING, Stopped, deferring, raising_stopped, whole
 from fedtide.engine.observers import LoggedRun
 from fedtide.engine.read_run import Run
-from fedtide.engine.run_folder import finite, program_version, slug
+from fedtide.engine.run_folder import finite, lock, program_version, slug
 from fedtide.ground.display import lost_display
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import replacing
@@ -74,40 +76,62 @@ def compare(
 
     All cells have the same `run_dir` and workers. The table has the cost of reaching the targets in `reach`,
     or that at which all cells stop; `fresh` trains finished cells again; `tuning` is what is searched before.
-    ValueError: Ray cannot be started, the folder cannot be written, or a target is not one of these cells;
-    see also `tuned`.
+    ValueError: Ray cannot be started, the folder cannot be written, another process runs this comparison, or
+    a target is not one of these cells; see also `tuned`.
     """
     first = cells[0].settings
     reach = targets_of(cells, reach)
     logger_types(first.log)
     store, folder = CellStore(first.run_dir), _folder(cells, tuning)
     _check_different(cells, store)
-    asked: Sequence[Cell] = cells
-    unsearched: Mapping[Settings, str] = {}
-    with Runner(first) as runner:
-        if tuning:
-            searched = tuned(cells, tuning, folder, console, fresh, runner)
-            cells, unsearched = searched.cells, searched.failed
-            if searched.signal:
-                console.print(INTERRUPTED, highlight=False)
-            if not cells:
-                return Comparison([], [], folder, unsearched, signal=searched.signal)
-        progress = _Progress(cells, store, console, folder, fresh)
-        number = progress.complete(runner)
-    known = progress.finished
-    finished = [CellRun(cell, known[cell.settings]) for cell in cells if cell.settings in known]
-    rows = rows_of(finished, first.strategy, reach)
-    failed = {**unsearched, **progress.failed}
-    every = [*cells, *(cell for cell in asked if cell.settings in unsearched)]
-    lacking = [
-        claims.Lacking(cell.others, cell.settings in failed) for cell in every if cell.settings not in known
-    ]
-    rankings = claims.rankings_of(rows, lacking)
-    comparison = Comparison(finished, rows, folder, failed, rankings, number)
-    with deferring(*ENDING) as signals:
-        _write(comparison, every, store, reach)
-        _show(console, comparison, len(cells), reach)
-    return replace(comparison, signal=number or signals[0]) if signals else comparison
+    with _locked(folder):
+        asked: Sequence[Cell] = cells
+        unsearched: Mapping[Settings, str] = {}
+        with Runner(first) as runner:
+            if tuning:
+                searched = tuned(cells, tuning, folder, console, fresh, runner)
+                cells, unsearched = searched.cells, searched.failed
+                if searched.signal:
+                    console.print(INTERRUPTED, highlight=False)
+                if not cells:
+                    return Comparison([], [], folder, unsearched, signal=searched.signal)
+            progress = _Progress(cells, store, console, folder, fresh)
+            number = progress.complete(runner)
+        known = progress.finished
+        finished = [CellRun(cell, known[cell.settings]) for cell in cells if cell.settings in known]
+        rows = rows_of(finished, first.strategy, reach)
+        failed = {**unsearched, **progress.failed}
+        every = [*cells, *(cell for cell in asked if cell.settings in unsearched)]
+        lacking = [
+            claims.Lacking(cell.others, cell.settings in failed)
+            for cell in every
+            if cell.settings not in known
+        ]
+        rankings = claims.rankings_of(rows, lacking)
+        comparison = Comparison(finished, rows, folder, failed, rankings, number)
+        with deferring(*ENDING) as signals:
+            _write(comparison, every, store, reach)
+            _show(console, comparison, len(cells), progress.found, reach)
+        return replace(comparison, signal=number or signals[0]) if signals else comparison
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Make the folder of a comparison, and lock it; one that is still empty in the end is removed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise SettingsError(f"run-dir {folder.parent}: {error.strerror}") from None
+    try:
+        lock(descriptor, folder)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                folder.rmdir()
+    finally:
+        os.close(descriptor)
 
 
 class _Progress:
@@ -125,6 +149,9 @@ class _Progress:
                 store.discard(settings)
             elif (found := store.load(settings)) is not None:
                 self.finished[settings] = found
+        self.found = len(self.finished)
+        if self.found:
+            say(console, f"{self.found} of {count(len(cells), 'run')} were finished already")
         for version, old in outdated(self.finished.values()).items():
             console.print(
                 f"{count(old, 'finished cell')} of version {version}, this is {program_version()}; "
@@ -254,10 +281,11 @@ def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore, reac
         raise SettingsError(f"run-dir {folder.parent}: {error.strerror}") from None
 
 
-def _show(console: Console, comparison: Comparison, wanted: int, reach: Sequence[Target]) -> None:
+def _show(console: Console, comparison: Comparison, wanted: int, found: int, reach: Sequence[Target]) -> None:
     if rows := comparison.rows:
         done = len(comparison.finished)
         title = f"{done} of {count(wanted, 'run')}" if done < wanted else count(done, "run")
+        title += f", {found} of them finished before" if found else ""
         console.print(tables.terminal([tables.columns(row) for row in rows], title, console.width))
     for target in reach:
         if not target.name and target.value > 1 and all(row.metric.is_share for row in comparison.rows):

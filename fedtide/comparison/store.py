@@ -1,4 +1,4 @@
-"""CellRun cells on disk: a comparison can be continued, and trains no cell twice."""
+"""The runs of comparisons on disk: a comparison can be continued, and trains no cell twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY
 from fedtide.engine.parts import own_sources
 from fedtide.engine.read_run import Run, read_config, read_run, records_in
-from fedtide.engine.run_folder import program_version, slug
+from fedtide.engine.run_folder import lock, program_version, slug
+from fedtide.ground.errors import SettingsError
 
 
 class Place(NamedTuple):
@@ -40,16 +41,21 @@ class CellStore:
         return self.folder / f"{slug(names, 80)}-seed{settings.seed}-{identity(settings)}"
 
     def place(self, settings: Settings) -> Place:
-        """Return where a cell runs; what an earlier version of it left unfinished there is removed."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.path(settings).absolute()
-        unfinished = path.with_name(f".{path.name}")
+        """Return where a cell runs; what an earlier version of it left unfinished there is removed.
+
+        SettingsError: the folder of the cells cannot be made.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(f"run-dir {self.folder.parent}: {error.strerror}") from None
+        unfinished = self._unfinished(settings)
         try:
             keep = _is_of(settings, read_config(unfinished))
         except (OSError, ValueError, KeyError):
             keep = False
         if not keep:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            self.discard(settings)
         return Place(platform.node(), os.getcwd(), str(unfinished))
 
     def load(self, settings: Settings) -> Run | None:
@@ -78,9 +84,20 @@ class CellStore:
         self.discard(settings)
 
     def discard(self, settings: Settings) -> None:
-        """Remove the folder of an unfinished cell, if there is one."""
-        path = self.path(settings)
-        shutil.rmtree(path.with_name(f".{path.name}"), ignore_errors=True)
+        """Remove the folder of an unfinished cell, unless a process runs in it."""
+        unfinished = self._unfinished(settings)
+        try:
+            with (unfinished / "metrics.jsonl").open("rb") as file:
+                lock(file, unfinished)
+        except OSError:  # there is none
+            pass
+        except SettingsError:
+            return
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _unfinished(self, settings: Settings) -> Path:
+        path = self.path(settings).absolute()
+        return path.with_name(f".{path.name}")
 
 
 def identity(settings: Settings, without: tuple[str, ...] = ()) -> str:

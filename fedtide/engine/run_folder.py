@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import tomli_w
@@ -35,6 +35,7 @@ from fedtide.ground.files import replacing
 
 log = logging.getLogger(__name__)
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "numba")
+TAKEN = "another process runs in this folder; wait until it has ended"
 
 
 class FolderLost(Exception):  # noqa: N818 - what has happened, not what is wrong with the program
@@ -62,14 +63,17 @@ class RunFolder(Observer):
         if self.resumed:
             self.path = Path(settings.resume)
         elif path is not None:
-            path.mkdir(parents=True)
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                raise SettingsError(f"{path}: {TAKEN}") from None
             self.path = path
         else:
             self.path = _new_folder(settings)
         self._metrics = (self.path / "metrics.jsonl").open("ab", buffering=0)
         self._unwritten, self._warned = b"", False
         self.warn: Callable[[str], object] = log.warning  # takes a line
-        _lock(self._metrics, self.path)
+        lock(self._metrics, self.path)
         self.parts = own_sources(settings) if sources is None else dict(sources)
         config = settings.as_mapping() | {"resume": ""}
         if self.resumed:
@@ -251,7 +255,8 @@ def _new_folder(settings: Settings) -> Path:
             raise SettingsError(f"run-dir {settings.run_dir[:200]}: {reason}") from None
 
 
-def _lock(file: Any, path: Path) -> None:
+def lock(file: IO[Any] | int, path: Path) -> None:
+    """Lock an open file or folder until it is closed; SettingsError if another process has the lock."""
     try:
         import fcntl
     except ImportError:  # on Windows
@@ -259,4 +264,4 @@ def _lock(file: Any, path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise SettingsError(f"{path}: another process runs in this folder; wait until it has ended") from None
+        raise SettingsError(f"{path}: {TAKEN}") from None

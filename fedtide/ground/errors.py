@@ -58,15 +58,19 @@ class Place(NamedTuple):
         return f"({Path(self.file).name}, line {self.line})"
 
     @property
-    def is_ours(self) -> bool:
-        """Whether that is in this program."""
-        return self.file.startswith(_OURS)
-
-    @property
     def is_installed(self) -> bool:
         """Whether that is in Python, in an installed package, or in no file; notebooks are `__main__`."""
-        installed = self.file.startswith(_PYTHON) or not _INSTALLED.isdisjoint(Path(self.file).parts)
-        return installed and not self.function.startswith("__main__.")
+        return is_installed(self.file) and not self.function.startswith("__main__.")
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file of code is one of this program."""
+    return file.startswith(_OURS)
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file of code is one of Python or of an installed package, or none."""
+    return file.startswith(_PYTHON) or not _INSTALLED.isdisjoint(Path(file).parts)
 
 
 def told(error: BaseException) -> str:
@@ -76,7 +80,7 @@ def told(error: BaseException) -> str:
     """
     if isinstance(error, PartError):
         return str(error)
-    places = own_places(error) or [place for place in _places(error) if place.is_ours][-1:]
+    places = own_places(error) or [place for place in _places(error) if is_ours(place.file)][-1:]
     said = plain(" ".join(described(error).split()), 400)
     return f"{places[0].function}: {said.removesuffix(f' {places[-1]}')} {places[-1]}"  # of a SyntaxError
 
@@ -93,7 +97,7 @@ def described(error: BaseException) -> str:
 
 def own_places(error: BaseException) -> list[Place]:
     """Return the functions of the user's own whose calls have led to an error, if a part of it has failed."""
-    places = [place for place in _places(error) if not place.is_ours and not place.is_installed]
+    places = [place for place in _places(error) if not is_ours(place.file) and not place.is_installed]
     if isinstance(error, SyntaxError) and error.filename:
         places.append(Place(Path(error.filename).stem, error.filename, error.lineno or 1))
     return places or (own_places(error.__cause__) if error.__cause__ else [])
@@ -106,4 +110,4 @@ def _places(error: BaseException) -> list[Place]:
         Place(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}", frame.f_code.co_filename, line)
         for frame, line in frames
     ]
-    return [*dropwhile(lambda place: not place.is_ours, places)]
+    return [*dropwhile(lambda place: not is_ours(place.file), places)]
