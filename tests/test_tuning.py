@@ -1,9 +1,11 @@
 """`--tune`: what is searched, how it is proposed and judged, and how a search goes on after it was killed."""
 
 import csv
+import errno
 import json
 import math
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +23,7 @@ import sim
 from fedtide.comparison.on_ray import OnRay
 from fedtide.comparison.ranges import Among, Between, parse_tune, ranges_of, with_values
 from fedtide.comparison.search import Judge, Plan, Pruning, Trial, distributions, require_optuna, score_of
+from fedtide.comparison.store import CellStore
 from fedtide.config import Settings
 from fedtide.engine.read_run import read_run
 
@@ -187,6 +190,17 @@ def test_a_tuned_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     run(tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("**/metrics.jsonl")} == before
     assert (folder / "table.md").read_text() == table
+
+
+def test_a_signal_counts_while_a_trial_cannot_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(CellStore, "save", full)
+    run(tmp_path, code=128 + signal.SIGTERM)
 
 
 @pytest.mark.slow
