@@ -5,6 +5,7 @@ Server and clients do so independently, with the same result.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -123,8 +124,18 @@ def make_trace(settings: Settings, data: FederatedData | None = None) -> Trace:
 
 
 def trace_specs(text: str) -> list[str]:
-    """Return the specs of the traces that `a+b` combines; a plus before a digit is part of a number: 1e+5."""
-    return re.split(r"\+(?![0-9])", text)
+    """Return the specs of the traces that `a+b` combines.
+
+    A plus before a digit is part of a number, 1e+5, and one in the path of a file or folder part of that.
+    """
+    specs: list[str] = []
+    for part in re.split(r"\+(?![0-9])", text):
+        path = f"{specs[-1].rpartition('=')[2]}+{part.partition(',')[0]}" if specs else ""
+        if "/" in part.partition(":")[0].partition(",")[0] or (path and os.path.exists(path)):
+            specs[-1:] = [f"{specs[-1]}+{part}" if specs else part]
+        else:
+            specs.append(part)
+    return specs
 
 
 def needs_data(settings: Settings) -> bool:

@@ -3,13 +3,16 @@
 `pytest --golden FILE` checks another file of the same format.
 """
 
+import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from golden_cases import cases, close, devices_of, play, strategy_of, variants
 
+from fedtide.engine.methods import METHODS as ALL
 from strategies import Roster
 from strategies.core.schedules import Staircase, Theorem
 from strategies.memory.models import HeldModels
@@ -242,3 +245,15 @@ def test_every_case_is_played(request: pytest.FixtureRequest) -> None:
     elsewhere = {"efl", "ST", "apfl", "pfedme", "schedule"}
     elsewhere |= {"participation", "fedau_weights", "event", "initial_model", "similarity"}
     assert methods <= set(METHODS) | set(LAYERS) | elsewhere
+
+
+def test_the_docs_say_which_methods_are_checked() -> None:
+    root = Path(__file__).parents[1]
+    checked = {*METHODS.values(), "efl", "apfl", "pfedme"}
+    assert checked < {*ALL}
+    readme = (root / "README.md").read_text()
+    claim = re.search(r"(\d+) methods of [^.]*?, (\d+)\s+of them checked", readme)
+    assert claim is not None
+    assert claim.groups() == (str(len(ALL)), str(len(checked)))
+    (line,) = re.findall("All methods but .*", (root / "docs" / "methods-common.md").read_text())
+    assert {*re.findall("`([a-z-]+)`", line)} == {*ALL} - checked

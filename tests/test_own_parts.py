@@ -1,6 +1,8 @@
 """Parts by dotted name: what is imported from where, and what is wrong with it."""
 
+import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,9 +18,10 @@ from clients.rules import rule_named
 from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
 from fedtide.engine.methods import method_of
-from fedtide.engine.parts import own_sources
 from fedtide.engine.read_run import find_runs
+from fedtide.engine.sources import own_sources
 from fedtide.ground.allowed import options_of
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import find
 from strategies import make
 
@@ -366,6 +369,56 @@ def test_a_run_knows_the_code_that_it_ran(own: Folder, capsys: Any) -> None:
     assert names == ["my_methods.Clipped", "my_methods.Momentum"]
     own.write("my_methods.py", "raise SystemExit")
     assert len(find_runs(own.path / "runs" / "cells")) == 2
+
+
+FILES = {
+    "log.csv": {"trace": "watch.office"},  # its default
+    "office.csv": {"trace": "always+watch.office:log=office.csv"},
+    "watch.py": {"trace": "watch.office"},
+    "reading.py": {"trace": "watch.office"},
+    "kit/__init__.py": {"trace": "watch.office"},
+    "kit/inner/lines.py": {"trace": "watch.office"},
+    "vectors.txt": {"task": "sentiment140:glove=vectors.txt"},
+    "rows.json": {"partition": "indices:file=rows.json"},
+    "data/train/rows.arrow": {"task": "hf:data,label=digit"},
+    "there/rows.arrow": {"task": "hf:linked"},
+    "logs/a+b/1.csv": {"trace": "recorded:file=logs/a+b+bernoulli:p=0.5"},
+    "table.csv": {"strategy": "fedavg", "option": ("table=table.csv",)},
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_that_a_run_depends_on_is_recognised_by_its_content(own: Folder, name: str) -> None:
+    """Of code also what it imports, wherever in it; size and time of a file say nothing."""
+    (own.path / "linked").symlink_to("there")
+    for file in FILES:
+        (own.path / file).parent.mkdir(parents=True, exist_ok=True)
+        own.write(file, "# 1")
+    office = "def office(num_clients, seed, *, log: str = 'log.csv'): ..."
+    own.write("watch.py", f"import time, reading\n{office}\n# 1")
+    own.write("reading.py", "def lines():\n    from kit.inner import lines\n# 1")
+    settings = Settings(**FILES[name])
+    before, times = own_sources(settings), (own.path / name).stat()
+    assert before == own_sources(settings)
+    text = (own.path / name).read_text()
+    own.write(name, f"{text[:-1]}2")
+    os.utime(own.path / name, ns=(times.st_atime_ns, times.st_mtime_ns))
+    after = own_sources(settings)
+    assert after.keys() == before.keys()
+    assert after != before
+    own.write(name, text)
+    assert own_sources(settings) == before
+
+
+def test_code_that_has_changed_since_it_was_imported_is_refused(own: Folder) -> None:
+    own.write("parts.py", PARTS)
+    settings = Settings(lr_schedule="parts.factor")
+    own_sources(settings)
+    (own.path / "parts.py").write_text(PARTS.replace("by=2.0", "by=3.0"))
+    with pytest.raises(SettingsError, match=r"parts\.factor: its code has changed since it was imported"):
+        own_sources(settings)
+    importlib.reload(sys.modules["parts"])
+    assert own_sources(settings)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from ray.cloudpickle import CloudPickler
 from clients.environment import client_settings, federated_data, make_trace
 from fedtide.config import Settings
 from fedtide.engine.inputs import Inputs
-from fedtide.engine.parts import own_sources
+from fedtide.engine.sources import own_sources
 
 LARGE = 1 << 16  # bytes of an array that is an object of its own
 

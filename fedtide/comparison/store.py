@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY
-from fedtide.engine.parts import own_sources
 from fedtide.engine.read_run import Run, read_config, read_run, records_in
 from fedtide.engine.run_folder import lock, program_version, slug
+from fedtide.engine.sources import own_sources
 from fedtide.ground.errors import SettingsError
 
 

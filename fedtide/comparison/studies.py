@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fedtide.comparison.search import Plan, Trial, frozen, score_of
 from fedtide.comparison.store import identity
 from fedtide.config import Settings
-from fedtide.engine.parts import own_sources
 from fedtide.engine.run_folder import slug
+from fedtide.engine.sources import own_sources
 from fedtide.ground.errors import SettingsError
 from fedtide.tasks import Metric
 

@@ -10,7 +10,7 @@ from traces import Trace
 
 
 class Inputs(NamedTuple):
-    """Data, trace, and the hashes of files of the user's own; see `fedtide.engine.parts.own_sources`."""
+    """Data, trace, and the hashes of files of the user's own; see `fedtide.engine.sources.own_sources`."""
 
     data: FederatedData
     trace: Trace

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from clients.environment import model_name, task_source, trace_specs
 from clients.gradients.oracles import COHORTS
-from clients.rules import rule_named
 from fedtide.config import Settings
 from fedtide.engine.memory_check import check_clients
-from fedtide.engine.methods import METHODS, Method, method_of, own_options, strategy_type
+from fedtide.engine.methods import METHODS, Method, method_of, own_options
 from fedtide.ground import dotted
 from fedtide.ground.allowed import options_of
 from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import bind, find, parse
+from fedtide.ground.specs import bind, parse
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES, SELECTIONS
 from strategies.parts.initial_model import INITIAL_MODELS
@@ -78,24 +73,6 @@ def require_ray(otherwise: str) -> None:
         raise SettingsError(f"Ray is not installed: pip install ray, or {otherwise}")
 
 
-def own_sources(settings: Settings) -> dict[str, str]:
-    """Return a hash of each file of the user's own that a run depends on.
-
-    These are the files that define parts with a dotted name, by that name, and those that an option `file`
-    names, by their path.
-    """
-    hashes = {}
-    for kind, spec in named_parts(settings.as_mapping()):
-        part = parse(kind, spec)
-        if "file" in part.options:
-            hashes[part.options["file"]] = _hash(Path(part.options["file"]))
-        if dotted.is_dotted(kind, part.name) and part.name not in dotted.PROVIDED:  # whose names have a hash
-            hashes[part.name] = _hash(_source(find(kind, REGISTRIES[kind], part.name)))
-            if kind == "strategy" and dotted.is_dotted("rule", rule := strategy_type(part.name).rule.name):
-                hashes[rule] = _hash(_source(rule_named(rule)))
-    return dict(sorted(hashes.items()))
-
-
 def resolved(settings: Settings) -> dict[str, str]:
     """Return the specs of all parts of a run with every option, those included that the task decides."""
     source = task_source(settings)
@@ -125,28 +102,3 @@ def provided_parts(several: Iterable[Settings]) -> dict[str, Any]:
     named = (named_parts(settings.as_mapping()) for settings in several)
     names = {parse(kind, spec).name for parts in named for kind, spec in parts}
     return {name: part for name, part in dotted.PROVIDED.items() if name in names}
-
-
-def _source(part: Any) -> Path:
-    """Return the file that defines a part."""
-    try:
-        return Path(inspect.getsourcefile(inspect.unwrap(part)) or "")
-    except TypeError:
-        return Path()
-
-
-def _hash(path: Path) -> str:
-    """Return the first digits of the SHA-256 of a file, or of the files in a folder."""
-    try:
-        files = sorted(path.iterdir()) if path.is_dir() and path.name else [path]
-        digests = [_digest(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    except OSError:
-        return "unknown"
-    return (digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest())[:16]
-
-
-@lru_cache(maxsize=1000)
-def _digest(file: Path, size: int, changed: int) -> str:
-    """Return the SHA-256 of a file, which is read once while its size and time stay the same."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

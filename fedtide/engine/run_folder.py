@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from fedtide.config import Settings
 from fedtide.engine.observers import Observer, Record
-from fedtide.engine.parts import own_sources, resolved
+from fedtide.engine.parts import resolved
 from fedtide.engine.read_run import NAMES, read_config
+from fedtide.engine.sources import own_sources
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import replacing
 

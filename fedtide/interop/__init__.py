@@ -1,1 +1,1 @@
-"""Strategies of Flower in our engine, and our strategies on Flower's Message API."""
+"""Strategies of Flower in our engine."""
